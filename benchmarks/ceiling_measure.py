@@ -180,7 +180,7 @@ def train(settings: list[str], seconds: float) -> dict[str, float]:
             others[part.name] = share
     return {
         "frames_s": measured.frames_per_s,
-        "cores": measured.cores_used,
+        "cores": measured.resources.cores_used,
         "overhead": 1 - sum(shares.values()),
         **shares,
         **others,

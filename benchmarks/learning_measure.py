@@ -49,4 +49,11 @@ def measure(
     envs.close()
     if not first.is_done():
         raise RuntimeError(f"measure: expected {episodes} episodes within {STEPS} steps, got less")
-    return first.of_episodes("episodic_reward" if metric is None else metric)
+    return of_episodes(first, "episodic_reward" if metric is None else metric)
+
+
+def of_episodes(statistics: EpisodeStatistics, metric: str) -> npt.NDArray[np.float64]:
+    """Return the mean of a metric in each whole episode, in the order of ends: (episodes,)."""
+    count, total, _, _ = np.concatenate(statistics.tallies[metric].over, axis=1)
+    means: npt.NDArray[np.float64] = total[count > 0] / count[count > 0]
+    return means

@@ -168,7 +168,8 @@ def transformer_over(
     layout = make_layout({"entity": np.array(lengths)}, torch.device("cpu"))
     masks = [attention_mask(bucket, None) for bucket in layout.buckets]
     x = torch.randn(layout.num_rows, d_model, requires_grad=True)
-    return Transformer(LAYERS, HEADS, d_model), PaddedContext(layout.buckets, None, masks), x
+    config = RogueNetConfig(n_layer=LAYERS, n_head=HEADS, d_model=d_model)
+    return Transformer(config), PaddedContext(layout.buckets, None, masks), x
 
 
 def ragged(add: Lines, options: argparse.Namespace) -> None:

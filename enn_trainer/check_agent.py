@@ -16,7 +16,7 @@ from enn_trainer.policy import PPOAgent
 from entity_env.environment import Observation
 from entity_env.spaces import ActionSpace, ObsSpace
 from entity_env.vec.batching import batch_obs
-from rogue_net.ragged import ActionBatch, EntityBatch
+from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
 from rogue_net.rogue_net import NetOutput
 
 _TOLERANCE = 1e-4  # of float32, summed in another order
@@ -74,10 +74,7 @@ def random_frame(
     def some() -> list[Any]:
         return [one for one in everyone if rng.random() < 0.5]
 
-    masks: dict[str, Any] = {}
-    for name, space in action_space.items():
-        actors, actees = some(), some()
-        masks[name] = space.random_mask(actors, actees, rng)
+    masks = {n: space.random_mask(some(), some(), rng) for n, space in action_space.items()}
     return Observation(
         features={
             name: rng.normal(size=(n, len(obs_space.entities[name].features))).astype(np.float32)
@@ -148,48 +145,36 @@ def _action(name: str, out: NetOutput, action: ActionBatch) -> Iterator[str]:
     # Shapes and types.
     num_actors = len(action.actors.values)
     chosen, distribution = out.actions[name], out.distribution(name)
-    for part, rows in (
-        (f"actions[{name!r}]", chosen),
-        (f"logprobs[{name!r}]", out.logprobs[name]),
-        (f"entropies[{name!r}]", out.entropies[name]),
-    ):
-        if rows.shape != (num_actors,):
-            yield f"{part}: expected shape ({num_actors},), got {tuple(rows.shape)}"
+    for part in ("actions", "logprobs", "entropies"):
+        shape = tuple(getattr(out, part)[name].shape)
+        if shape != (num_actors,):
+            yield f"{part}[{name!r}]: expected shape ({num_actors},), got {shape}"
             return
     if chosen.dtype != torch.int64:
         yield f"actions[{name!r}]: expected int64, got {chosen.dtype}"
         return
 
-    # Distributions without a list of all choices.
-    log_probs = distribution.all_log_probs
-    if log_probs is None:
-        if not _close(out.logprobs[name], distribution.log_prob(chosen)):
-            yield f"logprobs[{name!r}]: expected those of the choices in distributions"
-        if not _close(out.entropies[name], distribution.entropy()):
-            yield f"entropies[{name!r}]: expected those of distributions"
-        return
+    # Probabilities of all choices, where these can be listed: they are masked and add up to 1.
+    source, log_probs = "distributions", distribution.all_log_probs
+    if log_probs is not None:
+        source, allowed, probs = "log_probs", _allowed(action, log_probs), log_probs.exp()
+        if log_probs.shape != allowed.shape:
+            yield (
+                f"log_probs[{name!r}]: expected shape {tuple(allowed.shape)}, one row for each "
+                f"actor and one column for each choice, got {tuple(log_probs.shape)}"
+            )
+            return
+        if not _close(probs.sum(dim=1), probs.new_ones(num_actors)):
+            yield f"log_probs[{name!r}]: expected probabilities that add up to 1"
+        if (probs[~allowed] != 0).any() or not allowed.gather(1, chosen[:, None]).all():
+            yield f"log_probs[{name!r}]: expected probability 0 where the mask forbids a choice"
+            return
 
-    # Probabilities of all choices: they are masked, add up to 1, and match the rest.
-    allowed = _allowed(action, log_probs)
-    if log_probs.shape != allowed.shape:
-        yield (
-            f"log_probs[{name!r}]: expected shape {tuple(allowed.shape)}, one row for each actor "
-            f"and one column for each choice, got {tuple(log_probs.shape)}"
-        )
-        return
-    if num_actors == 0:
-        return
-    probs = log_probs.exp()
-    if not _close(probs.sum(dim=1), torch.ones_like(probs[:, 0])):
-        yield f"log_probs[{name!r}]: expected probabilities that add up to 1"
-    if (probs[~allowed] != 0).any() or not allowed.gather(1, chosen[:, None]).all():
-        yield f"log_probs[{name!r}]: expected probability 0 where the mask forbids a choice"
-        return
-    if not _close(out.logprobs[name], log_probs.gather(1, chosen[:, None])[:, 0]):
-        yield f"logprobs[{name!r}]: expected those of the choices, as in log_probs"
-    entropy = -(probs * log_probs.masked_fill(~allowed, 0.0)).sum(dim=1)
-    if not _close(out.entropies[name], entropy):
-        yield f"entropies[{name!r}]: expected those of log_probs"
+    # They match the rest.
+    if not _close(out.logprobs[name], distribution.log_prob(chosen)):
+        yield f"logprobs[{name!r}]: expected those of the choices in {source}"
+    if not _close(out.entropies[name], distribution.entropy()):
+        yield f"entropies[{name!r}]: expected those of {source}"
 
 
 def _allowed(action: ActionBatch, log_probs: Tensor) -> Tensor:
@@ -198,9 +183,8 @@ def _allowed(action: ActionBatch, log_probs: Tensor) -> Tensor:
     For select-entity the columns are the actees, padded to the largest number.
     """
     if action.actees is None:
-        if action.mask is not None:
-            return action.mask.values
-        return torch.ones(len(action.actors.values), log_probs.shape[1], dtype=torch.bool)
+        free = torch.ones(len(action.actors.values), log_probs.shape[1], dtype=torch.bool)
+        return free if action.mask is None else action.mask.values
     columns = np.repeat(action.actees.lengths, action.actors.lengths)
     within = torch.arange(int(columns.max(initial=0))) < torch.from_numpy(columns)[:, None]
     allowed = within.clone()
@@ -211,7 +195,7 @@ def _allowed(action: ActionBatch, log_probs: Tensor) -> Tensor:
 
 def _repeats(net: Any, batch: EntityBatch) -> Iterator[str]:
     """Check that acting has no side effects and no other source of randomness than `uniforms`."""
-    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    before = copy.deepcopy(net.state_dict())
     generator = torch.get_rng_state()
     first, second = _act(net, batch, draw=True), _act(net, batch, draw=True)
     if not torch.equal(generator, torch.get_rng_state()):
@@ -227,14 +211,13 @@ def _repeats(net: Any, batch: EntityBatch) -> Iterator[str]:
 def _takes_each_frame_alone(net: Any, batch: EntityBatch) -> Iterator[str]:
     """Check that the output for a frame does not depend on the batch that it is in."""
     together = _act(net, batch, draw=False)
-    ends = {name: np.cumsum(a.actors.lengths) for name, a in batch.actions.items()}
     for i in range(batch.num_frames):
-        alone = _act(net, batch.take(np.array([i])), draw=False)
+        frame = np.array([i])
+        alone = _act(net, batch.take(frame), draw=False)
         same = _close(alone.values["value"][0], together.values["value"][i])
         for name, action in batch.actions.items():
-            end, count = int(ends[name][i]), int(action.actors.lengths[i])
-            of_frame = together.logprobs[name][end - count : end]
-            same = same and _close(alone.logprobs[name], of_frame)
+            rows = RaggedTensor(together.logprobs[name], action.actors.lengths).take(frame)
+            same = same and _close(alone.logprobs[name], rows.values)
         if not same:
             yield f"forward: the output for frame {i} alone differs from that in a batch"
             return

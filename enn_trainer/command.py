@@ -40,10 +40,7 @@ DRY_STEPS = 8
 
 _EXISTING: dict[str, tuple[Existing, str]] = {
     "--resume": ("resume", "continue the run that was saved there"),
-    "--resume-or-start": (
-        "continue",
-        "continue it, or begin: for jobs that are started again and again",
-    ),
+    "--resume-or-start": ("continue", "continue it, or begin: for jobs that start again and again"),
     "--force": ("replace", "start over; what is there is set aside"),
 }
 """Options for a folder that has a run already: the value for `StateManager`, and the help."""
@@ -114,7 +111,7 @@ def run_command(
         return 0
     try:
         # Arguments that exclude each other.
-        given = [flag for flag in _EXISTING if flag in options.existing]
+        given = [flag for flag in _EXISTING if vars(options)[flag]]
         if len(given) > 1:
             raise ConfigError(f"{' and '.join(given)}: expected one of them, got {len(given)}")
         if given and not options.checkpoint_dir:
@@ -160,11 +157,7 @@ def run_command(
     return 0
 
 
-def dry_run(
-    manager: StateManager,
-    run: Callable[[StateManager], object],
-    say: Callable[[str], None] = print,
-) -> None:
+def dry_run(manager: StateManager, run: Callable[[StateManager], object]) -> None:
     """Evaluate, update and save; then resume from the save, and do the same again.
 
     Environments, processes and networks are those of the run; rollouts, evaluations and epochs are
@@ -174,7 +167,6 @@ def dry_run(
     Args:
         manager: state manager of the run.
         run: trains with a manager.
-        say: prints a line.
 
     Raises:
         CheckpointError: the second half did not start from the save of the first.
@@ -184,7 +176,7 @@ def dry_run(
     end = 0 if saved is None else saved.step
     start = time.monotonic()
     with TemporaryDirectory(prefix="dry-run-") as folder:
-        say(f"dry run: two rounds of an evaluation, an update of {frames} frames and a save")
+        print(f"dry run: two rounds of an evaluation, an update of {frames} frames and a save")
         for half in (1, 2):
             end += frames
             of_the_run = manager.config_cls, manager.state_cls, manager._initial_state
@@ -197,13 +189,13 @@ def dry_run(
             _shorten(trial.config, end, folder)
             run(trial)
             if trial.is_interrupted:
-                say("dry run: interrupted")
+                print("dry run: interrupted")
                 return
             if trial.state.step != end:
                 raise CheckpointError(
                     f"dry run: expected step {end} at the end, got {trial.state.step}"
                 )
-    say(f"dry run: all is well, after {time.monotonic() - start:.1f} s; its files are removed")
+    print(f"dry run: all is well, after {time.monotonic() - start:.1f} s; its files are removed")
 
 
 def _shorten(config: TrainConfig, end: int, folder: str) -> None:
@@ -290,11 +282,11 @@ def writable(path: Path, field: str) -> Path:
     """
     try:
         target = path.resolve()
-        there = target.exists()
-        ok = target.parent.is_dir() and os.access(target.parent, os.W_OK)
+        is_free = target.is_file() or not target.exists()
+        ok = is_free and target.parent.is_dir() and os.access(target.parent, os.W_OK)
     except (OSError, RuntimeError):  # the name is too long, or the links are a circle
-        there, ok = False, False
-    if not ok or (there and not target.is_file()):
+        ok = False
+    if not ok:
         raise ConfigError(f"{field}: expected a file in a folder to write to, got {path}")
     return target
 
@@ -329,9 +321,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
     there = "if there is one already, say with one of the next three what to do with it"
     parser.option("--checkpoint-dir", "DIR", f"save the run here; {there}", type=Path)
     for flag, (_, text) in _EXISTING.items():
-        parser.add_argument(
-            flag, dest="existing", action="append_const", const=flag, default=[], help=text
-        )
+        parser.add_argument(flag, dest=flag, action="store_true", help=text)
 
     # Start from a save elsewhere.
     elsewhere = "start from a save or run elsewhere: a folder, RUN@STEP, RUN@latest, RUN@best"

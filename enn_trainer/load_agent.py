@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from enn_trainer.checkpoints.lookup import SavedRun, read_saved_run
 from enn_trainer.checkpoints.migrate.space_diff import incompatibilities
-from enn_trainer.checkpoints.saved_run import read_saved_run
 from enn_trainer.checkpoints.weights import load_weights_file
 from enn_trainer.errors import CheckpointError
 from enn_trainer.experience.players import AgentPlayer
@@ -78,18 +78,13 @@ class RogueNetAgent:
         with torch.inference_mode():
             decisions = player.act(obs, batch, self._frames)
         self._frames += 1
-        tables = {name: one.all_log_probs for name, one in decisions.distributions.items()}
-        actions = unbatch_actions(
-            decisions.chosen_on_host(),
-            obs,
-            [observation],
-            self.obs_space,
-            self.action_space,
-            {
-                name: [None if (table := tables.get(name)) is None else table.exp().cpu().numpy()]
-                for name in decisions.chosen
-            },
-        )[0]
+        spaces, probs = (self.obs_space, self.action_space), {}
+        for name in decisions.chosen:
+            known = decisions.distributions.get(name)
+            log_probs = None if known is None else known.all_log_probs
+            probs[name] = [None if log_probs is None else log_probs.exp().cpu().numpy()]
+        chosen = decisions.chosen_on_host()
+        [actions] = unbatch_actions(chosen, obs, [observation], *spaces, probs)
         return Act(actions, decisions.values.item())
 
 
@@ -121,31 +116,38 @@ def load_agent(
         CheckpointError: there is no valid checkpoint; the file holds something else; or the
             environment has other actions or lacks features that the agent needs.
     """
+    # A file of weights.
     path = Path(path)
+    network: Any = agent
     if path.is_file():
-        network = _with_weights(path, agent)
+        lacking = [name for name in ("obs_space", "action_space") if not hasattr(network, name)]
+        if lacking:
+            got = "none" if network is None else f"one without {' and '.join(lacking)}"
+            raise CheckpointError(
+                f"{path}: expected agent=, a network that knows its obs_space and action_space, "
+                f"beside a file of weights, which has neither; got {got}"
+            )
+        load_weights_file(path, network)
         return RogueNetAgent(network.to(device), deterministic, seed)
+
+    # A checkpoint.
     saved = read_saved_run(path, agent)
     network = saved.agent.to(device)
     if env is not None:
-        obs_space, action_space = env.obs_space(), env.action_space()
-        if different := incompatibilities(
-            saved.obs_space, saved.action_space, obs_space, action_space
-        ):
-            raise CheckpointError(f"{path} is of another world: {'; '.join(different)}")
-        wired = Wired(network, obs_space, action_space, saved.obs_space, saved.action_space)
+        wired = network_in_world(saved, env.obs_space(), env.action_space())
         return RogueNetAgent(wired, deterministic, seed)
     return RogueNetAgent(network, deterministic, seed, saved.obs_space, saved.action_space)
 
 
-def _with_weights(path: Path, agent: PPOAgent | None) -> Any:
-    network: Any = agent
-    lacking = [name for name in ("obs_space", "action_space") if not hasattr(network, name)]
-    if network is None or lacking:
-        got = "none" if network is None else f"one without {' and '.join(lacking)}"
-        raise CheckpointError(
-            f"{path}: expected agent=, a network that knows its obs_space and action_space, beside "
-            f"a file of weights, which has neither; got {got}"
-        )
-    load_weights_file(path, network)
-    return network
+def network_in_world(
+    saved: SavedRun, obs_space: ObsSpace, action_space: Mapping[ActionName, ActionSpace]
+) -> Wired:
+    """Return the network of a save for a world that may have more than it was trained with.
+
+    Raises:
+        CheckpointError: the world has other actions or lacks features that the network needs.
+    """
+    known = saved.obs_space, saved.action_space
+    if different := incompatibilities(*known, obs_space, action_space):
+        raise CheckpointError(f"{saved.path} is of another world: {'; '.join(different)}")
+    return Wired(saved.agent, obs_space, action_space, *known)

@@ -5,8 +5,9 @@ from contextlib import ExitStack
 import torch
 
 from enn_trainer.algorithms.ppo.ppo import FIRST_FRAMES
-from enn_trainer.checkpoints.migrate.evolve import with_action_space
-from enn_trainer.checkpoints.migrate.space_diff import label_orders, space_differences
+from enn_trainer.checkpoints.migrate.evolve import evolved_state
+from enn_trainer.checkpoints.migrate.evolve_rules import Rules
+from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.experience.envs import EnvFactory, EnvSource, in_section
@@ -59,23 +60,22 @@ def open_state(
     state = manager.state
 
     # A restored state has to be of the same world; labels in another order are upgraded.
-    different = space_differences(
-        state.obs_space, state.action_space, envs.obs_space(), envs.action_space()
-    )
-    if different:
+    spaces = envs.obs_space(), envs.action_space()
+    diff = diff_spaces(state.obs_space, state.action_space, *spaces)
+    if diff.changed:
         raise CheckpointError(
-            f"the world is not the one of the checkpoint: {'; '.join(different)}; begin a new run "
-            "with --init-from, or upgrade the save by enn checkpoints evolve"
+            f"the world is not the one of the checkpoint: {'; '.join(diff.changed)}; begin a new "
+            "run with --init-from, or upgrade the save by enn checkpoints evolve"
         )
-    reordered = label_orders(state.action_space, envs.action_space())
-    if reordered and agent is not None:
+    if diff.reordered_labels and agent is not None:
         raise CheckpointError(
-            f"the world is not the one of the checkpoint: {'; '.join(reordered)}; a network of "
-            "your own needs the labels in the same order"
+            f"the world is not the one of the checkpoint: {'; '.join(diff.reordered_labels)}; a "
+            "network of your own needs the labels in the same order"
         )
-    if reordered:
+    if diff.reordered_labels:
+        config, spaces = manager.config, (state.obs_space, envs.action_space())
         make = manager._initial_state
-        state = with_action_space(state, manager.config, envs.action_space(), make)
+        state, _ = evolved_state(state, config, config, *spaces, Rules(), make)
         manager.take_state(state)
 
     # Clocks and device.
@@ -111,6 +111,7 @@ def begin_episodes(
     state.agent.eval()
     where = "the state" if saved is None else str(saved.path)
     obs = episodes.begin(where, env.__name__ if isinstance(env, type) else None)
-    if state.step == 0 and saved is None and not manager.has_input_statistics:
+    source = manager.init_from
+    if state.step == 0 and saved is None and (source is None or "norm" not in source.parts):
         state.agent.update_input_stats(EntityBatch.of(obs, device))
         state.memory[FIRST_FRAMES] = True

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 from enn_trainer.callbacks.built_in import ProgressDisplay
 from enn_trainer.callbacks.callback import RunningTrainer
@@ -73,8 +73,6 @@ class Session:
     def __init__(self, trainer: SessionTrainer) -> None:
         self._trainer = trainer
         self.reason: str | None = None
-        self._is_discarded = False
-        self._is_save_failed = False
 
     def goes_on(self) -> bool:
         """Return True until there is a reason to end the run."""
@@ -88,18 +86,16 @@ class Session:
         """
         trainer = self._trainer
         self.reason = trainer.stopping.reason()
-        if self.goes_on() and not trainer.evaluation.is_due():  # an evaluation precedes the save
+        # An evaluation precedes the save.
+        if self.goes_on() and not trainer.evaluation.is_due():
             with trainer.spans.span("checkpoint"):
                 trainer.checkpoints.save_if_due()
 
-    def discard_update(self) -> None:
-        """End the run, as an update did not finish in time after a request to stop."""
-        self.reason = "interrupted mid-update; the update was discarded"
-        self._is_discarded = True
+    def evaluate_at_end(self) -> None:
+        """Evaluate, unless interrupted or evaluated at this step, and update conditions.
 
-    def finish(self) -> None:
-        """Evaluate at the end, unless interrupted or evaluated at this step, and save."""
-        # Evaluate before the save, whose manifest has the result; update conditions for the save.
+        To be called before the save, whose manifest has the result.
+        """
         trainer, manager = self._trainer, self._trainer.manager
         manager.is_interrupted = trainer.stopping.interrupts.requested
         is_evaluated = trainer.log.last_eval_step == trainer.state.step
@@ -107,34 +103,6 @@ class Session:
             trainer.evaluate_now()
             trainer.stopping.reason()
             manager.is_interrupted = trainer.stopping.interrupts.requested
-
-        # Save.
-        assert self.reason is not None
-        trainer.checkpoints.wait()
-        try:
-            kept_as: Literal["interrupted", "end"] = (
-                "interrupted" if manager.is_interrupted else "end"
-            )
-            trainer.checkpoints.save_at_end(self.reason, kept_as, self._is_discarded)
-        except CheckpointError:
-            self._is_save_failed = True
-            raise
-
-    def save_after(self, error: BaseException) -> None:
-        """Save the run after an error, unless that stops it at once or came from the last save."""
-        if not (self._is_save_failed or isinstance(error, StoppedAtOnce)):
-            self._trainer.episodes.are_valid = False  # they may be broken
-            self._trainer.checkpoints.save_after_failure()
-
-    def end(self) -> None:
-        """Set the result."""
-        trainer = self._trainer
-        self.result = TrainResult(trainer.metrics.get("episodic_reward.mean", float("nan")))
-        self.result.step = trainer.state.step
-        self.result.checkpoint = trainer.checkpoints.last
-        self.result.eval = trainer.log.last_eval
-        self.result.interrupted = trainer.manager.is_interrupted
-        self.result.stopped_by = self.reason or ""
 
 
 @contextmanager
@@ -151,22 +119,43 @@ def session(trainer: SessionTrainer, stop: Condition | None) -> Iterator[Session
     trainer.stopping.begin(stop)
     shown = trainer.progress.shown(trainer.episodes.message)
     with trainer.at_work(), shown, trainer.stopping.signals():
-        current = Session(trainer)
+        current, is_discarded, is_saving = Session(trainer), False, False
         try:
+            # Begin, and let the trainer take its updates.
             if trainer.manager.resumed_from is not None:
                 trainer.callbacks.on_restore(trainer)
             trainer.callbacks.on_train_start(trainer)
             current.reason = trainer.stopping.reason()
             try:
                 yield current
-            except UpdateAbandoned:
-                current.discard_update()
-            current.finish()
+            except UpdateAbandoned:  # it did not finish in time after a request to stop
+                current.reason = "interrupted mid-update; the update was discarded"
+                is_discarded = True
+
+            # Evaluate and save.
+            current.evaluate_at_end()
+            trainer.checkpoints.wait()
+            is_saving, is_interrupted = True, trainer.manager.is_interrupted
+            trainer.checkpoints.save_at_end(
+                current.reason or "", "interrupted" if is_interrupted else "end", is_discarded
+            )
         except BaseException as error:
+            is_save_failed = is_saving and isinstance(error, CheckpointError)
             try:
-                current.save_after(error)
+                # Save after an error, unless that stops at once or came from the last save.
+                if not (is_save_failed or isinstance(error, StoppedAtOnce)):
+                    trainer.episodes.are_valid = False  # they may be broken
+                    trainer.checkpoints.save_after_failure()
             finally:
                 trainer.callbacks.on_train_end(trainer, error)
             raise
         trainer.callbacks.on_train_end(trainer, None)
-        current.end()
+
+        # The result.
+        mean_return = trainer.metrics.get("episodic_reward.mean", float("nan"))
+        current.result = result = TrainResult(mean_return)
+        result.step = trainer.state.step
+        result.checkpoint = trainer.checkpoints.last
+        result.eval = trainer.log.last_eval
+        result.interrupted = trainer.manager.is_interrupted
+        result.stopped_by = current.reason or ""

@@ -25,15 +25,20 @@ class Snapshot:
     @contextmanager
     def restored_on_error(self, state: State, episodes: RunningEpisodes) -> Iterator[None]:
         """Return a context that restores the state, and drops the episodes, after any error."""
-        self.take(state)
+        self._take(state)
         try:
             yield
         except BaseException:
-            self.put_back(state)
+            of_agent = len(self._tensors) - len(self._names)
+            _copy(self._tensors[:of_agent], self._copies[:of_agent])
+            state.agent.eval()  # the mode between updates
+            copies = (tensor.clone() for tensor in self._copies[of_agent:])
+            tensors = dict(zip(self._names, copies, strict=True))
+            state.algorithm.load_state_dict({**tensors, **copy.deepcopy(self._plain)})
             episodes.are_valid = False
             raise
 
-    def take(self, state: State) -> None:
+    def _take(self, state: State) -> None:
         """Copy the tensors of the agent and of the algorithm."""
         part = state.algorithm.state_dict()
         self._names = [name for name, value in part.items() if isinstance(value, Tensor)]
@@ -43,18 +48,9 @@ class Snapshot:
         known = len(tensors) == len(self._tensors) and all(map(is_, tensors, self._tensors))
         if not known:  # such as optimizer moments, which are made in the first step
             self._tensors = tensors
-            if not _have_same_form(tensors, self._copies):
+            if _forms(tensors) != _forms(self._copies):
                 self._copies = [torch.empty_like(tensor) for tensor in tensors]
         _copy(self._copies, tensors)
-
-    def put_back(self, state: State) -> None:
-        """Restore the agent and the algorithm from the last copy."""
-        of_agent = len(self._tensors) - len(self._names)
-        _copy(self._tensors[:of_agent], self._copies[:of_agent])
-        state.agent.eval()  # the mode between updates
-        copies = (tensor.clone() for tensor in self._copies[of_agent:])
-        tensors = dict(zip(self._names, copies, strict=True))
-        state.algorithm.load_state_dict({**tensors, **copy.deepcopy(self._plain)})
 
 
 def _copy(to: list[Tensor], tensors: list[Tensor]) -> None:
@@ -64,10 +60,5 @@ def _copy(to: list[Tensor], tensors: list[Tensor]) -> None:
             torch._foreach_copy_(to, tensors)
 
 
-def _have_same_form(some: list[Tensor], others: list[Tensor]) -> bool:
-    """Return True if tensors have the shapes, dtypes and devices of others."""
-
-    def form(x: Tensor) -> tuple[object, ...]:
-        return x.shape, x.dtype, x.device
-
-    return len(some) == len(others) and all(map(lambda a, b: form(a) == form(b), some, others))
+def _forms(tensors: list[Tensor]) -> list[tuple[object, ...]]:
+    return [(x.shape, x.dtype, x.device) for x in tensors]

@@ -1,7 +1,9 @@
 """State of a run: everything that a save has to hold."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Union
+from operator import attrgetter
+from typing import Any, Dict, List, Optional, TypeAlias, Union
 
 import torch
 
@@ -11,23 +13,17 @@ from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.state_part import StatePart, copied_state
 from entity_env.seeding import derive_seed
-from entity_env.spaces import (
-    ActionSpace,
-    ObsSpace,
-)
+from entity_env.spaces import ActionSpace, ObsSpace
 from rogue_net.rogue_net import RogueNet, RogueNetWithValueNet
 
 
 def _of_algorithm(name: str, doc: str) -> Any:
     """Return a property that is an attribute of the algorithm."""
 
-    def get(state: "State") -> Any:
-        return getattr(state.algorithm, name)
-
     def set_(state: "State", value: Any) -> None:
         setattr(state.algorithm, name, value)
 
-    return property(get, set_, doc=doc)
+    return property(attrgetter(f"algorithm.{name}"), set_, doc=doc)
 
 
 @dataclass
@@ -90,8 +86,7 @@ class State:
 
     def optimizers(self) -> List[torch.optim.Optimizer]:
         """Return those of the algorithm: of the policy, and of a separate value network."""
-        optimizers: List[torch.optim.Optimizer] = self.algorithm.optimizers()
-        return optimizers
+        return list(self.algorithm.optimizers())
 
     def to(self, device: torch.device) -> None:
         """Move all tensors to a device: the network and the parts."""
@@ -120,6 +115,10 @@ def init_train_state(cfg: TrainConfig, ctx: Dict[str, Any]) -> State:
         action_space=dict(ctx["action_space"]),
         parts={"algorithm": PPO(cfg, agent, ctx["action_space"])},
     )
+
+
+InitialState: TypeAlias = Callable[[TrainConfig, Dict[str, Any]], State]
+"""Makes the state of a new run from its configuration and context, as `init_train_state`."""
 
 
 def first_eval_step(cfg: EvalConfig, step: int) -> int:

@@ -11,13 +11,12 @@ import hyperstate
 
 from enn_trainer.checkpoints import disk, lookup, writer
 from enn_trainer.checkpoints import format as saves
-from enn_trainer.checkpoints.init_from import InitFrom, state_from
-from enn_trainer.checkpoints.migrate.config_diff import Change, changes, shown, worth_a_line
+from enn_trainer.checkpoints.migrate.config_diff import changes, shown, worth_a_line
+from enn_trainer.checkpoints.migrate.evolve import InitFrom, state_from
 from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.run_lock import RunLock
 from enn_trainer.checkpoints.state_files import FileContent, as_bytes, copied, read_config, restore
-from enn_trainer.checkpoints.writer import RunSaver, Saveable
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.load import Sources, load_with_sources
 from enn_trainer.config.schedules import hyperstate_schedules, read_hyperstate_schedules
@@ -90,7 +89,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
 
         # Saves.
         self.start_folder = Path.cwd()  # relative paths begin there
-        self._saver = RunSaver(lambda line: self.say(self._as_shown(line)))
+        self._saver = writer.RunSaver(lambda line: self.say(self._as_shown(line)))
         self._before_save: list[Callable[[], None]] = []
         self._lock: RunLock | None = None
         self.environment = environment
@@ -101,7 +100,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             init_path = lookup.resolve(Path(init_path), lambda line: self.say(line))
         self.init_from: InitFrom | None = None
         if init_from is not None:
-            if init_path is not None and Path(init_path).is_dir():
+            if init_path is not None and init_path.is_dir():
                 raise ConfigError(
                     "--init-from and --resume-from: expected one of them, got both; the first "
                     "begins a new run, the second continues one"
@@ -120,18 +119,12 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         """
         if isinstance(manager, cls):
             return manager
-        ours = cls(
-            manager.config_cls,
-            manager.state_cls,
-            manager._initial_state,
-            manager.init_path,
-            manager.checkpoint_dir,
-            manager.overrides,
-        )
+        kinds = manager.config_cls, manager.state_cls, manager._initial_state
+        ours = cls(*kinds, manager.init_path, manager.checkpoint_dir, manager.overrides)
         if manager._config is not None:
             fixed = manager.config_cls.fixed_during_run()
             read_hyperstate_schedules(manager._config, manager._schedules, fixed)
-            if changes(manager._config, ours._configured()[0]):
+            if changes(manager._config, ours._read_config(None)[0]):
                 ours._config = manager._config  # changed after loading
         ours._state = manager._state
         return ours
@@ -153,42 +146,35 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
     def config(self) -> TrainConfig:
         """Configuration of the checkpoint if there is one, with the overrides."""
         if self._config is None:
-            self._config, self._sources = self._read_config()
+            self._config, self._sources = self._checked_config()
         return self._config
 
     @property
     def sources(self) -> Sources:
         """Source of each value of the configuration."""
         if self._sources is None:
-            self._sources = self._read_config()[1]
+            self._sources = self._checked_config()[1]
         return self._sources
 
     @property
     def state(self) -> State:
         """State of the run, restored or new."""
         if self._state is None:
-            agent = self._deserialize_ctx.get("agent")
-            saved = self.resumed_from
+            ctx, make, saved = self._deserialize_ctx, self._initial_state, self.resumed_from
             if saved is not None:
-                self._state = restore(saved, self.config, agent, self._initial_state)
+                self._state = restore(saved, self.config, ctx.get("agent"), make)
                 saved.release()
             elif self.init_from is not None:
-                ctx, make = self._deserialize_ctx, self._initial_state
                 path = located(self.init_from.path, self.start_folder)
                 source = replace(self.init_from, path=path)
                 self._state = state_from(source, self.config, ctx, make, self.say)
             else:
-                self._state = self._initial_state(self.config, self._deserialize_ctx)
+                self._state = make(self.config, ctx)
         return self._state
 
     def take_state(self, state: State) -> None:
         """Replace the state, for example by an upgraded one."""
         self._state = state
-
-    @property
-    def has_input_statistics(self) -> bool:
-        """True if a new run takes input statistics from `init_from`."""
-        return self.init_from is not None and "norm" in self.init_from.parts
 
     @property
     def resumed_from(self) -> saves.Checkpoint | None:
@@ -261,8 +247,8 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         disk.make_run_dir(self.checkpoint_dir)
         with ExitStack() as lock:
             self._lock = lock.enter_context(RunDir(self.checkpoint_dir).lock(self.say))
-            self._check_no_newer_save(self.checkpoint_dir)
-            if self.existing != "replace":  # then they are set aside
+            if self.existing != "replace":  # then saves that are there are set aside
+                self._check_no_newer_save(self.checkpoint_dir)
                 self._saver.adopt_saves(absolute(self.checkpoint_dir, self.start_folder))
             try:
                 yield
@@ -375,7 +361,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         self._saver.begin_anew()
         self.say(f"{run_dir}: this folder, or its lock, was removed during the run; made again")
 
-    def _saveable(self, run_dir: Path, metrics: Mapping[str, float]) -> Saveable:
+    def _saveable(self, run_dir: Path, metrics: Mapping[str, float]) -> writer.Saveable:
         """Return the run as it is now, with the metrics of this step.
 
         Its folder is absolute: saves are written by a thread, while environments run.
@@ -390,8 +376,8 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             "config_version": self.config_cls.version(),
             "run_name": self.state.run_name,
         }
-        policy = replace(policy, every_seconds=every_s)
-        return Saveable(run_dir, self.state.step, facts, policy, self._copied)
+        policy = replace(policy, every_seconds=every_s)  # a copy, as settings may change
+        return writer.Saveable(run_dir, self.state.step, facts, policy, self._copied)
 
     def _copied(self) -> dict[str, FileContent]:
         for prepare in self._before_save:
@@ -400,8 +386,6 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
 
     def _check_no_newer_save(self, run_dir: Path) -> None:
         """Raise if another process saved in the folder after the save to resume was chosen."""
-        if self.existing == "replace":
-            return
         ours = self.resumed_from if self.is_resumed_in_place else None
         for path in RunDir(run_dir).saved_paths():
             if self._state is not None:  # the run may have saved in this process already
@@ -416,72 +400,69 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
                     "again, to go on from there"
                 )
 
+    @property
+    def _init_save(self) -> Path | None:
+        """Value of `init_path` if that is a checkpoint or a run, not a configuration file."""
+        path = self.init_path
+        return path if path is not None and path.is_dir() else None
+
     def _find_save(self) -> saves.Checkpoint | None:
         if self.checkpoint_dir is not None:
             saved = lookup.find_to_continue(self.checkpoint_dir, self.existing, self.say)
             if saved is not None:
-                if self.init_from is not None:
-                    self.say(f"continuing {saved.path}; {self.init_from.path} is not used")
-                if self.init_path is not None and self.init_path.is_dir():
-                    self.say(f"continuing {saved.path}; {self.init_path} is not used")
+                unused = self._init_save if self.init_from is None else self.init_from.path
+                if unused is not None:
+                    self.say(f"continuing {saved.path}; {unused} is not used")
                 return saved
         elif self.existing in ("resume", "replace"):
             flag = "--resume" if self.existing == "resume" else "--force"
             raise ConfigError(f"{flag}: expected the folder of a run as --checkpoint-dir, got none")
-        if self.init_path is not None and self.init_path.is_dir():
-            return lookup.find(self.init_path, self.say, to_continue=True)
-        return None
+        start = self._init_save
+        return None if start is None else lookup.find(start, self.say, to_continue=True)
 
-    def _configured(self) -> tuple[TrainConfig, Sources]:
-        """Read the configuration file and the overrides, without any save."""
+    def _read_config(self, saved: saves.Checkpoint | None) -> tuple[TrainConfig, Sources]:
+        """Read the configuration of a save or, without one, the file, and apply the overrides."""
         path = self.init_path
-        if path is not None and not path.exists():
-            raise ConfigError(f"{path}: expected a configuration file, there is none")
-        if path is not None and path.is_dir():
+        if saved is not None or self._init_save is not None:
             path = None
+        elif path is not None and not path.exists():
+            raise ConfigError(f"{path}: expected a configuration file, there is none")
         return load_with_sources(
-            self.config_cls, path, self.overrides or [], environment=self.environment
+            self.config_cls,
+            path,
+            self.overrides or [],
+            None if saved is None else saved.text("config.ron"),
+            self.environment,
+            "" if saved is None else f"checkpoint {saved.path}",
         )
 
-    def _read_config(self) -> tuple[TrainConfig, Sources]:
-        saved = self.resumed_from
+    def _checked_config(self) -> tuple[TrainConfig, Sources]:
+        """Read the configuration, and print how it differs from that of the save and the file."""
+        saved, file = self.resumed_from, self.init_path
         if saved is None:
-            return self._configured()
+            return self._read_config(None)
         try:
-            config, sources = load_with_sources(
-                self.config_cls,
-                None,
-                self.overrides or [],
-                text=saved.text("config.ron"),
-                environment=self.environment,
-                text_source=f"checkpoint {saved.path}",
-            )
+            config, sources = self._read_config(saved)
         except ConfigError:
             read_config(saved)  # raises if the saved configuration is wrong, not the overrides
             raise
-        before = read_config(saved)
-        overridden = worth_a_line(changes(before, config))
+        overridden = worth_a_line(changes(read_config(saved), config))
         if overridden:
             self.say(f"changed from the save: {', '.join(map(str, overridden))}")
-        if self.init_path is not None and self.init_path.is_file():
-            different = changes(config, self._configured()[0])
-            if different:
-                self.say(_not_used(saved.path, self.init_path, different))
+        different = []
+        if file is not None and file.is_file():
+            different = changes(config, self._read_config(None)[0])
+        if different:
+            fields = ", ".join(change.path for change in different)
+            rows = [
+                (change.path, shown(change.before), shown(change.after)) for change in different
+            ]
+            self.say(
+                f"resuming {saved.path} with its own configuration; {file} differs in {fields}\n  "
+                + "\n  ".join(aligned([("field", "saved", "file"), *rows]))
+                + "\n  give these on the command line to change them"
+            )
         return config, sources
-
-
-def _not_used(saved: Path, file: Path, different: list[Change]) -> str:
-    """Return the message on values of a configuration file that differ from the resumed save."""
-    rows = [(c.path, shown(c.before), shown(c.after)) for c in different]
-    lines = aligned([("field", "saved", "file"), *rows])
-    return "\n  ".join(
-        [
-            f"resuming {saved} with its own configuration; {file} differs in "
-            f"{', '.join(c.path for c in different)}",
-            *lines,
-            "give these on the command line to change them",
-        ]
-    )
 
 
 def load_checkpoint(path: str | Path) -> StateManager:

@@ -63,38 +63,34 @@ class Condition:
 
 
 @dataclass(frozen=True)
-class Both(Condition):
-    """Condition that is met while two others are both met."""
+class _Pair(Condition):
+    """Combination of two conditions, both of which are evaluated, as each may update its memory."""
 
     one: Condition
     other: Condition
 
-    def is_met(self, now: Now, memory: Memory) -> bool:
-        """Evaluate both conditions, as each may update its memory."""
-        return all([self.one.is_met(now, memory), self.other.is_met(now, memory)])
-
     def keys(self) -> Iterator[str]:
         """Yield the tags of both conditions."""
         yield from (*self.one.keys(), *self.other.keys())
+
+
+class Both(_Pair):
+    """Condition that is met while two others are both met."""
+
+    def is_met(self, now: Now, memory: Memory) -> bool:
+        """Return True if both are met."""
+        return all([self.one.is_met(now, memory), self.other.is_met(now, memory)])
 
     def __str__(self) -> str:
         return f"{self.one} and {self.other}"
 
 
-@dataclass(frozen=True)
-class Either(Condition):
+class Either(_Pair):
     """Condition that is met when at least one of two others is."""
 
-    one: Condition
-    other: Condition
-
     def is_met(self, now: Now, memory: Memory) -> bool:
-        """Evaluate both conditions, as each may update its memory."""
+        """Return True if one is met."""
         return any([self.one.is_met(now, memory), self.other.is_met(now, memory)])
-
-    def keys(self) -> Iterator[str]:
-        """Yield the tags of both conditions."""
-        yield from (*self.one.keys(), *self.other.keys())
 
     def __str__(self) -> str:
         return f"{self.one} or {self.other}"

@@ -81,12 +81,8 @@ class Stopping:
 
         Call it once after each update and evaluation, as conditions have a memory.
         """
-        reasons = [
-            self._condition_met(),
-            self._limit_reached(),
-            "interrupted" if self.interrupts.requested else None,
-            self._request,
-        ]
+        interrupted = "interrupted" if self.interrupts.requested else None
+        reasons = self._condition_met(), self._limit_reached(), interrupted, self._request
         return next((reason for reason in reasons if reason is not None), None)
 
     def _condition_met(self) -> str | None:

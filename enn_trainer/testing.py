@@ -11,13 +11,7 @@ from torch import Tensor
 from enn_trainer.experience.envs import EnvFactory
 from enn_trainer.session import TrainResult
 from enn_trainer.state_manager import StateManager
-from enn_trainer.state_part import (
-    SpaceChange,
-    StateDict,
-    StatePart,
-    check_plain,
-    copied_state,
-)
+from enn_trainer.state_part import SpaceChange, StateDict, StatePart, check_plain, copied_state
 from enn_trainer.stop_conditions import AtLeast
 from enn_trainer.trainer import Trainer
 from entity_env.environment import Environment
@@ -79,7 +73,7 @@ def check_state_part(part: StatePart, new: StatePart) -> None:
     saved = copied_state(_checked(part.state_dict()))
     _check_equal("state_dict, called twice", part.state_dict(), saved)
     initial = copied_state(_checked(new.state_dict()))
-    if saved and _difference(initial, saved) is None:
+    if saved and _bits(initial) == _bits(saved):
         raise AssertionError("part: expected a state that differs from that of a new one")
 
     # A save and a resume.
@@ -129,27 +123,22 @@ def _checked(state: object) -> StateDict:
 
 
 def _check_equal(what: str, state: StateDict, expected: StateDict) -> None:
-    problem = _difference(_checked(state), expected)
-    if problem is not None:
-        raise AssertionError(f"{what}: {problem}")
-
-
-def _difference(state: StateDict, expected: StateDict) -> str | None:
-    """Return a description of the first difference of two states, or None if they are equal."""
-    if state.keys() != expected.keys():
-        return f"expected entries {sorted(expected)}, got {sorted(state)}"
+    """Raise if a state is not equal to the expected one to the bit."""
+    got, bits = _bits(_checked(state)), _bits(expected)
+    if got.keys() != bits.keys():
+        raise AssertionError(f"{what}: expected entries {sorted(bits)}, got {sorted(got)}")
     for name, value in expected.items():
-        if not _is_same(state[name], value):
-            return f"{name}: expected {value!r}, got {state[name]!r}"
-    return None
+        if got[name] != bits[name]:
+            raise AssertionError(f"{what}: {name}: expected {value!r}, got {state[name]!r}")
 
 
-def _is_same(one: object, other: object) -> bool:
-    """Return True if two entries are equal to the bit."""
-    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
-        return type(one) is type(other) and repr(one) == repr(other)
-    if (one.dtype, one.shape, one.device) != (other.dtype, other.shape, other.device):
-        return False
-    # As bytes, so that NaN equals itself.
-    pair = [x.detach().contiguous().flatten().view(torch.uint8) for x in (one, other)]
-    return torch.equal(*pair)
+def _bits(state: StateDict) -> dict[str, tuple[object, ...]]:
+    """Return data that are equal for two states that are equal to the bit, and for no others."""
+    bits: dict[str, tuple[object, ...]] = {}
+    for name, value in state.items():
+        bits[name] = type(value), repr(value)
+        if isinstance(value, Tensor):
+            # As bytes, so that NaN equals itself.
+            content = value.detach().contiguous().flatten().view(torch.uint8)
+            bits[name] = value.dtype, value.shape, value.device, content.tolist()
+    return bits

@@ -126,13 +126,9 @@ class Trainer:
             lanes = stack.enter_context(Lanes.of(self.state.agent))
             self.manager.hand_back(state_manager)
             self.callbacks.load_states(self.state.memory, self.manager.say)
+            opponents = create_opponent or default_opponent
             self.evaluation = RunEvaluator(
-                self.config,
-                create_envs,
-                create_opponent or default_opponent,
-                self.state,
-                self._device,
-                lanes,
+                self.config, create_envs, opponents, self.state, self._device, lanes
             )
             prepare_captures(self.manager, self.evaluation.action_space)
             self.log, self.watch, self.progress = add_built_in(
@@ -210,7 +206,7 @@ class Trainer:
     def _update(self) -> dict[str, float]:
         """Collect experience, learn from it, and notify the callbacks."""
         state, algorithm = self.state, self.state.algorithm
-        collector = self.episodes.begun()
+        collector, steps = self.episodes.begun(), self.config.rollout.steps
         self.callbacks.on_update_start(self)
         restored = self._snapshot.restored_on_error(state, self.episodes)
         with self.checkpoints.during(Status.UPDATING), restored:
@@ -219,10 +215,7 @@ class Trainer:
             algorithm.begin_update(clock)
             with self.spans.span("rollout"):
                 rollout = collect(
-                    collector,
-                    steps=self.config.rollout.steps,
-                    first_frame=state.step,
-                    context=self.context,
+                    collector, steps=steps, first_frame=state.step, context=self.context
                 )
             self.callbacks.on_rollout_end(self, rollout)
             metrics: dict[str, float] = algorithm.update(rollout, clock, self.context)

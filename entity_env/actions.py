@@ -15,10 +15,9 @@ EntityID: TypeAlias = Hashable
 BoolMatrix: TypeAlias = npt.NDArray[np.bool_] | Sequence[Sequence[bool]]
 
 
-def _two_ways_error(mask: object, ids: str, types: str) -> InvalidObservation:
-    return InvalidObservation(
-        f"{type(mask).__name__}: expected {ids} or {types}, got both; leave one out"
-    )
+def _two_ways_error(mask: object, role: str) -> InvalidObservation:
+    ways = f"expected {role}_ids or {role}_types, got both; leave one out"
+    return InvalidObservation(f"{type(mask).__name__}: {ways}")
 
 
 class ActionMask:
@@ -45,7 +44,7 @@ class CategoricalActionMask(ActionMask):
 
     def __post_init__(self) -> None:
         if self.actor_ids is not None and self.actor_types is not None:
-            raise _two_ways_error(self, "actor_ids", "actor_types")
+            raise _two_ways_error(self, "actor")
 
 
 @dataclass
@@ -80,9 +79,9 @@ class SelectEntityActionMask(ActionMask):
 
     def __post_init__(self) -> None:
         if self.actor_ids is not None and self.actor_types is not None:
-            raise _two_ways_error(self, "actor_ids", "actor_types")
+            raise _two_ways_error(self, "actor")
         if self.actee_ids is not None and self.actee_types is not None:
-            raise _two_ways_error(self, "actee_ids", "actee_types")
+            raise _two_ways_error(self, "actee")
 
 
 class Action:

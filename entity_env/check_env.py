@@ -2,25 +2,15 @@
 
 import contextlib
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from entity_env.environment import Environment
-from entity_env.match import Match, Solo, world_of
+from entity_env.match import CreateEnv, Match, match_of, world_of
 from entity_env.plain_state import impure
-from entity_env.random_play import (
-    Player,
-    Report,
-    Spaces,
-    Stop,
-    Trace,
-    answer,
-    differences,
-    shown_by,
-)
+from entity_env.random_play import Player, Report, Spaces, Stop, answer, differences, shown_by
 from entity_env.seeding import derive_seed
 from entity_env.vec.episode_state import names_in
 from entity_env.vec.validate import changed_spaces, space_problems
@@ -29,10 +19,7 @@ _STATE_STEPS = 20
 
 
 def check_env(
-    env: Environment | Match | Callable[[], Environment | Match],
-    episodes: int = 3,
-    max_steps: int = 1000,
-    seed: int = 0,
+    env: Environment | Match | CreateEnv, episodes: int = 3, max_steps: int = 1000, seed: int = 0
 ) -> Report:
     """Play random legal actions and report everything that is wrong; raise nothing for it.
 
@@ -59,7 +46,7 @@ def check_env(
 class _Check:
     """One run of `check_env`."""
 
-    env: Environment | Match | Callable[[], Environment | Match]
+    env: Environment | Match | CreateEnv
     seed: int
     episodes: int
     max_steps: int
@@ -75,19 +62,17 @@ class _Check:
             self.report.name = type(world_of(match)).__name__
             spaces = self._spaces(match)
             player = Player(match, spaces, self.report, self.seed, self.max_steps)
-            trace = player.play(self.episodes)
-            now, names = self._global_states(), ("random", "numpy.random")
-            changed = [n for n, a, b in zip(names, states, now, strict=True) if a != b]
-            drawn_from = " and ".join(changed)
+            self.trace = player.play(self.episodes)
+            drawn_from = " and ".join(differences(states, self._global_states()))
             # Play them again, also by a new instance.
             self._report_changed_spaces(match, spaces, "after the episodes")
-            differs = self._find_difference(trace, match, spaces, "when seeded again")
+            differs = self._find_difference(match, spaces, "when seeded again")
             fresh = match
             if self.made:
                 fresh = self._create()
-                self._report_changed_spaces(fresh, spaces, "in a new instance")
                 how = "in a new instance"
-                differs = differs or self._find_difference(trace, fresh, spaces, how)
+                self._report_changed_spaces(fresh, spaces, how)
+                differs = differs or self._find_difference(fresh, spaces, how)
             if differs:
                 cause = f"; it draws from the global generator {drawn_from}" if drawn_from else ""
                 self.report.problem(
@@ -113,42 +98,36 @@ class _Check:
         if not isinstance(env, Environment | Match):
             env = answer(self.report, "create_env", "", env)
         if isinstance(env, Environment | Match):
-            match = env if isinstance(env, Match) else Solo(env)
+            match = match_of(env)
             self.made += [match] if env is not self.env else []
             return match
-        self.report.problem(
-            "create_env",
-            f"expected an Environment or a Match, got {type(env).__name__}",
-            "derive its class from entity_env.Environment",
-        )
+        text = f"expected an Environment or a Match, got {type(env).__name__}"
+        self.report.problem("create_env", text, "derive its class from entity_env.Environment")
         raise Stop
 
     def _spaces(self, match: Match) -> Spaces:
         obs_space = answer(self.report, "obs_space", "", match.obs_space)
         action_space = answer(self.report, "action_space", "", match.action_space)
-        problems = space_problems(obs_space, action_space)
-        for problem in problems:
-            self.report.problem(*problem)
-        if problems:
+        if problems := space_problems(obs_space, action_space):
+            for problem in problems:
+                self.report.problem(*problem)
             raise Stop
         return obs_space, action_space
 
     def _report_changed_spaces(self, match: Match, spaces: Spaces, when: str) -> None:
-        try:
-            now = self._spaces(match)
-        except Stop:
-            return
-        for problem in changed_spaces(spaces, now, when):
-            self.report.problem(*problem)
+        with contextlib.suppress(Stop):
+            for problem in changed_spaces(spaces, self._spaces(match), when):
+                self.report.problem(*problem)
 
-    def _find_difference(self, trace: Trace, match: Match, spaces: Spaces, how: str) -> str:
+    def _find_difference(self, match: Match, spaces: Spaces, how: str) -> str:
         """Play the same seeds again and describe the first difference, "" if there is none."""
         self._seed_global_generators(how)
         again = Player(match, spaces, Report(""), self.seed, self.max_steps).play(self.episodes)
-        for (where, a), (_, b) in zip(trace, again, strict=False):
+        for (where, a), (_, b) in zip(self.trace, again, strict=False):
             if changed := differences(a, b):
                 return f"other {', '.join(changed)} in {where} {how}"
-        return "" if len(trace) == len(again) else f"{len(again)} frames for {len(trace)} {how}"
+        before, now = len(self.trace), len(again)
+        return "" if before == now else f"{now} frames for {before} {how}"
 
     def _check_state(self, match: Match, fresh: Match, spaces: Spaces) -> None:
         """Report an episode that continues differently from a state than it did before."""
@@ -180,9 +159,8 @@ class _Check:
             if state is None:
                 continue
             if wrong := impure(state, "state"):
-                self.report.problem(
-                    "get_state", f"expected plain data, got {wrong}", "return lists and numbers"
-                )
+                text = f"expected plain data, got {wrong}"
+                self.report.problem("get_state", text, "return lists and numbers")
                 return
 
             # Repeat the actions from the saved state, and compare what follows.
@@ -191,18 +169,17 @@ class _Check:
             for (where, expected), actions in zip(begun[steps_before + 1 :], future, strict=False):
                 frames = answer(self.report, "act", "after set_state", fresh.act, actions)
                 if changed := differences(expected, shown_by(frames, spaces)):
-                    self.report.problem(
-                        "set_state",
-                        f"expected the same future, got other {', '.join(changed)}",
-                        "save all that the future depends on, the generator too, as copies",
-                        f"{where}, saved at step {steps_before}",
-                    )
+                    text = f"expected the same future, got other {', '.join(changed)}"
+                    fix = "save all that the future depends on, the generator too, as copies"
+                    at = f"{where}, saved at step {steps_before}"
+                    self.report.problem("set_state", text, fix, at)
                     return
 
     def _seed_global_generators(self, purpose: str) -> None:
         random.seed(derive_seed(self.seed, purpose))
         np.random.seed(derive_seed(self.seed, purpose) % 2**32)  # noqa: NPY002
 
-    def _global_states(self) -> tuple[str, str]:
-        numpy: Any = np.random.get_state()  # noqa: NPY002
-        return repr(random.getstate()), repr((numpy[1].tolist(), numpy[2:]))
+    def _global_states(self) -> dict[str, bytes]:
+        state: Any = np.random.get_state()  # noqa: NPY002
+        python, numpy = repr(random.getstate()), repr((state[1].tolist(), state[2:]))
+        return {"random": python.encode(), "numpy.random": numpy.encode()}

@@ -13,13 +13,7 @@ from entity_env.actions import Action
 from entity_env.observation import Features, Observation, filter_observation
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 
-__all__ = [
-    "Environment",
-    "Features",
-    "Observation",
-    "SeededRandom",
-    "filter_observation",
-]
+__all__ = ["Environment", "Features", "Observation", "SeededRandom", "World", "filter_observation"]
 
 _SEED = "_seed_of_rng"  # the first seed of `SeededRandom.rng`
 
@@ -44,16 +38,31 @@ class SeededRandom:
         return random.Random(vars(self).pop(_SEED, None))
 
 
-class Environment(SeededRandom, ABC):
-    """Interface of one environment. Override the first four methods; the rest has defaults."""
+class World(SeededRandom, ABC):
+    """Base class of environments and matches."""
 
     @abstractmethod
     def obs_space(self) -> ObsSpace:
-        """Return the entity types and features that can be observed."""
+        """Return the entity types and features that can be observed, by each side of a match."""
 
     @abstractmethod
     def action_space(self) -> dict[ActionName, ActionSpace]:
-        """Return the action spaces by name."""
+        """Return the action spaces by name, those of each side of a match."""
+
+    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8] | str:
+        """Return a picture: (height, width, 3) uint8 for `mode="rgb_array"`, or text."""
+        raise NotImplementedError(f"{type(self).__name__} does not render")
+
+    def close(self) -> None:
+        """Release what the world holds."""
+        return
+
+
+class Environment(World):
+    """Interface of one environment.
+
+    Override `obs_space`, `action_space`, `reset` and `act`; the rest has defaults.
+    """
 
     @abstractmethod
     def reset(self) -> Observation:
@@ -62,14 +71,6 @@ class Environment(SeededRandom, ABC):
     @abstractmethod
     def act(self, actions: Mapping[ActionName, Action]) -> Observation:
         """Take a step with the chosen actions, by name, of all that the last frame offered."""
-
-    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8] | str:
-        """Return a picture: (height, width, 3) uint8 for `mode="rgb_array"`, or text."""
-        raise NotImplementedError(f"{type(self).__name__} does not render")
-
-    def close(self) -> None:
-        """Release what the environment holds."""
-        return
 
     def reset_filter(self, obs_filter: ObsSpace) -> Observation:
         """Reset, with only the entity types and features that `obs_filter` names."""

@@ -68,16 +68,10 @@ class InvalidObservation(EntityEnvError, ValueError):  # noqa: N818 (as above)
     step: int | None = None
 
     def __str__(self) -> str:
-        where = [
-            f"{name} {value}"
-            for name, value in (
-                ("environment", self.env_name if self.env_index is None else self.env_index),
-                ("episode", self.episode),
-                ("step", self.step),
-            )
-            if value is not None
-        ]
-        return (", ".join(where) + ": " if where else "") + super().__str__()
+        environment = self.env_name if self.env_index is None else self.env_index
+        places = {"environment": environment, "episode": self.episode, "step": self.step}
+        where = ", ".join(f"{name} {value}" for name, value in places.items() if value is not None)
+        return (f"{where}: " if where else "") + super().__str__()
 
 
 class InvalidAction(EntityEnvError, ValueError):  # noqa: N818 (as above)
@@ -97,6 +91,11 @@ def invalid_in(env_index: int | None, message: str) -> InvalidObservation:
     error = InvalidObservation(message)
     error.env_index = env_index
     return error
+
+
+def unexpected(env_index: int | None, what: str, expected: str, got: object) -> InvalidObservation:
+    """Return the error for a field of another value than expected, as `invalid_in`."""
+    return invalid_in(env_index, f"{what}: expected {expected}, got {got}")
 
 
 def as_error(error: BaseException) -> BaseException:
@@ -122,10 +121,7 @@ def exits_as_errors() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        raised = as_error(error)
-        if raised is error:
-            raise
-        raise raised from error
+        raise as_error(error)  # noqa: B904 (has its cause)
 
 
 @contextmanager

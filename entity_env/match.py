@@ -1,18 +1,21 @@
 """`Match`: the interface of a game whose sides see and act for themselves."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import Action
-from entity_env.environment import Environment, Observation, SeededRandom, filter_observation
+from entity_env.environment import Environment, Observation, World, filter_observation
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 
+SideActions: TypeAlias = Sequence[Mapping[ActionName, Action]]
+"""The actions of each side, by name."""
 
-class Match(SeededRandom, ABC):
+
+class Match(World):
     """One game with `num_sides` sides that share the spaces and end together.
 
     In a vectorised environment the sides of a match stand at neighbouring indices.
@@ -23,38 +26,20 @@ class Match(SeededRandom, ABC):
     """True to have `reset_filter` and `act_filter` called even if nothing is left out."""
 
     @abstractmethod
-    def obs_space(self) -> ObsSpace:
-        """Return the entity types and features that each side can observe."""
-
-    @abstractmethod
-    def action_space(self) -> dict[ActionName, ActionSpace]:
-        """Return the action spaces of each side, by name."""
-
-    @abstractmethod
     def reset(self) -> list[Observation]:
         """Begin a game and return one observation for each side."""
 
     @abstractmethod
-    def act(self, actions: Sequence[Mapping[ActionName, Action]]) -> list[Observation]:
+    def act(self, actions: SideActions) -> list[Observation]:
         """Take a step with the actions of each side and return one observation for each."""
 
     def reset_filter(self, obs_filter: ObsSpace) -> list[Observation]:
         """Reset, with only the entity types and features that `obs_filter` names."""
         return [filter_observation(o, self.obs_space(), obs_filter) for o in self.reset()]
 
-    def act_filter(
-        self, actions: Sequence[Mapping[ActionName, Action]], obs_filter: ObsSpace
-    ) -> list[Observation]:
+    def act_filter(self, actions: SideActions, obs_filter: ObsSpace) -> list[Observation]:
         """Take a step, with only the entity types and features that `obs_filter` names."""
         return [filter_observation(o, self.obs_space(), obs_filter) for o in self.act(actions)]
-
-    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8] | str:
-        """Return a picture: (height, width, 3) uint8 for `mode="rgb_array"`, or text."""
-        raise NotImplementedError(f"{type(self).__name__} does not render")
-
-    def close(self) -> None:
-        """Release what the game holds."""
-        return
 
 
 class Solo(Match):
@@ -64,10 +49,8 @@ class Solo(Match):
 
     def __init__(self, env: Environment) -> None:
         self.env = env
-        self.filters_itself = (type(env).reset_filter, type(env).act_filter) != (
-            Environment.reset_filter,
-            Environment.act_filter,
-        )
+        own_filters = type(env).reset_filter, type(env).act_filter
+        self.filters_itself = own_filters != (Environment.reset_filter, Environment.act_filter)
 
     def obs_space(self) -> ObsSpace:
         """Return the space of the environment."""
@@ -81,7 +64,7 @@ class Solo(Match):
         """Return the observation of the environment, in a list."""
         return [self.env.reset()]
 
-    def act(self, actions: Sequence[Mapping[ActionName, Action]]) -> list[Observation]:
+    def act(self, actions: SideActions) -> list[Observation]:
         """Return the observation of the environment, in a list."""
         return [self.env.act(actions[0])]
 
@@ -89,9 +72,7 @@ class Solo(Match):
         """Return the observation of the environment, which may filter it by itself."""
         return [self.env.reset_filter(obs_filter)]
 
-    def act_filter(
-        self, actions: Sequence[Mapping[ActionName, Action]], obs_filter: ObsSpace
-    ) -> list[Observation]:
+    def act_filter(self, actions: SideActions, obs_filter: ObsSpace) -> list[Observation]:
         """Return the observation of the environment, which may filter it by itself."""
         return [self.env.act_filter(actions[0], obs_filter)]
 
@@ -107,6 +88,15 @@ class Solo(Match):
     def close(self) -> None:
         """Close the environment."""
         self.env.close()
+
+
+CreateEnv: TypeAlias = Callable[[], Environment | Match]
+"""Factory of an environment or match: its class, or a function."""
+
+
+def match_of(world: Environment | Match) -> Match:
+    """Return a match as it is, and an environment as a `Solo`."""
+    return world if isinstance(world, Match) else Solo(world)
 
 
 def world_of(match: Match) -> Environment | Match:

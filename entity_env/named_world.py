@@ -56,10 +56,8 @@ def find_world(name: str, folder: Path | None = None) -> Any:
     if not colon:
         if name in ENV_REGISTRY:
             return ENV_REGISTRY[name]
-        raise UnknownWorld(
-            f"expected file.py:Name, package.module:Name or one of {', '.join(ENV_REGISTRY)}; "
-            f"got {name!r}{_nearest(name, ENV_REGISTRY)}"
-        )
+        known = f"file.py:Name, package.module:Name or one of {', '.join(ENV_REGISTRY)}"
+        raise UnknownWorld(f"expected {known}; got {name!r}{_nearest(name, ENV_REGISTRY)}")
     module = _import(where, Path.cwd() if folder is None else folder)
     if not hasattr(module, attribute):
         hint = _nearest(attribute, vars(module))

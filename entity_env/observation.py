@@ -5,14 +5,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import ActionMask, ActionName, EntityID, EntityName
 from entity_env.errors import InvalidObservation, InvalidSpace
-from entity_env.real_numbers import as_block, as_flag
+from entity_env.real_numbers import Floats, as_block, as_flag
 
 GLOBAL = "__global__"
 """The name under which the global features travel beside the entity types."""
@@ -103,9 +103,8 @@ class Observation:
         metrics: dict[str, float] | None = None,
     ) -> None:
         if entities is not None and (features is not None or ids is not None):
-            raise InvalidObservation(
-                "Observation: expected entities, or features and ids, got both; leave one out"
-            )
+            ways = "expected entities, or features and ids, got both; leave one out"
+            raise InvalidObservation(f"Observation: {ways}")
         # Features and ids by type.
         if entities is None:
             self.features = dict(features or {})
@@ -123,9 +122,8 @@ class Observation:
             terminated = as_flag(terminated, "terminated")
             truncated = as_flag(truncated, "truncated")
         if done is not None and not done and (terminated or truncated):
-            raise InvalidObservation(
-                f"Observation: done=False contradicts {terminated=} and {truncated=}; leave it out"
-            )
+            given = f"{terminated=} and {truncated=}"
+            raise InvalidObservation(f"Observation: done=False contradicts {given}; leave it out")
         # Everything else is empty by default.
         self.global_features = global_features if global_features is not None else []
         self.actions = actions if actions is not None else {}
@@ -196,41 +194,29 @@ def filter_observation(obs: Observation, obs_space: ObsSpace, obs_filter: ObsSpa
         return obs
     unknown = [name for name in obs_filter.entities if name not in obs_space.entities]
     if unknown:
-        raise InvalidObservation(
-            f"entities: expected types among {list(obs_space.entities)}, got {unknown}"
-        )
+        known_types = list(obs_space.entities)
+        raise InvalidObservation(f"entities: expected types among {known_types}, got {unknown}")
 
     # Features by column; all else as it is, without the types that are left out.
     shown = copy.copy(obs)
-    shown.features = {
-        name: _columns(
-            obs.features[name],
-            obs_space.entities[name].features,
-            wanted.features,
-            f"features of {name!r}",
-        )
-        for name, wanted in obs_filter.entities.items()
-        if name in obs.features
-    }
+    shown.features = {}
+    for name, wanted in obs_filter.entities.items():
+        if name in obs.features:
+            known, what = obs_space.entities[name].features, f"features of {name!r}"
+            shown.features[name] = _columns(obs.features[name], known, wanted.features, what)
     shown.ids = {name: ids for name, ids in obs.ids.items() if name in obs_filter.entities}
     shown.visible = {name: v for name, v in obs.visible.items() if name in obs_filter.entities}
-    shown.global_features = _columns(
-        [obs.global_features],  # type: ignore[list-item]
-        obs_space.global_features,
-        obs_filter.global_features,
-        "global_features",
-    )[0]
+    known, wanted_globals = obs_space.global_features, obs_filter.global_features
+    one_row: Any = [obs.global_features]
+    shown.global_features = _columns(one_row, known, wanted_globals, "global_features")[0]
     return shown
 
 
-def _columns(
-    features: Features, known: Sequence[str], wanted: Sequence[str], what: str
-) -> npt.NDArray[np.float32]:
+def _columns(features: Features, known: Sequence[str], wanted: Sequence[str], what: str) -> Floats:
     missing = [name for name in wanted if name not in known]
     if missing:
-        raise InvalidObservation(
-            f"{what}: expected features among {list(known)}, got {missing}, which it does not have"
-        )
+        got = f"{missing}, which it does not have"
+        raise InvalidObservation(f"{what}: expected features among {list(known)}, got {got}")
     if len(features) == 0:
         return np.zeros((0, len(wanted)), dtype=np.float32)
     array = as_block(features, len(features), len(known), what)

@@ -6,7 +6,7 @@ accepts its buffers and gives them back at the border; where it is not installed
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,8 @@ try:
     import ragged_buffer
 except ImportError:  # no wheel for this Python
     ragged_buffer = None  # type: ignore[assignment,unused-ignore]
+
+Indices: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass
@@ -34,10 +36,8 @@ class Ragged:
 
     def __post_init__(self) -> None:
         if np.add.reduce(self.lengths) != len(self.values):  # `sum` takes three times as long
-            raise ValueError(
-                f"Ragged: lengths add up to {int(self.lengths.sum())}, "
-                f"but there are {len(self.values)} rows"
-            )
+            total, rows = int(self.lengths.sum()), len(self.values)
+            raise ValueError(f"Ragged: lengths add up to {total}, but there are {rows} rows")
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -72,10 +72,8 @@ class Ragged:
     @staticmethod
     def cat(pieces: Sequence["Ragged"]) -> "Ragged":
         """Concatenate the frames of several pieces."""
-        return Ragged(
-            np.concatenate([piece.values for piece in pieces]),
-            np.concatenate([piece.lengths for piece in pieces]),
-        )
+        values = np.concatenate([piece.values for piece in pieces])
+        return Ragged(values, np.concatenate([piece.lengths for piece in pieces]))
 
     @staticmethod
     def empty(like: npt.NDArray[Any], frames: int) -> "Ragged":
@@ -103,16 +101,14 @@ class Ragged:
         return self.values.reshape(len(self.values), self.size2())
 
 
-def exclusive_cumsum(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def exclusive_cumsum(lengths: Indices) -> Indices:
     """Return the sum of all entries before each one, (n,) int64 from (n,) int64."""
     # sums[i] = lengths[0] + ... + lengths[i - 1]
-    sums: npt.NDArray[np.int64] = lengths.cumsum() - lengths
+    sums: Indices = lengths.cumsum() - lengths
     return sums
 
 
-def row_indices(
-    starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
+def row_indices(starts: Indices, lengths: Indices) -> Indices:
     """Return the numbers starts[i], ..., starts[i] + lengths[i] - 1 for each i in turn.
 
     Args:
@@ -122,21 +118,15 @@ def row_indices(
     Returns:
         (sum of lengths,) int64.
     """
-    indices: npt.NDArray[np.int64] = np.repeat(starts - exclusive_cumsum(lengths), lengths)
+    indices: Indices = np.repeat(starts - exclusive_cumsum(lengths), lengths)
     indices += np.arange(len(indices))
     return indices
 
 
 def is_ragged_buffer(value: object) -> bool:
     """Return whether a value is a buffer of the `ragged_buffer` package."""
-    return ragged_buffer is not None and isinstance(
-        value,
-        (
-            ragged_buffer.RaggedBufferF32,
-            ragged_buffer.RaggedBufferI64,
-            ragged_buffer.RaggedBufferBool,
-        ),
-    )
+    kinds = ("RaggedBufferF32", "RaggedBufferI64", "RaggedBufferBool")
+    return any(isinstance(value, getattr(ragged_buffer, kind, ())) for kind in kinds)
 
 
 def from_ragged_buffer(value: Any) -> Ragged:
@@ -154,6 +144,6 @@ def as_choices(value: Any) -> Ragged:
 
 def to_ragged_buffer(value: Ragged) -> Any:
     """Return the buffer that environments for entity-gym expect: int64 indices, (n, 1)."""
-    return ragged_buffer.RaggedBufferI64.from_flattened(
-        np.ascontiguousarray(value.as_array(), dtype=np.int64), np.ascontiguousarray(value.lengths)
-    )
+    rows = np.ascontiguousarray(value.as_array(), dtype=np.int64)
+    lengths = np.ascontiguousarray(value.lengths)
+    return ragged_buffer.RaggedBufferI64.from_flattened(rows, lengths)

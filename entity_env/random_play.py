@@ -3,7 +3,7 @@
 import contextlib
 import re
 import traceback
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,10 +16,11 @@ from entity_env.errors import EntityEnvError, InvalidObservation
 from entity_env.match import Match
 from entity_env.ragged import Ragged, exclusive_cumsum
 from entity_env.seeding import derive_seed
-from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.spaces import ActionName, ActionSpace, ActionSpaces, ObsSpace
 from entity_env.vec.batching import batch_obs, unbatch_actions
+from entity_env.vec.frames import has_len
 from entity_env.vec.validate import validate_observation
-from entity_env.vec.vec_env import VecObs
+from entity_env.vec.vec_obs import Choices, VecObs
 
 _WIDEST = 400  # characters of a finding that are printed: masks can be large
 _FIXES = (  # pattern of a message, and the remedy
@@ -36,10 +37,7 @@ _FIXES = (  # pattern of a message, and the remedy
     (r"is invisible", "leave hidden entities out of actions, or show them"),
     (r"^actions: ", "name the action in action_space(), or leave it out here"),
     (r"expected an? \w+Mask", "use the mask that belongs to the action's space"),
-    (
-        r"mask: expected shape",
-        "give one row per actor and one flag per choice or actee, in the order of the space",
-    ),
+    (r"mask: expected shape", "give each actor one flag per choice or actee, in the space's order"),
     (r"expected booleans", "use True where something is allowed or visible, False elsewhere"),
     (r"expected \d+ flags", "give one flag per row of features"),
     (r"expected a number", "give one Python number"),
@@ -162,23 +160,16 @@ Trace: TypeAlias = list[tuple[str, Fields]]
 _LARGE = 1e4  # numbers larger than this get a remark
 
 
-def random_choices(
-    batch: VecObs, action_space: Mapping[ActionName, ActionSpace], rng: np.random.Generator
-) -> dict[ActionName, Ragged]:
+def random_choices(batch: VecObs, action_space: ActionSpaces, rng: np.random.Generator) -> Choices:
     """Return uniformly random legal choices for a batch, as `VecEnv.act` takes them."""
     choices = {}
     for name, space in action_space.items():
         mask = batch.action_masks[name]
         num_choices = space.num_choices(mask)
-        legal = (
-            np.ones(int(num_choices.sum()), dtype=np.bool_)
-            if mask.mask is None
-            else mask.mask.values.reshape(-1)
-        )
-        chosen = [
-            rng.choice(np.flatnonzero(legal[start : start + n]))
-            for start, n in zip(exclusive_cumsum(num_choices), num_choices, strict=True)
-        ]
+        everything = np.ones(int(num_choices.sum()), dtype=np.bool_)
+        legal = everything if mask.mask is None else mask.mask.values.reshape(-1)
+        of_actors = zip(exclusive_cumsum(num_choices), num_choices, strict=True)
+        chosen = [rng.choice(np.flatnonzero(legal[start : start + n])) for start, n in of_actors]
         choices[name] = Ragged(np.array(chosen, dtype=np.int64), mask.actors.lengths)
     return choices
 
@@ -191,11 +182,8 @@ def fields_of(batch: VecObs) -> Fields:
     for name, mask in batch.action_masks.items():
         rows |= {f"actions[{name!r}] {part}": ragged for part, ragged in vars(mask).items()}
     rows |= {f"metrics[{name!r}]": values for name, values in batch.env_metrics.items()}
-    fields = {
-        name: block.values.tobytes() + b"|" + block.lengths.tobytes()
-        for name, block in rows.items()
-        if block is not None
-    }
+    given = {name: block for name, block in rows.items() if block is not None}
+    fields = {name: b.values.tobytes() + b"|" + b.lengths.tobytes() for name, b in given.items()}
     fields |= {name: getattr(batch, name).tobytes() for name in ("reward", "done", "truncated")}
     if batch.final is not None:
         fields |= {f"{name} at the end": what for name, what in fields_of(batch.final).items()}
@@ -318,10 +306,9 @@ class Player:
         return batch
 
     def _track_numbers(self, obs: Observation, where: str) -> None:
-        blocks: dict[str, tuple[list[str], Any]] = {
-            f"features of {name!r}": (entity.features, obs.features.get(name, ()))
-            for name, entity in self.obs_space.entities.items()
-        }
+        blocks: dict[str, tuple[list[str], Any]] = {}
+        for name, entity in self.obs_space.entities.items():
+            blocks[f"features of {name!r}"] = entity.features, obs.features.get(name, ())
         blocks["global_features"] = (self.obs_space.global_features, [obs.global_features])
         blocks["reward"] = (["reward"], [[obs.reward]])
         for part, (names, block) in blocks.items():
@@ -347,7 +334,7 @@ def answer(report: Report, field: str, where: str, method: Callable[..., Any], *
     try:
         return method(*args)
     except InvalidObservation as error:
-        report.problem_of(_message(error), where)
+        report.problem_of(ValueError.__str__(error), where)  # without environment and step
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # also SystemExit, which would end the check
@@ -365,17 +352,16 @@ def _field_messages(obs: Any, spaces: Spaces) -> list[str]:
     if malformed := _malformed(obs):
         return malformed
     message = _first_message("Observation", obs, spaces)
-    if message is None:
+    if not message:
         return []
     blank = [0.0] * len(spaces[0].global_features)
     messages: dict[str, None] = {}
 
     def fits(field: str, **fields: Any) -> bool:
         piece = Observation(**{"global_features": blank, **fields})
-        message = _first_message(field, piece, spaces)
-        if message is not None:
+        if message := _first_message(field, piece, spaces):
             messages[message] = None
-        return message is None
+        return not message
 
     # Values that refer to nothing else.
     fits("global_features", global_features=obs.global_features)
@@ -388,11 +374,10 @@ def _field_messages(obs: Any, spaces: Spaces) -> list[str]:
     features = _blank_features(obs, spaces[0]).features
     if features.keys() != obs.features.keys():
         return list(messages)  # what refers to entities cannot be checked without them
-    visible = {
-        name: flags
-        for name, flags in obs.visible.items()
-        if fits(f"visible[{name!r}]", features=features, visible={name: flags})
-    }
+    visible = {}
+    for name, flags in obs.visible.items():
+        if fits(f"visible[{name!r}]", features=features, visible={name: flags}):
+            visible[name] = flags
     each = [fits(f"ids[{n!r}]", features=features, ids={n: ids}) for n, ids in obs.ids.items()]
     known = all(each) and fits("ids", features=features, ids=obs.ids)
     ids = obs.ids if known else {}
@@ -408,47 +393,36 @@ def _malformed(obs: Any) -> list[str]:
     """Return messages about fields of a type that does not allow further checks."""
     if not isinstance(obs, Observation):
         return [f"expected an Observation, got {type(obs).__name__}"]
-    dictionaries = ("features", "ids", "actions", "visible", "metrics")
-    flags = ("terminated", "truncated")
+    dictionaries = "features", "ids", "actions", "visible", "metrics"
+    kinds: dict[str, tuple[Any, str]] = dict.fromkeys(dictionaries, (Mapping, "a dictionary"))
+    kinds |= dict.fromkeys(("terminated", "truncated"), (bool | np.bool_, "True or False"))
     return [
         f"{field}: expected {what}, got {value!r}"
-        for fields, kind, what in (
-            (dictionaries, Mapping, "a dictionary"),
-            (flags, bool | np.bool_, "True or False"),
-        )
-        for field in fields
+        for field, (kind, what) in kinds.items()
         if not isinstance(value := getattr(obs, field), kind)
     ]
 
 
-def _first_message(field: str, obs: Any, spaces: Spaces) -> str | None:
+def _first_message(field: str, obs: Any, spaces: Spaces) -> str:
+    """Return what is wrong with an observation, "" if nothing is."""
     try:
         validate_observation(obs, *spaces)
     except InvalidObservation as error:
-        return _message(error)
+        return ValueError.__str__(error)  # without environment and step
     except Exception as error:
         return f"{field}: expected what its documentation says, got {error!r}"
-    return None
-
-
-def _message(error: InvalidObservation) -> str:
-    return ValueError.__str__(error)  # without environment and step
+    return ""
 
 
 def _blank_features(obs: Observation, obs_space: ObsSpace) -> Observation:
     """Return the same entities and actions with features of 0: enough to choose actions."""
-    return Observation(
-        features={
-            name: np.zeros((len(block), len(obs_space.entities[name].features)), np.float32)
-            for name, block in obs.features.items()
-            if name in obs_space.entities
-            and isinstance(block, Sized)
-            and getattr(block, "ndim", 1) > 0
-        },
-        ids=obs.ids,
-        global_features=[0.0] * len(obs_space.global_features),
-        actions=obs.actions,
-    )
+    features = {}
+    for name, block in obs.features.items():
+        if name in obs_space.entities and has_len(block):
+            shape = len(block), len(obs_space.entities[name].features)
+            features[name] = np.zeros(shape, np.float32)
+    blank = [0.0] * len(obs_space.global_features)
+    return Observation(features=features, ids=obs.ids, global_features=blank, actions=obs.actions)
 
 
 def shown_by(frames: Sequence[Observation], spaces: Spaces) -> Fields:

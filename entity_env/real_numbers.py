@@ -2,26 +2,19 @@
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.errors import LONG, invalid_in, short_repr
+from entity_env.errors import LONG, short_repr, unexpected
+
+Floats: TypeAlias = npt.NDArray[np.float32]
 
 _REAL = "buif"  # kinds of dtypes: bool, unsigned, integer, floating
 _NAMES = {"c": "complex numbers", "U": "text", "S": "bytes", "M": "dates", "m": "timedelta64"}
-_NOT_REAL = (
-    str,
-    bytes,
-    bytearray,
-    complex,
-    np.complexfloating,
-    np.character,
-    np.datetime64,
-    np.timedelta64,
-    np.ma.MaskedArray,
-)
+_TEXT = str, bytes, bytearray, np.character
+_NOT_REAL = *_TEXT, complex, np.complexfloating, np.datetime64, np.timedelta64, np.ma.MaskedArray
 _MAX_DEPTH = 64  # of nested sequences: as many axes as NumPy has
 
 
@@ -57,7 +50,7 @@ def real_array(values: Any) -> npt.NDArray[Any]:
         raise OverflowError("an integer that is too large for a float") from None
 
 
-def real_rows(rows: list[Any], width: int) -> npt.NDArray[np.float32] | None:
+def real_rows(rows: list[Any], width: int) -> Floats | None:
     """Return many rows of plain numbers as one array, or None if `real_array` has to look at them.
 
     Args:
@@ -84,9 +77,7 @@ def has_mask(values: Any, depth: int = _MAX_DEPTH) -> bool:
     return is_nested and any(has_mask(value, depth - 1) for value in values)
 
 
-def as_block(
-    features: Any, n: int, width: int, what: str, env_index: int | None = None
-) -> npt.NDArray[np.float32]:
+def as_block(features: Any, n: int, width: int, what: str, env_index: int | None = None) -> Floats:
     """Return features as float32 (n, width).
 
     Raises:
@@ -95,12 +86,10 @@ def as_block(
     try:
         array = np.asarray(real_array(features), dtype=np.float32)
     except (TypeError, ValueError, OverflowError) as error:
-        got = f"got {short_repr(features, LONG)} ({error})"
-        message = f"{what}: expected {n} rows of {width} numbers, {got}"
-        raise invalid_in(env_index, message) from None
+        got = f"{short_repr(features, LONG)} ({error})"
+        raise unexpected(env_index, what, f"{n} rows of {width} numbers", got) from None
     if array.shape != (n, width):
-        message = f"{what}: expected shape ({n}, {width}), got {array.shape}"
-        raise invalid_in(env_index, message)
+        raise unexpected(env_index, what, f"shape ({n}, {width})", array.shape)
     return array
 
 
@@ -115,8 +104,7 @@ def as_flag(value: Any, name: str, env_index: int | None = None) -> bool:
     array = None if isinstance(value, list | tuple) else _real_or_none(value)
     if array is not None and array.size == 1 and array.item() in (0, 1):
         return bool(array.item())
-    message = f"{name}: expected True or False, got {short_repr(value, LONG)}"
-    raise invalid_in(env_index, message)
+    raise unexpected(env_index, name, "True or False", short_repr(value, LONG))
 
 
 def as_flags(flags: Any, what: str, env_index: int | None = None) -> npt.NDArray[np.bool_]:
@@ -134,7 +122,7 @@ def as_flags(flags: Any, what: str, env_index: int | None = None) -> npt.NDArray
                 return array.astype(np.bool_)
     except Exception:  # nested sequences of different lengths, or an object's own conversion
         pass
-    raise invalid_in(env_index, f"{what}: expected booleans, got {short_repr(flags, LONG)}")
+    raise unexpected(env_index, what, "booleans", short_repr(flags, LONG))
 
 
 def as_numbers(
@@ -155,8 +143,7 @@ def as_numbers(
         return numbers.astype(np.float64)
     arrays = map(_real_or_none, values)
     i = next(i for i, array in enumerate(arrays) if array is None or array.ndim)
-    message = f"{what}: expected a number, got {short_repr(values[i], LONG)}"
-    raise invalid_in(env_indices[i], message)
+    raise unexpected(env_indices[i], what, "a number", short_repr(values[i], LONG))
 
 
 def _real_or_none(values: Any) -> npt.NDArray[Any] | None:

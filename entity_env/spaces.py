@@ -26,15 +26,9 @@ from entity_env.actions import (
     SelectEntityAction,
     SelectEntityActionMask,
 )
-from entity_env.errors import invalid_in
-from entity_env.observation import (
-    GLOBAL,
-    Entity,
-    Observation,
-    ObsSpace,
-    check_unique,
-)
-from entity_env.ragged import Ragged
+from entity_env.errors import unexpected
+from entity_env.observation import GLOBAL, Entity, Observation, ObsSpace, check_unique
+from entity_env.ragged import Indices, Ragged
 from entity_env.real_numbers import all_none, as_flags
 from entity_env.vec.frames import Frames, ids_of_actors, named_ids
 from entity_env.vec.vec_obs import (
@@ -48,6 +42,7 @@ __all__ = [
     "GLOBAL",
     "ActionName",
     "ActionSpace",
+    "ActionSpaces",
     "Actors",
     "CategoricalActionSpace",
     "Entity",
@@ -62,7 +57,7 @@ __all__ = [
     "num_columns",
 ]
 
-Indices: TypeAlias = npt.NDArray[np.int64]
+IDs: TypeAlias = list[EntityID]
 Probabilities: TypeAlias = Sequence[npt.NDArray[np.float32] | None]
 """The probabilities of all choices of the actors of each frame; None if they are not known."""
 
@@ -165,9 +160,7 @@ class ActionSpace(ABC):
         """
         return self
 
-    def random_mask(
-        self, actors: list[EntityID], actees: list[EntityID], rng: np.random.Generator
-    ) -> ActionMask:
+    def random_mask(self, actors: IDs, actees: IDs, rng: np.random.Generator) -> ActionMask:
         """Return a random mask, for checks of networks.
 
         Args:
@@ -184,8 +177,8 @@ class ActionSpace(ABC):
             return masks
         for i, mask in enumerate(masks):
             if mask is not None and not isinstance(mask, self.mask_type):
-                expected, got = self.mask_type.__name__, type(mask).__name__
-                raise invalid_in(i, f"actions[{name!r}]: expected a {expected}, got {got}")
+                expected, got = f"a {self.mask_type.__name__}", type(mask).__name__
+                raise unexpected(i, f"actions[{name!r}]", expected, got)
         return [absent if mask is None else mask for mask in masks]
 
 
@@ -258,9 +251,7 @@ class CategoricalActionSpace(_LabelledActionSpace):
             offered = given is not _NOBODY_CHOOSES
             yield CategoricalAction(actors, indices, self.index_to_label, p) if offered else None
 
-    def random_mask(
-        self, actors: list[EntityID], actees: list[EntityID], rng: np.random.Generator
-    ) -> ActionMask:
+    def random_mask(self, actors: IDs, actees: IDs, rng: np.random.Generator) -> ActionMask:
         """Return a mask that allows each choice with probability .7."""
         allowed = rng.random((len(actors), len(self))) < 0.7
         return CategoricalActionMask(actor_ids=actors, mask=allowed)
@@ -280,13 +271,10 @@ class GlobalCategoricalActionSpace(_LabelledActionSpace):
         masks = self._masks_of(frames, name, None)
         offered = np.array([m is not None for m in masks], dtype=np.bool_)
         actors = Ragged(frames.totals[offered], offered.astype(np.int64))
-        given = [None if m is None else m.mask for m in masks]
-        if not all_none(given):
-            where = f"actions[{name!r}].mask"
-            given = [
-                None if mask is None else np.atleast_2d(as_flags(mask, where, i))
-                for i, mask in enumerate(given)
-            ]
+        where, given = f"actions[{name!r}].mask", [None if m is None else m.mask for m in masks]
+        for i, mask in enumerate(given):
+            if mask is not None:
+                given[i] = np.atleast_2d(as_flags(mask, where, i))
         return _with_legal_actors(actors, given, len(self), name)
 
     def decode(
@@ -301,16 +289,14 @@ class GlobalCategoricalActionSpace(_LabelledActionSpace):
         """Yield the action of each environment; None also where nothing is legal."""
         left = iter(choices.values.tolist())
         for can_act, p in zip(mask.actors.lengths.tolist(), probs, strict=True):
-            if can_act:
-                index = next(left)
-                p = None if p is None else p.reshape(-1)
-                yield GlobalCategoricalAction(index, self.index_to_label[index], p)
-            else:
+            if not can_act:
                 yield None
+                continue
+            index = next(left)
+            p = None if p is None else p.reshape(-1)
+            yield GlobalCategoricalAction(index, self.index_to_label[index], p)
 
-    def random_mask(
-        self, actors: list[EntityID], actees: list[EntityID], rng: np.random.Generator
-    ) -> ActionMask:
+    def random_mask(self, actors: IDs, actees: IDs, rng: np.random.Generator) -> ActionMask:
         """Return a mask that allows each choice with probability .7."""
         return GlobalCategoricalActionMask(mask=rng.random(len(self)) < 0.7)
 
@@ -349,8 +335,7 @@ class SelectEntityActionSpace(ActionSpace):
         frames.check_visible(actees, f"{where} actees")
         # Leave out the actors that cannot select anything.
         allowed = _cat_masks([m.mask for m in masks], actors.lengths, actees.lengths, name)
-        frame_of_actor = np.repeat(np.arange(len(actors)), actors.lengths)
-        row_lengths = actees.lengths[frame_of_actor]
+        row_lengths = np.repeat(actees.lengths, actors.lengths)
         if allowed is None:
             return VecSelectEntityActionMask(_keep_rows(actors, row_lengths > 0), actees)
         row_of_pair = np.repeat(np.arange(len(row_lengths)), row_lengths)
@@ -378,24 +363,18 @@ class SelectEntityActionSpace(ActionSpace):
         for given, actor_ids, actee_ids, start, end, p in zip(
             masks, actors, actees, [0, *ends], ends, probs, strict=False
         ):
-            if given is not _NOBODY_SELECTS:
-                selected = list(map(actee_ids.__getitem__, chosen[start:end]))
-                yield SelectEntityAction(actor_ids, selected, p)
-            else:
-                yield None
+            selected = list(map(actee_ids.__getitem__, chosen[start:end]))
+            offered = given is not _NOBODY_SELECTS
+            yield SelectEntityAction(actor_ids, selected, p) if offered else None
 
-    def random_mask(
-        self, actors: list[EntityID], actees: list[EntityID], rng: np.random.Generator
-    ) -> ActionMask:
+    def random_mask(self, actors: IDs, actees: IDs, rng: np.random.Generator) -> ActionMask:
         """Return a mask that allows each pair with probability .7."""
         allowed = rng.random((len(actors), len(actees))) < 0.7
         return SelectEntityActionMask(actor_ids=actors, actee_ids=actees, mask=allowed)
 
 
-ACTION_SPACES: dict[str, type[ActionSpace]] = {
-    cls.__name__: cls
-    for cls in (CategoricalActionSpace, GlobalCategoricalActionSpace, SelectEntityActionSpace)
-}
+_KINDS = CategoricalActionSpace, GlobalCategoricalActionSpace, SelectEntityActionSpace
+ACTION_SPACES: dict[str, type[ActionSpace]] = {cls.__name__: cls for cls in _KINDS}
 """The kinds of actions, by the names of their classes, as in messages, recordings and saves."""
 
 
@@ -405,14 +384,16 @@ def batch_mask_type(name: str) -> type[VecActionMask] | None:
     return next((cls for cls in types if cls.__name__ == name), None)
 
 
-def has_global_entity(obs_space: ObsSpace, action_space: Mapping[ActionName, ActionSpace]) -> bool:
+ActionSpaces: TypeAlias = Mapping[ActionName, ActionSpace]
+"""The spaces of all actions, by name."""
+
+
+def has_global_entity(obs_space: ObsSpace, action_space: ActionSpaces) -> bool:
     """Return whether frames of these spaces carry a row of global features."""
     return bool(obs_space.global_features) or any(s.is_global for s in action_space.values())
 
 
-def num_columns(
-    obs_space: ObsSpace, action_space: Mapping[ActionName, ActionSpace]
-) -> dict[EntityName, int]:
+def num_columns(obs_space: ObsSpace, action_space: ActionSpaces) -> dict[EntityName, int]:
     """Return the number of features by entity type, and by GLOBAL where frames carry it."""
     columns = {name: len(entity.features) for name, entity in obs_space.entities.items()}
     if has_global_entity(obs_space, action_space):
@@ -424,16 +405,14 @@ def _with_legal_actors(
     actors: Ragged, given: Sequence[Any], num_choices: int, name: ActionName
 ) -> VecCategoricalActionMask:
     """Return the batched mask of actors, without those that have no legal choice."""
-    if all_none(given):
-        return VecCategoricalActionMask(actors, None)
     flat = _cat_masks(given, actors.lengths, np.full(len(actors), num_choices), name)
-    assert flat is not None
+    if flat is None:
+        return VecCategoricalActionMask(actors, None)
     mask = flat.reshape(-1, num_choices)
     legal = mask.any(axis=1)
     kept = _keep_rows(actors, legal)
-    return VecCategoricalActionMask(
-        kept, Ragged(mask if legal.all() else mask[legal], kept.lengths)
-    )
+    rows = mask if len(kept.values) == len(mask) else mask[legal]
+    return VecCategoricalActionMask(kept, Ragged(rows, kept.lengths))
 
 
 def _cat_masks(
@@ -447,7 +426,7 @@ def _cat_masks(
         what = f"actions[{name!r}].mask"
         block = np.ones((m, n), np.bool_) if mask is None else as_flags(mask, what, i)
         if block.shape != (m, n) and not block.size == m * n == 0:
-            raise invalid_in(i, f"{what}: expected shape ({m}, {n}), got {block.shape}")
+            raise unexpected(i, what, f"shape ({m}, {n})", block.shape)
         blocks.append(block.reshape(-1))
     flat: npt.NDArray[np.bool_] = np.concatenate(blocks)
     return flat

@@ -10,7 +10,8 @@ A probe asks for one ability. A trainer that has it learns the probe in seconds.
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Generator, Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,8 @@ from entity_env.actions import (
 )
 from entity_env.check_env import check_env
 from entity_env.environment import Environment, Observation
-from entity_env.match import Match, Solo
+from entity_env.match import CreateEnv, Match, match_of
 from entity_env.plain_state import PlainState
-from entity_env.ragged import Ragged
 from entity_env.random_play import differences, fields_of, random_choices
 from entity_env.seeding import derive_seed
 from entity_env.spaces import (
@@ -40,12 +40,10 @@ from entity_env.spaces import (
 )
 from entity_env.vec.batching import action_index_to_actions, batch_obs
 from entity_env.vec.serial import EnvList
-from entity_env.vec.vec_env import VecObs
+from entity_env.vec.vec_obs import Choices, VecObs
 
 
-def conformance(
-    create_env: Callable[[], Environment | Match], steps: int = 50, seed: int = 0
-) -> None:
+def conformance(create_env: CreateEnv, steps: int = 50, seed: int = 0) -> None:
     """Assert that nothing is wrong with an environment, alone and in an `EnvList`.
 
     Args:
@@ -60,67 +58,52 @@ def conformance(
     report = check_env(create_env, seed=seed)
     if not report.ok:
         raise AssertionError(str(report))
-    slow = _OneByOne(create_env, 3, seed)
-    fast = EnvList(create_env, 3 * slow.sides)
+    matches = [match_of(create_env()) for _ in range(3)]
+    slow = _step_one_by_one(matches, seed)
+    fast = EnvList(create_env, sum(match.num_sides for match in matches))
     fast.seed(seed)
     obs_space, action_space = fast.obs_space(), fast.action_space()
-    batch, expected = fast.reset(obs_space), slow.reset()
+    batch, expected = fast.reset(obs_space), next(slow)
     rng = np.random.default_rng(seed)
     with contextlib.closing(slow), contextlib.closing(fast):
         for step in range(steps + 1):
             if changed := differences(fields_of(expected), fields_of(batch)):
-                raise AssertionError(
-                    f"step {step}: EnvList differs from its environments in {', '.join(changed)}"
-                )
+                differing = f"EnvList differs from its environments in {', '.join(changed)}"
+                raise AssertionError(f"step {step}: {differing}")
             choices = random_choices(batch, action_space, rng)
-            batch, expected = fast.act(choices, obs_space), slow.act(choices)
+            batch, expected = fast.act(choices, obs_space), slow.send(choices)
 
 
-class _OneByOne:
-    """Environments that step one by one, each in a batch of its own."""
+def _step_one_by_one(matches: list[Match], seed: int) -> Generator[VecObs, Choices, None]:
+    """Yield the frames of matches that step one by one, each in a batch of its own.
 
-    def __init__(
-        self, create_env: Callable[[], Environment | Match], num_matches: int, seed: int
-    ) -> None:
-        created = [create_env() for _ in range(num_matches)]
-        self.matches = [env if isinstance(env, Match) else Solo(env) for env in created]
-        self.sides = self.matches[0].num_sides
-        self.spaces = self.matches[0].obs_space(), self.matches[0].action_space()
-        self.episodes = [0] * num_matches
-        self.seed = seed
+    The generator is sent the choices for the frames that it yielded; its end closes the matches.
+    """
+    spaces = matches[0].obs_space(), matches[0].action_space()
+    episodes = [0] * len(matches)
 
-    def reset(self) -> VecObs:
-        self.frames = [self._begin(i) for i in range(len(self.matches))]
-        return self._show(self.frames)
+    def begin(i: int) -> list[Observation]:
+        matches[i].seed(derive_seed(seed, "episode", i, episodes[i]))
+        episodes[i] += 1
+        return matches[i].reset()
 
-    def act(self, choices: Mapping[ActionName, Ragged]) -> VecObs:
-        outcomes = []
-        for i, match in enumerate(self.matches):
-            actions = [
-                action_index_to_actions(*self.spaces, choices, obs, i * self.sides + k)
-                for k, obs in enumerate(self.frames[i])
-            ]
-            outcomes.append(match.act(actions))
-            self.frames[i] = self._begin(i) if outcomes[i][0].done else outcomes[i]
-        return self._show(outcomes)
-
-    def close(self) -> None:
-        for match in self.matches:
+    frames = [begin(i) for i in range(len(matches))]
+    outcomes = list(frames)
+    try:
+        while True:
+            pairs = zip(chain(*frames), chain(*outcomes), strict=True)
+            pieces = [batch_obs([frame], *spaces, [outcome]) for frame, outcome in pairs]
+            choices = yield VecObs.cat(pieces)
+            for i, match in enumerate(matches):
+                actions = [
+                    action_index_to_actions(*spaces, choices, obs, i * match.num_sides + k)
+                    for k, obs in enumerate(frames[i])
+                ]
+                outcomes[i] = match.act(actions)
+                frames[i] = begin(i) if outcomes[i][0].done else outcomes[i]
+    finally:
+        for match in matches:
             match.close()
-
-    def _begin(self, i: int) -> list[Observation]:
-        self.matches[i].seed(derive_seed(self.seed, "episode", i, self.episodes[i]))
-        self.episodes[i] += 1
-        return self.matches[i].reset()
-
-    def _show(self, outcomes: list[list[Observation]]) -> VecObs:
-        return VecObs.cat(
-            [
-                batch_obs([frame], *self.spaces, [outcome])
-                for frames, ended in zip(self.frames, outcomes, strict=True)
-                for frame, outcome in zip(frames, ended, strict=True)
-            ]
-        )
 
 
 class Identity(PlainState, Environment):

@@ -89,12 +89,8 @@ def _without_documentation(source: str) -> str:
     """Return source without docstrings, lines of comments and empty lines."""
     lines = textwrap.dedent(source).splitlines()
     for node in ast.walk(ast.parse("\n".join(lines))):
-        match node:
-            case (
-                ast.ClassDef(body=[ast.Expr(ast.Constant(str())) as text, *_])
-                | ast.FunctionDef(body=[ast.Expr(ast.Constant(str())) as text, *_])
-            ):
-                assert text.end_lineno is not None
-                for i in range(text.lineno - 1, text.end_lineno):
-                    lines[i] = ""
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            text = node.body[0]
+            for i in range(text.lineno - 1, text.end_lineno or text.lineno):
+                lines[i] = ""
     return "\n".join(line.rstrip() for line in lines if line.strip() and line.strip()[0] != "#")

@@ -5,13 +5,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from rogue_net.distributions import (
-    ActionDistribution,
-    CategoricalDistribution,
-    Decision,
-    decide,
-)
-from rogue_net.ragged import Lengths
+from rogue_net.distributions import ActionDistribution, CategoricalDistribution, Decision, decide
+from rogue_net.ragged import Lengths, of_action
 
 
 class NetOutput(NamedTuple):
@@ -75,11 +70,7 @@ def decide_all(
 ) -> dict[str, Decision]:
     """Evaluate or choose all actions, see `decide`."""
     return {
-        name: decide(
-            distribution,
-            None if actions is None else actions[name],
-            None if uniforms is None else uniforms[name],
-        )
+        name: decide(distribution, of_action(actions, name), of_action(uniforms, name))
         for name, distribution in distributions.items()
     }
 

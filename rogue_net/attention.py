@@ -26,14 +26,9 @@ class Context(ABC):
 
     keys: Tensor | None = None
 
-    @property
-    @abstractmethod
-    def num_rows(self) -> int:
-        """Number of rows, P."""
-
-    @abstractmethod
-    def pieces(self) -> list["Context"]:
-        """Split the context into pieces whose rows go through all layers together."""
+    def pieces(self, x: Tensor) -> list[tuple[Tensor, "Context"]]:
+        """Split (P, d_model) rows into those that go through all layers together, with contexts."""
+        return [(x, self)]
 
     @abstractmethod
     def mix(self, attention: "Attention", x: Tensor) -> Tensor:
@@ -64,21 +59,17 @@ class PaddedContext(Context):
     keys: Tensor | None = None
     weights: list[list[Tensor]] | None = None
 
-    @property
-    def num_rows(self) -> int:
-        """Number of padded rows, P."""
-        return sum(bucket.num_rows for bucket in self.buckets)
-
-    def pieces(self) -> list["Context"]:
-        """Split the context into pieces of `PIECE_ROWS` rows, or of one bucket if that has more.
+    def pieces(self, x: Tensor) -> list[tuple[Tensor, Context]]:
+        """Split into pieces of `PIECE_ROWS` rows, or of one bucket if that has more.
 
         Where attention weights are kept, there is one piece.
         """
-        if self.num_rows <= PIECE_ROWS or self.weights is not None:
-            return [self]
+        if len(x) <= PIECE_ROWS or self.weights is not None:
+            return [(x, self)]
         # Whole buckets, as many as fit; slices of everything that has a row for each entity.
         ends = np.cumsum([bucket.num_rows for bucket in self.buckets])
         pieces: list[Context] = []
+        sizes = []
         first = start = 0
         while first < len(self.buckets):
             stop = max(first + 1, int(np.searchsorted(ends, start + PIECE_ROWS, side="right")))
@@ -93,8 +84,9 @@ class PaddedContext(Context):
                     keys=None if self.keys is None else self.keys[rows],
                 )
             )
+            sizes.append(rows.stop - start)
             first, start = stop, rows.stop
-        return pieces
+        return list(zip(torch.split(x, sizes), pieces, strict=True))
 
     def mix(self, attention: "Attention", x: Tensor) -> Tensor:
         """Attend within the frames of each bucket."""

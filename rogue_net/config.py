@@ -1,5 +1,6 @@
 """The settings of the network. See `enn_trainer/config/` for how they are written."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, Optional
 
@@ -40,43 +41,37 @@ class RogueNetConfig:
     precision: Literal["float32", "bfloat16"] = "float32"
 
     def __post_init__(self) -> None:
-        # Numbers.
-        problems = [
-            f"{name}: expected at least {least}, got {getattr(self, name)}"
-            for name, least in (("n_layer", 0), ("n_head", 1), ("d_model", 1), ("d_qk", 1))
-            if getattr(self, name) < least
-        ]
-        if not problems and self.d_model % self.n_head:
-            problems.append(
-                f"n_head: expected a divisor of d_model={self.d_model}, got {self.n_head}"
-            )
-        problems += [
-            f"{name}: expected a probability in [0, 1), got {getattr(self, name)}"
-            for name in ("embd_pdrop", "resid_pdrop", "attn_pdrop")
-            if not 0 <= getattr(self, name) < 1
-        ]
-        # Choices.
-        if self.pooling not in (None, "mean", "max", "meanmax"):
-            problems.append(
-                f'pooling: expected None, "mean", "max" or "meanmax", got {self.pooling!r}'
-            )
-        if self.precision not in ("float32", "bfloat16"):
-            problems.append(f'precision: expected "float32" or "bfloat16", got {self.precision!r}')
-        # Settings of attention, which pooling replaces.
-        if self.pooling is not None and self.relpos_encoding is not None:
-            problems.append(
-                "relpos_encoding: expected pooling=None, as it takes the place of the attention "
-                "that positions enter; leave one of them out"
-            )
-        if self.pooling is not None and self.attn_pdrop:
-            problems.append(
-                "attn_pdrop: expected pooling=None, as it takes the place of attention; leave it "
-                "out"
-            )
-        if problems:
+        if problems := list(_problems(self)):
             raise ValueError("; ".join(problems))
 
     @property
     def drops(self) -> bool:
         """True if a dropout probability is above 0."""
         return max(self.embd_pdrop, self.resid_pdrop, self.attn_pdrop) > 0
+
+
+def _problems(config: RogueNetConfig) -> Iterator[str]:
+    # Numbers.
+    for name, least in (("n_layer", 0), ("n_head", 1), ("d_model", 1), ("d_qk", 1)):
+        if getattr(config, name) < least:
+            yield f"{name}: expected at least {least}, got {getattr(config, name)}"
+    if min(config.n_head, config.d_model) > 0 and config.d_model % config.n_head:
+        yield f"n_head: expected a divisor of d_model={config.d_model}, got {config.n_head}"
+    for name in ("embd_pdrop", "resid_pdrop", "attn_pdrop"):
+        if not 0 <= getattr(config, name) < 1:
+            yield f"{name}: expected a probability in [0, 1), got {getattr(config, name)}"
+    # Choices.
+    if config.pooling not in (None, "mean", "max", "meanmax"):
+        yield f'pooling: expected None, "mean", "max" or "meanmax", got {config.pooling!r}'
+    if config.precision not in ("float32", "bfloat16"):
+        yield f'precision: expected "float32" or "bfloat16", got {config.precision!r}'
+    # Settings of attention, which pooling replaces.
+    if config.pooling is not None and config.relpos_encoding is not None:
+        yield (
+            "relpos_encoding: expected pooling=None, as it takes the place of the attention that "
+            "positions enter; leave one of them out"
+        )
+    if config.pooling is not None and config.attn_pdrop:
+        yield (
+            "attn_pdrop: expected pooling=None, as it takes the place of attention; leave it out"
+        )

@@ -7,7 +7,8 @@ from typing import NamedTuple, Self
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+import torch.nn.functional as F
+from torch import Tensor
 
 from entity_env.ragged import row_indices
 from rogue_net.ragged import ActionBatch, ActionSubset, RaggedTensor, to_device
@@ -173,8 +174,8 @@ class CategoricalDistribution(ActionDistribution):
 
     def sample(self, draws: Tensor) -> Tensor:
         """Choose by inverting the cumulative distribution. Nothing impossible is ever chosen."""
-        if len(self.log_probs) == 0:
-            return self._no_choices()
+        if len(self.log_probs) == 0:  # without columns, of which none is the largest
+            return self.log_probs.new_zeros(0, dtype=torch.int64)
         probs = self.log_probs.exp()
         # A GPU adds in another order for each sum, which may grow where the probability is zero.
         cumulative = probs.cumsum(dim=-1).masked_fill(probs == 0, 0.0)
@@ -185,7 +186,9 @@ class CategoricalDistribution(ActionDistribution):
 
     def mode(self) -> Tensor:
         """Return the most probable choices."""
-        return self.log_probs.argmax(dim=-1) if len(self.log_probs) else self._no_choices()
+        if len(self.log_probs) == 0:
+            return self.log_probs.new_zeros(0, dtype=torch.int64)
+        return self.log_probs.argmax(dim=-1)
 
     def log_prob(self, chosen: Tensor) -> Tensor:
         """Return the log-probabilities of choices."""
@@ -245,11 +248,8 @@ class CategoricalDistribution(ActionDistribution):
         """Concatenate; rows with fewer columns get columns of probability 0."""
         tables = [piece.log_probs for piece in pieces]
         widest = max(table.shape[1] for table in tables)
-        return cls(
-            torch.cat(
-                [nn.functional.pad(t, (0, widest - t.shape[1]), value=-math.inf) for t in tables]
-            )
-        )
+        padded = [F.pad(t, (0, widest - t.shape[1]), value=-math.inf) for t in tables]
+        return cls(torch.cat(padded))
 
     def take(self, actors: Tensor) -> Self:
         """Return the rows of actors."""
@@ -280,9 +280,6 @@ class CategoricalDistribution(ActionDistribution):
         """Return equal probabilities for all that is allowed, (A, choices) bool."""
         logits = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
         return cls(logits.masked_fill(~allowed, -math.inf).log_softmax(dim=-1))
-
-    def _no_choices(self) -> Tensor:
-        return torch.zeros(0, dtype=torch.int64, device=self.log_probs.device)
 
 
 def legal_choices(action: ActionBatch, num_labels: int = 0) -> Tensor:

@@ -45,14 +45,10 @@ class EntityEmbedding(nn.Module):
         widths = {name: len(own) for name, own in features.items()}
         if self.translation is not None:
             widths = self.translation.widths(features)
-        self.by_type = nn.ModuleDict(
-            {
-                module_key(name): TypeEmbedding(width, d_model)
-                if width > 0
-                else FeaturelessEmbedding(d_model)
-                for name, width in widths.items()
-            }
-        )
+        self.by_type = nn.ModuleDict()
+        for name, width in widths.items():
+            of_type = TypeEmbedding(width, d_model) if width > 0 else FeaturelessEmbedding(d_model)
+            self.by_type[module_key(name)] = of_type
 
     def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Return (entities, d_model): type after type, within a type frame after frame."""
@@ -68,12 +64,10 @@ class EntityEmbedding(nn.Module):
             return inputs
         frames = {n: to_device(r.frame_of_row(), r.values.device) for n, r in rows.items()}
         if shared is not None and has_shared:
-            inputs = {
-                name: x
-                if name == GLOBAL
-                else torch.cat([x, shared.values.index_select(0, frames[name])], dim=1)
-                for name, x in inputs.items()
-            }
+            for name, x in inputs.items():
+                if name != GLOBAL:
+                    of_entity = shared.values.index_select(0, frames[name])
+                    inputs[name] = torch.cat([x, of_entity], dim=1)
         if self.translation is None:
             return inputs
         seen = batch.visibility(self.translation.config.reference_entity).values

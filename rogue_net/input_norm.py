@@ -46,33 +46,21 @@ class Moments(NamedTuple):
         # In float64, as the quotient of two int64 would be float32.
         share = other.num_rows.double() / count.double().clamp(min=1)
         delta = other.mean - self.mean
-        return Moments(
-            count,
-            self.mean + delta * share,
-            self.squares_sum
-            + other.squares_sum
-            + delta.square() * (self.num_rows.double() * share),
-        )
+        between = delta.square() * (self.num_rows.double() * share)
+        squares_sum = self.squares_sum + other.squares_sum + between
+        return Moments(count, self.mean + delta * share, squares_sum)
 
 
-class _CachedStatistics(NamedTuple):
-    """Mean and standard deviation for the forward pass, and the buffers they were computed from.
+_CACHE: MutableMapping[Tensor, tuple[Any, ...]] = WeakIdKeyDictionary()
+"""By the buffer `mean`: key, mean, standard deviation, and the other buffers they were computed of.
 
-    `buffers` keeps the buffers alive, as otherwise a new tensor could have the `id` in the key.
-    """
-
-    key: tuple[Any, ...]
-    buffers: tuple[Tensor, ...]
-    mean: Tensor
-    std: Tensor
-
-
-_CACHE: MutableMapping[Tensor, _CachedStatistics] = WeakIdKeyDictionary()
-"""Cached statistics by the buffer `mean`; a forward pass must not change the modules themselves."""
+These are kept alive, as otherwise a new tensor could have the `id` in the key. They are not kept in
+the modules, which a forward pass must not change.
+"""
 
 
 class InputNorm(nn.Module):
-    """Normalisation of features by running statistics, which only `update` and `merge` change.
+    """Normalisation of features by running statistics, which only `merge` changes.
 
     The statistics stay in 64 bits when the module is converted to another type: in 32 bits, counts
     beyond 2**24 and sums of squares would not be exact enough. Rows are counted for each feature,
@@ -80,38 +68,29 @@ class InputNorm(nn.Module):
 
     Args:
         num_features: F.
-        clip: normalised values are clipped to [-clip, clip].
     """
 
     count: Tensor
     mean: Tensor
     squares_sum: Tensor
 
-    def __init__(self, num_features: int, clip: float = CLIP) -> None:
+    def __init__(self, num_features: int) -> None:
         super().__init__()
-        self.clip = clip
         self.register_buffer("count", torch.zeros(num_features, dtype=torch.int64))
         self.register_buffer("mean", torch.zeros(num_features, dtype=torch.float64))
         self.register_buffer("squares_sum", torch.zeros(num_features, dtype=torch.float64))
 
-    def update(self, x: Tensor) -> None:
-        """Add (n, F) rows to the statistics."""
-        self.merge(Moments.of(x))
-
     @torch.no_grad()
     def merge(self, moments: Moments) -> None:
-        """Add moments that were computed elsewhere, such as in another process."""
+        """Add the moments of other rows to the statistics."""
         merged = Moments(self.count, self.mean, self.squares_sum).merged(moments)
         for kept, value in zip((self.count, self.mean, self.squares_sum), merged, strict=True):
             kept.copy_(value)
 
     def problem(self) -> str | None:
         """Return an error message if a statistic has an impossible value, or None."""
-        for name, kept, least in (
-            ("count", self.count, 0.0),
-            ("mean", self.mean, -math.inf),
-            ("squares_sum", self.squares_sum, 0.0),
-        ):
+        for name, least in (("count", 0.0), ("mean", -math.inf), ("squares_sum", 0.0)):
+            kept = self.get_buffer(name)
             is_wrong = ~kept.isfinite() | (kept < least)
             if is_wrong.any():
                 expected = "finite numbers" + (" of at least 0" if least == 0 else "")
@@ -131,15 +110,15 @@ class InputNorm(nn.Module):
         A feature with fewer than two rows in the statistics is only clipped.
         """
         mean, std = self.mean_and_std(x.dtype)
-        # clip((x - mean) / std, -clip, clip)
-        return ((x - mean) / std).clamp(-self.clip, self.clip)
+        # clip((x - mean) / std, -CLIP, CLIP)
+        return ((x - mean) / std).clamp(-CLIP, CLIP)
 
     def mean_and_std(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation, (F,) each, cached until the statistics change."""
         kept = (self.count, self.mean, self.squares_sum)
         key = (dtype, *(None if x.is_inference() else (id(x), x._version) for x in kept))
         cached = _CACHE.get(self.mean)
-        if cached is None or cached.key != key or None in key:
+        if cached is None or cached[0] != key or None in key:
             # The tensors are shared with later calls, so they must not be inference tensors.
             with torch.inference_mode(False), torch.no_grad():
                 seen = self.count > 1
@@ -147,18 +126,15 @@ class InputNorm(nn.Module):
                 std = (self.squares_sum / (self.count - 1).clamp(min=1)).sqrt().to(dtype)
                 std = torch.where(seen & (std > 0), std, 1.0)
                 mean = torch.where(seen, self.mean, 0.0).to(dtype)
-            buffers = (self.count, self.squares_sum)
-            cached = _CACHE[self.mean] = _CachedStatistics(key, buffers, mean, std)
-        return cached.mean, cached.std
+            cached = _CACHE[self.mean] = (key, mean, std, self.count, self.squares_sum)
+        return cached[1], cached[2]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "InputNorm":
         """Move the statistics to another device, but keep their type in `half()` and `float()`."""
-        exact = {name: self._buffers[name] for name in ("mean", "squares_sum")}
+        exact = {name: self.get_buffer(name) for name in ("mean", "squares_sum")}
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch has no types for it
         for name, before in exact.items():
-            after = self._buffers[name]
-            assert before is not None
-            assert after is not None
+            after = self.get_buffer(name)
             if after.dtype != before.dtype:
                 self._buffers[name] = before.to(after.device)
         return self

@@ -1,7 +1,7 @@
 """Conversion of the weights of the published network, rogue-net 0.1.9."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -12,40 +12,30 @@ from rogue_net.relpos.encoding import ALL_TYPES
 _BLOCK = r"backbone\.blocks\.(\d+)\."
 _RELPOS = r"backbone\.relpos_encoding\."
 # A projection of one type has the type's name in between, which may hold anything.
-_PROJECTION = _RELPOS + r"([kv]proj)\.(?:(.*)\.)?(weight|bias)"
-_PROJECTIONS = {"kproj": "key_projection", "vproj": "value_projection"}
-_EMBEDDED = {"0": "norm", "1": "linear", "3": "layer_norm"}
-_HEADS = {"proj": "project", "query_proj": "query", "key_proj": "key"}
-_RENAMED: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
-    (_BLOCK + r"ln([12])\.(.*)", r"transformer.blocks.\1.norm_\2.\3"),
-    (_BLOCK + r"attn\.proj\.(.*)", r"transformer.blocks.\1.attention.project.\2"),
-    (_BLOCK + r"attn\.prepool\.(.*)", r"transformer.blocks.\1.attention.prepool.\2"),
-    (_BLOCK + r"mlp\.([02])\.(.*)", r"transformer.blocks.\1.mlp.\2.\3"),
-    (_RELPOS + r"(keys|values)\.weight", r"relpos.\1"),
-    (_RELPOS + r"value_gate_proj\.(\w+)", r"relpos.gate.\1"),
-    (_RELPOS + r"relpos_norm\.(\w+)", r"relpos.norm.\1"),
-    (
-        _PROJECTION,
-        lambda m: f"relpos.{_PROJECTIONS[m[1]]}.{module_key(m[2] or ALL_TYPES)}.{m[3]}",
-    ),
-    (
-        r"embedding\.embeddings\.(.*)\.([013])\.(\w+)",
-        lambda m: f"embedding.by_type.{module_key(m[1])}.{_EMBEDDED[m[2]]}.{m[3]}",
-    ),
-    (
-        r"embedding\.embeddings\.(.*)\.embedding",
-        lambda m: f"embedding.by_type.{module_key(m[1])}.vector",
-    ),
-    (
-        r"action_heads\.(.*)\.(proj|query_proj|key_proj)\.(\w+)",
-        lambda m: f"action_heads.{module_key(m[1])}.{_HEADS[m[2]]}.{m[3]}",
-    ),
-    (
-        r"auxiliary_heads\.(.*)\.(weight|bias)",
-        lambda m: f"regression_heads.{module_key(m[1])}.{m[2]}",
-    ),
-]
-"""Patterns of published names, and the names here."""
+_PROJECTION = _RELPOS + r"(?P<part>[kv]proj)\.(?:(?P<name>.*)\.)?(weight|bias)"
+_EMBEDDING = r"embedding\.embeddings\.(?P<name>.*)\."
+_HEAD = r"action_heads\.(?P<name>.*)\."
+_RENAMED = {
+    _BLOCK + r"ln([12])\.(.*)": "transformer.blocks.{0}.norm_{1}.{2}",
+    _BLOCK + r"attn\.proj\.(.*)": "transformer.blocks.{0}.attention.project.{1}",
+    _BLOCK + r"attn\.prepool\.(.*)": "transformer.blocks.{0}.attention.prepool.{1}",
+    _BLOCK + r"mlp\.([02])\.(.*)": "transformer.blocks.{0}.mlp.{1}.{2}",
+    _RELPOS + r"(keys|values)\.weight": "relpos.{0}",
+    _RELPOS + r"value_gate_proj\.(\w+)": "relpos.gate.{0}",
+    _RELPOS + r"relpos_norm\.(\w+)": "relpos.norm.{0}",
+    _PROJECTION: "relpos.{part}.{name}.{2}",
+    _EMBEDDING + r"(?P<part>[013])\.(\w+)": "embedding.by_type.{name}.{part}.{2}",
+    _EMBEDDING + "embedding": "embedding.by_type.{name}.vector",
+    _HEAD + r"(?P<part>(query_|key_)?proj)\.(\w+)": "action_heads.{name}.{part}.{3}",
+    r"auxiliary_heads\.(?P<name>.*)\.(weight|bias)": "regression_heads.{name}.{1}",
+}
+"""Patterns of published names, and the names here, made of their groups."""
+_PARTS = {
+    **{"kproj": "key_projection", "vproj": "value_projection"},
+    **{"0": "norm", "1": "linear", "3": "layer_norm"},
+    **{"proj": "project", "query_proj": "query", "key_proj": "key"},
+}
+"""Names here of the parts of a module, in a group `part`; a group `name` is of a type or action."""
 _UNUSED = [
     _BLOCK + r"attn\.relpos_encoding\..*",  # every block names again what all of them share
     _RELPOS + r"(strides|extent_tensor|distance_values\.weight)",  # follow from the config; unread
@@ -120,7 +110,12 @@ def renamed(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _rename(name: str) -> str:
-    for pattern, new in _RENAMED:
+    for pattern, new in _RENAMED.items():
         if match := re.fullmatch(pattern, name):
-            return match.expand(new) if isinstance(new, str) else new(match)
+            named = match.groupdict()
+            part, key = (
+                _PARTS.get(named.get("part", "")),
+                module_key(named.get("name") or ALL_TYPES),
+            )
+            return new.format(*match.groups(), part=part, name=key)
     raise ValueError(f"{name}: not a parameter of a network that can be converted")

@@ -102,38 +102,35 @@ class ActionBatch:
     @staticmethod
     def of(mask: VecActionMask, device: torch.device) -> "ActionBatch":
         """Return a copy of a mask on a device."""
-        return ActionBatch(
-            RaggedTensor.of(mask.actors, device),
-            None if mask.mask is None else RaggedTensor.of(mask.mask, device),
-            None if mask.actees is None else RaggedTensor.of(mask.actees, device),
-            mask.num_draws,
-        )
+        return _each_rows(mask, lambda rows: RaggedTensor.of(rows, device))
 
     @staticmethod
     def cat(pieces: Sequence["ActionBatch"]) -> "ActionBatch":
         """Concatenate the frames of several pieces."""
-        given = [piece.mask for piece in pieces if piece.mask is not None]
+        masks = [piece.mask for piece in pieces if piece.mask is not None]
+        actees = [piece.actees for piece in pieces if piece.actees is not None]
         return ActionBatch(
             RaggedTensor.cat([piece.actors for piece in pieces]),
-            RaggedTensor.cat([_full_mask(piece, given[0]) for piece in pieces]) if given else None,
-            None
-            if pieces[0].actees is None
-            else RaggedTensor.cat([piece.actees for piece in pieces if piece.actees is not None]),
+            RaggedTensor.cat([_full_mask(piece, masks[0]) for piece in pieces]) if masks else None,
+            RaggedTensor.cat(actees) if actees else None,
             pieces[0].num_draws,
         )
 
     def take(self, frames: npt.NDArray[np.int64]) -> "ActionBatch":
         """Return the given frames, in the given order."""
-        return self._each(lambda rows: rows.take(frames))
+        return _each_rows(self, lambda rows: rows.take(frames))
 
     def slice(self, frames: slice) -> "ActionBatch":
         """Return consecutive frames, whose rows are views."""
-        return self._each(lambda rows: rows.slice(frames))
+        return _each_rows(self, lambda rows: rows.slice(frames))
 
-    def _each(self, change: Callable[[RaggedTensor], RaggedTensor]) -> "ActionBatch":
-        mask = None if self.mask is None else change(self.mask)
-        actees = None if self.actees is None else change(self.actees)
-        return ActionBatch(change(self.actors), mask, actees, self.num_draws)
+
+def _each_rows(
+    action: ActionBatch | VecActionMask, change: Callable[[Any], RaggedTensor]
+) -> ActionBatch:
+    mask = None if action.mask is None else change(action.mask)
+    actees = None if action.actees is None else change(action.actees)
+    return ActionBatch(change(action.actors), mask, actees, action.num_draws)
 
 
 def _full_mask(piece: ActionBatch, like: RaggedTensor) -> RaggedTensor:
@@ -196,23 +193,21 @@ class EntityBatch:
 
     def take(self, frames: npt.NDArray[np.int64]) -> "EntityBatch":
         """Return the given frames, in the given order."""
-        return self._each(lambda rows: rows.take(frames), frames, len(frames))
+        return self._each(lambda rows: rows.take(frames), frames)
 
     def slice(self, frames: slice) -> "EntityBatch":
         """Return consecutive frames, whose rows are views."""
-        num_frames = len(range(self.num_frames)[frames])
-        return self._each(lambda rows: rows.slice(frames), frames, num_frames)
+        return self._each(lambda rows: rows.slice(frames), frames)
 
     def _each(
-        self,
-        change: Callable[[RaggedTensor], RaggedTensor],
-        frames: "npt.NDArray[np.int64] | Slice",
-        num_frames: int,
+        self, change: Callable[[RaggedTensor], RaggedTensor], frames: "Lengths | Slice"
     ) -> "EntityBatch":
+        all_frames = range(self.num_frames)
+        num_frames = len(all_frames[frames] if isinstance(frames, Slice) else frames)
         return EntityBatch(
             {name: change(rows) for name, rows in self.features.items()},
             {name: change(rows) for name, rows in self.visible.items()},
-            {name: action._each(change) for name, action in self.actions.items()},
+            {name: _each_rows(action, change) for name, action in self.actions.items()},
             num_frames,
             None if self.keys is None else self.keys[frames],
         )
@@ -239,6 +234,11 @@ class EntityBatch:
 def to_device(index: npt.NDArray[Any], device: torch.device) -> Tensor:
     """Return an index array as a tensor on a device."""
     return torch.from_numpy(index).to(device, non_blocking=True)
+
+
+def of_action(tensors: Mapping[str, Tensor] | None, name: str) -> Tensor | None:
+    """Return the tensor of an action; None if there are none for any action."""
+    return None if tensors is None else tensors[name]
 
 
 @dataclass(frozen=True)

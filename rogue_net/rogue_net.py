@@ -4,6 +4,7 @@
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
@@ -22,7 +23,7 @@ from rogue_net.heads import HEADS, full_precision
 from rogue_net.input_norm import InputNorm, Moments
 from rogue_net.layout import Layout, layout_of, visible_rows
 from rogue_net.native import backend
-from rogue_net.ragged import EntityBatch
+from rogue_net.ragged import EntityBatch, of_action
 from rogue_net.relpos.encoding import RelposEncoding
 from rogue_net.transformer import Transformer, init_linear
 from rogue_net.value_bins import ValueBinsConfig, expected_values
@@ -30,7 +31,26 @@ from rogue_net.value_bins import ValueBinsConfig, expected_values
 __all__ = ["NetOutput", "RogueNet", "RogueNetConfig", "RogueNetWithValueNet", "answer"]
 
 
-class RogueNet(nn.Module):
+class _Normalising(nn.Module, ABC):
+    """Base class of networks that normalise their input by statistics of earlier batches."""
+
+    def update_input_stats(self, batch: EntityBatch) -> None:
+        """Add the features of a batch to the statistics that normalise the input."""
+        self.merge_input_moments(self.input_moments(batch))
+
+    @abstractmethod
+    def input_moments(self, batch: EntityBatch) -> dict[str, Moments]:
+        """Return the moments of a batch, by the module whose statistics they update."""
+
+    def merge_input_moments(self, moments: Mapping[str, Moments]) -> None:
+        """Add moments of `input_moments`, here or of another process, to the statistics."""
+        for module, one in moments.items():
+            norm = self.get_submodule(module)
+            assert isinstance(norm, InputNorm)
+            norm.merge(one)
+
+
+class RogueNet(_Normalising):
     """A transformer over the entities of a frame, with a head for each action and value.
 
     Args:
@@ -59,7 +79,7 @@ class RogueNet(nn.Module):
     ) -> None:
         super().__init__()
         check_spaces(obs_space, action_space)
-        global_entity = global_entity or has_global_choice(action_space)
+        global_entity |= any(space.is_global for space in action_space.values())
         if not obs_space.entities and not global_entity:
             raise ValueError("obs_space: expected an entity type or a global action, got neither")
         self.config = config
@@ -74,22 +94,12 @@ class RogueNet(nn.Module):
             self.relpos = RelposEncoding(config.relpos_encoding, features, config.d_model, d_head)
             self.relpos.apply(init_linear)
         # Blocks.
-        self.transformer = Transformer(
-            config.n_layer,
-            config.n_head,
-            config.d_model,
-            pooling=config.pooling,
-            embd_pdrop=config.embd_pdrop,
-            resid_pdrop=config.resid_pdrop,
-            attn_pdrop=config.attn_pdrop,
-        )
+        self.transformer = Transformer(config)
         # Heads.
-        self.action_heads = nn.ModuleDict(
-            {
-                module_key(name): HEADS[type(space)](space, config.d_model, config.d_qk)
-                for name, space in action_space.items()
-            }
-        )
+        self.action_heads = nn.ModuleDict()
+        for name, space in action_space.items():
+            head = HEADS[type(space)](space, config.d_model, config.d_qk)
+            self.action_heads[module_key(name)] = head
         self._regression_sizes = dict(regression_heads or {})
         self.regression_heads = nn.ModuleDict()
         for name, size in self._regression_sizes.items():
@@ -145,8 +155,7 @@ class RogueNet(nn.Module):
         decisions: dict[str, Decision] = {}
         with torch.autocast(x.device.type, enabled=False):
             for name, head in zip(self.action_space, self.action_heads.values(), strict=True):
-                chosen = None if actions is None else actions[name]
-                draws = None if uniforms is None else uniforms[name]
+                chosen, draws = of_action(actions, name), of_action(uniforms, name)
                 decision = entities.decisions.get(name)
                 if decision is None:
                     action = batch.actions[name]
@@ -205,15 +214,6 @@ class RogueNet(nn.Module):
                 x = layout.pad(self.embedding(inputs))
             return backend.Output(self.transformer(x, context), layout)
 
-    @property
-    def has_compiled_blocks(self) -> bool:
-        """True if whole blocks are compiled, on the CPU in float32: faster than bfloat16."""
-        return backend.has_compiled_blocks(self.config)
-
-    def update_input_stats(self, batch: EntityBatch) -> None:
-        """Add the features of a batch to the statistics that normalise the input."""
-        self.merge_input_moments(self.input_moments(batch))
-
     def input_moments(self, batch: EntityBatch) -> dict[str, Moments]:
         """Return the moments of a batch, by the module whose statistics they update."""
         inputs = self.embedding.inputs(batch)
@@ -225,13 +225,6 @@ class RogueNet(nn.Module):
             layout = layout_of(batch, self.embedding.types)
             moments["relpos.norm"] = self.relpos.input_moments(inputs, layout)
         return moments
-
-    def merge_input_moments(self, moments: Mapping[str, Moments]) -> None:
-        """Add moments of `input_moments`, here or of another process, to the statistics."""
-        for module, one in moments.items():
-            norm = self.get_submodule(module)
-            assert isinstance(norm, InputNorm)
-            norm.merge(one)
 
     def _values(self, entities: backend.Output) -> dict[str, Tensor]:
         """Return the outputs of the regression heads by name; of bins also the expectation."""
@@ -248,7 +241,7 @@ class RogueNet(nn.Module):
         return values
 
 
-class RogueNetWithValueNet(nn.Module):
+class RogueNetWithValueNet(_Normalising):
     """Policy and value function in two networks that share neither weights nor statistics.
 
     Args:
@@ -274,10 +267,8 @@ class RogueNetWithValueNet(nn.Module):
         self.obs_space = obs_space
         self.action_space = dict(action_space)
         self.policy = RogueNet(config, obs_space, action_space)
-        heads: Mapping[str, int | ValueBinsConfig] = {"value": 1}
-        if regression_heads is not None:
-            heads = regression_heads
-        global_entity = has_global_choice(action_space)
+        heads = {"value": 1} if regression_heads is None else regression_heads
+        global_entity = any(space.is_global for space in action_space.values())
         try:
             self.value_function = RogueNet(vf_config, obs_space, {}, heads, global_entity)
         except ValueError as error:
@@ -298,28 +289,10 @@ class RogueNetWithValueNet(nn.Module):
         """Return the output of the value function: (B, size) float32 each."""
         return self.value_function.values(batch)
 
-    def update_input_stats(self, batch: EntityBatch) -> None:
-        """Add the features of a batch to the statistics of both."""
-        self.merge_input_moments(self.input_moments(batch))
-
     def input_moments(self, batch: EntityBatch) -> dict[str, Moments]:
         """Return the moments of a batch, by the module whose statistics they update."""
         return {
             f"{part}.{module}": moments
-            for part, net in self._parts().items()
+            for part, net in (("policy", self.policy), ("value_function", self.value_function))
             for module, moments in net.input_moments(batch).items()
         }
-
-    def merge_input_moments(self, moments: Mapping[str, Moments]) -> None:
-        """Add moments of `input_moments`, here or of another process, to the statistics."""
-        for part, net in self._parts().items():
-            own = {m.removeprefix(f"{part}."): x for m, x in moments.items() if m.startswith(part)}
-            net.merge_input_moments(own)
-
-    def _parts(self) -> dict[str, RogueNet]:
-        return {"policy": self.policy, "value_function": self.value_function}
-
-
-def has_global_choice(action_space: Mapping[str, ActionSpace]) -> bool:
-    """Return whether an action is taken by the frame as a whole, by its global entity."""
-    return any(space.is_global for space in action_space.values())

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rogue_net.attention import Attention, Context, PaddedContext, dropout
+from rogue_net.config import RogueNetConfig
 from rogue_net.layout import Bucket, masked_mean, of_buckets
 
 SITES_PER_BLOCK = 3
@@ -108,14 +109,8 @@ class Block(nn.Module):
         """Return weight and bias of each layer, in the order of the forward pass."""
         assert isinstance(self.attention, Attention)
         mixer, (up, _, down) = self.attention, self.mlp
-        parts: list[Any] = [
-            self.norm_1,
-            mixer.query_key_value,
-            mixer.project,
-            self.norm_2,
-            up,
-            down,
-        ]
+        mixed: list[Any] = [self.norm_1, mixer.query_key_value, mixer.project]
+        parts = [*mixed, self.norm_2, up, down]
         return [parameter for part in parts for parameter in (part.weight, part.bias)]
 
 
@@ -126,45 +121,25 @@ class Transformer(nn.Module):
     result.
 
     Args:
-        n_layer: number of blocks.
-        n_head: number of attention heads.
-        d_model: width of the entities.
-        pooling: "mean", "max" or "meanmax" instead of attention.
-        embd_pdrop, resid_pdrop, attn_pdrop: dropout probabilities of the input, of residual
-            branches, and of attention weights.
+        config: sizes, pooling and dropout probabilities.
     """
 
-    def __init__(
-        self,
-        n_layer: int,
-        n_head: int,
-        d_model: int,
-        *,
-        pooling: str | None = None,
-        embd_pdrop: float = 0.0,
-        resid_pdrop: float = 0.0,
-        attn_pdrop: float = 0.0,
-    ) -> None:
+    def __init__(self, config: RogueNetConfig) -> None:
         super().__init__()
-        self.pdrop = embd_pdrop
-        self.d_model = d_model
-        blocks = []
-        for site in range(1, 1 + n_layer * SITES_PER_BLOCK, SITES_PER_BLOCK):
-            mixer: Attention | Pool = Attention(n_head, d_model, attn_pdrop, site + 2)
-            if pooling is not None:
-                mixer = Pool(pooling, d_model)
-            blocks.append(Block(mixer, d_model, resid_pdrop, site))
+        self.pdrop = config.embd_pdrop
+        width, blocks = config.d_model, []
+        for site in range(1, 1 + config.n_layer * SITES_PER_BLOCK, SITES_PER_BLOCK):
+            mixer: Attention | Pool = Attention(config.n_head, width, config.attn_pdrop, site + 2)
+            if config.pooling is not None:
+                mixer = Pool(config.pooling, width)
+            blocks.append(Block(mixer, width, config.resid_pdrop, site))
         self.blocks = nn.ModuleList(blocks)
         self.apply(init_linear)
 
     def parameters_in_order(self) -> list[Tensor]:
         """Return the parameters of all blocks in the order of the forward pass."""
-        return [
-            p
-            for block in self.blocks
-            if isinstance(block, Block)
-            for p in block.parameters_in_order()
-        ]
+        blocks = (block for block in self.blocks if isinstance(block, Block))
+        return [parameter for block in blocks for parameter in block.parameters_in_order()]
 
     def first_parameter(self) -> Tensor | None:
         """Return a parameter, which has the device and dtype of all, or None without blocks."""
@@ -173,13 +148,8 @@ class Transformer(nn.Module):
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """Transform the rows of the layout of `context`, (P, d_model) -> (P, d_model)."""
-        pieces = context.pieces()
-        if len(pieces) == 1:
-            return self._through(x, context)
-        of_pieces = torch.split(x, [piece.num_rows for piece in pieces])
-        return torch.cat(
-            [self._through(rows, piece) for rows, piece in zip(of_pieces, pieces, strict=True)]
-        )
+        done = [self._through(rows, piece) for rows, piece in context.pieces(x)]
+        return done[0] if len(done) == 1 else torch.cat(done)
 
     def _through(self, x: Tensor, context: Context) -> Tensor:
         x = dropout(x, self.pdrop, context.keys, 0)

@@ -56,6 +56,15 @@ def rotation_problems(vec_features: List[str] | None, angle_feature: str | None)
         )
 
 
+def rotation_features(
+    vec_features: List[str] | None, angle_feature: str | None
+) -> tuple[str, List[str]]:
+    """Return the setting that gives an orientation, and its features; [] without a rotation."""
+    if angle_feature is not None:
+        return "rotation_angle_feature", [angle_feature]
+    return "rotation_vec_features", vec_features or []
+
+
 class Pose(NamedTuple):
     """Position and orientation of the reference in each of B frames.
 
@@ -138,13 +147,10 @@ class Translation:
                 f"got {reference!r}"
             )
         self.position = self._columns("position_features", config.position_features, features)
-        self.vector = self._columns(
-            "rotation_vec_features", config.rotation_vec_features or [], features
+        field, names = rotation_features(
+            config.rotation_vec_features, config.rotation_angle_feature
         )
-        angle = config.rotation_angle_feature
-        self.angle = self._columns(
-            "rotation_angle_feature", [] if angle is None else [angle], features
-        )
+        self.rotation = self._columns(field, names, features)
         self.columns = columns_of(config.position_features, features)
         del self.columns[reference]
 
@@ -178,20 +184,16 @@ class Translation:
             num: B, the frames of the batch.
         """
         rows = inputs[self.config.reference_entity]
-        direction = None
-        if self.vector:
-            direction = columns_from(rows, self.vector)
-        elif self.angle:
-            angle = rows[:, self.angle[0]]
-            direction = torch.stack([angle.cos(), angle.sin()], dim=1)
+        direction = columns_from(rows, self.rotation) if self.rotation else None
+        if direction is not None and len(self.rotation) == 1:
+            direction = torch.cat([direction.cos(), direction.sin()], dim=1)
         position = columns_from(rows, self.position)
         reference = pose(position, direction, seen, frames[self.config.reference_entity], num)
-        return {
-            name: self._translated(x, self.columns[name], reference, frames[name])
-            if name in self.columns
-            else x
-            for name, x in inputs.items()
+        translated = {
+            name: self._translated(inputs[name], columns, reference, frames[name])
+            for name, columns in self.columns.items()
         }
+        return {**inputs, **translated}
 
     def _translated(
         self, x: Tensor, columns: Sequence[int], reference: Pose, frames: Tensor

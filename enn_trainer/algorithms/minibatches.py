@@ -124,9 +124,7 @@ def add_gradients(
 
 
 def _gradients(
-    parameters: list[nn.Parameter],
-    compute: Callable[[], tuple[Tensor | None, T]],
-    spans: Spans,
+    parameters: list[nn.Parameter], compute: Callable[[], tuple[Tensor | None, T]], spans: Spans
 ) -> tuple[list[Tensor | None], T]:
     loss, extra = compute()
     if loss is None:

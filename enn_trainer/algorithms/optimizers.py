@@ -258,14 +258,10 @@ class Rates(NamedTuple):
     ent_coef: float
 
 
-def num_updates(config: TrainConfig) -> int:
-    """Return the number of updates of the whole run; a partial rollout counts as a whole one."""
-    return math.ceil(config.total_timesteps / (config.rollout.num_envs * config.rollout.steps))
-
-
 def total_steps(config: TrainConfig) -> int:
-    """Return the step at which the run ends, a multiple of the frames of a rollout."""
-    return num_updates(config) * config.rollout.num_envs * config.rollout.steps
+    """Return the step at which the run ends: whole rollouts, also where less of one is left."""
+    frames = config.rollout.num_envs * config.rollout.steps
+    return math.ceil(config.total_timesteps / frames) * frames
 
 
 def rates_at(config: TrainConfig, step: int, time_used: float) -> Rates:
@@ -279,9 +275,7 @@ def rates_at(config: TrainConfig, step: int, time_used: float) -> Rates:
     frames = config.rollout.num_envs * config.rollout.steps
     total = total_steps(config)
     warmup = config.optim.lr_warmup_steps or 0
-    time_left = 1.0
-    if config.max_train_time:
-        time_left = max(0.0, 1.0 - time_used / config.max_train_time)
+    time_left = max(0.0, 1.0 - time_used / (config.max_train_time or math.inf))
 
     # Warm-up: lr * (step + frames) / warmup, then annealing: lr * (1 - progress).
     lr = float(config.optim.lr)

@@ -37,9 +37,8 @@ def new_optimizer(
         cls = _without_compiler(cls)
     given = {**(_PUBLISHED_KWARGS if name == PUBLISHED else {}), **kwargs}
     if "fused" in inspect.signature(cls).parameters and not _HOW.intersection(kwargs):
-        given["fused"] = (
-            True  # one call for all parameters; hundreds would dominate for small networks
-        )
+        # One call for all parameters; hundreds would dominate for small networks.
+        given["fused"] = True
     if "weight_decay" in inspect.signature(cls).parameters:
         given["weight_decay"] = weight_decay
     optimizer: Optimizer = cls(parameters, lr=lr, **given)
@@ -121,13 +120,10 @@ def usable_optimizers() -> list[str]:
 
 
 def _classes() -> dict[str, type[Optimizer]]:
-    found = {name: getattr(torch.optim, name) for name in sorted(vars(torch.optim))}
     return {
         name: cls
-        for name, cls in found.items()
-        if inspect.isclass(cls)
-        and issubclass(cls, Optimizer)
-        and "lr" in inspect.signature(cls).parameters
+        for name, cls in inspect.getmembers(torch.optim, inspect.isclass)
+        if issubclass(cls, Optimizer) and "lr" in inspect.signature(cls).parameters
     }
 
 

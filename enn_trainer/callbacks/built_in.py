@@ -1,9 +1,8 @@
-"""Callbacks of the trainer itself: metrics, tracking, progress and schedules."""
+"""Callbacks of the trainer itself: tracking, progress and schedules."""
 
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from math import nan
 from pathlib import Path
 
 from enn_trainer.algorithms.optimizers import total_steps
@@ -68,23 +67,9 @@ class ProgressDisplay(Callback):
         if self._progress is None:
             return
         tags = {n: f"policy/{n}/normalised_entropy" for n in trainer.state.action_space}
+        entropies = {n: metrics[tag] for n, tag in tags.items() if tag in metrics}
         self._progress.update(
-            ProgressLine(
-                step=trainer.state.step,
-                mean_return=metrics.get("episodic_reward.mean"),
-                episode_length=metrics.get("episode_length.mean"),
-                episodes=int(metrics["episodic_reward.count"]),
-                entropy=metrics.get("losses/entropy", nan),
-                approx_kl=metrics.get("losses/approx_kl", nan),
-                explained_variance=metrics.get("losses/explained_variance", nan),
-                learning_rate=metrics.get("charts/learning_rate", nan),
-                frames_per_s=metrics["fps"],
-                entities_per_s=metrics["eps"],
-                entities_per_frame=metrics["eps"] / metrics["fps"],
-                normalised_entropies={n: metrics[tag] for n, tag in tags.items() if tag in metrics},
-                phases_ms=self._numbers.phases_ms,
-                memory_mb=metrics["system/rss_mb"],
-            )
+            ProgressLine(trainer.state.step, metrics, entropies, self._numbers.phases_ms)
         )
 
     def on_eval_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:

@@ -1,14 +1,12 @@
 """`Callbacks`: all callbacks of a run as one, with the states of those that have any."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec, Protocol, runtime_checkable
 
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
 from enn_trainer.config import ron
 from enn_trainer.errors import RonError
-from enn_trainer.experience.collector import Rollout
 
 
 @runtime_checkable
@@ -22,21 +20,19 @@ class Stateful(Protocol):
         """Restore the state of a save."""
 
 
+P = ParamSpec("P")
 _STATES = "callbacks"
 
 
-def _by_name(callbacks: Sequence[Callback]) -> dict[str, Stateful]:
-    named: dict[str, Stateful] = {}
-    for callback in callbacks:
-        if not isinstance(callback, Stateful):
-            continue
-        name = getattr(callback, "name", None)
-        if not isinstance(name, str) or not name:
-            raise ValueError(f"callbacks: {callback!r} has a state_dict: expected a name as well")
-        if name in named:
-            raise ValueError(f"callbacks: expected unique names, got {name!r} twice")
-        named[name] = callback
-    return named
+def _of_each(hook: Callable[Concatenate[Any, P], None]) -> Callable[Concatenate[Any, P], None]:
+    """Return a hook that calls a hook of every callback, in their order."""
+    name = hook.__name__
+
+    def call(callbacks: Iterable[Callback], /, *args: P.args, **kwargs: P.kwargs) -> None:
+        for callback in callbacks:
+            getattr(callback, name)(*args, **kwargs)
+
+    return call
 
 
 class Callbacks(Callback):
@@ -55,10 +51,20 @@ class Callbacks(Callback):
         self.users = tuple(users)
         self.first: list[Callback] = []
         self.last: list[Callback] = []
+        self._stateful: dict[str, Stateful] = {}
         for callback in self.users:
             if not isinstance(callback, Callback):
                 raise TypeError(f"callbacks: expected instances of Callback, got {callback!r}")
-        self._stateful = _by_name(self.users)
+            if not isinstance(callback, Stateful):
+                continue
+            name = getattr(callback, "name", None)
+            if not isinstance(name, str) or not name:
+                raise ValueError(
+                    f"callbacks: {callback!r} has a state_dict: expected a name as well"
+                )
+            if name in self._stateful:
+                raise ValueError(f"callbacks: expected unique names, got {name!r} twice")
+            self._stateful[name] = callback
 
     def __iter__(self) -> Iterator[Callback]:
         yield from (*self.first, *self.users, *self.last)
@@ -87,45 +93,10 @@ class Callbacks(Callback):
             else:
                 say(f"callbacks: there is none with the name {name!r}, its state is kept")
 
-    def on_restore(self, trainer: RunningTrainer) -> None:
-        """Call the hook of every callback."""
-        for callback in self:
-            callback.on_restore(trainer)
-
-    def on_train_start(self, trainer: RunningTrainer) -> None:
-        """Call the hook of every callback."""
-        for callback in self:
-            callback.on_train_start(trainer)
-
-    def on_update_start(self, trainer: RunningTrainer) -> None:
-        """Call the hook of every callback."""
-        for callback in self:
-            callback.on_update_start(trainer)
-
-    def on_rollout_end(self, trainer: RunningTrainer, rollout: Rollout) -> None:
-        """Call the hook of every callback."""
-        for callback in self:
-            callback.on_rollout_end(trainer, rollout)
-
     def on_minibatch(self, trainer: RunningTrainer, losses: Mapping[str, float]) -> None:
         """Call the hook of every callback of the user."""
         for callback in self.users:
             callback.on_minibatch(trainer, losses)
-
-    def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
-        """Call the hook of every callback."""
-        for callback in self:
-            callback.on_update_end(trainer, metrics)
-
-    def on_eval_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
-        """Call the hook of every callback."""
-        for callback in self:
-            callback.on_eval_end(trainer, metrics)
-
-    def on_checkpoint(self, trainer: RunningTrainer, path: Path) -> None:
-        """Call the hook of every callback."""
-        for callback in self:
-            callback.on_checkpoint(trainer, path)
 
     def on_train_end(self, trainer: RunningTrainer, error: BaseException | None) -> None:
         """Call the hook of every callback, also if one of them raises."""
@@ -137,3 +108,11 @@ class Callbacks(Callback):
                 failed = failed or raised
         if failed is not None:
             raise failed
+
+    on_restore = _of_each(Callback.on_restore)
+    on_train_start = _of_each(Callback.on_train_start)
+    on_update_start = _of_each(Callback.on_update_start)
+    on_rollout_end = _of_each(Callback.on_rollout_end)
+    on_update_end = _of_each(Callback.on_update_end)
+    on_eval_end = _of_each(Callback.on_eval_end)
+    on_checkpoint = _of_each(Callback.on_checkpoint)

@@ -24,7 +24,7 @@ UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 @contextmanager
-def naming(path: Path, what: str = "cannot be written") -> Iterator[None]:
+def naming(path: Path | str, what: str = "cannot be written") -> Iterator[None]:
     """Raise errors of the system within the context as ones that name a path.
 
     Raises:

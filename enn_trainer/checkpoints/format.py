@@ -29,8 +29,6 @@ from enn_trainer.errors import CheckpointError
 C = TypeVar("C")
 WEIGHTS = "state.agent.safetensors"
 """The file that tells two saves of a step apart."""
-WRITING, DAMAGED, SUPERSEDED = ".writing-", ".damaged-", ".superseded-"
-"""Prefixes of saves that are being written, were set aside, and are being replaced."""
 MOST_LOOKS = 20
 """Attempts to read a save that is deleted or replaced each time."""
 _SAVE_NAME = re.compile(r"step-(\d{12,})")
@@ -93,10 +91,7 @@ class Checkpoint:
         Raises:
             CheckpointError: the file is not in the manifest, or is not what was written.
         """
-        with self._open(name) as file:
-            data = file.read()
-        self._compare(name, hashlib.sha256(data))
-        return data
+        return self._verified(name, keeps=True)
 
     def text(self, name: str) -> str:
         """Return the text of a file, verified.
@@ -116,8 +111,9 @@ class Checkpoint:
 
     def problems(self) -> Iterator[CheckpointError]:
         """Yield the errors of the files, compared with the manifest, and of pickles beside them."""
-        checks = [partial(self._check, name) for name in self.manifest["files"]]
-        for check in [*checks, partial(check_no_pickles, self.path)]:
+        files = [partial(self._verified, name) for name in self.manifest["files"]]
+        checks: list[Callable[[], object]] = [*files, partial(check_no_pickles, self.path)]
+        for check in checks:
             try:
                 check()
             except CheckpointError as error:
@@ -128,32 +124,25 @@ class Checkpoint:
         if self.held is not None:
             self.held.close()
 
-    def _check(self, name: str) -> None:
-        """Compare a file with the manifest, without keeping its bytes. Raises as `read` does."""
-        with self._open(name) as file:
-            self._compare(name, hashlib.file_digest(file, "sha256"))  # type: ignore[arg-type]
-
-    def _compare(self, name: str, digest: "hashlib._Hash") -> None:
-        if digest.hexdigest() != self.manifest["files"][name]["sha256"]:
-            raise CheckpointError(
-                f"{self.path / name}: damaged, its sha256 is not that of the manifest"
-            )
-
-    @contextmanager
-    def _open(self, name: str) -> Iterator[BinaryIO]:
-        """Open a file of the size that the manifest has."""
+    def _verified(self, name: str, keeps: bool = False) -> bytes:
+        """Compare a file with the manifest, as `read`; return its bytes if `keeps`, else none."""
         expected = self.manifest["files"].get(name)
         if expected is None:
             raise CheckpointError(f"{self.path}: has no {name}")
+        where = self.path / name
         with ExitStack() as stack:
             file = None if self.held is None else self.held.rewound(name)
             if file is None:
-                file = stack.enter_context(plain_file(self.path / name))
+                file = stack.enter_context(plain_file(where))
             if size_of(file) != expected["size"]:
                 raise CheckpointError(
-                    f"{self.path / name}: expected {expected['size']} bytes, got {size_of(file)}"
+                    f"{where}: expected {expected['size']} bytes, got {size_of(file)}"
                 )
-            yield file
+            data = file.read() if keeps else b""
+            digest = hashlib.sha256(data) if keeps else hashlib.file_digest(file, "sha256")  # type: ignore[arg-type]
+        if digest.hexdigest() != expected["sha256"]:
+            raise CheckpointError(f"{where}: damaged, its sha256 is not that of the manifest")
+        return data
 
 
 def verify(path: Path) -> Checkpoint:

@@ -12,11 +12,11 @@ each one once: every block names again the relative positions that all of them s
 Nothing on the disk is changed, and nothing that is read runs: pickles are refused.
 """
 
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,24 +29,28 @@ from torch import Tensor
 from enn_trainer.checkpoints.disk import MAX_TEXT_BYTES, read_plain_file
 from enn_trainer.checkpoints.format import WEIGHTS, Checkpoint, check_no_pickles, first_valid
 from enn_trainer.checkpoints.manifest import FORMAT_VERSION
-from enn_trainer.checkpoints.state_files import OPTIMIZER, action_space_of, obs_space_of
-from enn_trainer.checkpoints.weights import check_size
+from enn_trainer.checkpoints.state_files import OPTIMIZER, read_state
+from enn_trainer.checkpoints.weights import fitting_network
 from enn_trainer.config import TrainConfig, ron
 from enn_trainer.config.load import dump_config, load_config
 from enn_trainer.errors import CheckpointError
 from entity_env.errors import short_repr
-from entity_env.serialization.bounds import check_complete, dict_of
+from entity_env.serialization.bounds import Allowance, number_array, unpack_bounded
 from rogue_net.published import from_published, projections_by_type, renamed
 
 AGENT_FILE, OPTIMIZER_FILE = "state.agent.msgpack", "state.optimizer.msgpack"
 MAX_BYTES = 1 << 32
 """Limit of a file of tensors; networks of this size do not exist."""
+MAX_NAME = 4096
+"""Characters of the name of a parameter, which is searched for patterns."""
 _SAVE_NAME = re.compile(r"latest-step(\d+)")
 _PICKLED = ('"<blob:pickle>"', '"<BLOB>"')  # what hyperstate writes for something pickled
 _DTYPES = ("<f4", "<f8", "<f2", "<i8", "<i4", "|u1", "|b1")
 _PARAMETERS = ("weight", "bias", "embedding")  # the other last parts of names are of buffers
 _SHARED = re.compile(r"backbone\.blocks\.\d+\.attn\.relpos_encoding\.")
 _MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
+# A RuntimeError is torch's where parts do not fit together.
+_DAMAGE = (KeyError, TypeError, AttributeError, ValueError, RuntimeError, msgpack.UnpackException)
 
 
 @dataclass(frozen=True)
@@ -95,12 +99,7 @@ def find(
     steps = {child: _SAVE_NAME.fullmatch(child.name) for child in path.iterdir() if child.is_dir()}
     found = sorted((int(match[1]), child) for child, match in steps.items() if match is not None)
 
-    def read(child: Path) -> PublishedCheckpoint:
-        checkpoint = _converted(child)
-        if to_continue:
-            checkpoint.read(OPTIMIZER)
-        return checkpoint
-
+    read = partial(_converted, with_moments=to_continue)
     return first_valid(path, [child for _, child in reversed(found)], read, say)
 
 
@@ -120,8 +119,12 @@ def _is_pickled(path: Path) -> bool:
     return any(mark in text for mark in _PICKLED)
 
 
-def _converted(path: Path) -> PublishedCheckpoint:
-    """Read a published checkpoint, but for the moments.
+def _converted(path: Path, with_moments: bool = False) -> PublishedCheckpoint:
+    """Read a published checkpoint.
+
+    Args:
+        path: its directory.
+        with_moments: True to check the moments as well, which `PublishedCheckpoint.read` converts.
 
     Raises:
         CheckpointError: something is missing or damaged, or is no such checkpoint.
@@ -134,50 +137,46 @@ def _converted(path: Path) -> PublishedCheckpoint:
         )
     check_no_pickles(path)
 
-    # Configuration, and the fields of our first `state.ron`.
+    # Configuration, fields of our first `state.ron`, and weights.
     texts = [read_plain_file(path / name, MAX_TEXT_BYTES) for name in ("config.ron", "state.ron")]
     with _reading(f"{path}: config.ron or state.ron"):
         config = load_config(TrainConfig, None, text=texts[0].decode())
         published = ron.loads(texts[1].decode(), named=True).fields
-        clocks = {name: published[name] for name in ("step", "restart", "next_eval_step")}
-        for name, value in clocks.items():
-            if (type(value) is not int or value < 0) and (name, value) != ("next_eval_step", None):
-                raise ValueError(f"{name}: expected a number of at least 0, got {value!r}")
+        names = ("step", "restart", "next_eval_step", "obs_space")
         actions = {
             name: ron.Struct("ActionSpace", {"kind": space.name, **space.fields})
             for name, space in published["action_space"].items()
         }
-        spaces = {"obs_space": published["obs_space"], "action_space": actions}
-        state_text = ron.dumps(ron.Struct("State", {"version": 1, **clocks, **spaces}))
-        plain = ron.loads(state_text)
-        obs_space = obs_space_of(plain["obs_space"])
-        action_space = action_space_of(plain["action_space"])
+        fields = {name: published[name] for name in names} | {"action_space": actions}
+        state_text = ron.dumps(ron.Struct("State", {"version": 1, **fields}))
     if config.vf_net is not None:
         raise CheckpointError(
             f"{path}: expected a run without vf_net, which enn_trainer 0.1.16 did not train as "
             "its configuration says"
         )
-
-    # Weights, and the files of our format.
     agent = _read_agent(path)
     with _reading(f"{path / AGENT_FILE}:"):
         weights = from_published(agent)
-    check_size(str(path), config, obs_space, action_space, weights)
+
+    # The files of our format.
     files = {
         "config.ron": dump_config(config).encode(),
         "state.ron": state_text.encode(),
         WEIGHTS: save_tensors(weights),
+        OPTIMIZER: b"",  # not known before it is read
     }
     manifest = {
         "format": FORMAT_VERSION,
-        "step": clocks["step"],
+        "step": published["step"],
         "why": "written by enn_trainer 0.1.16",
-        "files": {
-            **{name: {"size": len(data)} for name, data in files.items()},
-            OPTIMIZER: {"size": 0},  # not known before it is read
-        },
+        "files": {name: {"size": len(data)} for name, data in files.items()},
     }
-    return PublishedCheckpoint(path, manifest, files)
+    converted = PublishedCheckpoint(path, manifest, files)
+    state = read_state(converted)
+    fitting_network(str(path), config, state["obs_space"], state["action_space"], weights)
+    if with_moments:
+        converted.read(OPTIMIZER)
+    return converted
 
 
 def _moments(path: Path) -> dict[str, Tensor]:
@@ -198,7 +197,7 @@ def _moments(path: Path) -> dict[str, Tensor]:
     names = [name for name in names if name.rpartition(".")[2] in _PARAMETERS]
     try:
         with _reading(f"{path / OPTIMIZER_FILE}:"):
-            content = _unpack(path / OPTIMIZER_FILE, longest_list=max(16, len(names)))
+            content = _unpack(path / OPTIMIZER_FILE)
             return _renamed_moments({name: agent[name].shape for name in names}, content)
     except CheckpointError as error:
         raise CheckpointError(
@@ -253,27 +252,18 @@ def _read_agent(path: Path) -> dict[str, Tensor]:
     """Read the tensors of the network, under the published names and in the order of the file."""
     tensors = {}
     with _reading(f"{path / AGENT_FILE}:"):
-        for name, value in _unpack(path / AGENT_FILE, longest_list=16).items():
-            if not isinstance(name, str):
-                raise TypeError(f"expected the name of a parameter, got {name!r}")
+        for name, value in _unpack(path / AGENT_FILE).items():
+            if not isinstance(name, str) or len(name) > MAX_NAME:
+                raise TypeError(f"expected the name of a parameter, got {short_repr(name)}")
             tensors[name] = _tensor(name, value)
     return tensors
 
 
-def _unpack(path: Path, longest_list: int) -> Any:
-    """Read a file; a list is allocated as long as its header says, which is bounded."""
-    data = read_plain_file(path, MAX_BYTES)
-    check_complete(data)
-    return msgpack.unpackb(
-        data,
-        strict_map_key=False,
-        max_array_len=longest_list,
-        object_pairs_hook=dict_of,
-        max_map_len=len(data),
-        max_str_len=4096,
-        max_bin_len=len(data),
-        max_ext_len=0,
-    )
+def _unpack(path: Path) -> Any:
+    def no_extension(code: int, data: bytes) -> Any:
+        raise ValueError(f"expected no extension types, got one of code {code}")
+
+    return unpack_bounded(read_plain_file(path, MAX_BYTES), no_extension)
 
 
 @contextmanager
@@ -287,10 +277,7 @@ def _reading(what: str) -> Iterator[None]:
         yield
     except CheckpointError:
         raise
-    except (
-        *(KeyError, TypeError, AttributeError, ValueError, msgpack.UnpackException),
-        RuntimeError,  # of torch: parts that do not fit together
-    ) as error:
+    except _DAMAGE as error:
         raise CheckpointError(f"{what} cannot be read: {error}") from None
 
 
@@ -300,12 +287,11 @@ def _tensor(name: str, value: Any) -> Tensor:
     dtype, shape, data = value[b"dtype"], value[b"shape"], value[b"data"]
     if dtype not in _DTYPES or not isinstance(data, bytes):
         raise TypeError(f"{name}: expected numbers of a type among {_DTYPES}, got {dtype!r}")
-    sizes = list(shape)
-    if any(type(size) is not int for size in sizes):
-        raise TypeError(f"{name}: expected a shape of whole numbers, got {sizes}")
-    if min(sizes, default=0) < 0 or math.prod(sizes) * np.dtype(dtype).itemsize != len(data):
-        raise ValueError(f"{name}: expected {sizes} numbers of {dtype}, got {len(data)} bytes")
-    numbers = np.frombuffer(data, dtype=dtype).reshape(sizes)
+    try:
+        numbers = number_array(dtype, shape, data, Allowance(len(data)))
+    except (ValueError, OverflowError):
+        wanted = f"{dtype} in a shape of whole numbers, {short_repr(shape)}"
+        raise ValueError(f"{name}: expected {wanted}, got {len(data)} bytes") from None
     if not np.isfinite(numbers).all():
         raise ValueError(f"{name}: expected finite numbers, got some that are not")
-    return torch.from_numpy(numbers.copy())
+    return torch.from_numpy(numbers)

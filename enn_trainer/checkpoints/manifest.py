@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -75,18 +75,13 @@ def _package_version(name: str) -> str | None:
 @functools.cache
 def git_revision() -> str | None:
     """Return the git revision of the folder that the run was started in, None if it has none."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
+    silent, folder = subprocess.DEVNULL, start_folder()
     try:
-        result = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40"],
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=False,
-            cwd=start_folder(),
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        shown = subprocess.check_output(command, stderr=silent, text=True, timeout=5, cwd=folder)
+    except (OSError, subprocess.SubprocessError):
         return None
-    return result.stdout.strip() or None
+    return shown.strip() or None
 
 
 def _as_json(content: Mapping[str, Any]) -> bytes:
@@ -125,28 +120,9 @@ def read_manifest(path: Path) -> Mapping[str, Any]:
             f"{path}: written by a newer version (format {version}, this one reads up to "
             f"{FORMAT_VERSION}); upgrade enn-trainer"
         )
-    _check_fields(path, content)
-    return content
 
-
-def is_count(value: object) -> bool:
-    """Return True for an int of at least 0 that fits into 64 bits."""
-    return type(value) is int and 0 <= value < 2**63
-
-
-def _check_fields(path: Path, content: Mapping[str, Any]) -> None:
-    """Raise if a field has another type or range than a writer of this format gives it."""
-    problems = [
-        f"{name}: expected {_FIELDS[name][1]}, got nothing"
-        for name in _REQUIRED
-        if name not in content
-    ]
-    for name, value in content.items():
-        is_one, expected = _FIELDS.get(name, _OTHER_FIELD)
-        if not is_one(value):
-            shown = type(value).__name__ if isinstance(value, dict | list) else short_repr(value)
-            where = name if name in _FIELDS else repr(name[:80])
-            problems.append(f"{where}: expected {expected}, got {shown}")
+    # Fields that have another type or range than a writer of this format gives them.
+    problems = field_problems(content, _FIELDS, _REQUIRED, _OTHER_FIELD)
     files = content.get("files")
     for name, entry in files.items() if isinstance(files, dict) else ():
         if not _FILE_NAME.fullmatch(name):
@@ -156,6 +132,40 @@ def _check_fields(path: Path, content: Mapping[str, Any]) -> None:
             problems.append(f"files[{name!r}]: expected a size and a sha256")
     if problems:
         raise CheckpointError(f"{path}: damaged: {'; '.join(problems[:5])}")
+    return content
+
+
+def is_count(value: object) -> bool:
+    """Return True for an int of at least 0 that fits into 64 bits."""
+    return type(value) is int and 0 <= value < 2**63
+
+
+FieldCheck: TypeAlias = tuple[Callable[[Any], bool], str]
+"""A check of the value of a field, and the value that it expects, in words."""
+
+
+def field_problems(
+    content: Mapping[str, Any],
+    checks: Mapping[str, FieldCheck],
+    required: Collection[str],
+    other: FieldCheck = (lambda _: True, ""),
+) -> list[str]:
+    """Return what is wrong with the fields of a file: each that is missing or has another value.
+
+    Args:
+        content: values by field.
+        checks: of the known fields.
+        required: the fields that must be there.
+        other: the check of a field of no known name.
+    """
+    missing = [name for name in required if name not in content]
+    problems = [f"{name}: expected {checks[name][1]}, got nothing" for name in missing]
+    for name, value in content.items():
+        is_one, expected = checks.get(name, other)
+        if not is_one(value):
+            where = name if name in checks else repr(name[:80])
+            problems.append(f"{where}: expected {expected}, got {short_repr(value)}")
+    return problems
 
 
 def _is_text(value: object) -> bool:
@@ -163,9 +173,8 @@ def _is_text(value: object) -> bool:
 
 
 def _is_finite(value: object) -> bool:
-    if type(value) is int:
-        return abs(value) < 2**63
-    return type(value) is float and math.isfinite(value)
+    is_int = type(value) is int and abs(value) < 2**63
+    return is_int or (type(value) is float and math.isfinite(value))
 
 
 def _matches(pattern: re.Pattern[str], value: object) -> bool:
@@ -176,22 +185,23 @@ def _is_dict_of(value: object, is_item: Callable[[object], bool]) -> bool:
     return isinstance(value, dict) and all(_is_text(k) and is_item(v) for k, v in value.items())
 
 
-_Check: TypeAlias = tuple[Callable[[Any], bool], str]
-_TEXT_FIELD: _Check = (_is_text, f"a text of at most {MAX_TEXT} characters")
-_FIELDS: Mapping[str, _Check] = {
+_COUNT_FIELD: FieldCheck = (is_count, "a number of at least 0")
+SECONDS_FIELD: FieldCheck = (lambda v: _is_finite(v) and v >= 0, "a number of seconds")
+_TEXT_FIELD: FieldCheck = (_is_text, f"a text of at most {MAX_TEXT} characters")
+_FIELDS: Mapping[str, FieldCheck] = {
     "format": (is_count, "a number"),
-    "step": (is_count, "a number of at least 0"),
+    "step": _COUNT_FIELD,
     "why": _TEXT_FIELD,
     "created": (lambda v: _matches(_TIME, v), "a time such as 2026-11-21T19:07:08Z"),
     "files": (lambda v: isinstance(v, dict), "files by name"),
     "sha256": (lambda v: isinstance(v, str), "a sha256"),
-    "time_used": (lambda v: _is_finite(v) and v >= 0, "a number of seconds"),
+    "time_used": SECONDS_FIELD,
     "metrics": (lambda v: _is_dict_of(v, _is_finite), "finite numbers by tag"),
     "seed": (
         lambda v: type(v) is int and ron.is_writable(v),
         f"a whole number of at most {ron.MAX_NUMBER_LENGTH} characters",
     ),
-    "config_version": (is_count, "a number of at least 0"),
+    "config_version": _COUNT_FIELD,
     "run_name": _TEXT_FIELD,
     "packages": (
         lambda v: _is_dict_of(v, lambda one: one is None or _is_text(one)),
@@ -204,7 +214,7 @@ _FIELDS: Mapping[str, _Check] = {
 }
 """All fields that are written, a check of each, and what it expects."""
 _REQUIRED = ("format", "step", "why", "created", "files", "sha256")
-_OTHER_FIELD: _Check = (
+_OTHER_FIELD: FieldCheck = (
     lambda v: v is None or isinstance(v, bool) or _is_text(v) or _is_finite(v),
     "a text, a finite number or nothing",
 )

@@ -78,14 +78,9 @@ def best_of(saves: Manifests, text: str, count: int) -> list[str]:
         count: how many at most.
     """
     best = read_best(text)
-    by_step = sorted(saves, key=lambda name: saves[name]["step"])
-    values = {name: _number(_metrics(saves[name]).get(best.key)) for name in by_step}
-    ranked = sorted(
-        (-best.sign * value, i, name)
-        for i, (name, value) in enumerate(values.items())
-        if value is not None
-    )
-    return [name for _, _, name in ranked[:count]]
+    values = {name: _number(_metrics(saves[name]).get(best.key)) for name in saves}
+    known = {name: -best.sign * value for name, value in values.items() if value is not None}
+    return sorted(known, key=lambda name: (known[name], saves[name]["step"]))[:count]
 
 
 def measured(manifest: Manifest) -> dict[str, float]:

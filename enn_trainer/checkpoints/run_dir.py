@@ -1,6 +1,5 @@
 """Folder of a run: its saves, the lock on it, and which saves are pinned, kept and deleted."""
 
-import contextlib
 import fnmatch
 import hashlib
 import itertools
@@ -9,17 +8,14 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from enn_trainer.checkpoints import disk, legacy_0_1_16, retention
 from enn_trainer.checkpoints.format import (
-    DAMAGED,
     MOST_LOOKS,
-    SUPERSEDED,
-    WRITING,
     Checkpoint,
     SaveGone,
     VerifiedSaves,
@@ -39,7 +35,8 @@ from enn_trainer.errors import CheckpointError
 INDEX, PINS = "index.json", "pins.json"
 BESIDE = (INDEX, PINS, "eval-step-*.json")
 """Files beside the saves of a run that belong to them."""
-DELETING = ".deleting-"
+WRITING, DELETING, DAMAGED, SUPERSEDED = ".writing-", ".deleting-", ".damaged-", ".superseded-"
+"""Prefixes of saves that are being written and deleted, were set aside, and are being replaced."""
 SET_ASIDE = ".replaced-"
 """Prefix of the folder of a run that another one replaced."""
 WRITTEN = "just written"
@@ -233,15 +230,11 @@ class RunDir:
         base = f"{SET_ASIDE}{time.strftime('%Y%m%d-%H%M%S')}"
         names = itertools.chain([base], (f"{base}-{i}" for i in itertools.count(2)))
         aside = next(path for path in map(self.path.joinpath, names) if not os.path.lexists(path))
-        try:
+        problem = "cannot be set aside, and what was not moved is there"
+        with disk.naming(f"--force: {self.path}", problem):
             aside.mkdir()
             for path in moved:
                 path.rename(aside / path.name)
-        except OSError as error:
-            raise CheckpointError(
-                f"--force: {self.path} cannot be set aside: {error.strerror}; what was not moved "
-                "is there"
-            ) from None
         return aside
 
     def put_back(self, aside: Path) -> None:
@@ -252,15 +245,11 @@ class RunDir:
         """
         if self.all_saves():
             return
-        try:
+        problem = "cannot be put back, and what was not moved is there"
+        with disk.naming(f"--force: {aside}", problem):
             for path in sorted(aside.iterdir(), reverse=True):
                 path.rename(self.path / path.name)
             aside.rmdir()
-        except OSError as error:
-            raise CheckpointError(
-                f"--force: {aside} cannot be put back: {error.strerror}; what was not moved is "
-                "there"
-            ) from None
 
     # Lock.
 
@@ -391,10 +380,7 @@ class RunDir:
         index = [
             {
                 "name": name,
-                "step": manifest["step"],
-                "created": manifest["created"],
-                "time_used": manifest.get("time_used"),
-                "why": manifest["why"],
+                **{key: manifest.get(key) for key in ("step", "created", "time_used", "why")},
                 "kept": kept.reasons[name],
                 "size": sum(file["size"] for file in manifest["files"].values()),
                 "sha256": hashlib.sha256((self.path / name / MANIFEST).read_bytes()).hexdigest(),
@@ -437,7 +423,7 @@ def _size(path: Path) -> int:
     within = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
     total = 0
     for file in [path, *within]:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             total += file.lstat().st_size if file.is_file() else 0
     return total
 

@@ -5,7 +5,6 @@ folder, while the process goes on; so on Linux it claims the folder as well. Who
 or deletes or replaces saves, holds a lock on the folder itself for that moment.
 """
 
-import contextlib
 import errno
 import fcntl
 import hashlib
@@ -15,7 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import final
 
@@ -29,7 +28,7 @@ MAX_LOCK_BYTES = 4096
 
 
 class FileLock:
-    """Open file or folder for an exclusive lock, which children of this process do not hold.
+    """Open file, folder or socket that only one process has, and children of this one do not keep.
 
     Args:
         descriptor: of the open file, which is closed with the lock.
@@ -44,7 +43,7 @@ class FileLock:
 
     def close(self) -> None:
         """Release the lock and close the file. Safe to call twice."""
-        with contextlib.suppress(OSError, ValueError):  # no locks; or it is closed
+        with suppress(OSError, ValueError):  # no locks; or it is closed
             # A child may have a copy of the file, which would keep the lock.
             fcntl.flock(self.descriptor, fcntl.LOCK_UN)
         self.close_in_child()
@@ -65,8 +64,8 @@ def folder_lock(run_dir: Path) -> Iterator[None]:
     """
     with disk.naming(run_dir, "expected the folder of a run"):
         folder = FileLock(os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY))
-    with contextlib.closing(folder):
-        with contextlib.suppress(OSError):  # the file system has no locks
+    with closing(folder):
+        with suppress(OSError):  # the file system has no locks
             fcntl.flock(folder.descriptor, fcntl.LOCK_EX)
         yield
 
@@ -178,7 +177,7 @@ class LockTaken(CheckpointError):  # noqa: N818 (it is the state of the lock)
     def __init__(self, run_dir: Path, lock: Path) -> None:
         self.owner, comma = "another process", ""
         # The file may have been removed, or is not signed yet.
-        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+        with suppress(ValueError, KeyError, TypeError, RecursionError):
             owner = json.loads(disk.read_plain_file(lock, MAX_LOCK_BYTES))
             self.owner = f"process {owner['pid']} on {owner['host']}, since {owner['start']}"
             comma = ","
@@ -209,12 +208,10 @@ def claim(run_dir: Path) -> Iterator[bool]:
     # found again behind links, mounts and other names of the folders on the way.
     path = run_dir.resolve()
     root = Path(path.anchor)
+    # The links of the absolute path may change.
+    keys = (path.parent, path.name), (root, str(path)), (root, str(run_dir.absolute()))
     names = set()
-    for folder, rest in (
-        (path.parent, path.name),
-        (root, str(path)),
-        (root, str(run_dir.absolute())),  # its links may change
-    ):
+    for folder, rest in keys:
         status = folder.stat()
         key = f"{status.st_dev}:{status.st_ino}:".encode() + os.fsencode(rest)
         # A digest, as an address has 107 bytes at most.
@@ -224,23 +221,15 @@ def claim(run_dir: Path) -> Iterator[bool]:
         yield all(_bind(name, held) for name in sorted(names))
 
 
-class _ClaimSocket(socket.socket):
-    """A socket whose name is not kept alive by forked children."""
-
-    def close_in_child(self) -> None:
-        """Close the copy of a forked child; the name stays its parent's."""
-        self.close()
-
-
 def _bind(name: bytes, stack: ExitStack) -> bool:
     """Hold a name until the stack is closed; return False if another process holds it."""
-    held = stack.enter_context(_ClaimSocket(socket.AF_UNIX))
-    close_in_children(held)
-    try:
-        held.bind(name)
-    except OSError as error:
-        return error.errno != errno.EADDRINUSE
-    return True
+    with socket.socket(socket.AF_UNIX) as named:
+        try:
+            named.bind(name)
+        except OSError as error:
+            return error.errno != errno.EADDRINUSE
+        stack.callback(FileLock(named.detach()).close)
+        return True
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
@@ -253,11 +242,8 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 def _sign(descriptor: int) -> None:
     """Write who has the lock; only for people, so that a full disk does not matter."""
-    owner = {
-        "pid": os.getpid(),
-        "host": socket.gethostname(),
-        "start": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-    with contextlib.suppress(OSError):
+    start = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    owner = {"pid": os.getpid(), "host": socket.gethostname(), "start": start}
+    with suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(owner).encode(), 0)

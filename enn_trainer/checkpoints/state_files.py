@@ -1,7 +1,6 @@
 """Conversion between `State` and the files of a save."""
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, TypeAlias
@@ -13,27 +12,21 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from enn_trainer.algorithms.ppo.ppo import SCALING, TUNINGS
-from enn_trainer.checkpoints import format as checkpoint
-from enn_trainer.checkpoints.format import Checkpoint
-from enn_trainer.checkpoints.manifest import is_count
+from enn_trainer.checkpoints.format import WEIGHTS, Checkpoint
+from enn_trainer.checkpoints.manifest import SECONDS_FIELD, FieldCheck, field_problems, is_count
 from enn_trainer.checkpoints.migrate.config_diff import changes, fixed
 from enn_trainer.checkpoints.weights import check_tensor_header, fitting_network, load_weights
 from enn_trainer.config import TrainConfig, ron
+from enn_trainer.config.build import as_data
 from enn_trainer.config.load import dump_config, load_config
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.policy import PPOAgent
-from enn_trainer.state import State, init_train_state
+from enn_trainer.state import InitialState, State, init_train_state
 from enn_trainer.state_part import check_plain
-from entity_env.errors import short_repr
 from entity_env.serialization.bounds import Allowance
 from entity_env.serialization.messages import pack, rebuilt, unpack
-from entity_env.spaces import (
-    ACTION_SPACES,
-    ActionSpace,
-    Entity,
-    ObsSpace,
-)
+from entity_env.spaces import ACTION_SPACES, ActionSpace, Entity, ObsSpace
 
 STATE_VERSION = 1
 
@@ -70,41 +63,44 @@ def read_state(saved: Checkpoint) -> dict[str, Any]:
                 f"written by a newer version, {version}, this one reads up to {STATE_VERSION}; "
                 "upgrade enn-trainer"
             )
-        _check_fields(plain)
+        problems = [f"{name}: no such field" for name in plain if name not in _FIELDS]
+        problems += field_problems(plain, _FIELDS, [n for n in _FIELDS if n not in _OPTIONAL])
+        if problems:
+            raise ValueError("; ".join(problems[:10]))
         if plain["step"] != saved.step:
             raise ValueError(f"step: expected {saved.step} as in the manifest")
-        plain["obs_space"] = obs_space_of(plain["obs_space"])
-        plain["action_space"] = action_space_of(plain["action_space"])
+        plain["obs_space"] = _obs_space_of(plain["obs_space"])
+        plain["action_space"] = _action_space_of(plain["action_space"])
     except ValueError as error:
         raise CheckpointError(f"{saved.path}: state.ron cannot be read: {error}") from None
     return plain
 
 
-def obs_space_of(plain: Any) -> ObsSpace:
+def _obs_space_of(plain: Mapping[str, Any]) -> ObsSpace:
     """Return the observation space that plain data describes.
 
     Raises:
         ValueError: the data does not describe one.
     """
     fields = _fields("obs_space", plain, {"global_features", "entities"})
-    return ObsSpace(
-        _texts("obs_space.global_features", fields["global_features"]),
-        {
-            name: Entity(_texts(f"{at}.features", _fields(at, entity, {"features"})["features"]))
-            for name, entity in _by_name("obs_space.entities", fields["entities"]).items()
-            for at in [f"obs_space.entities[{name!r}]"]
-        },
-    )
+    if not _has_text_keys(fields["entities"]):
+        raise ValueError("obs_space.entities: expected a mapping of names in quotes")
+    entities = {}
+    for name, entity in fields["entities"].items():
+        at = f"obs_space.entities[{name!r}]"
+        features = _fields(at, entity, {"features"})["features"]
+        entities[name] = Entity(_texts(f"{at}.features", features))
+    return ObsSpace(_texts("obs_space.global_features", fields["global_features"]), entities)
 
 
-def action_space_of(plain: Any) -> dict[str, ActionSpace]:
+def _action_space_of(plain: Mapping[str, Any]) -> dict[str, ActionSpace]:
     """Return the action spaces that plain data describes; each has a `kind` beside its fields.
 
     Raises:
         ValueError: the data does not describe them.
     """
     actions: dict[str, ActionSpace] = {}
-    for name, space in _by_name("action_space", plain).items():
+    for name, space in plain.items():
         at = f"action_space[{name!r}]"
         kind = space.get("kind") if isinstance(space, dict) else None
         cls = ACTION_SPACES.get(kind) if isinstance(kind, str) else None
@@ -118,10 +114,6 @@ def action_space_of(plain: Any) -> dict[str, ActionSpace]:
                 raise ValueError(f"{at}.index_to_label: expected choices, got none")
         actions[name] = rebuilt(cls, values, Allowance(0))
     return actions
-
-
-def _is_seconds(value: object) -> bool:
-    return type(value) in (int, float) and 0 <= value < math.inf  # type: ignore[operator]
 
 
 def _is_folder(value: object) -> bool:
@@ -139,11 +131,11 @@ def _has_text_keys(value: object) -> bool:
     return isinstance(value, dict) and all(isinstance(key, str) for key in value)
 
 
-_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+_FIELDS: Mapping[str, FieldCheck] = {
     "step": (is_count, "a number of at least 0"),
     "restart": (is_count, "a number of at least 0"),
     "next_eval_step": (lambda v: v is None or is_count(v), "a number of at least 0, or None"),
-    "time_used": (_is_seconds, "a number of seconds"),
+    "time_used": SECONDS_FIELD,
     "run_name": (_is_folder, "the name of a folder"),
     "memory": (
         lambda v: _has_text_keys(v) and is_count(v.get("asked", 0)),
@@ -154,35 +146,16 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         "texts by name",
     ),
     "obs_space": (lambda v: isinstance(v, dict), "ObsSpace(...)"),
-    "action_space": (lambda v: isinstance(v, dict), "actions by name"),
+    "action_space": (_has_text_keys, "actions by names in quotes"),
 }
-
-
 _OPTIONAL = {"time_used", "run_name", "memory", "tracker_ids"}
 """Fields that older saves of this version lack; `State` has defaults for them."""
-
-
-def _check_fields(plain: Mapping[str, Any]) -> None:
-    problems = [f"{name}: no such field" for name in plain if name not in _CHECKS]
-    for name, (is_one, expected) in _CHECKS.items():
-        if name not in plain and name not in _OPTIONAL:
-            problems.append(f"{name}: expected {expected}, got nothing")
-        elif name in plain and not is_one(plain[name]):
-            problems.append(f"{name}: expected {expected}, got {short_repr(plain[name])}")
-    if problems:
-        raise ValueError("; ".join(problems[:10]))
 
 
 def _fields(path: str, value: Any, names: set[str]) -> dict[str, Any]:
     if not isinstance(value, dict) or value.keys() != names:
         raise ValueError(f"{path}: expected the fields {', '.join(sorted(names))}, no others")
     return value
-
-
-def _by_name(path: str, value: Any) -> dict[str, Any]:
-    if not _has_text_keys(value):
-        raise ValueError(f"{path}: expected a mapping of names in quotes")
-    return value  # type: ignore[no-any-return]
 
 
 def _texts(path: str, value: Any) -> list[str]:
@@ -192,7 +165,6 @@ def _texts(path: str, value: Any) -> list[str]:
 
 
 REST_VERSION = 2  # 1 without parts or plug-ins, which earlier programs would ignore
-WEIGHTS = checkpoint.WEIGHTS
 OPTIMIZER = "state.optimizer.safetensors"
 """Tensors of the algorithm that belong to a parameter of the agent."""
 LOSS_STATE = "state.loss.safetensors"
@@ -205,8 +177,8 @@ REST = "state.rest.msgpack"
 OF_PPO = {TUNINGS, SCALING}
 """First parts of the names in `LOSS_STATE`, but for those of plug-ins."""
 
-FileContent: TypeAlias = str | bytes | dict[str, Tensor]
-"""Content of a file: text, bytes, or tensors by name."""
+FileContent: TypeAlias = bytes | dict[str, Tensor]
+"""Content of a file: bytes, or tensors by name."""
 
 
 def to_files(config: TrainConfig, state: State) -> dict[str, bytes]:
@@ -234,8 +206,8 @@ def copied(config: TrainConfig, state: State) -> dict[str, FileContent]:
     others = {name.partition("/")[0] for name in tensors.get(LOSS_STATE, {})} - OF_PPO
     has_more = bool(plain or others) or PARTS in tensors
     return {
-        "config.ron": dump_config(config),
-        "state.ron": _dump_state(state),
+        "config.ron": dump_config(config).encode(),
+        "state.ron": _dump_state(state).encode(),
         WEIGHTS: _copies(state.agent.state_dict()),
         REST: _dump_rest(state, plain if has_more else None),
         **{file: _copies(named) for file, named in tensors.items()},
@@ -245,20 +217,13 @@ def copied(config: TrainConfig, state: State) -> dict[str, FileContent]:
 def as_bytes(contents: Mapping[str, FileContent]) -> dict[str, bytes]:
     """Serialise the contents of files; safe in another thread, as it reads only the copies."""
     return {
-        name: content.encode()
-        if isinstance(content, str)
-        else content
-        if isinstance(content, bytes)
-        else save_tensors(content)
+        name: content if isinstance(content, bytes) else save_tensors(content)
         for name, content in contents.items()
     }
 
 
-InitialState: TypeAlias = Callable[[TrainConfig, dict[str, Any]], State]
-
-
 def restore(
-    saved: checkpoint.Checkpoint,
+    saved: Checkpoint,
     config: TrainConfig,
     agent: PPOAgent | None = None,
     initial_state: InitialState = init_train_state,
@@ -291,46 +256,47 @@ def restore(
     # Schedules first: parts that the save does not have start with the settings of its step.
     follow_schedules(config, SimpleNamespace(**plain))
     try:
-        return _restored(saved, config, plain, agent, initial_state)
+        # A new run's state, with the saved weights and fields.
+        weights = read_tensors(saved, WEIGHTS)
+        spaces = {"obs_space": plain["obs_space"], "action_space": plain["action_space"]}
+        if agent is None:
+            agent = fitting_network(str(saved.path), config, **spaces, weights=weights)
+        state = initial_state(config, {**spaces, "agent": agent})
+        load_weights(str(saved.path), state.agent, weights)
+        rest, parts = _read_rest(saved)
+        for name, value in {**plain, **rest}.items():
+            setattr(state, name, value)
+        _load_parts(saved, state, parts)
     except ConfigError as error:
         if dump_config(before) != dump_config(config):
             raise  # the cause may be a setting that was changed for this run
         raise CheckpointError(f"{saved.path}: config.ron does not fit: {error}") from None
+    return state
 
 
-def _restored(
-    saved: checkpoint.Checkpoint,
-    config: TrainConfig,
-    plain: dict[str, Any],
-    agent: PPOAgent | None,
-    initial_state: InitialState,
-) -> State:
-    """Build the state of a save from its files; the arguments are those of `restore`.
+def _load_parts(saved: Checkpoint, state: State, parts: dict[str, dict[str, Any]]) -> None:
+    """Load the states of the parts of a run.
 
     Args:
         saved: the save.
-        config: configuration to continue with, at the step of the save.
-        plain: fields in `state.ron`.
-        agent: the user's own network, or None for a `RogueNet`.
-        initial_state: makes the state of a new run.
-    """
-    # A new run's state, with the saved weights and fields.
-    weights = read_tensors(saved, WEIGHTS)
-    spaces = {"obs_space": plain["obs_space"], "action_space": plain["action_space"]}
-    if agent is None:
-        agent = fitting_network(str(saved.path), config, **spaces, weights=weights)
-    state = initial_state(config, {**spaces, "agent": agent})
-    load_weights(str(saved.path), state.agent, weights)
-    rest, parts = _read_rest(saved)
-    for name, value in {**plain, **rest}.items():
-        setattr(state, name, value)
+        state: its parts are changed.
+        parts: their plain data in the save; tensors are added.
 
-    # Its parts, from the files that have something of them.
+    Raises:
+        CheckpointError: a file is damaged, or there is no such part.
+        ConfigError: a setting does not fit.
+    """
+    # Tensors, from the files that have something of the parts.
     files: dict[str, list[str]] = {}
     for file in (OPTIMIZER, LOSS_STATE, PARTS):
-        for name, tensor in _part_tensors(saved, file).items():
-            part, _, name = name.partition("/") if file == PARTS else ("algorithm", "", name)
-            parts.setdefault(part, {})[name] = tensor
+        is_there = file == OPTIMIZER or file in saved.manifest["files"]
+        for name, tensor in read_tensors(saved, file).items() if is_there else ():
+            # Plug-ins and other parts may have infinite numbers, such as the minimum of nothing.
+            is_of_ppo = file == OPTIMIZER or name.partition("/")[0] in OF_PPO
+            if file != PARTS and is_of_ppo and not tensor.isfinite().all():
+                raise CheckpointError(f"{saved.path}: {file}: {name}: expected finite numbers")
+            part, _, key = name.partition("/") if file == PARTS else ("algorithm", "", name)
+            parts.setdefault(part, {})[key] = tensor
             files.setdefault(part, []).append(file)
     unknown = sorted(parts.keys() - state.parts.keys())
     if unknown:
@@ -346,46 +312,18 @@ def _restored(
         except ValueError as error:
             where = ", ".join(dict.fromkeys(files.get(name, [REST])))
             raise CheckpointError(f"{saved.path}: {where}: {error}") from None
-    return state
-
-
-def _part_tensors(saved: checkpoint.Checkpoint, file: str) -> dict[str, Tensor]:
-    """Return the tensors of a file with states of parts; {} if the save does not have it."""
-    if file != OPTIMIZER and file not in saved.manifest["files"]:
-        return {}
-    tensors = read_tensors(saved, file)
-    for name, tensor in tensors.items():
-        # Plug-ins and other parts may have infinite numbers, such as the minimum of nothing.
-        is_of_ppo = file == OPTIMIZER or name.partition("/")[0] in OF_PPO
-        if file != PARTS and is_of_ppo and not tensor.isfinite().all():
-            raise CheckpointError(f"{saved.path}: {file}: {name}: expected finite numbers")
-    return tensors
 
 
 def _dump_state(state: State) -> str:
-    entities = {
-        name: ron.Struct("Entity", {"features": entity.features})
-        for name, entity in state.obs_space.entities.items()
-    }
-    fields = {
-        "version": STATE_VERSION,
-        "step": state.step,
-        "restart": state.restart,
-        "next_eval_step": state.next_eval_step,
-        "time_used": state.time_used,
-        "run_name": state.run_name,
-        "memory": state.memory,
-        "tracker_ids": state.tracker_ids,
-        "obs_space": ron.Struct(
-            "ObsSpace",
-            {"global_features": state.obs_space.global_features, "entities": entities},
-        ),
+    spaces = {
+        "obs_space": as_data(state.obs_space),
         "action_space": {
             name: ron.Struct("ActionSpace", {"kind": type(space).__name__, **vars(space)})
             for name, space in state.action_space.items()
         },
     }
-    return ron.dumps(ron.Struct("State", fields))
+    fields = {name: getattr(state, name) for name in _FIELDS if name not in spaces}
+    return ron.dumps(ron.Struct("State", {"version": STATE_VERSION, **fields, **spaces}))
 
 
 def _dump_rest(state: State, parts: dict[str, dict[str, Any]] | None) -> bytes:
@@ -399,7 +337,7 @@ def _dump_rest(state: State, parts: dict[str, dict[str, Any]] | None) -> bytes:
     return pack(rest)
 
 
-def _read_rest(saved: checkpoint.Checkpoint) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+def _read_rest(saved: Checkpoint) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Return fields of the state and plain data of its parts; {} for an old save without the file.
 
     Raises:
@@ -412,7 +350,7 @@ def _read_rest(saved: checkpoint.Checkpoint) -> tuple[dict[str, Any], dict[str, 
         if type(rest) is not dict or type(rest["version"]) is not int:
             raise TypeError("version: expected a number")
         if rest["version"] > REST_VERSION:
-            raise CheckpointError(f"{saved.path}: {REST} is of a newer version")
+            raise ValueError(f"it is of a newer version, this one reads up to {REST_VERSION}")
         metrics, envs = rest["metrics"], rest["envs"]
         parts = rest["parts"] if rest["version"] > 1 else {}
         if not all(type(tag) is str and type(v) is float for tag, v in metrics.items()):
@@ -424,8 +362,6 @@ def _read_rest(saved: checkpoint.Checkpoint) -> tuple[dict[str, Any], dict[str, 
                 raise TypeError("parts: expected plain data by name")
             for name, value in content.items():
                 check_plain(f"{part}: {name}", value)
-    except CheckpointError:
-        raise
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{saved.path}: {REST} cannot be read: {error}") from None
     return {"metrics": metrics, "envs": envs}, parts
@@ -439,7 +375,7 @@ def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def read_tensors(saved: checkpoint.Checkpoint, name: str) -> dict[str, Tensor]:
+def read_tensors(saved: Checkpoint, name: str) -> dict[str, Tensor]:
     """Return the tensors of a file of a save.
 
     Raises:
@@ -449,7 +385,5 @@ def read_tensors(saved: checkpoint.Checkpoint, name: str) -> dict[str, Tensor]:
     try:
         check_tensor_header(data)
         return load_tensors(data)
-    except CheckpointError:
-        raise
     except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"{saved.path}: {name} cannot be read: {error}") from None

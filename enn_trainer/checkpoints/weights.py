@@ -39,27 +39,6 @@ def fitting_network(
 ) -> Any:
     """Return a new network of a configuration, if it is no larger than the weights for it.
 
-    The arguments and errors are those of `check_size`.
-    """
-    others = [name for name in weights if not _OF_ROGUE_NET.match(name)]
-    if others:
-        raise CheckpointError(
-            f"{where}: the weights are those of a network of your own, with {min(others)}; "
-            "expected those of a RogueNet, or that network beside the save, as agent= in Python"
-        )
-    check_size(where, config, obs_space, action_space, weights)
-    return make_network(config, obs_space, action_space)
-
-
-def check_size(
-    where: str,
-    config: TrainConfig,
-    obs_space: ObsSpace,
-    action_space: dict[str, ActionSpace],
-    weights: Mapping[str, Tensor],
-) -> None:
-    """Raise if the network of a configuration is larger than the weights that there are for it.
-
     Args:
         where: the save, for messages.
         config: of the run.
@@ -68,8 +47,15 @@ def check_size(
         weights: by name.
 
     Raises:
-        CheckpointError: it is larger, or the configuration does not fit the spaces.
+        CheckpointError: it is larger, or is no `RogueNet`, or the configuration does not fit the
+            spaces.
     """
+    others = [name for name in weights if not _OF_ROGUE_NET.match(name)]
+    if others:
+        raise CheckpointError(
+            f"{where}: the weights are those of a network of your own, with {min(others)}; "
+            "expected those of a RogueNet, or that network beside the save, as agent= in Python"
+        )
     numbers = sum(t.numel() for t in weights.values())
     layers = config.net.n_layer + (0 if config.vf_net is None else config.vf_net.n_layer)
     try:
@@ -88,6 +74,7 @@ def check_size(
             f"{where}: the weights do not fit the network: config.ron asks for more than the "
             f"{numbers} numbers in {len(weights)} tensors that the save has"
         )
+    return make_network(config, obs_space, action_space)
 
 
 def load_weights(where: str, network: nn.Module, weights: Mapping[str, Tensor]) -> None:
@@ -112,19 +99,15 @@ def load_weights(where: str, network: nn.Module, weights: Mapping[str, Tensor]) 
         raise CheckpointError(f"{where}: the weights do not fit the network: {error}") from None
 
     # Weights that are not finite would lead to actions that look like a policy.
-    parameters = dict(network.named_parameters())
+    parameters, buffers = network.named_parameters(), network.named_buffers()
+    bad = [name for name, p in parameters if not (p.detach().abs() <= MAX_WEIGHT).all()]
     # A buffer may be infinite on purpose, as in a mask.
-    bad = [name for name, p in parameters.items() if not p.isfinite().all()]
-    bad += [name for name, buffer in network.named_buffers() if buffer.isnan().any()]
-    expected = "finite numbers"
-    if not bad:
-        bad = [name for name, p in parameters.items() if (p.detach().abs() > MAX_WEIGHT).any()]
-        expected = f"numbers of at most {MAX_WEIGHT:g}"
+    bad += [name for name, buffer in buffers if buffer.isnan().any()]
     if bad:
         more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
         raise CheckpointError(
-            f"{where}: expected weights that are {expected}, got others in "
-            f"{', '.join(bad[:3])}{more}; take an earlier checkpoint"
+            f"{where}: expected weights that are at most {MAX_WEIGHT:g} and finite numbers, got "
+            f"others in {', '.join(bad[:3])}{more}; take an earlier checkpoint"
         )
     for name, module in network.named_modules():
         problem = module.problem() if isinstance(module, InputNorm) else None

@@ -3,27 +3,18 @@
 import hashlib
 import math
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent import futures
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
 from enn_trainer.checkpoints import disk
-from enn_trainer.checkpoints.format import (
-    DAMAGED,
-    SUPERSEDED,
-    WEIGHTS,
-    WRITING,
-    Checkpoint,
-    VerifiedSaves,
-    save_name,
-    verify,
-)
+from enn_trainer.checkpoints.format import WEIGHTS, Checkpoint, VerifiedSaves, save_name, verify
 from enn_trainer.checkpoints.manifest import MANIFEST, new_manifest
 from enn_trainer.checkpoints.retention import adds_metrics, reasons_to_save
-from enn_trainer.checkpoints.run_dir import RunDir
+from enn_trainer.checkpoints.run_dir import DAMAGED, SUPERSEDED, WRITING, RunDir
 from enn_trainer.checkpoints.run_lock import folder_lock
 from enn_trainer.checkpoints.state_files import FileContent, as_bytes
 from enn_trainer.config import CheckpointConfig
@@ -167,7 +158,6 @@ class WriteResult:
         notes: lines for the person who trains.
         manifests: of all saves that are kept, by name; None if that is not known.
         write_ms: duration.
-        bug: an error that is not one of the disk.
     """
 
     saved: Checkpoint | None = None
@@ -175,7 +165,6 @@ class WriteResult:
     notes: list[str] = field(default_factory=list)
     manifests: dict[str, Mapping[str, Any]] | None = None
     write_ms: float = 0.0
-    bug: Exception | None = None
 
 
 @final
@@ -191,8 +180,7 @@ class RunSaver:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._known = VerifiedSaves()
-        self._thread: threading.Thread | None = None
-        self._result: WriteResult | None = None  # of the save that is being written
+        self._writing: futures.Future[WriteResult] | None = None
         self._last_save_s = time.monotonic()
         self._manifests: dict[str, Mapping[str, Any]] | None = None  # of what is kept, if known
         self._own: Mapping[str, Mapping[str, Any]] = {}  # of what was kept when it was last known
@@ -203,17 +191,17 @@ class RunSaver:
 
     def step(self, run: Saveable) -> Path | None:
         """Begin to save if a save is due; return the one completed since the last call, if any."""
-        is_writing = self._thread is not None and self._thread.is_alive()
+        is_writing = self._writing is not None and not self._writing.done()
         path = None if is_writing and self._manifests is not None else self.wait()
         reasons = self._reasons(run)
         # Training waits for the save before if this one would be missed otherwise: the best state
         # is gone soon, and which save is the first of a window is no matter of speed.
         is_for_keeps = any(reason != INTERVAL for reason in reasons)
         is_missed = is_for_keeps or (reasons and run.policy.every_seconds == 0)
-        if self._result is not None and is_missed:
+        if self._writing is not None and is_missed:
             path = self.wait()
             reasons = self._reasons(run)  # which may be among those of that save
-        if reasons and self._result is None:
+        if reasons and self._writing is None:
             self._begin(run, ", ".join(reasons))
         return path
 
@@ -240,16 +228,10 @@ class RunSaver:
 
     def after_writing(self, act: Callable[[], None]) -> None:
         """Call a function as soon as nothing is being written, without waiting for that."""
-        writing = self._thread
-        if writing is None:
+        if self._writing is None:
             act()
-            return
-
-        def wait_and_act() -> None:
-            writing.join()
-            act()
-
-        threading.Thread(target=wait_and_act, name="after save").start()
+        else:
+            self._writing.add_done_callback(lambda _: act())
 
     def adopt_saves(self, run_dir: Path) -> None:
         """Count the saves that are in a folder now as those of the run."""
@@ -307,25 +289,23 @@ class RunSaver:
         contents = run.copy()
         self._numbers["checkpoint/copy_ms"] = (time.perf_counter() - start) * 1e3
         self._last_save_s = time.monotonic()
-        self._result = WriteResult()
-        # No daemon: a program that ends by itself ends when the save is complete.
-        arguments = (run, why, contents, self._known, self._result)
-        self._thread = threading.Thread(target=_write, args=arguments, name="save")
+        # A thread of its own, so that no save is left waiting. A program that ends by itself ends
+        # when the save is complete.
+        pool = futures.ThreadPoolExecutor(1, "save")
         try:
-            self._thread.start()
+            self._writing = pool.submit(_write, run, why, contents, self._known)
         except RuntimeError:  # the system has no more threads: training waits
-            self._thread = None
-            _write(*arguments)
+            self._writing = futures.Future()
+            self._writing.set_result(_write(run, why, contents, self._known))
+        pool.shutdown(wait=False)
 
     def _finish(self, on_demand: bool = False) -> WriteResult | None:
         """Wait for the save that is being written; print and count its result, and return it."""
-        if self._thread is not None:
-            self._thread.join()
-        result, self._result, self._thread = self._result, None, None
-        if result is None:
+        if self._writing is None:
             return None
-        if result.bug is not None:
-            raise result.bug
+        futures.wait([self._writing])  # if this is interrupted, it is still being written
+        writing, self._writing = self._writing, None
+        result = writing.result()
         saved = result.saved
 
         # Print.
@@ -351,12 +331,8 @@ class RunSaver:
 
 
 def _write(
-    run: Saveable,
-    why: str,
-    contents: Mapping[str, FileContent],
-    known: VerifiedSaves,
-    result: WriteResult,
-) -> None:
+    run: Saveable, why: str, contents: Mapping[str, FileContent], known: VerifiedSaves
+) -> WriteResult:
     """Write a copy of a run, and delete the saves that nothing keeps.
 
     Args:
@@ -364,9 +340,8 @@ def _write(
         why: the reason for saving.
         contents: the copy.
         known: the saves that are valid, so that they are not read again; it is updated.
-        result: is filled.
     """
-    start = time.perf_counter()
+    start, result = time.perf_counter(), WriteResult()
     try:
         saved = save(
             *(run.run_dir, run.step, as_bytes(contents), why, run.facts, result.notes.append),
@@ -378,6 +353,5 @@ def _write(
         result.manifests = pruned.manifests
     except (CheckpointError, OSError) as error:
         result.problem = str(error)
-    except Exception as error:  # raised again by the thread that trains
-        result.bug = error
     result.write_ms = (time.perf_counter() - start) * 1e3
+    return result

@@ -53,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
     name, rest = arguments[0], arguments[1:]
     if name in _COMMANDS:
         try:
-            return _COMMANDS[name](rest)
+            return _COMMANDS[name](rest) or 0
         except EXPECTED_ERRORS as error:
             return failed(error)
         except ArgumentsExit:
@@ -83,14 +83,13 @@ def _train(manager: StateManager) -> None:
         print(next_steps(result, manager))
 
 
-def _envs(arguments: Sequence[str]) -> int:
+def _envs(arguments: Sequence[str]) -> None:
     """Run `enn envs`: list the environments that ship with the project."""
     for name, env in ENV_REGISTRY.items():
         print(f"{name:20}{(env.__doc__ or '').strip().splitlines()[0]}")
-    return 0
 
 
-_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+_COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
     "train": functools.partial(train_command, program="enn train"),
     "clone": clone_command,
     "check": check_command,

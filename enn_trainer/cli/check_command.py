@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from enn_trainer.cli.load_world import load_world
 from enn_trainer.command import OneLineParser, positive
@@ -29,18 +28,14 @@ def check_command(arguments: Sequence[str]) -> int:
     parser.option("--seed", "N", type=int, default=0)
     options = parser.parse_args(arguments)
 
-    create_env = load_world(options.env, _json_kwargs(options.kwargs), "--kwargs")
+    try:
+        kwargs = json.loads(options.kwargs)
+    except ValueError as error:
+        raise ConfigError(f"--kwargs: expected JSON, got {options.kwargs!r} ({error})") from None
+    if not isinstance(kwargs, dict):
+        raise ConfigError(f'--kwargs: expected JSON such as {{"size": 3}}, got {options.kwargs!r}')
+    create_env = load_world(options.env, kwargs, "--kwargs")
     report = check_env(create_env, options.episodes, options.max_steps, options.seed)
     report.name = options.env.rpartition(":")[2]
     print(report)
     return 0 if report.ok else 1
-
-
-def _json_kwargs(text: str) -> dict[str, Any]:
-    try:
-        kwargs = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"--kwargs: expected JSON, got {text!r} ({error})") from None
-    if not isinstance(kwargs, dict):
-        raise ConfigError(f'--kwargs: expected JSON such as {{"size": 3}}, got {text!r}')
-    return kwargs

@@ -7,19 +7,18 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from rich.console import Console
 
 from enn_trainer.checkpoints import legacy_0_1_16
-from enn_trainer.checkpoints.format import Checkpoint, is_save, retry_while_gone
-from enn_trainer.checkpoints.lookup import find, resolve
+from enn_trainer.checkpoints.format import is_save, retry_while_gone
+from enn_trainer.checkpoints.lookup import find, read_saved_run, resolve
 from enn_trainer.checkpoints.migrate.config_diff import changes, renamed_config
 from enn_trainer.checkpoints.migrate.evolve import evolve, upgrade_checkpoint
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules, read_renames
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
-from enn_trainer.checkpoints.run_dir import Entry, RunDir, examine
-from enn_trainer.checkpoints.saved_run import read_saved_run
+from enn_trainer.checkpoints.run_dir import RunDir, examine
 from enn_trainer.checkpoints.state_files import read_config, read_state
 from enn_trainer.cli.load_world import make_any_world, parse_kwargs
 from enn_trainer.cli.show_save import diff_saves, in_bytes, show_save
@@ -33,6 +32,7 @@ from enn_trainer.state_manager import load_checkpoint
 from enn_trainer.tables import printable, show_table
 from entity_env.spaces import ActionSpace, ObsSpace
 
+Run: TypeAlias = Callable[[argparse.Namespace], int | None]
 _EPILOG = """\
 A RUN is a --checkpoint-dir. A SAVE is one of the folders in it; or RUN@STEP, RUN@latest, RUN@best;
 or a RUN, of which the newest valid one is taken."""
@@ -51,31 +51,25 @@ def checkpoints_command(arguments: Sequence[str]) -> int:
         ConfigError, CheckpointError, EntityEnvError: a mistake in the arguments.
     """
     options = _parser().parse_args(arguments)
-    run: Callable[[argparse.Namespace], int] = options.run
-    return run(options)
+    run: Run = options.run
+    return run(options) or 0
 
 
-def _list(options: argparse.Namespace) -> int:
+def _list(options: argparse.Namespace) -> None:
     run_dir = _run_dir(options.path)
     found, pinned = RunDir(run_dir).entries(), RunDir(run_dir).pins()
     if options.json:
-        listed = [
-            {
-                "name": entry.path.name,
-                "is": entry.kind,
-                "step": entry.step,
-                "size": entry.size,
-                **{key: entry.manifest.get(key) for key in ("created", "why", "metrics")},
-                "pinned": pinned.get(entry.path.name),
-                "problems": entry.problems,
-            }
-            for entry in found
-        ]
+        listed = []
+        for entry in found:
+            name, manifest = entry.path.name, entry.manifest
+            about = {"name": name, "is": entry.kind, "step": entry.step, "size": entry.size}
+            about |= {key: manifest.get(key) for key in ("created", "why", "metrics")}
+            listed.append({**about, "pinned": pinned.get(name), "problems": entry.problems})
         print(json.dumps(listed, indent=1))
-        return 0
+        return
     if not found:
         print(f"{run_dir}: no saves here")
-        return 0
+        return
 
     # A row for each save; a column for each metric that any of them has.
     all_metrics = [entry.manifest.get("metrics", {}) for entry in found]
@@ -95,42 +89,36 @@ def _list(options: argparse.Namespace) -> int:
     if any(entry.kind == "damaged" for entry in found):
         verify = shell_command("enn", "checkpoints", "verify", str(run_dir))
         print(f"\nto list the problems: {verify}")
-    return 0
 
 
 def _verify(options: argparse.Namespace) -> int:
-    bad: list[Entry] = []
-    console = Console()
+    num_damaged, console = 0, Console()
     for path in map(resolve, options.path):
         # The saves of a run, or a single one.
-        is_run = path.is_dir() and not _is_save(path)
-        found = (
-            [e for e in RunDir(path).entries() if _is_save(e.path) or e.kind == "damaged"]
-            if is_run
-            else []
-        )
-        if is_run and not found:
-            raise CheckpointError(f"{path}: expected a save, or a run with saves, found neither")
-        if not is_run and not path.is_dir():
+        if not path.is_dir():
             raise CheckpointError(f"{path}: expected a save or a run, got a path without one")
+        if _is_save(path):
+            found = [examine(path)]
+        else:
+            found = [e for e in RunDir(path).entries() if _is_save(e.path) or e.kind == "damaged"]
+        if not found:
+            raise CheckpointError(f"{path}: expected a save, or a run with saves, found neither")
 
         # Problems and a summary of each.
-        for entry in found if is_run else [examine(path)]:
+        for entry in found:
             for line in [*entry.problems, *entry.notes]:
                 print(printable(line, console.encoding))
             num_files = len(entry.manifest.get("files", {}))
             what = f", {num_files} files, {in_bytes(entry.size)}" if num_files else ""
             print(printable(f"{entry.path}: {entry.kind}{what}", console.encoding))
-            bad += [entry] if entry.problems else []
-    if bad:
-        print(
-            f"\n{len(bad)} damaged; resuming, evaluating and playing a run use its newest valid "
-            "save automatically"
-        )
-    return 1 if bad else 0
+            num_damaged += bool(entry.problems)
+    if num_damaged:
+        use = "resuming, evaluating and playing a run use its newest valid save automatically"
+        print(f"\n{num_damaged} damaged; {use}")
+    return 1 if num_damaged else 0
 
 
-def _prune(options: argparse.Namespace) -> int:
+def _prune(options: argparse.Namespace) -> None:
     # The policy: that of the options, else that of the run.
     run_dir = RunDir(_run_dir(options.path))
     if options.keep_best and not options.best:
@@ -162,35 +150,29 @@ def _prune(options: argparse.Namespace) -> int:
     gone = pruned.deleted
     print(f"{len(gone)} of {len(saves)} {word}, {in_bytes(sum(sizes[name] for name in gone))}")
     if options.dry_run and gone:
-        print(
-            "run without --dry-run to delete them; enn checkpoints pin SAVE keeps one permanently"
-        )
-    return 0
+        pin = "enn checkpoints pin SAVE keeps one permanently"
+        print(f"run without --dry-run to delete them; {pin}")
 
 
-def _pin(options: argparse.Namespace) -> int:
-    def pin() -> Checkpoint:
-        saved = find(options.path)
-        path = saved.path.resolve()
-        RunDir(path.parent).pin(path.name, options.note)
-        return saved
+def _pin(options: argparse.Namespace) -> None:
+    def pin() -> Path:
+        path = find(options.path).path
+        RunDir(path.resolve().parent).pin(path.resolve().name, options.note)
+        return path
 
-    saved = retry_while_gone(options.path, pin)
-    undo = shell_command("enn", "checkpoints", "unpin", str(saved.path))
-    print(f"{saved.path}: pinned, will never be deleted; undo with {undo}")
-    return 0
+    path = retry_while_gone(options.path, pin)
+    undo = shell_command("enn", "checkpoints", "unpin", str(path))
+    print(f"{path}: pinned, will never be deleted; undo with {undo}")
 
 
-def _unpin(options: argparse.Namespace) -> int:
+def _unpin(options: argparse.Namespace) -> None:
     path = resolve(options.path)
     RunDir(path.resolve().parent).unpin(path.resolve().name)
     print(f"{path}: no longer pinned")
-    return 0
 
 
-def _show(options: argparse.Namespace) -> int:
+def _show(options: argparse.Namespace) -> None:
     show_save(options.path, Console(), options.config, options.tensors)
-    return 0
 
 
 def _diff(options: argparse.Namespace) -> int:
@@ -208,7 +190,7 @@ def _diff(options: argparse.Namespace) -> int:
     return 1 if diff.changed else 0
 
 
-def _evolve(options: argparse.Namespace) -> int:
+def _evolve(options: argparse.Namespace) -> None:
     """Save a checkpoint that is upgraded to an environment, and print a report."""
     saved, folder = find(options.path), Path.cwd()
     before, state = read_config(saved), read_state(saved)
@@ -218,13 +200,9 @@ def _evolve(options: argparse.Namespace) -> int:
     begun = renamed_config(before, rules, state["obs_space"], *spaces)
     kwargs = parse_kwargs(options.env_kwargs, "--env-kwargs")
     begun.env.id, begun.env.kwargs = options.env, json.dumps(kwargs)
+    source = f"checkpoint {saved.path}"
     config, _ = load_with_sources(
-        TrainConfig,
-        None,
-        options.overrides,
-        text=dump_config(begun),
-        environment=os.environ,
-        text_source=f"checkpoint {saved.path}",
+        TrainConfig, None, options.overrides, dump_config(begun), os.environ, source
     )
     evolved = evolve(saved, *spaces, config, rules)
     written = evolved.save(located(options.to, folder))
@@ -233,7 +211,6 @@ def _evolve(options: argparse.Namespace) -> int:
         print(f"setting: {change}")
     resume = resume_command(options.to, evolved.config, evolved.state)
     print(f"saved {written.path}; to continue: {resume}")
-    return 0
 
 
 def _new_world(
@@ -243,19 +220,15 @@ def _new_world(
     renamed = read_renames(renames(options), obs_space, action_space)
     rules = Rules(renamed, options.new_label_prob)
     kwargs = parse_kwargs(options.env_kwargs, "--env-kwargs")
-    world = make_any_world(options.env, kwargs, "--env-kwargs")
-    try:
+    with contextlib.closing(make_any_world(options.env, kwargs, "--env-kwargs")) as world:
         return rules, (world.obs_space(), dict(world.action_space()))
-    finally:
-        world.close()
 
 
-def _upgrade(options: argparse.Namespace) -> int:
+def _upgrade(options: argparse.Namespace) -> None:
     saved = upgrade_checkpoint(resolve(options.path), options.to)
     manager = load_checkpoint(saved.path)
     resume = resume_command(options.to, manager.config, manager.state)
     print(f"saved {saved.path}; to continue: {resume}")
-    return 0
 
 
 def _run_dir(path: Path) -> Path:
@@ -274,13 +247,7 @@ def _parser() -> OneLineParser:
     parser = OneLineParser(prog="enn checkpoints", description=about, epilog=_EPILOG)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(
-        name: str,
-        run: Callable[[argparse.Namespace], int],
-        path: str,
-        text: str,
-        **more: Any,
-    ) -> OneLineParser:
+    def add(name: str, run: Run, path: str, text: str, **more: Any) -> OneLineParser:
         description = f"{text[0].upper()}{text[1:]}."
         command: OneLineParser = commands.add_parser(
             name, help=text, description=description, epilog=_EPILOG
@@ -331,8 +298,7 @@ def _parser() -> OneLineParser:
     add_world(evolving, required=True)
     evolving.option("--to", "RUN", "the folder of the new run", type=Path, required=True)
     text = "maximal total probability of the labels that are added to an action"
-    default = Rules().new_label_prob
-    evolving.option("--new-label-prob", "P", text, type=float, default=default)
+    evolving.option("--new-label-prob", "P", text, type=float, default=Rules().new_label_prob)
     text = "settings of the new run, such as net.n_layer=3"
     evolving.option("--set", "FIELD=VALUE", text, dest="overrides", nargs="*", default=[])
     text = "write a save of an older version in the current format"

@@ -4,10 +4,11 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from enn_trainer.algorithms.cloning.clone import CloneResult, clone
-from enn_trainer.checkpoints.migrate.space_diff import space_differences
+from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.cli.load_world import make_world
 from enn_trainer.cli.trust import names_code, resume_command
 from enn_trainer.command import STOPPED_AT_ONCE, OneLineParser, check_config_file
@@ -79,10 +80,8 @@ def _summary(result: CloneResult, run_dir: Path, config: CloneRunConfig) -> str:
     if _is_known_to_fit(config.env, result.state):
         return "\n".join([*lines, f"  {resume} env.id={env_id}"])
     lines.append(f"  {resume}" if names_code(env_id) else f"  {resume} env.id=...")
-    lines.append(
-        "env.id=... must name the world of the recordings there; it is not known whether "
-        f"{env_id} is that"
-    )
+    unknown = f"it is not known whether {env_id} is that"
+    lines.append(f"env.id=... must name the world of the recordings there; {unknown}")
     return "\n".join(lines)
 
 
@@ -91,9 +90,8 @@ def _is_known_to_fit(env: EnvConfig, state: State) -> bool:
     if env.id not in ENV_REGISTRY:
         return False
     try:
-        world = make_world(env.id, json.loads(env.kwargs), "env.kwargs", "env.id")
+        with closing(make_world(env.id, json.loads(env.kwargs), "env.kwargs", "env.id")) as world:
+            spaces = world.obs_space(), world.action_space()
     except (ConfigError, EntityEnvError):
         return False
-    spaces = world.obs_space(), world.action_space()
-    world.close()
-    return not space_differences(state.obs_space, state.action_space, *spaces)
+    return not diff_spaces(state.obs_space, state.action_space, *spaces).changed

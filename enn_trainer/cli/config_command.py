@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hyperstate import Versioned
 
-from enn_trainer.command import OneLineParser, failed
+from enn_trainer.command import OneLineParser
 from enn_trainer.config.schema import dump_schema, load_schema, report, schema_changes, schema_of
 from enn_trainer.config.upgrade_files import upgraded_file, write_whole
 from enn_trainer.errors import ConfigError
@@ -21,15 +21,34 @@ def config_command(arguments: Sequence[str]) -> int:
     """`enn config`: schemas and upgrades of configuration files.
 
     Returns:
-        0 if all is well, 1 if a schema needs rules or a file could not be upgraded, 2 for a mistake
-        in the arguments.
+        0 if all is well, 1 if a schema needs rules or a file could not be upgraded.
+
+    Raises:
+        ConfigError: a mistake in the arguments.
     """
-    options = _parser().parse_args(arguments)
-    run: Callable[[type[Versioned], argparse.Namespace], int] = options.run
-    try:
-        return run(_config_class(options.config_class), options)
-    except ConfigError as error:
-        return failed(error)
+    about = "Schemas and upgrades of configuration files."
+    parser = OneLineParser(prog="enn config", description=about)
+    own = "package.module:Class or file.py:Class, if you have a configuration of your own"
+    parser.option("--class", "CLASS", own, dest="config_class", default="enn_trainer:TrainConfig")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, run, text in (
+        ("dump-schema", _dump_schema, "write the fields of the class, their types and defaults"),
+        ("check-schema", _check_schema, "say what changed since, and which rules older files need"),
+        ("upgrade-schema", _upgrade_schema, "write it anew, once nothing is missing"),
+    ):
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("file", type=Path, metavar="FILE")
+        command.set_defaults(run=run)
+    text = "rewrite configuration files for the current version"
+    upgrade = commands.add_parser("upgrade-config", help=text, description=text)
+    upgrade.add_argument("files", type=Path, nargs="+", metavar="FILE")
+    upgrade.add_argument("--include-defaults", action="store_true", help="name every setting")
+    upgrade.add_argument("--dry-run", action="store_true", help="show a diff, write nothing")
+    upgrade.set_defaults(run=_upgrade_config)
+    options = parser.parse_args(arguments)
+
+    chosen: Callable[[type[Versioned], argparse.Namespace], int] = options.run
+    return chosen(_config_class(options.config_class), options)
 
 
 def _config_class(name: str) -> type[Versioned]:
@@ -87,32 +106,3 @@ def _upgrade_config(cls: type[Versioned], options: argparse.Namespace) -> int:
         lost = "; comments inside it are lost" if upgrade.loses_comments else ""
         print(f"{path}: {would} from version {upgrade.version} to {cls.version()}{lost}")
     return status
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = OneLineParser(
-        prog="enn config", description="Schemas and upgrades of configuration files."
-    )
-    parser.add_argument(
-        "--class",
-        dest="config_class",
-        default="enn_trainer:TrainConfig",
-        metavar="CLASS",
-        help="package.module:Class or file.py:Class, if you have a configuration of your own",
-    )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, run, text in (
-        ("dump-schema", _dump_schema, "write the fields of the class, their types and defaults"),
-        ("check-schema", _check_schema, "say what changed since, and which rules older files need"),
-        ("upgrade-schema", _upgrade_schema, "write it anew, once nothing is missing"),
-    ):
-        command = commands.add_parser(name, help=text, description=text)
-        command.add_argument("file", type=Path, metavar="FILE")
-        command.set_defaults(run=run)
-    text = "rewrite configuration files for the current version"
-    upgrade = commands.add_parser("upgrade-config", help=text, description=text)
-    upgrade.add_argument("files", type=Path, nargs="+", metavar="FILE")
-    upgrade.add_argument("--include-defaults", action="store_true", help="name every setting")
-    upgrade.add_argument("--dry-run", action="store_true", help="show a diff, write nothing")
-    upgrade.set_defaults(run=_upgrade_config)
-    return parser

@@ -10,15 +10,15 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from enn_trainer.checkpoints.saved_run import SavedRun, read_saved_run
+from enn_trainer.checkpoints.lookup import SavedRun, read_saved_run
 from enn_trainer.cli.load_world import envs_by_id, make_any_world, parse_kwargs
 from enn_trainer.cli.trust import NamedEnv, code_in, find_untrusted, line_with_trust
 from enn_trainer.command import OneLineParser, failed, positive, writable, write_json
@@ -44,12 +44,13 @@ LINE_EVERY_S = 5.0
 UNNAMED = "as trained"
 
 _OPTIONS = {
-    "eval.opponent": "--opponent",
-    "eval.num_envs": "--num-envs",
-    "eval.capture_videos": "--video",
-    "eval.suites": "--suite",
+    "opponent": "--opponent",
+    "num_envs": "--num-envs",
+    "capture_videos": "--video",
+    "suites": "--suite",
 }
-"""Options of the command by the setting that messages name."""
+"""Options of the command by the setting of `eval` that messages name."""
+_SETTING = re.compile(rf"^(?:rollout\.num_envs, )?eval\.({'|'.join(_OPTIONS)})")
 
 _EPILOG = """\
 The agent plays whole episodes in the world that it was trained in, or in --env; it samples its
@@ -103,8 +104,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     if options.video is not None:
         require_writer(options.video, "--video")
         film = writable(options.video, "--video")
-        if film.suffix != options.video.suffix:  # a link
-            require_writer(film, "--video")
+        require_writer(film, "--video")  # another suffix, if it is a link
 
     # Evaluate.
     _fit_to_worlds(saved, config, options)
@@ -159,25 +159,14 @@ def _config(trained: TrainConfig, options: argparse.Namespace) -> TrainConfig:
             raise ConfigError(f"--suite: expected different ones, got {text} twice")
         changes = json.dumps(parse_kwargs(text, "--suite"))
         suites[name] = EvalSuiteConfig(env=EvalEnvConfig(kwargs=changes))
-    evaluation = EvalConfig(
-        episodes=options.episodes,
-        max_steps=options.max_steps,
-        num_envs=options.num_envs or _num_envs(trained, options),
-        processes=options.processes,
-        deterministic=options.deterministic,
-        seed=options.seed,
-        opponent=options.opponent,
-        suites=suites,
-    )
+    same = ("episodes", "max_steps", "processes", "deterministic", "seed", "opponent")
+    settings = {name: getattr(options, name) for name in same}
+    num_envs = options.num_envs or _num_envs(trained, options)
+    evaluation = EvalConfig(**settings, num_envs=num_envs, suites=suites)
     # Recordings are those of the run, not of this command.
-    return dataclasses.replace(
-        trained,
-        env=env,
-        eval=evaluation,
-        capture_samples=None,
-        capture_logits=False,
-        capture_samples_subsample=1,
-    )
+    captures: dict[str, Any] = {"capture_samples": None, "capture_logits": False}
+    captures["capture_samples_subsample"] = 1
+    return dataclasses.replace(trained, env=env, eval=evaluation, **captures)
 
 
 def _num_envs(trained: TrainConfig, options: argparse.Namespace, sides: int = 1) -> int:
@@ -194,56 +183,48 @@ def _fit_to_worlds(saved: SavedRun, config: TrainConfig, options: argparse.Names
         ConfigError: the spaces of a world are not those of the agent, it does not take its
             arguments, or `--num-envs` does not fit.
     """
-    # Make the world of each suite, and compare its spaces.
     assert config.eval is not None
-    given, trained, sides = options.env, saved.config.env, dict[str, int]()
-    for name, suite in all_suites(config.eval, config.env):
-        hint = "" if given or name else "; if it was trained in another one, name that with --env"
-        what = (
-            f"--env: {suite.env.id}"
-            if given
-            else f"env.id: {suite.env.id}, as the checkpoint says,"
-        )
+    trained, field = saved.config.env, "--env" if options.env else "env.id"
+    for name, suite in list(all_suites(config.eval, config.env)):
+        # Make the world of the suite, and compare its spaces.
+        what, hint = f"--env: {suite.env.id}", ""
         arguments = "--env-kwargs" if options.env_kwargs else "env.kwargs"
         if name:
             what = arguments = f"--suite {name}"
-        kwargs, field = json.loads(suite.env.kwargs), "--env" if given else "env.id"
+        elif not options.env:
+            what = f"env.id: {suite.env.id}, as the checkpoint says,"
+            hint = "; if it was trained in another one, name that with --env"
         try:
-            world = make_any_world(suite.env.id, kwargs, arguments, field)
+            world = make_any_world(suite.env.id, json.loads(suite.env.kwargs), arguments, field)
         except ConfigError as error:
             raise ConfigError(*(f"{problem}{hint}" for problem in error.problems)) from None
         different = differences(saved, world)
         world.close()
         if different:
             raise ConfigError(f"{what} is another world: {'; '.join(different)}{hint}")
-        sides[name] = world.num_sides if isinstance(world, Match) else 1
+
+        # Its number of environments.
+        num_sides = world.num_sides if isinstance(world, Match) else 1
+        if options.num_envs is None:
+            settings = config.eval.suites[name] if name else config.eval
+            settings.num_envs = _num_envs(saved.config, options, num_sides)
+        elif options.num_envs % num_sides:
+            sides = "the sides of a match" + (f" in {what}" if name else "")
+            expected = f"expected multiples of {num_sides}, {sides}, got {options.num_envs}"
+            hint = "leave it out, then each suite has as many as fit"
+            raise ConfigError(f"--num-envs: {expected}; {hint}")
 
     # Another world does not get the arguments of the run.
     if config.env.id != trained.id and json.loads(trained.kwargs) and not options.env_kwargs:
         note = f"{config.env.id} has its own arguments, not those of the run, {trained.kwargs}"
         print(f"note: --env: {note}; --env-kwargs gives it others", file=sys.stderr)
 
-    # Numbers of environments.
-    for name, n in sides.items():
-        if options.num_envs is None:
-            settings = config.eval.suites[name] if name else config.eval
-            settings.num_envs = _num_envs(saved.config, options, n)
-        elif options.num_envs % n:
-            where = f" in --suite {name}" if name else ""
-            raise ConfigError(
-                f"--num-envs: expected multiples of {n}, the sides of a match{where}, got "
-                f"{options.num_envs}; leave it out, then each suite has as many as fit"
-            )
-
 
 def _as_typed(error: object) -> str:
     """Return a message in which the settings that it begins with are options of the command."""
-    typed = []
-    for problem in error.problems if isinstance(error, ConfigError) else [str(error)]:
-        for setting, option in _OPTIONS.items():
-            problem = re.sub(rf"^((?:rollout\.num_envs, )?){re.escape(setting)}", option, problem)
-        typed.append(" ".join(problem.splitlines()))
-    return "; ".join(typed)
+    problems = error.problems if isinstance(error, ConfigError) else [str(error)]
+    typed = [_SETTING.sub(lambda setting: _OPTIONS[setting[1]], problem) for problem in problems]
+    return "; ".join(" ".join(problem.splitlines()) for problem in typed)
 
 
 def _not_negative(text: str) -> int:
@@ -292,20 +273,17 @@ def table(results: Mapping[str, SuiteResult], console: Console | None = None) ->
         console: console to print to; standard output by default.
     """
     console = Console() if console is None else console
+    rows = []
     for suite, result in results.items():
-        if not any(m.count for m in result.metrics.values()):
+        title, num_episodes = suite or UNNAMED, str(result.episodes)
+        found = {name: m for name, m in result.metrics.items() if m.count}
+        for name, m in found.items():
+            low, high = f"{m.min:.4g}", f"{m.max:.4g}"
+            rows.append([title, name, with_interval(m), low, high, str(m.count), num_episodes])
+        if not found:
             missing = f", {result.missing} did not end" if result.missing else ""
-            message = f"{suite or UNNAMED}: no results, as no episode counts{missing}"
+            message = f"{title}: no results, as no episode counts{missing}"
             console.out(printable(message, console.encoding), highlight=False)
-    rows = [
-        [
-            *(suite or UNNAMED, name, with_interval(m), f"{m.min:.4g}", f"{m.max:.4g}"),
-            *(str(m.count), str(result.episodes)),
-        ]
-        for suite, result in results.items()
-        for name, m in result.metrics.items()
-        if m.count
-    ]
     if rows:
         columns = ("suite", "metric", "mean ± 95% ci", "min", "max", "values", "episodes")
         show_table(columns, rows, console, num_left=2, by_section=True)
@@ -339,17 +317,15 @@ def write_and_print(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it fails once more
         problems.append(f"standard output: {error.strerror}; the numbers are in {path}")
     # Videos that failed, and episodes that were not finished.
-    problems += [
-        f"{r.film_problem} (suite: {name or UNNAMED})"
-        for name, r in results.items()
-        if r.film_problem is not None
-    ]
-    unfinished = [f"{name or 'unnamed'}: {r.missing}" for name, r in results.items() if r.missing]
+    for name, result in results.items():
+        if result.film_problem is not None:
+            problems.append(f"{result.film_problem} (suite: {name or UNNAMED})")
+    unfinished = {name or "unnamed": r for name, r in results.items() if r.missing}
     if unfinished:
-        problems.append(
-            f"episodes that did not end within {next(iter(results.values())).max_steps} steps "
-            f"and are left out ({', '.join(unfinished)}); raise --max-steps"
-        )
+        limit = f"{next(iter(results.values())).max_steps} steps"
+        left_out = ", ".join(f"{name}: {r.missing}" for name, r in unfinished.items())
+        problem = f"episodes that did not end within {limit} and are left out ({left_out})"
+        problems.append(f"{problem}; raise --max-steps")
     return problems
 
 
@@ -371,22 +347,14 @@ def report(
 
     suites = {}
     for name, suite in all_suites(config.eval, config.env):
-        result = results[name]
-        suites[name] = {
-            "config": flatten_config(suite),
-            "episodes": result.episodes,
-            "missing": result.missing,
-            "metrics": {
-                tag: {key: finite(value) for key, value in vars(m).items()}
-                for tag, m in result.metrics.items()
-            },
+        metrics = {
+            tag: {key: finite(value) for key, value in vars(m).items()}
+            for tag, m in results[name].metrics.items()
         }
-    return {
-        "checkpoint": str(path.resolve()),
-        "step": step,
-        "seed": config.seed if config.eval.seed is None else config.eval.seed,
-        "suites": suites,
-    }
+        about = {"episodes": results[name].episodes, "missing": results[name].missing}
+        suites[name] = {"config": flatten_config(suite), **about, "metrics": metrics}
+    seed = config.seed if config.eval.seed is None else config.eval.seed
+    return {"checkpoint": str(path.resolve()), "step": step, "seed": seed, "suites": suites}
 
 
 @contextmanager
@@ -400,36 +368,29 @@ def eval_progress(console: Console | None = None) -> Iterator[Callable[[str, flo
         A context with a function that shows the finished share, from 0 to 1, of a suite.
     """
     console = Console(stderr=True) if console is None else console
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn()
+    # Drawn by `watch`, not by a thread: environments may start processes.
+    bars = Progress(*columns, console=console, auto_refresh=False, transient=True)
+    every_s = 0.1 if console.is_terminal else LINE_EVERY_S
     start_s: dict[str, float] = {}
-    bars: dict[str, TaskID] = {}
     shown_s = time.monotonic()
 
-    def print_line(suite: str, share: float) -> None:
+    def watch(suite: str, share: float) -> None:
         nonlocal shown_s
         now, name, is_new = time.monotonic(), suite or UNNAMED, suite not in start_s
         start = start_s.setdefault(suite, now)
-        if is_new or now - shown_s >= LINE_EVERY_S:
-            shown_s = now
+        is_full = share >= 1 and console.is_terminal
+        if not (is_new or is_full or now - shown_s >= every_s):
+            return
+        shown_s = now
+        if not console.is_terminal:
             left = format_duration((now - start) * (1 - share) / share) if share else "?"
             line = f"{name}: {share:.0%}" + ("" if is_new else f", left {left}")
             console.out(printable(line, console.encoding), highlight=False)
-
-    def draw_bar(suite: str, share: float) -> None:
-        nonlocal shown_s
-        now, is_new = time.monotonic(), suite not in bars
+            return
         if is_new:
-            bars[suite] = progress.add_task(suite or UNNAMED, total=1.0)
-        progress.update(bars[suite], completed=share)
-        if is_new or now - shown_s >= 0.1 or share >= 1:
-            shown_s = now
-            progress.refresh()
+            bars.add_task(name, total=1.0)
+        bars.update(bars.task_ids[-1], completed=share, refresh=True)
 
-    if not console.is_terminal:
-        yield print_line
-        return
-    text, left = TextColumn("{task.description}", markup=False), TimeRemainingColumn()
-    # Drawn by `draw_bar`, not by a thread: environments may start processes.
-    with Progress(
-        text, BarColumn(), left, console=console, auto_refresh=False, transient=True
-    ) as progress:
-        yield draw_bar
+    with bars if console.is_terminal else nullcontext():
+        yield watch

@@ -19,6 +19,8 @@ from entity_env.match import Match
 from entity_env.named_world import NamedWorld, find_world, is_environment_factory
 from entity_env.vec.vec_env import VecEnv
 
+_EXPECTED = "expected what makes an Environment or a Match"
+
 
 def load_world(
     name: str, kwargs: Mapping[str, Any], field: str, name_field: str = "ENV"
@@ -57,10 +59,7 @@ def make_world(
     """
     world = make_any_world(name, kwargs, field, name_field)
     if isinstance(world, VecEnv):
-        raise ConfigError(
-            f"{name_field}: expected what makes an Environment or a Match, got {name}, which makes "
-            f"many at once"
-        )
+        raise ConfigError(f"{name_field}: {_EXPECTED}, got {name}, which makes many at once")
     return world
 
 
@@ -81,10 +80,8 @@ def make_any_world(
             raise
         raise ConfigError(f"{name_field}: {name}: {error}") from None
     if not isinstance(world, Environment | Match | VecEnv):
-        raise ConfigError(
-            f"{name_field}: expected what makes an Environment or a Match, got {name}, which makes "
-            f"{type(world).__name__}"
-        )
+        made = type(world).__name__
+        raise ConfigError(f"{name_field}: {_EXPECTED}, got {name}, which makes {made}")
     return world
 
 
@@ -114,10 +111,9 @@ def factory_of(config: EnvConfig, field: str) -> EnvFactory:
         return env_factory(env)
     kind = env if inspect.isclass(env) else _kind_of_result(config, field)
     if not issubclass(kind, Environment | Match):
-        raise ConfigError(
-            f"{field}.id: expected an Environment or a Match, or what makes one, got {config.id}, "
-            f"which is or makes {kind.__name__}"
-        )
+        expected = "expected an Environment or a Match, or what makes one"
+        got = f"{config.id}, which is or makes {kind.__name__}"
+        raise ConfigError(f"{field}.id: {expected}, got {got}")
     sides = kind.num_sides if issubclass(kind, Match) else 1
     sent = NamedWorld(config.id, str(start_folder()), sides)
     return env_factory(env, kind, sent)
@@ -150,10 +146,8 @@ def _kind_of_result(config: EnvConfig, field: str) -> type:
     try:
         world: object = make()
     except Exception as error:
-        message = " ".join(str(error).split())
-        raise ConfigError(
-            f"{field}.id: calling {config.id}: {type(error).__name__}: {message}"
-        ) from None
+        message = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ConfigError(f"{field}.id: calling {config.id}: {message}") from None
     if isinstance(world, Environment | Match):
         world.close()
     return type(world)

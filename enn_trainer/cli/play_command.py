@@ -1,16 +1,14 @@
 """The command `enn play`."""
 
-import argparse
 import random
 from collections.abc import Sequence
 from pathlib import Path
 
 from enn_trainer.cli.load_world import make_world, parse_kwargs
-from enn_trainer.command import OneLineParser, failed, positive
+from enn_trainer.command import OneLineParser, positive
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.load_agent import load_agent
 from enn_trainer.runtime.start_folder import located, paths_from
-from entity_env.errors import EntityEnvError
 from entity_env.play.game import HELP, Agent, play_by_hand
 
 _EPILOG = f"""\
@@ -27,44 +25,52 @@ examples:
   enn play Duel --agent runs/duel --side 0"""
 
 
-def play_command(arguments: Sequence[str]) -> int:
+def play_command(arguments: Sequence[str]) -> None:
     """Run `enn play`: play an environment by hand.
 
-    Returns:
-        0 after playing, 1 if the environment or the recording fails, 2 for a mistake in the
-        arguments.
+    Raises:
+        ConfigError, CheckpointError, EntityEnvError: a mistake in the arguments, or the environment
+            or the recording fails.
     """
+    about = "Play an environment by hand."
+    parser = OneLineParser(prog="enn play", description=about, epilog=_EPILOG)
+    add = parser.add_argument
+    add("env", metavar="ENV", help="file.py:Name, package.module:Name, or one of `enn envs`")
+    add("kwargs", nargs="*", metavar="KEY=VALUE", help="arguments of ENV")
+    add("--agent", metavar="CHECKPOINT", help="agent whose advice is shown")
+    add("--side", type=int, metavar="N", help="the only side of a match that you play")
+    add("--record", type=Path, metavar="FILE", help="record to FILE, which may exist already")
+    add("--episodes", type=positive, metavar="N", help="stop after N (default: ask after each)")
+    add("--seed", type=int, metavar="N", help="seed of the episodes (default: random)")
+    options = parser.parse_intermixed_args(arguments)
+
     # The world, the agent and the recording.
-    options = _parser().parse_intermixed_args(arguments)
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     record: Path | None = options.record
-    try:
-        if record is not None and (record.is_dir() or not record.parent.is_dir()):
-            raise ConfigError(f"--record: expected a file in a folder that exists, got {record}")
-        to = None if record is None else record.absolute()
-        agent: Agent | None = None
-        with paths_from(Path.cwd()):
-            world = make_world(options.env, parse_kwargs(options.kwargs, "KEY=VALUE"), "KEY=VALUE")
-            if options.agent is not None:
-                try:
-                    agent = load_agent(located(options.agent), seed=seed, env=world).act
-                except CheckpointError as error:
-                    raise CheckpointError(f"--agent: {error}") from None
+    if record is not None and (record.is_dir() or not record.parent.is_dir()):
+        raise ConfigError(f"--record: expected a file in a folder that exists, got {record}")
+    to = None if record is None else record.absolute()
+    agent: Agent | None = None
+    with paths_from(Path.cwd()):
+        world = make_world(options.env, parse_kwargs(options.kwargs, "KEY=VALUE"), "KEY=VALUE")
+        if options.agent is not None:
+            try:
+                agent = load_agent(located(options.agent), seed=seed, env=world).act
+            except CheckpointError as error:
+                raise CheckpointError(f"--agent: {error}") from None
 
-        # Play.
-        print("? lists the input, q quits")
-        played = play_by_hand(
-            lambda: world,
-            input,
-            print,
-            seed=seed,
-            episodes=options.episodes,
-            agent=agent,
-            side=options.side,
-            record=to,
-        )
-    except (ConfigError, CheckpointError, EntityEnvError) as error:
-        return failed(error)
+    # Play.
+    print("? lists the input, q quits")
+    played = play_by_hand(
+        lambda: world,
+        input,
+        print,
+        seed=seed,
+        episodes=options.episodes,
+        agent=agent,
+        side=options.side,
+        record=to,
+    )
 
     # Report.
     print()
@@ -77,22 +83,3 @@ def play_command(arguments: Sequence[str]) -> int:
     print(f"--seed {seed} repeats these episodes")
     if record is not None:
         print(f"recorded in {record}; the same --record appends to it")
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = OneLineParser(
-        prog="enn play",
-        description="Play an environment by hand.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add("env", metavar="ENV", help="file.py:Name, package.module:Name, or one of `enn envs`")
-    add("kwargs", nargs="*", metavar="KEY=VALUE", help="arguments of ENV")
-    add("--agent", metavar="CHECKPOINT", help="agent whose advice is shown")
-    add("--side", type=int, metavar="N", help="the only side of a match that you play")
-    add("--record", type=Path, metavar="FILE", help="record to FILE, which may exist already")
-    add("--episodes", type=positive, metavar="N", help="stop after N (default: ask after each)")
-    add("--seed", type=int, metavar="N", help="seed of the episodes (default: random)")
-    return parser

@@ -11,7 +11,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -85,11 +85,8 @@ class Curve(NamedTuple):
     left_out: tuple[str, ...] = ()
 
 
-def plot_command(arguments: Sequence[str]) -> int:
+def plot_command(arguments: Sequence[str]) -> None:
     """Run `enn plot`: draw metrics of runs into a file.
-
-    Returns:
-        0.
 
     Raises:
         ConfigError, CheckpointError: a mistake in the arguments.
@@ -106,10 +103,8 @@ def plot_command(arguments: Sequence[str]) -> int:
     # Check that the picture can be made.
     out: Path = options.out
     if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError(
-            "enn plot: expected the package matplotlib, which is not installed; "
-            "pip install 'enn-trainer[plot]'"
-        )
+        missing = "expected the package matplotlib, which is not installed"
+        raise ConfigError(f"enn plot: {missing}; pip install 'enn-trainer[plot]'")
     if out.suffix not in FORMATS:
         raise ConfigError(f"--out: expected a file that ends in {', '.join(FORMATS)}, got {out}")
     if out.is_dir() or not out.parent.is_dir():
@@ -123,22 +118,17 @@ def plot_command(arguments: Sequence[str]) -> int:
         raise ConfigError(f"RUN: expected {', '.join(NAMES)} in it, got none of them")
     for tag in tags:
         if tag not in known:
-            near = difflib.get_close_matches(tag, known, n=3, cutoff=0.0)
-            raise ConfigError(
-                f"--metric: expected a tag of the runs, such as {', '.join(near)}; got {tag!r}"
-            )
+            near = ", ".join(difflib.get_close_matches(tag, known, n=3, cutoff=0.0))
+            raise ConfigError(f"--metric: expected a tag of the runs, such as {near}; got {tag!r}")
 
     # Draw them.
-    curves = {
-        tag: [curve_of(label, group, tag, options.smooth) for label, group in grouped(runs)]
-        for tag in tags
-    }
+    groups = grouped(runs)
+    curves = {tag: [curve_of(*group, tag, options.smooth) for group in groups] for tag in tags}
     draw(curves, out)
     for tag, lines in curves.items():
         for text in (text for line in lines for text in line.left_out):
             print(f"{tag}: left out: {text}")
     print(f"wrote {out}")
-    return 0
 
 
 def read_run(path: Path) -> Run:
@@ -160,23 +150,20 @@ def read_run(path: Path) -> Run:
             path = Path(read_config(saved).data_dir, "runs", run_name) if run_name else path
         file = path / METRICS_FILE
     if not file.is_file():
-        raise ConfigError(
-            f"RUN: expected the folder of a run, its {METRICS_FILE} or a --checkpoint-dir, got "
-            f"{path}, where there is no {file.name}"
-        )
+        expected = f"the folder of a run, its {METRICS_FILE} or a --checkpoint-dir"
+        raise ConfigError(f"RUN: expected {expected}, got {path}, where there is no {file.name}")
 
     # Read the metrics.
     points: dict[str, dict[int, float]] = {}
-    torn = None
-    for line in read_lines(file):
-        if torn is not None:
-            raise ConfigError(f"RUN: {file}: line {torn} is damaged: expected JSON with a step")
-        if line.row is None:
-            torn = line.number  # fine in the last line, which may be half written
-            continue
-        for tag, value in line.row.items():
+    lines = list(read_lines(file))
+    for number, _, row in lines:
+        if row is None and number == len(lines):  # may be half written
+            break
+        if row is None:
+            raise ConfigError(f"RUN: {file}: line {number} is damaged: expected JSON with a step")
+        for tag, value in row.items():
             if tag not in NOT_TAGS:
-                points.setdefault(tag, {})[line.row["step"]] = float(value)
+                points.setdefault(tag, {})[row["step"]] = float(value)
 
     # Read the settings.
     settings: dict[str, object] = {}
@@ -197,9 +184,8 @@ def grouped(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
     """
     groups: dict[object, list[Run]] = {}
     for i, run in enumerate(runs):
-        same = {name: v for name, v in run.config.items() if name not in SAME_IN_A_GROUP}
-        key = tuple(sorted((name, repr(v)) for name, v in same.items())) or i
-        groups.setdefault(key, []).append(run)
+        same = sorted((n, repr(v)) for n, v in run.config.items() if n not in SAME_IN_A_GROUP)
+        groups.setdefault(tuple(same) or i, []).append(run)
 
     # Labels.
     labels = []
@@ -215,13 +201,12 @@ def grouped(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
     configs = [group[0].config for group in groups.values()]
     names = sorted({name for config in configs for name in config} - {*SAME_IN_A_GROUP, "name"})
     varied = [n for n in names if len({repr(config.get(n)) for config in configs}) > 1]
-    full = [
-        label
-        if labels.count(label) == 1
-        else ", ".join([label, *(f"{n}={c.get(n)}" for n in varied)])
-        for label, c in zip(labels, configs, strict=True)
-    ]
-    return list(zip(full, groups.values(), strict=True))
+    named = []
+    for label, group in zip(labels, groups.values(), strict=True):
+        different = varied if labels.count(label) > 1 else []
+        settings = [f"{name}={group[0].config.get(name)}" for name in different]
+        named.append((", ".join([label, *settings]), group))
+    return named
 
 
 def _num_seeds(runs: Sequence[Run]) -> int:
@@ -249,25 +234,24 @@ def curve_of(label: str, runs: Sequence[Run], tag: str, smooth: int = 1) -> Curv
         if finite:
             steps, values = np.array(finite, dtype=np.float64).T
             used.append((run, steps, smoothed(values, smooth)))
+            if missing:
+                left_out.append(f"{run.name}: values that are not finite ({missing})")
         else:
             left_out.append(f"{run.name}: {'no finite values' if missing else 'no values'}")
-        if finite and missing:
-            left_out.append(f"{run.name}: values that are not finite ({missing})")
-    if not used:
-        return Curve(label, np.zeros(0), np.zeros(0), None, tuple(left_out))
     if len(used) == 1:
         return Curve(label, *used[0][1:], None, tuple(left_out))
 
     # Steps that all runs have.
-    first, last = max(steps[0] for _, steps, _ in used), min(steps[-1] for _, steps, _ in used)
+    first = max((steps[0] for _, steps, _ in used), default=math.inf)
+    last = min((steps[-1] for _, steps, _ in used), default=-math.inf)
     if first > last:
-        left_out.append(f"{label}: its runs have no steps in common")
+        if used:
+            left_out.append(f"{label}: its runs have no steps in common")
         return Curve(label, np.zeros(0), np.zeros(0), None, tuple(left_out))
     steps = np.unique(np.concatenate([steps for _, steps, _ in used]))
     if (steps[0], steps[-1]) != (first, last):
-        left_out.append(
-            f"{label}: steps outside {first:.0f} to {last:.0f}, which not all runs have"
-        )
+        span = f"{first:.0f} to {last:.0f}"
+        left_out.append(f"{label}: steps outside {span}, which not all runs have")
     steps = steps[(steps >= first) & (steps <= last)]
     if len(steps) > GRID:
         steps = steps[np.linspace(0, len(steps) - 1, GRID).astype(int)]
@@ -327,15 +311,12 @@ def draw(
     # Draw lines and bands.
     for ax, (tag, lines) in zip(axes, curves.items(), strict=False):
         for i, line in enumerate(lines):
-            style = {
-                "color": COLOURS[i % len(COLOURS)],
-                "linestyle": DASHES[i // len(COLOURS) % len(DASHES)],
-            }
-            marker = "o" if len(line.steps) == 1 else ""
-            ax.plot(line.steps, line.values, label=line.label, lw=1.6, marker=marker, **style)
+            colour, dash = COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)]
+            style = {"lw": 1.6, "linestyle": dash, "marker": "o" if len(line.steps) == 1 else ""}
+            ax.plot(line.steps, line.values, label=line.label, color=colour, **style)
             if line.spread is not None:
                 low, high = line.values - line.spread, line.values + line.spread
-                ax.fill_between(line.steps, low, high, color=style["color"], alpha=0.2, lw=0)
+                ax.fill_between(line.steps, low, high, color=colour, alpha=0.2, lw=0)
         ax.set_title(NAMES.get(tag, tag), loc="left", fontsize=11)
         if log:
             ax.loglog()
@@ -350,8 +331,8 @@ def draw(
     handles, texts = axes[0].get_legend_handles_labels()
     banded = any(line.spread is not None for lines in curves.values() for line in lines)
     title = "mean and 95% confidence band of the mean" if banded else None
-    where: Literal["outside lower center"] = "outside lower center"
-    figure.legend(handles, texts, loc=where, fontsize=9, frameon=False, title=title)
+    look = {"fontsize": 9, "frameon": False, "title": title}
+    figure.legend(handles, texts, loc="outside lower center", **look)
 
     # Save the picture.
     drawn = io.BytesIO()

@@ -81,6 +81,18 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Resources:
+    """Processes, cores and memory of a run."""
+
+    processes: int  # processes that step the environments; 1 for the run's own
+    cores: int  # cores that the run may use
+    cores_used: float  # mean number of busy cores
+    peak_mb: float  # memory of the run, 2**20 bytes
+    workers_peak_mb: float  # memory of all workers
+    gpu_peak_mb: float | None  # memory of tensors on a GPU, None without one
+
+
+@dataclass(frozen=True)
 class Profile:
     """Time and memory of a run."""
 
@@ -91,12 +103,7 @@ class Profile:
     in_workers: list[Part]  # work of all workers in an update
     frames_of_step: int  # frames of a step of all environments
     frames_of_minibatch: int  # frames of a forward pass while learning
-    processes: int  # processes that step the environments; 1 for the run's own
-    cores: int  # cores that the run may use
-    cores_used: float  # mean number of busy cores
-    peak_mb: float  # memory of the run, 2**20 bytes
-    workers_peak_mb: float  # memory of all workers
-    gpu_peak_mb: float | None  # memory of tensors on a GPU, None without one
+    resources: Resources
     save_ms: float  # duration of a save
     saved_every_s: float | None  # None if saves do not depend on the time
 
@@ -143,8 +150,10 @@ def profile_command(arguments: Sequence[str]) -> int:
         return STOPPED_AT_ONCE
     show(measured, Console())
     if path is not None:
-        more = {"frames_per_s": measured.frames_per_s, "limit": bottleneck_advice(measured)}
-        write_json(path, {**asdict(measured), **more})
+        content = asdict(measured)
+        content |= content.pop("resources")
+        content |= {"frames_per_s": measured.frames_per_s, "limit": bottleneck_advice(measured)}
+        write_json(path, content)
     return 0
 
 
@@ -165,9 +174,9 @@ def profile(
         envs.append(create_envs(config, num_envs, processes, first))
         return envs[-1]
 
-    def used() -> tuple[dict[str, Any], list[ProcessTimes], float, float]:
-        spans, processes = trainer.spans.as_dict(), envs[0].process_times()
-        return spans, processes, time.process_time(), time.perf_counter()
+    def used() -> tuple[dict[str, Any], dict[int, ProcessTimes], float, float]:
+        of_processes = {times.pid: times for times in envs[0].process_times()}
+        return trainer.spans.as_dict(), of_processes, time.process_time(), time.perf_counter()
 
     with TemporaryDirectory(prefix="profile-") as folder:
         _leave_alone(manager, folder)
@@ -183,14 +192,15 @@ def profile(
             trainer.save()
             save_ms = 1e3 * (time.perf_counter() - end_s)
 
-    # Times of the run and of its workers in between.
+    # Times of the run and of its workers in between; a worker that was replaced began at 0.
     wall_s, ms, every_s = end_s - start_s, 1e3 / done, config.checkpoint.every_seconds
-    processes = _used_between(processes_before, processes_after)
+    processes = []
+    for pid, times in processes_after.items():
+        then = processes_before.get(pid, ProcessTimes(pid, 0.0, 0.0, 0))
+        world_s, cpu_s = times.world_s - then.world_s, times.cpu_s - then.cpu_s
+        waited_s = times.waited_s - then.waited_s
+        processes.append(ProcessTimes(pid, world_s, cpu_s, times.peak_bytes, waited_s))
     workers = [times for times in processes if times.pid != os.getpid()]
-    is_on_gpu = config.cuda and torch.cuda.is_available()
-    num_cores = os.cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):
-        num_cores = len(os.sched_getaffinity(0))
     in_workers, worked_s = [], sum(times.cpu_s for times in workers)
     if worked_s:
         world_ms = ms * sum(times.world_s for times in workers)
@@ -198,6 +208,20 @@ def profile(
             Part("environment code", "environment", 0.0, world_ms),
             Part("frames, actions and messages", "frames", 0.0, max(0.0, ms * worked_s - world_ms)),
         ]
+
+    # Cores and memory.
+    is_on_gpu = config.cuda and torch.cuda.is_available()
+    num_cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        num_cores = len(os.sched_getaffinity(0))
+    resources = Resources(
+        processes=max(1, len(workers)),
+        cores=num_cores,
+        cores_used=(cpu_after_s - cpu_before_s + worked_s) / wall_s,
+        peak_mb=peak_bytes() / MB,
+        workers_peak_mb=sum(times.peak_bytes for times in workers) / MB,
+        gpu_peak_mb=torch.cuda.max_memory_allocated() / MB if is_on_gpu else None,
+    )
     return Profile(
         updates=done,
         frames=config.rollout.num_envs * config.rollout.steps,
@@ -206,12 +230,7 @@ def profile(
         in_workers=in_workers,
         frames_of_step=config.rollout.num_envs,
         frames_of_minibatch=min(config.optim.bs, config.optim.micro_bs or config.optim.bs),
-        processes=max(1, len(workers)),
-        cores=num_cores,
-        cores_used=(cpu_after_s - cpu_before_s + worked_s) / wall_s,
-        peak_mb=peak_bytes() / MB,
-        workers_peak_mb=sum(times.peak_bytes for times in workers) / MB,
-        gpu_peak_mb=torch.cuda.max_memory_allocated() / MB if is_on_gpu else None,
+        resources=resources,
         save_ms=save_ms,
         saved_every_s=None if math.isinf(every_s) else every_s,
     )
@@ -225,21 +244,6 @@ def _leave_alone(manager: StateManager, folder: str) -> None:
     config.eval, config.stop = None, []
     config.total_timesteps, config.max_train_time = 2**60, None
     manager.checkpoint_dir, manager.is_dry = Path(folder, "run"), True
-
-
-def _used_between(
-    before: Sequence[ProcessTimes], after: Sequence[ProcessTimes]
-) -> list[ProcessTimes]:
-    """Return the times that each process of `after` has used since `before`."""
-    earlier = {times.pid: times for times in before}
-    used = []
-    for times in after:
-        # A worker that was replaced meanwhile began at 0.
-        then = earlier.get(times.pid, ProcessTimes(times.pid, 0.0, 0.0, 0))
-        world_s, cpu_s = times.world_s - then.world_s, times.cpu_s - then.cpu_s
-        waited_s = times.waited_s - then.waited_s
-        used.append(times._replace(world_s=world_s, cpu_s=cpu_s, waited_s=waited_s))
-    return used
 
 
 def _parts(
@@ -263,16 +267,14 @@ def _parts(
             continue
         # The step of the environments: their own code, or the wait for workers.
         world_s = sum(times.world_s for times in processes if times.pid == os.getpid())
-        waited_s = min(span.wall_s, sum(times.waited_s for times in processes))
-        parts: list[tuple[str, Kind, float]]
+        parts: list[tuple[str, Kind, float]] = [("environments", "environment", span.wall_s)]
         if any(times.pid != os.getpid() for times in processes):
+            waited_s = min(span.wall_s, sum(times.waited_s for times in processes))
             parts = [("waiting for workers", "waiting", waited_s)]
             parts.append(("messages to and from workers", "frames", span.wall_s - waited_s))
-        elif world_s:
+        elif world_s:  # else the environments report no times
             parts = [("environment code", "environment", world_s)]
             parts.append(("frames and actions of it", "frames", span.wall_s - world_s))
-        else:  # environments that report no times
-            parts = [("environments", "environment", span.wall_s)]
         yield from (Part(name, kind, ms * s, ms * s) for name, kind, s in parts)
     rest_ms = ms * (wall_s - sum(span.wall_s for span in spans.values()))
     yield Part("between these", "rest", rest_ms, rest_ms)
@@ -280,12 +282,12 @@ def _parts(
 
 def bottleneck_advice(measured: Profile) -> str:
     """Return one line: the kind of work that takes most of the time, and what to change."""
-    kinds = list(dict.fromkeys(part.kind for part in measured.parts))
-    kind = max(kinds, key=measured.share)
+    kind = max(dict.fromkeys(part.kind for part in measured.parts), key=measured.share)
     step, minibatch = measured.frames_of_step, measured.frames_of_minibatch
+    processes, cores = measured.resources.processes, measured.resources.cores
     more_processes = ""
-    if measured.processes < measured.cores:
-        more_processes = f"rollout.processes={measured.cores} uses the other cores; "
+    if processes < cores:
+        more_processes = f"rollout.processes={cores} uses the other cores; "
     more_envs = "try a larger rollout.num_envs with fewer rollout.steps"
     one_vec_env = "write all of them as one VecEnv"
     environment = f"environment code: {more_processes}make its act faster, or {one_vec_env}"
@@ -295,7 +297,7 @@ def bottleneck_advice(measured: Profile) -> str:
     waited_ms = sum(part.wall_ms for part in measured.parts if part.kind == "waiting")
     worked_ms = sum(part.core_ms for part in measured.in_workers)
     world_ms = sum(p.core_ms for p in measured.in_workers if p.kind == "environment")
-    if worked_ms < BUSY * waited_ms * min(measured.processes, measured.cores):
+    if worked_ms < BUSY * waited_ms * min(processes, cores):
         workers = "which are mostly idle: steps are short; try a larger rollout.num_envs, or "
         workers += "rollout.processes=1"
     elif world_ms >= worked_ms / 2:
@@ -331,35 +333,31 @@ def show(measured: Profile, console: Console) -> None:
         return f"{part.core_ms:.2f}" if part.core_ms > 1.001 * part.wall_ms else ""
 
     whole = Part("an update", "rest", measured.update_ms, measured.update_ms)
-    rows = [
-        (
-            part.name,
-            f"{part.wall_ms / measured.update_ms:.1%}",
-            f"{part.wall_ms:.2f}",
-            f"{1e3 * part.wall_ms / measured.frames:.2f}",
-            core_ms(part),
-        )
-        for part in (*measured.parts, whole)
-    ]
+    rows = []
+    for part in (*measured.parts, whole):
+        share, us = part.wall_ms / measured.update_ms, 1e3 * part.wall_ms / measured.frames
+        row = part.name, f"{share:.1%}", f"{part.wall_ms:.2f}", f"{us:.2f}", core_ms(part)
+        rows.append(row)
     rows += [(f"in workers: {p.name}", "", "", "", core_ms(p)) for p in measured.in_workers]
     show_table(("part", "share", "ms/update", "us/frame", "core-ms/update"), rows, console)
 
     # Speed, cores, memory and saves.
-    memory = f"{measured.peak_mb:.0f} MB of memory at most"
-    if measured.workers_peak_mb:
-        memory += f", workers {measured.workers_peak_mb:.0f} MB together"
-    if measured.gpu_peak_mb is not None:
-        memory += f", tensors on the GPU {measured.gpu_peak_mb:.0f} MB"
+    used = measured.resources
+    memory = f"{used.peak_mb:.0f} MB of memory at most"
+    if used.workers_peak_mb:
+        memory += f", workers {used.workers_peak_mb:.0f} MB together"
+    if used.gpu_peak_mb is not None:
+        memory += f", tensors on the GPU {used.gpu_peak_mb:.0f} MB"
     saves = f"a save takes {measured.save_ms:.0f} ms"
     if measured.saved_every_s:
         share = measured.save_ms / 1e3 / measured.saved_every_s
         every_s = f"{measured.saved_every_s:g} s"
         saves += f", {share:.2%} of the time at one every {every_s}, most of it beside training"
-    steps = "process steps" if measured.processes == 1 else "processes step"
+    steps = "process steps" if used.processes == 1 else "processes step"
     for line in (
         f"{measured.frames_per_s:,.0f} frames/s over {measured.updates} updates of "
         f"{measured.frames:,} frames, after {WARM_UP_UPDATES} warm-up updates",
-        f"{measured.cores_used:.2f} of {measured.cores} cores used, {measured.processes} {steps} "
+        f"{used.cores_used:.2f} of {used.cores} cores used, {used.processes} {steps} "
         "the environments",
         memory,
         saves,

@@ -1,5 +1,6 @@
 """Contents of a checkpoint as text, and the differences of two."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,10 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from enn_trainer.checkpoints.lookup import Contents, read_contents
 from enn_trainer.checkpoints.manifest import MANIFEST
-from enn_trainer.checkpoints.migrate.space_diff import space_differences
+from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.checkpoints.run_dir import RunDir
-from enn_trainer.checkpoints.saved_run import Contents, read_contents
 from enn_trainer.cli.trust import measure_command, resume_command
 from enn_trainer.config import ron
 from enn_trainer.config.load import Names, leaves
@@ -19,6 +20,7 @@ from enn_trainer.config.ron import in_one_line
 from enn_trainer.stop_conditions import Now
 from enn_trainer.tables import aligned, printable, show_table
 
+_SHOWN_METRICS = re.compile(r"reward\.mean|length\.mean|^losses/")
 _OF_THE_SAVE = ("step", "why", "created", "files", "metrics", "sha256", "packages")
 """Fields of a manifest that are about the checkpoint, or are shown apart."""
 
@@ -73,22 +75,16 @@ def _facts(contents: Contents) -> list[tuple[str, str]]:
         packages = {**manifest.get("packages", {}), "python": manifest.get("python")}
         known = ", ".join(f"{name} {v}" for name, v in packages.items() if v)
         metrics = manifest.get("metrics", {})
-        facts += [
-            ("saved", f"{manifest['created']}, reason: {manifest['why']}"),
-            ("size", f"{in_bytes(size)} in {len(manifest['files'])} files"),
-            ("packages", known or "unknown"),
-        ]
+        facts.append(("saved", f"{manifest['created']}, reason: {manifest['why']}"))
+        facts.append(("size", f"{in_bytes(size)} in {len(manifest['files'])} files"))
+        facts.append(("packages", known or "unknown"))
         facts += [
             (name, _value(value))
             for name, value in manifest.items()
             if name not in (*_OF_THE_SAVE, "format", "python") and value is not None
         ]
         # Metrics of episodes and losses; the others are in the manifest.
-        shown = [
-            tag
-            for tag in sorted(metrics)
-            if "reward.mean" in tag or "length.mean" in tag or tag.startswith("losses/")
-        ]
+        shown = [tag for tag in sorted(metrics) if _SHOWN_METRICS.search(tag)]
         facts += [(f"metric {tag}", f"{metrics[tag]:.6g}") for tag in shown]
         if len(metrics) > len(shown):
             facts.append(("metrics", f"{len(metrics) - len(shown)} more in {MANIFEST}"))
@@ -152,7 +148,7 @@ def diff_saves(one: Path, other: Path, console: Console) -> bool:
         CheckpointError: a checkpoint is missing or damaged.
     """
     a, b = read_contents(one), read_contents(other)
-    worlds = space_differences(a.obs_space, a.action_space, b.obs_space, b.action_space)
+    worlds = diff_spaces(a.obs_space, a.action_space, b.obs_space, b.action_space).changed
     tables: list[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = [
         ("configuration", ("field", "A", "B"), _of_dicts(*(ron.loads(c.config) for c in (a, b)))),
         ("made by", ("what", "A", "B"), _of_dicts(_maker(a), _maker(b))),
@@ -199,11 +195,10 @@ def _of_tensors(a: Contents, b: Contents) -> list[tuple[str, str, str]]:
     for file in dict.fromkeys([*a.tensors, *b.tensors]):
         one, other = a.tensors.get(file, {}), b.tensors.get(file, {})
         names = sorted({*one, *other})
-        different = [(file, n, _difference(one.get(n), other.get(n))) for n in names]
-        found = [row for row in different if row[2]]
+        found = [(file, n, text) for n in names if (text := _difference(one.get(n), other.get(n)))]
         rows += found
-        if found and len(found) < len(different):
-            rows.append((file, f"{len(different) - len(found)} others", "identical"))
+        if found and len(found) < len(names):
+            rows.append((file, f"{len(names) - len(found)} others", "identical"))
     return rows
 
 
@@ -231,13 +226,10 @@ def _of_files(a: Contents, b: Contents) -> list[tuple[str, str]]:
         }
         for contents in (a, b)
     )
-    rows = []
-    for file in sorted({*one, *other}):
-        if file not in one or file not in other:
-            rows.append((file, f"only in {'A' if file in one else 'B'}"))
-        elif one[file] != other[file]:
-            rows.append((file, "other bytes"))
-    return rows
+    return [
+        (file, "only in B" if in_a == "-" else "only in A" if in_b == "-" else "other bytes")
+        for file, in_a, in_b in sorted(_of_dicts(one, other))
+    ]
 
 
 def _dtype(tensor: Tensor) -> str:

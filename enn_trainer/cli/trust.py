@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from enn_trainer.algorithms.optimizers import total_steps
-from enn_trainer.config import TrainConfig
+from enn_trainer.config import EnvConfig, TrainConfig
+from enn_trainer.config.eval_config import EvalEnvConfig
 from enn_trainer.config.load import Names, load_config
 from enn_trainer.errors import ConfigError
 from enn_trainer.session import TrainResult
@@ -60,31 +61,27 @@ class UntrustedCode(NamedTuple):
             save: path of the save.
             remedy: advice, as text.
         """
+        expected, is_code = "an environment of `enn envs` or one named on the command line", "is"
         if self.is_argument:
-            expected = "arguments without a colon, or given on the command line"
-        else:
-            expected = "an environment of `enn envs` or one named on the command line"
-        may_be = "may be" if self.is_argument else "is"
-        return ConfigError(
-            f"{self.field}: expected {expected}, got {short_repr(self.text, 200)} from {save}, "
-            f"which {may_be} code that would be imported and run; {remedy}"
-        )
+            expected, is_code = "arguments without a colon, or given on the command line", "may be"
+        got = f"{short_repr(self.text, 200)} from {save}"
+        run = f"which {is_code} code that would be imported and run"
+        return ConfigError(f"{self.field}: expected {expected}, got {got}, {run}; {remedy}")
 
 
 def envs_named_in(config: TrainConfig) -> list[NamedEnv]:
     """Return each environment that a configuration names: of training, evaluation and suites."""
-    found = [NamedEnv(("env",), config.env.id, json.loads(config.env.kwargs))]
-    if config.eval is None:
-        return found
-    env = config.env
-    if config.eval.env is not None:
-        env = config.eval.env
-        found.append(NamedEnv(("eval", "env"), env.id, json.loads(env.kwargs)))
-    for name, suite in config.eval.suites.items():
-        if suite.env is not None:
-            path, kwargs = ("eval", "suites", name, "env"), json.loads(suite.env.kwargs)
-            found.append(NamedEnv(path, suite.env.id or env.id, kwargs))
-    return found
+    base, evaluation = config.env, config.eval
+    envs: dict[Names, EnvConfig | EvalEnvConfig | None] = {("env",): config.env}
+    if evaluation is not None:
+        envs["eval", "env"], base = evaluation.env, evaluation.env or base
+        for name, suite in evaluation.suites.items():
+            envs["eval", "suites", name, "env"] = suite.env
+    return [
+        NamedEnv(path, env.id or base.id, json.loads(env.kwargs))
+        for path, env in envs.items()
+        if env is not None
+    ]
 
 
 def names_code(env_id: str) -> bool:
@@ -155,10 +152,8 @@ def code_in(value: object) -> Iterator[str]:
     if isinstance(value, str) and ":" in value:
         yield value
     elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from code_in(key)
-            yield from code_in(item)
-    elif isinstance(value, list):
+        yield from code_in(list(value.items()))
+    elif isinstance(value, list | tuple):
         for item in value:
             yield from code_in(item)
 

@@ -4,8 +4,6 @@ Fields are bool, int, float, str, Literal, List, Dict, Optional and further such
 whose field has the metadata `validation.JSON_TEXT` may be given as a section as well.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping
@@ -19,13 +17,7 @@ from hyperstate.schema import types as schema
 
 from enn_trainer.config import ron
 from enn_trainer.config.help import MAX_PROBLEMS, join_path, unknown_field
-from enn_trainer.config.schedules import (
-    as_written,
-    by_section,
-    read_scheduled,
-    scheduled_fields,
-    settings_of,
-)
+from enn_trainer.config.schedules import Scheduled, by_section, read_scheduled, settings_of
 from enn_trainer.config.validation import Problems
 from enn_trainer.errors import ConfigError
 from entity_env.errors import short_repr
@@ -46,10 +38,8 @@ def build(cls: type[C], values: object) -> C:
     Raises:
         ConfigError: names every problem.
     """
-    builder = _Builder(cls)
-    built: C = builder.section(cls, values, "")
-    if builder.found:
-        raise ConfigError(*builder.found)
+    with _Builder(cls) as builder:
+        built: C = builder.section(cls, values, "")
     return built
 
 
@@ -65,7 +55,6 @@ class _Builder(Problems):
     def __init__(self, root: type[Any]) -> None:
         super().__init__()
         self.root = root
-        self.num_unknown = 0
         self.fixed: Mapping[str, str] = getattr(root, "fixed_during_run", dict)()
 
     def section(self, cls: Any, values: object, path: str) -> Any:
@@ -80,9 +69,7 @@ class _Builder(Problems):
         # Unknown fields, then the known ones in the order of the class.
         for key, value in values.items():
             if key not in fields:
-                self.num_unknown += 1
-                with_nearest = self.num_unknown <= MAX_PROBLEMS
-                where = join_path(path, str(key))
+                where, with_nearest = join_path(path, str(key)), len(self.found) < MAX_PROBLEMS
                 self.found.append(unknown_field(self.root, where, value, with_nearest))
         for name, field in fields.items():
             kind, where = kinds[name], join_path(path, name)
@@ -99,15 +86,15 @@ class _Builder(Problems):
                     expected = schema.materialize_type(kind)
                     self.found.append(f"{where}: expected {expected}, got nothing")
         if len(self.found) == num_before:
-            with self.collect(), _located(cls, path):
+            with _located(cls, path, self):
                 return cls(**built)
         return None
 
     def converted(self, kind: Any, value: Any, path: str) -> Any:
         """Return a value as the type of its field; an int and a float may stand for each other."""
         # Types made of others.
-        if kind is not within_optional(kind):
-            return None if value is None else self.converted(within_optional(kind), value, path)
+        if kind is not strip_optional(kind):
+            return None if value is None else self.converted(strip_optional(kind), value, path)
         if is_dataclass(kind):
             return self.section(kind, value, path)
         origin, args = get_origin(kind), get_args(kind)
@@ -127,7 +114,7 @@ class _Builder(Problems):
         if kind is float and type(value) is int and abs(value) < 2**1023:  # else it overflows
             return float(value)
         if kind in (int, float) and isinstance(value, str) and (":" in value or "@" in value):
-            with self.collect():
+            with self.collect(f"{path}={value!r}: "):
                 return read_scheduled(value, kind, path, self.fixed)
             return None
         return self.unexpected(kind, value, path)
@@ -144,18 +131,17 @@ class _Builder(Problems):
 
 
 @contextmanager
-def _located(cls: Any, path: str) -> Iterator[None]:
-    """Put the path of a section in front of the errors of its class."""
+def _located(cls: Any, path: str, problems: Problems) -> Iterator[None]:
+    """Collect the errors of a class, with the path of its section in front of them."""
     try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(*(join_path(path, problem) for problem in error.problems)) from error
+        with problems.collect(f"{path}." if path else ""):
+            yield
     except ValueError as error:
         where = f"{path}." if path else f"{cls.__name__}: "
-        raise ConfigError(*(where + problem for problem in str(error).split("; "))) from error
+        problems.found += [where + problem for problem in str(error).split("; ")]
 
 
-def within_optional(kind: Any) -> Any:
+def strip_optional(kind: Any) -> Any:
     """Return T for Optional[T], every other type as it is."""
     args = get_args(kind)
     if get_origin(kind) in (Union, UnionType) and len(args) == 2 and NoneType in args:
@@ -165,7 +151,7 @@ def within_optional(kind: Any) -> Any:
 
 def type_of_field(kind: Any, name: str) -> Any:
     """Return the type of a field of a section, or of an item of a dict, None if it has none."""
-    section = within_optional(kind)
+    section = strip_optional(kind)
     if get_origin(section) is dict:
         return get_args(section)[1]
     return get_type_hints(section).get(name) if is_dataclass(section) else None
@@ -178,7 +164,7 @@ def as_data(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: as_data(item) for key, item in value.items()}
     if not is_dataclass(value):
-        return as_written(value)
+        return value.schedule.text if isinstance(value, Scheduled) else value
     fields = {f.name: as_data(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Versioned):
         fields = {"version": value.version(), **fields}
@@ -200,12 +186,13 @@ def check_every_knot(config: Any) -> None:
     Raises:
         ConfigError: names the problems and where they are, or there are more than MAX_KNOTS.
     """
-    scheduled = scheduled_fields(config)
+    settings = dict(settings_of(config))
+    scheduled = {path: value for path, value in settings.items() if isinstance(value, Scheduled)}
     schedules = {path: value.schedule for path, value in scheduled.items()}
     knots = {(s.clock, k.position) for s in schedules.values() for k in s.knots}
 
     # Lists are checked anew for each knot: both may be long, but not together.
-    collections = [value for _, value in settings_of(config) if isinstance(value, list | dict)]
+    collections = [value for value in settings.values() if isinstance(value, list | dict)]
     most = MAX_KNOTS * 1000 // max(1000, sum(map(len, collections)))
     if len(knots) > most:
         raise ConfigError(
@@ -236,6 +223,6 @@ def _replaced(section: Any, changes: Mapping[str, Any], path: str, problems: Pro
         for name, value in changes.items()
     }
     if len(problems.found) == num_before:
-        with problems.collect(), _located(type(section), path):
+        with _located(type(section), path, problems):
             return dataclasses.replace(section, **values)
     return None

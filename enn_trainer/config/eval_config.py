@@ -6,18 +6,19 @@ hyperstate's type reader knows `Optional[int]` and not `int | None`: no
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Dict, Optional
 
-from enn_trainer.config.validation import JSON_TEXT, Problems, Validator
+from enn_trainer.config.validation import JSON_TEXT, PATH, Problems, Section, Validator, limited
 from entity_env.errors import short_repr
 
+RECORDING = "capture_samples with a file to write to"
 NAME_TAKEN = "entity_count"
 """Metrics have names like `entity_count/Unit`, which a suite of this name would have as well."""
 
 
 @dataclass
-class EnvConfig:
+class EnvConfig(Section):
     """The environment to run, and its arguments.
 
     Attributes:
@@ -27,17 +28,12 @@ class EnvConfig:
     """
 
     kwargs: str = field(default="{}", metadata=JSON_TEXT)
-    id: str = "MoveToOrigin"
+    id: str = field(default="MoveToOrigin", metadata=PATH)
     validate: bool = True
-
-    def __post_init__(self) -> None:
-        with Validator(self) as check:
-            check.json_object("kwargs")
-            check.paths("id")
 
 
 @dataclass
-class EvalEnvConfig:
+class EvalEnvConfig(Section):
     """Environment of one suite.
 
     Attributes:
@@ -48,17 +44,12 @@ class EvalEnvConfig:
     """
 
     kwargs: str = field(default="{}", metadata=JSON_TEXT)
-    id: Optional[str] = None
+    id: Optional[str] = field(default=None, metadata=PATH)
     validate: Optional[bool] = None
-
-    def __post_init__(self) -> None:
-        with Validator(self) as check:
-            check.json_object("kwargs")
-            check.paths("id")
 
 
 @dataclass
-class EvalSuiteConfig:
+class EvalSuiteConfig(Section):
     """One of several evaluations at the same time. Fields that are left out are as in `eval`.
 
     Attributes:
@@ -72,27 +63,24 @@ class EvalSuiteConfig:
         opponent_only: Let the opponent play itself, and leave the policy out.
     """
 
-    steps: Optional[int] = None
-    episodes: Optional[int] = None
-    max_steps: Optional[int] = None
-    num_envs: Optional[int] = None
+    steps: Optional[int] = limited(None, at_least=1)
+    episodes: Optional[int] = limited(None, at_least=1)
+    max_steps: Optional[int] = limited(None, at_least=1)
+    num_envs: Optional[int] = limited(None, at_least=1)
     env: Optional[EvalEnvConfig] = None
     deterministic: Optional[bool] = None
-    opponent: Optional[str] = None
+    opponent: Optional[str] = field(default=None, metadata=PATH)
     opponent_only: Optional[bool] = None
 
-    def __post_init__(self) -> None:
-        with Validator(self) as check:
-            check.numbers("steps", "episodes", "max_steps", "num_envs", at_least=1)
-            check.paths("opponent")
-            check.require(
-                self.steps is None or self.episodes is None,
-                "steps, episodes: expected one of them, got both",
-            )
+    def _check(self, check: Validator) -> None:
+        check.require(
+            self.steps is None or self.episodes is None,
+            "steps, episodes: expected one of them, got both",
+        )
 
 
 @dataclass
-class EvalConfig:
+class EvalConfig(Section):
     """Settings of the evaluations during a run.
 
     Attributes:
@@ -116,62 +104,41 @@ class EvalConfig:
         suites: More evaluations at the same time by their names, with other settings.
     """
 
-    steps: Optional[int] = None
-    interval: int = 100_000
-    num_envs: Optional[int] = None
-    processes: Optional[int] = None
+    steps: Optional[int] = limited(None, at_least=1)
+    interval: int = limited(100_000, at_least=1)
+    num_envs: Optional[int] = limited(None, at_least=1)
+    processes: Optional[int] = limited(None, at_least=1)
     env: Optional[EnvConfig] = None
     capture_videos: bool = False
-    capture_samples: str = ""
+    capture_samples: str = field(default="", metadata=PATH)
     capture_logits: bool = True
-    capture_samples_subsample: int = 1
+    capture_samples_subsample: int = limited(1, at_least=1)
     run_on_first_step: bool = True
-    opponent: Optional[str] = None
+    opponent: Optional[str] = field(default=None, metadata=PATH)
     opponent_only: bool = False
-    episodes: Optional[int] = None
-    max_steps: int = 10_000
+    episodes: Optional[int] = limited(None, at_least=1)
+    max_steps: int = limited(10_000, at_least=1)
     deterministic: bool = False
-    seed: Optional[int] = None
+    seed: Optional[int] = limited(None, at_least=0)
     suites: Dict[str, EvalSuiteConfig] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        with Validator(self) as check:
-            check.require(
-                (self.steps is None) != (self.episodes is None),
-                "steps, episodes: expected exactly one of them, got "
-                + ("neither" if self.steps is None else "both"),
-            )
-            check.numbers("steps", "episodes", "max_steps", at_least=1)
-            check.numbers("seed", at_least=0)
-            for name in self.suites:
-                # A suite's name becomes a part of tags and file names.
-                check.require(
-                    name.isprintable()
-                    and name.strip() == name not in ("", NAME_TAKEN)
-                    and "/" not in name,
-                    f"suites: expected names that can be printed, without '/', not {NAME_TAKEN!r} "
-                    f"and not empty, got {short_repr(name)}",
-                )
-            check.numbers("interval", "num_envs", "processes", at_least=1)
-            check.numbers("capture_samples_subsample", at_least=1)
-            check.paths("capture_samples", "opponent")
-            check.require(
-                self.opponent is not None or not self.opponent_only,
-                "opponent_only: expected an opponent, got opponent=None",
-            )
-            check_capture_file(check, self.capture_samples, self.capture_samples_subsample)
-
-
-def check_capture_file(
-    check: Problems, capture_samples: Optional[str], subsample: int, logits: bool = False
-) -> None:
-    """Check that what is set of recordings has a file to write to."""
-    for name, is_set in (("logits", logits), ("samples_subsample", subsample > 1)):
+    def _check(self, check: Validator) -> None:
         check.require(
-            bool(capture_samples) or not is_set,
-            f"capture_{name}: expected capture_samples with a file to write to, got none; leave "
-            f"capture_{name} out",
+            (self.steps is None) != (self.episodes is None),
+            "steps, episodes: expected exactly one of them, got "
+            + ("neither" if self.steps is None else "both"),
         )
+        for name in self.suites:
+            # A suite's name becomes a part of tags and file names.
+            check.require(
+                name.isprintable()
+                and name.strip() == name not in ("", NAME_TAKEN)
+                and "/" not in name,
+                f"suites: expected names that can be printed, without '/', not {NAME_TAKEN!r} "
+                f"and not empty, got {short_repr(name)}",
+            )
+        check.only_with("opponent_only", self.opponent is not None, "an opponent")
+        check.only_with("capture_samples_subsample", bool(self.capture_samples), RECORDING)
 
 
 def all_suites(evaluation: EvalConfig, env: EnvConfig) -> Iterator[tuple[str, Any]]:
@@ -203,13 +170,9 @@ def suite_path(name: str) -> str:
 
 def _with_suite(evaluation: EvalConfig, suite: EvalSuiteConfig) -> EvalConfig:
     """Return an evaluation with what one of its suites changes."""
-    changes: dict[str, Any] = {
-        f.name: getattr(suite, f.name) for f in fields(suite) if getattr(suite, f.name) is not None
-    }
-    if suite.steps is not None:
-        changes["episodes"] = None
-    if suite.episodes is not None:
-        changes["steps"] = None
+    changes = _given(suite)
+    if suite.steps is not None or suite.episodes is not None:
+        changes |= {"steps": suite.steps, "episodes": suite.episodes}
     if suite.opponent == "":
         changes |= {"opponent": None, "opponent_only": bool(suite.opponent_only)}
     if suite.env is not None and evaluation.env is not None:
@@ -223,9 +186,9 @@ def with_env(env: EnvConfig, change: EvalEnvConfig) -> EnvConfig:
     """Return an environment with what a suite changes; another one starts from its own defaults."""
     same = change.id in (None, env.id)
     kwargs = {**(json.loads(env.kwargs) if same else {}), **json.loads(change.kwargs)}
-    return replace(
-        env,
-        id=env.id if change.id is None else change.id,
-        kwargs=json.dumps(kwargs),
-        validate=env.validate if change.validate is None else change.validate,
-    )
+    return replace(env, **{**_given(change), "kwargs": json.dumps(kwargs)})
+
+
+def _given(section: Section) -> dict[str, Any]:
+    """Return the fields of a section that are set."""
+    return {name: value for name, value in vars(section).items() if value is not None}

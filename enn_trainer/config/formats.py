@@ -1,7 +1,5 @@
 """Formats of configuration files, chosen by the suffix: text to plain data and back."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Callable, Mapping
@@ -11,7 +9,7 @@ from typing import Any, NamedTuple
 
 from enn_trainer.config import ron
 from enn_trainer.config.validation import dict_of_unique
-from enn_trainer.errors import ConfigError, RonError
+from enn_trainer.errors import ConfigError
 from entity_env.errors import short_repr
 
 MAX_CHARACTERS = 1 << 22
@@ -44,11 +42,25 @@ def format_of(path: Path) -> Format:
     Raises:
         ConfigError: it has another suffix.
     """
-    if path.suffix not in _FORMATS:
-        raise ConfigError(
-            f"{path}: expected a file of {', '.join(_FORMATS)}, got the suffix {path.suffix!r}"
-        )
-    return _FORMATS[path.suffix]
+    # Libraries of formats are imported where they are used: most runs need none.
+    match path.suffix:
+        case ".ron":
+            return Format(ron.loads, ron.dumps, "//")
+        case ".yaml" | ".yml":
+            from enn_trainer.config import yaml_format
+
+            return Format(yaml_format.loads, yaml_format.dumps, "#")
+        case ".toml":
+            import tomli_w
+
+            return Format(tomllib.loads, tomli_w.dumps, "#")
+        case ".json":
+            loads = partial(json.loads, object_pairs_hook=dict_of_unique)
+            return Format(loads, partial(json.dumps, indent=4, ensure_ascii=False), None)
+    raise ConfigError(
+        f"{path}: expected a file of .ron, .yaml, .yml, .toml, .json, got the suffix "
+        f"{path.suffix!r}"
+    )
 
 
 def read_file(path: Path, loads: Callable[[str], Any] | None = None) -> Any:
@@ -89,7 +101,7 @@ def parse(text: str, loads: Callable[[str], Any] = ron.loads) -> Any:
         value = loads(text)
     except RecursionError:
         raise ConfigError(f"expected at most {ron.MAX_DEPTH} levels of nesting") from None
-    except (RonError, ValueError) as error:
+    except ValueError as error:
         raise ConfigError(" ".join(str(error).split())) from None
     _check_plain(value)
     return value
@@ -108,7 +120,7 @@ def format_text(path: Path, value: ron.Struct) -> str:
     try:
         plain = value if path.suffix == ".ron" else _without_names(value, path.suffix != ".toml")
         return format_of(path).dumps(plain).rstrip("\n") + "\n"
-    except (RonError, ValueError, TypeError) as error:
+    except (ValueError, TypeError) as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
@@ -118,18 +130,16 @@ def _check_plain(root: Any) -> None:
     pending: list[tuple[tuple[str, ...], Any]] = [((), root)]
     while pending:
         path, value = pending.pop()
-        problem = None
+        where = "".join(path).removeprefix(".")
         if len(path) >= ron.MAX_DEPTH:
             raise ConfigError(f"expected at most {ron.MAX_DEPTH} levels of nesting")
         if type(value) not in _PLAIN:
-            problem = (
-                "expected text in quotes, a number, true or false, a list or a section, got "
-                f"{type(value).__name__} {short_repr(str(value))}"
+            raise ConfigError(
+                f"{where}: expected text in quotes, a number, true or false, a list or a section, "
+                f"got {type(value).__name__} {short_repr(str(value))}"
             )
-        elif type(value) is int and not ron.is_writable(value):
-            problem = f"expected at most {ron.MAX_NUMBER_LENGTH} characters of number"
-        if problem is not None:
-            raise ConfigError(f"{''.join(path).removeprefix('.')}: {problem}")
+        if type(value) is int and not ron.is_writable(value):
+            raise ConfigError(f"{where}: {ron.TOO_LONG}")
 
         # What is inside, counted before it takes memory: an alias inside itself has no end.
         if not isinstance(value, dict | list):
@@ -156,44 +166,13 @@ def _without_names(value: Any, keep_none: bool = True) -> Any:
     if isinstance(value, ron.Struct):
         value = value.fields
     if isinstance(value, Mapping):
-        kept = {key: item for key, item in value.items() if keep_none or item is not None}
-        return {key: _without_names(item, keep_none) for key, item in kept.items()}
+        return {
+            key: _without_names(item, keep_none)
+            for key, item in value.items()
+            if keep_none or item is not None
+        }
     if not isinstance(value, list):
         return value
     if None in value and not keep_none:
         raise ValueError("expected no None in a list, TOML has none")
     return [_without_names(item, keep_none) for item in value]
-
-
-# Libraries of formats are imported where they are used: most runs need none.
-
-
-def _loads_yaml(text: str) -> Any:
-    from enn_trainer.config import yaml_format
-
-    return yaml_format.loads(text)
-
-
-def _dumps_yaml(value: Any) -> str:
-    from enn_trainer.config import yaml_format
-
-    return yaml_format.dumps(value)
-
-
-def _dumps_toml(value: Any) -> str:
-    import tomli_w
-
-    return tomli_w.dumps(value)
-
-
-_FORMATS = {
-    ".ron": Format(ron.loads, ron.dumps, "//"),
-    ".yaml": Format(_loads_yaml, _dumps_yaml, "#"),
-    ".yml": Format(_loads_yaml, _dumps_yaml, "#"),
-    ".toml": Format(tomllib.loads, _dumps_toml, "#"),
-    ".json": Format(
-        partial(json.loads, object_pairs_hook=dict_of_unique),
-        partial(json.dumps, indent=4, ensure_ascii=False),
-        None,
-    ),
-}

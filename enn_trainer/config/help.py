@@ -1,7 +1,5 @@
 """Help of the fields of a configuration class, and suggestions for unknown ones."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
@@ -44,7 +42,7 @@ def hps_info(cls: type[Any], query: str | None = None) -> str:
     """
     entries = list(_entries(schema.materialize_type(cls)))
     if not query:
-        lines = [_described("  " * e.path.count(".") + e.name, e) for e in entries]
+        lines = [_described("  " * e.path.count(".") + e.field.name, e) for e in entries]
         return "\n".join([*lines, "", *_SCHEDULES])
     found = [_described(entry.path, entry) for _, entry in _ranked(query, entries)]
     return "\n".join(found) if found else f"no field matches {query!r}"
@@ -55,10 +53,6 @@ class _Entry(NamedTuple):
 
     path: str
     field: schema.Field
-
-    @property
-    def name(self) -> str:
-        return self.field.name
 
     @property
     def doc(self) -> str:
@@ -97,7 +91,7 @@ def _likeness(query: str, entry: _Entry) -> float:
     """
     query, path = query.lower(), entry.path.lower()
     last = query.rsplit(".", 1)[-1]
-    likeness = similarity(last, entry.name.lower())
+    likeness = similarity(last, entry.field.name.lower())
     words_of_query, words_of_path = (_SEPARATORS.sub(" ", part).strip() for part in (query, path))
     if f" {words_of_query}" in f" {words_of_path}":
         likeness = max(likeness, 0.8)

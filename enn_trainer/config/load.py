@@ -3,8 +3,6 @@
 A later one of these wins: defaults, a file, environment variables, overrides of the command line.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,13 +14,7 @@ from hyperstate import Versioned
 from hyperstate.schema.rewrite_rule import AddDefault, ChangeDefault, RejectValues, RewriteRule
 
 from enn_trainer.config import ron
-from enn_trainer.config.build import (
-    as_data,
-    build,
-    check_every_knot,
-    type_of_field,
-    within_optional,
-)
+from enn_trainer.config.build import as_data, build, check_every_knot, strip_optional, type_of_field
 from enn_trainer.config.formats import parse, read_file
 from enn_trainer.config.help import hps_info, listed, unknown_field
 from enn_trainer.config.schedules import Scheduled, settings_of
@@ -153,14 +145,11 @@ def load_with_sources(
             sources[leaf] = source + version
 
     # Overrides, and the classes; their problems are one error.
+    typed = [(COMMAND_LINE, override) for override in overrides]
     with Problems() as problems:
-        for name, override in _environment_overrides(cls, environment or {}).items():
-            source = f"{ENVIRONMENT}{name}"
-            with problems.collect(f"{source}: "):
+        for source, override in [*_environment_overrides(cls, environment or {}), *typed]:
+            with problems.collect("" if source == COMMAND_LINE else f"{source}: "):
                 _apply_override(cls, values, override, sources, source)
-        for override in overrides:
-            with problems.collect():
-                _apply_override(cls, values, override, sources, COMMAND_LINE)
         try:
             config = build(cls, values)
             check_every_knot(config)
@@ -178,17 +167,13 @@ def show_config(config: Any, sources: Sources) -> str:
     """Return a table of every value of a configuration and its source, by section."""
     rows = []
     for path, value in settings_of(config):
+        is_section = is_dataclass(value)
         label = "  " * path.count(".") + path.rpartition(".")[2]
-        if is_dataclass(value):
-            rows.append((label, "", ""))
-            continue
         mark = " (schedule)" if isinstance(value, Scheduled) else ""
-        rows.append((label, ron.in_one_line(as_data(value)), sources.of(path) + mark))
-    widths = [min(40, max(len(row[i]) for row in rows if row[2])) for i in (0, 1)]
-    return "\n".join(
-        f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]}" if row[2] else row[0]
-        for row in rows
-    )
+        source = "" if is_section else sources.of(path) + mark
+        rows.append((label, "" if is_section else ron.in_one_line(as_data(value)), source))
+    widths = [min(40, max(map(len, column))) for column in zip(*rows, strict=True)]
+    return "\n".join(f"{a:{widths[0]}}  {b:{widths[1]}}  {c}".rstrip() for a, b, c in rows)
 
 
 # Upgrades
@@ -262,7 +247,7 @@ def _drop_absent(cls: Any, values: dict[str, Any]) -> None:
     """Drop absent sections, but for the old defaults of those that are required."""
     kinds = get_type_hints(cls)
     for name, value in list(values.items()):
-        section = within_optional(kinds.get(name))
+        section = strip_optional(kinds.get(name))
         if isinstance(value, dict) and is_dataclass(section):
             _drop_absent(section, value)
         is_required = section is kinds.get(name) and is_dataclass(section)
@@ -273,22 +258,20 @@ def _drop_absent(cls: Any, values: dict[str, Any]) -> None:
 # Overrides
 
 
-def _environment_overrides(cls: Any, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the overrides in environment variables, such as ENN_OPTIM__LR=0.003, by their names.
+def _environment_overrides(cls: Any, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the sources and overrides of environment variables, such as ENN_OPTIM__LR=0.003.
 
     The names of fields are in upper case there; those of the items of a dict stay as they are.
     """
-    overrides = {}
     for name, value in sorted(environment.items()):  # a section before its fields
         if not name.startswith(PREFIX):
             continue
         kind, path = cls, []
         for part in name.removeprefix(PREFIX).split("__"):
-            is_item = get_origin(within_optional(kind)) is dict
+            is_item = get_origin(strip_optional(kind)) is dict
             path.append(part if is_item else part.lower())
             kind = type_of_field(kind, path[-1])
-        overrides[name] = f"{'.'.join(path)}={value}"
-    return overrides
+        yield f"{ENVIRONMENT}{name}", f"{'.'.join(path)}={value}"
 
 
 def _apply_override(
@@ -321,8 +304,8 @@ def _apply_override(
 def _parse_value(kind: Any, text: str, key: str) -> Any:
     """Return the value that a text on the command line means for a field of this type."""
     bare = text.strip()
-    if kind is not within_optional(kind):
-        return None if bare in ("None", "none") else _parse_value(within_optional(kind), text, key)
+    if kind is not strip_optional(kind):
+        return None if bare in ("None", "none") else _parse_value(strip_optional(kind), text, key)
     if kind is bool:
         return _BOOLS.get(bare.lower(), bare)
     quoted = len(bare) >= 2 and bare[0] == bare[-1] == '"'

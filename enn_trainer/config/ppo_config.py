@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Dict, List, Literal, Optional
 
 from enn_trainer.algorithms.torch_optimizers import problems_of_optimizer
-from enn_trainer.config.validation import JSON_TEXT, Validator
+from enn_trainer.config.validation import JSON_TEXT, Section, Validator, limited
 from rogue_net.value_bins import ValueBinsConfig
 
 PerActorOrFrame = Literal["actor", "frame"]
@@ -12,7 +12,7 @@ ValueLoss = Literal["mse", "huber", "hl_gauss"]
 
 
 @dataclass
-class PPOConfig:
+class PPOConfig(Section):
     """Settings of proximal policy optimization.
 
     Attributes:
@@ -53,77 +53,59 @@ class PPOConfig:
     """
 
     gae: bool = True
-    gamma: float = 0.99
-    gae_lambda: float = 0.95
+    gamma: float = limited(0.99, at_least=0.0, at_most=1.0)
+    gae_lambda: float = limited(0.95, at_least=0.0, at_most=1.0)
     norm_adv: bool = True
-    clip_coef: float = 0.2
+    clip_coef: float = limited(0.2, above=0, finite=False)
     clip_vloss: bool = True
-    ent_coef: float = 0.1
-    vf_coef: float = 0.5
-    target_kl: Optional[float] = None
+    ent_coef: float = limited(0.1)
+    vf_coef: float = limited(0.5)
+    target_kl: Optional[float] = limited(None, above=0, finite=False)
     anneal_entropy: bool = True
     ratio: PerActorOrFrame = "actor"
     weight_by: PerActorOrFrame = "actor"
-    dual_clip: Optional[float] = None
+    dual_clip: Optional[float] = limited(None, above=1.0)
     value_loss: ValueLoss = "mse"
-    vf_clip_coef: Optional[float] = None
-    huber_delta: float = 1.0
+    vf_clip_coef: Optional[float] = limited(None, above=0.0)
+    huber_delta: float = limited(1.0, above=0.0)
     value_bins: Optional[ValueBinsConfig] = None
     reward_scaling: bool = False
     ent_targets: Dict[str, float] = field(default_factory=dict)
-    ent_target_lr: float = 0.1
+    ent_target_lr: float = limited(0.1, above=0.0)
 
-    def __post_init__(self) -> None:
-        with Validator(self) as check:
-            check.numbers("gamma", "gae_lambda", at_least=0.0, at_most=1.0)
-            check.numbers("clip_coef", "target_kl", above=0, finite=False)
-            check.numbers("ent_coef", "vf_coef")
-            check.choices(PerActorOrFrame, "ratio", "weight_by")
-            check.choices(ValueLoss, "value_loss")
-            check.numbers("dual_clip", above=1.0)
-            check.numbers("vf_clip_coef", "huber_delta", "ent_target_lr", above=0.0)
-            targets = {f"ent_targets[{name!r}]": t for name, t in self.ent_targets.items()}
-            check.numbers(values=targets, above=0, below=1)
+    def _check(self, check: Validator) -> None:
+        for name, target in self.ent_targets.items():
+            check.number(f"ent_targets[{name!r}]", target, above=0, below=1)
 
-            # Settings that have no effect beside the others.
-            is_binned = self.value_loss == "hl_gauss"
-            check.require(
-                not is_binned or self.value_bins is not None,
-                "value_bins: expected the bins of value_loss='hl_gauss', got None; set their low "
-                "and high, beyond all returns",
-            )
-            check.require(
-                is_binned or self.value_bins is None,
-                f"value_bins: expected value_loss='hl_gauss', which they are for, got "
-                f"{self.value_loss!r}; leave them out",
-            )
-            check.require(
-                not (is_binned and self.clip_vloss),
-                "clip_vloss: expected false beside value_loss='hl_gauss', which has nothing to "
-                "clip, got true",
-            )
-            check.require(
-                self.clip_vloss or self.vf_clip_coef is None,
-                "vf_clip_coef: expected clip_vloss=true, which it is for; leave it out",
-            )
-            check.require(
-                self.value_loss == "huber" or self.huber_delta == 1.0,
-                f"huber_delta: expected value_loss='huber', which it is for, got "
-                f"{self.value_loss!r}; leave it out",
-            )
-            check.require(
-                bool(self.ent_targets) or self.ent_target_lr == 0.1,
-                "ent_target_lr: expected ent_targets, which it is for, got none; leave it out",
-            )
-            check.require(
-                not self.ent_targets or self.ent_coef > 0,
-                f"ent_coef: expected a number above 0, where the coefficients of ent_targets "
-                f"start, got {self.ent_coef}",
-            )
+        # Settings that have no effect beside the others.
+        loss, is_binned = repr(self.value_loss), self.value_loss == "hl_gauss"
+        check.require(
+            not is_binned or self.value_bins is not None,
+            "value_bins: expected the bins of value_loss='hl_gauss', got None; set their low "
+            "and high, beyond all returns",
+        )
+        check.require(
+            is_binned or self.value_bins is None,
+            f"value_bins: expected value_loss='hl_gauss', which they are for, got {loss}; "
+            "leave them out",
+        )
+        check.require(
+            not (is_binned and self.clip_vloss),
+            "clip_vloss: expected false beside value_loss='hl_gauss', which has nothing to "
+            "clip, got true",
+        )
+        check.only_with("vf_clip_coef", self.clip_vloss, "clip_vloss=true", "false")
+        check.only_with("huber_delta", self.value_loss == "huber", "value_loss='huber'", loss)
+        check.only_with("ent_target_lr", bool(self.ent_targets), "ent_targets")
+        check.require(
+            not self.ent_targets or self.ent_coef > 0,
+            f"ent_coef: expected a number above 0, where the coefficients of ent_targets "
+            f"start, got {self.ent_coef}",
+        )
 
 
 @dataclass
-class ParamGroupConfig:
+class ParamGroupConfig(Section):
     """Settings of some of the parameters.
 
     Attributes:
@@ -137,22 +119,18 @@ class ParamGroupConfig:
     """
 
     pattern: str
-    lr_factor: float = 1.0
-    weight_decay: Optional[float] = None
-    freeze_from: Optional[int] = None
+    lr_factor: float = limited(1.0, at_least=0)
+    weight_decay: Optional[float] = limited(None, at_least=0)
+    freeze_from: Optional[int] = limited(None, at_least=0)
     freeze_until: Optional[int] = None
 
-    def __post_init__(self) -> None:
-        with Validator(self) as check:
-            check.require(
-                self.pattern != "", "pattern: expected one such as \"embedding.*\", got ''"
-            )
-            check.numbers("lr_factor", "weight_decay", "freeze_from", at_least=0)
-            check.numbers("freeze_until", at_least=(self.freeze_from or 0) + 1)
+    def _check(self, check: Validator) -> None:
+        check.require(self.pattern != "", "pattern: expected one such as \"embedding.*\", got ''")
+        check.number("freeze_until", self.freeze_until, at_least=(self.freeze_from or 0) + 1)
 
 
 @dataclass
-class OptimizerConfig:
+class OptimizerConfig(Section):
     """Settings of the optimizer.
 
     Attributes:
@@ -177,26 +155,21 @@ class OptimizerConfig:
             has one for itself. As with micro_bs, less memory, more time, and the same is learnt.
     """
 
-    lr: float = 0.001
-    lr_warmup_steps: Optional[int] = None
-    bs: int = 1024
-    weight_decay: float = 0.0
-    micro_bs: Optional[int] = None
+    lr: float = limited(0.001, at_least=0.0)
+    lr_warmup_steps: Optional[int] = limited(None, at_least=0)
+    bs: int = limited(1024, at_least=1)
+    weight_decay: float = limited(0.0, at_least=0.0)
+    micro_bs: Optional[int] = limited(None, at_least=1)
     anneal_lr: bool = True
-    update_epochs: int = 3
-    max_grad_norm: float = 2.0
+    update_epochs: int = limited(3, at_least=1)
+    max_grad_norm: float = limited(2.0, above=0, finite=False)
     groups: List[ParamGroupConfig] = field(default_factory=list)
     name: str = "AdamW"
     kwargs: str = field(default="{}", metadata=JSON_TEXT)
     shuffle: bool = True
-    max_entities: Optional[int] = None
+    max_entities: Optional[int] = limited(None, at_least=1)
 
-    def __post_init__(self) -> None:
-        with Validator(self) as check:
-            check.numbers("lr", "weight_decay", at_least=0.0)
-            check.numbers("lr_warmup_steps", at_least=0)
-            check.numbers("bs", "micro_bs", "update_epochs", "max_entities", at_least=1)
-            check.numbers("max_grad_norm", above=0, finite=False)
-            if check.json_object("kwargs"):
-                decays = bool(self.weight_decay) or any(g.weight_decay for g in self.groups)
-                check.found += problems_of_optimizer(self.name, self.kwargs, decays)
+    def _check(self, check: Validator) -> None:
+        if not any(problem.startswith("kwargs:") for problem in check.found):
+            decays = bool(self.weight_decay) or any(g.weight_decay for g in self.groups)
+            check.found += problems_of_optimizer(self.name, self.kwargs, decays)

@@ -32,11 +32,14 @@ __all__ = ["MAX_DEPTH", "RonError", "Struct", "dumps", "in_one_line", "loads"]
 MAX_DEPTH = 64
 # Below 640 digits Python converts between int and decimal text whatever its settings.
 MAX_NUMBER_LENGTH = 500
+TOO_LONG = f"expected at most {MAX_NUMBER_LENGTH} characters of number"
+_TOO_DEEP = f"expected at most {MAX_DEPTH} levels of nesting"
 
 _BLANKS = re.compile(r"(?:\s++|//[^\n]*+)*+")
 _COMMENT_MARK = re.compile(r"/\*|\*/")
 _ATTRIBUTE = re.compile(r"#!\s*\[\s*enable\s*\([\w\s,]*\)\s*\]")
 _NAME = re.compile(r"[^\W\d]\w*")
+_FIELD = re.compile(rf"(?:r#)?+({_NAME.pattern})")
 _NUMBER = re.compile(
     r"[+-]?(?:(?P<prefixed>0x[\da-fA-F][\da-fA-F_]*+|0b[01][01_]*+|0o[0-7][0-7_]*+)"
     r"|(?P<float>(?:inf|NaN)\b|(?:\d[\d_]*+\.[\d_]*+|\.\d[\d_]*+)(?:[eE][+-]?\d[\d_]*+)?+"
@@ -45,15 +48,11 @@ _NUMBER = re.compile(
     re.ASCII,
 )
 _RAW_STRING = re.compile(r'r(#*)"')
+_STRING = re.compile(r'"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
+_CHAR = re.compile(r"'([^\\]|\\(?:x..|u\{[^}']*+\}|.))'", re.DOTALL)
 _QUOTED = {
-    '"': (
-        re.compile(r'"((?:[^"\\]++|\\.)*+)"', re.DOTALL),
-        'expected " to end this string',
-    ),
-    "'": (
-        re.compile(r"'([^\\]|\\(?:x..|u\{[^}']*+\}|.))'", re.DOTALL),
-        "expected one character between ' and '",
-    ),
+    '"': (_STRING, 'expected " to end this string'),
+    "'": (_CHAR, "expected one character between ' and '"),
 }
 _ESCAPE = re.compile(r"\\(?:x([\da-fA-F]{2})|u\{([\da-fA-F]{1,6})\}|(.))", re.DOTALL)
 
@@ -69,12 +68,13 @@ class Struct(NamedTuple):
     fields: Mapping[str, Any]
 
 
-def loads(text: str, named: bool = False) -> Any:
+def loads(text: str, named: bool = False, starts: dict[int, int] | None = None) -> Any:
     """Read one RON value.
 
     Args:
         text: The whole document.
         named: Read a struct that has a name as a `Struct`, which keeps it.
+        starts: Takes the position of the fields of each dict in the text, by its id.
 
     Returns:
         Plain data: dict, list, str, int, float, bool, None.
@@ -82,29 +82,23 @@ def loads(text: str, named: bool = False) -> Any:
     Raises:
         RonError: the text is not RON, names a field or key twice, or nests deeper than MAX_DEPTH.
     """
-    return loads_with_starts(text, named)[0]
-
-
-def loads_with_starts(text: str, named: bool = False) -> tuple[Any, dict[int, int]]:
-    """Read one RON value, and the position of the fields of each dict in the text, by its id."""
-    reader = _Reader(text, named)
+    reader = _Reader(text, named, {} if starts is None else starts)
     while text.startswith("#!", reader.at):
         reader.match(_ATTRIBUTE, "expected #![enable(...)]")
     value = reader.value()
     if reader.at < len(text):
         raise reader.error("expected the end of the text")
-    return value, reader.starts
+    return value
 
 
 class _Reader:
     """A position in a text; every method moves it behind what it reads and the blanks there."""
 
-    def __init__(self, text: str, named: bool) -> None:
+    def __init__(self, text: str, named: bool, starts: dict[int, int]) -> None:
         self.text = text
         self.named = named
-        self.at = 0
-        self.starts: dict[int, int] = {}
-        self.skip_blanks()
+        self.starts = starts
+        self.move(0)
 
     def error(self, problem: str, at: int | None = None) -> RonError:
         at = self.at if at is None else at
@@ -113,8 +107,9 @@ class _Reader:
         came = repr(self.text[at]) if at < len(self.text) else "the end"
         return RonError(f"{problem}, got {came}", line, column)
 
-    def skip_blanks(self) -> None:
-        """Skip white space and comments; those in /* */ may be nested."""
+    def move(self, to: int) -> None:
+        """Move behind white space and comments from there on; those in /* */ may be nested."""
+        self.at = to
         while True:
             blanks = _BLANKS.match(self.text, self.at)
             self.at = blanks.end() if blanks else self.at
@@ -134,16 +129,14 @@ class _Reader:
         found = pattern.match(self.text, self.at)
         if found is None:
             raise self.error(problem)
-        self.at = found.end()
-        self.skip_blanks()
+        self.move(found.end())
         return found
 
     def take(self, token: str) -> bool:
-        if not self.text.startswith(token, self.at):
-            return False
-        self.at += len(token)
-        self.skip_blanks()
-        return True
+        is_here = self.text.startswith(token, self.at)
+        if is_here:
+            self.move(self.at + len(token))
+        return is_here
 
     def expect(self, token: str, why: str) -> None:
         if not self.take(token):
@@ -151,18 +144,16 @@ class _Reader:
 
     def name(self) -> str | None:
         """Take an identifier, if one is here; `r#name` is how RON writes a reserved one."""
-        start = self.at + 2 if self.text.startswith("r#", self.at) else self.at
-        name = _NAME.match(self.text, start)
-        if name is None:
+        found = _FIELD.match(self.text, self.at)
+        if found is None:
             return None
-        self.at = name.end()
-        self.skip_blanks()
-        return name.group()
+        self.move(found.end())
+        return found[1]
 
     def value(self, depth: int = 0) -> Any:
         """Read a value that is inside `depth` others."""
         if depth == MAX_DEPTH:
-            raise self.error(f"expected at most {MAX_DEPTH} levels of nesting")
+            raise self.error(_TOO_DEEP)
         start = self.at
         char = self.text[start : start + 1]
         if char == "(":
@@ -173,7 +164,7 @@ class _Reader:
             return self.entries("}", depth, start + 1)
         if char in _QUOTED:
             return self.unescaped(self.match(*_QUOTED[char]))
-        if opening := _RAW_STRING.match(self.text, self.at):
+        if opening := _RAW_STRING.match(self.text, start):
             return self.raw_string(opening)
         # A digit other than 0 to 9 is part of no RON number.
         if char and char in "+-.0123456789":
@@ -201,7 +192,7 @@ class _Reader:
 
     def struct_or_tuple(self, depth: int) -> dict[str, Any] | list[Any]:
         start = self.at + 1
-        self.take("(")
+        self.move(start)
         inside = self.at
         is_struct = self.name() is not None and self.text.startswith(":", self.at)
         self.at = inside
@@ -243,15 +234,11 @@ class _Reader:
 
     def number(self) -> int | float:
         start = self.at
-        number = _NUMBER.match(self.text, start)
-        if number is None:
-            raise self.error("expected a number")
-        self.at = number.end()
-        if re.match(r"[\w.]", self.text[self.at : self.at + 1]):
-            raise self.error("expected the end of this number")
-        if self.at - start > MAX_NUMBER_LENGTH:
-            raise self.error(f"expected at most {MAX_NUMBER_LENGTH} characters of number", start)
-        self.skip_blanks()
+        number = self.match(_NUMBER, "expected a number")
+        if re.match(r"[\w.]", self.text[number.end() : number.end() + 1]):
+            raise self.error("expected the end of this number", number.end())
+        if number.end() - start > MAX_NUMBER_LENGTH:
+            raise self.error(TOO_LONG, start)
         digits = number.group().replace("_", "")
         if number["float"]:
             return float(digits)
@@ -277,16 +264,17 @@ class _Reader:
         end = self.text.find(closing, opening.end())
         if end < 0:
             raise self.error(f"expected {closing} to end this string")
-        self.at = end + len(closing)
-        self.skip_blanks()
+        self.move(end + len(closing))
         return self.text[opening.end() : end]
 
 
-def dumps(value: Any) -> str:
+def dumps(value: Any, one_line: bool = False, depth: int = 0) -> str:
     """Write plain data as RON, one field or item to a line.
 
     Args:
         value: A tree of Struct, Mapping, list, tuple, str, int, float, bool and None.
+        one_line: Write no line breaks and no names of structs.
+        depth: The number of values around this one.
 
     Returns:
         Text that `loads` reads back as the same data, each Struct as the dict of its fields.
@@ -295,27 +283,11 @@ def dumps(value: Any) -> str:
         RonError: something in the tree is of another type, is not a name where a name is needed,
             is too large a number, or nests deeper than MAX_DEPTH.
     """
-    return _written(value)
-
-
-def in_one_line(value: Any) -> str:
-    """Write plain data as `dumps`, without line breaks and names of structs."""
-    return _written(value, one_line=True)
-
-
-def is_writable(number: int) -> bool:
-    """Return whether an integer has at most MAX_NUMBER_LENGTH characters."""
-    # Python refuses to write those of thousands of digits.
-    is_short = number.bit_length() <= 4 * MAX_NUMBER_LENGTH
-    return is_short and len(int.__repr__(number)) <= MAX_NUMBER_LENGTH
-
-
-def _written(value: Any, depth: int = 0, one_line: bool = False) -> str:
     if depth == MAX_DEPTH:
-        raise RonError(f"expected at most {MAX_DEPTH} levels of nesting")
+        raise RonError(_TOO_DEEP)
 
     def inner(item: Any) -> str:
-        return _written(item, depth + 1, one_line)
+        return dumps(item, one_line, depth + 1)
 
     # The items of what has some.
     if isinstance(value, Struct):
@@ -338,27 +310,35 @@ def _written(value: Any, depth: int = 0, one_line: bool = False) -> str:
     return f"{opening}\n{body}{indent}{closing}"
 
 
+def in_one_line(value: Any) -> str:
+    """Write plain data as `dumps`, without line breaks and names of structs."""
+    return dumps(value, one_line=True)
+
+
+def is_writable(number: int) -> bool:
+    """Return whether an integer has at most MAX_NUMBER_LENGTH characters."""
+    # Python refuses to write those of thousands of digits.
+    is_short = number.bit_length() <= 4 * MAX_NUMBER_LENGTH
+    return is_short and len(int.__repr__(number)) <= MAX_NUMBER_LENGTH
+
+
 def _scalar(value: Any) -> str:
-    if value is None:
-        return "None"
-    if isinstance(value, bool):
-        return "true" if value else "false"
+    if value is None or isinstance(value, bool):
+        return {None: "None", True: "true", False: "false"}[value]
     if isinstance(value, str):
-        return '"' + "".join(map(_escaped, value)) + '"'
+        return f'"{"".join(map(_escaped, value))}"'
     # Not repr(value): subclasses, such as the scalars of numpy, have their own.
     if isinstance(value, float):
         return float.__repr__(value).replace("nan", "NaN")
     if isinstance(value, int):
         if not is_writable(value):
-            raise RonError(f"expected at most {MAX_NUMBER_LENGTH} characters of number")
+            raise RonError(TOO_LONG)
         return int.__repr__(value)
     raise RonError(f"expected plain data, got {type(value).__name__}")
 
 
 def _escaped(char: str) -> str:
-    if char in _ESCAPED:
-        return _ESCAPED[char]
-    return char if char.isprintable() else f"\\u{{{ord(char):x}}}"
+    return _ESCAPED.get(char) or (char if char.isprintable() else f"\\u{{{ord(char):x}}}")
 
 
 def _checked_name(name: str) -> str:

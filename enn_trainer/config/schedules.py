@@ -16,8 +16,6 @@ initially `lin`:
 With `repeat` after the last knot, the schedule starts again at the first one.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re
@@ -29,6 +27,7 @@ from typing import Any, NamedTuple
 import hyperstate.schedule
 
 from enn_trainer.config.help import join_path
+from enn_trainer.config.validation import Problems
 from enn_trainer.errors import ConfigError
 
 CLOCKS = ("step", "time_used")
@@ -149,11 +148,9 @@ def parse_schedule(text: str, whole: bool = False) -> Schedule:
             raise _unexpected(f"value@position or a shape ({_SHAPES})", word, text)
 
     # The end of the text.
-    if not knots:
-        expected = "value@position, such as 0.1@0 (on a command line a schedule needs quotes)"
-        raise _unexpected(expected, None, text)
-    if shape_is_open:
-        raise _unexpected("value@position", None, text)
+    if not knots or shape_is_open:
+        hint = "" if knots else ", such as 0.1@0 (on a command line a schedule needs quotes)"
+        raise _unexpected(f"value@position{hint}", None, text)
     return Schedule(text, clock[1], tuple(knots), repeats)
 
 
@@ -236,20 +233,12 @@ def read_scheduled(text: str, kind: type, path: str, fixed: Mapping[str, str]) -
     Raises:
         ConfigError: the text is not a schedule, or the setting cannot follow one.
     """
-    named = f"{path}={text!r}"
     for prefix, reason in fixed.items():
         if path == prefix or path.startswith((f"{prefix}.", f"{prefix}[")):
-            raise ConfigError(
-                f"{named}: expected one number for the whole run, got a schedule: {reason}"
-            )
+            raise ConfigError(f"expected one number for the whole run, got a schedule: {reason}")
     if "[" in path:
-        raise ConfigError(
-            f"{named}: expected a number, got a schedule, which only a field can have"
-        )
-    try:
-        return scheduled(parse_schedule(text, whole=kind is int), kind, 0.0)
-    except ConfigError as error:
-        raise ConfigError(*(f"{named}: {problem}" for problem in error.problems)) from None
+        raise ConfigError("expected a number, got a schedule, which only a field can have")
+    return scheduled(parse_schedule(text, whole=kind is int), kind, 0.0)
 
 
 def as_written(value: Any) -> Any:
@@ -305,8 +294,9 @@ def read_hyperstate_schedules(
         if isinstance(schedule, dict):
             read_hyperstate_schedules(value, schedule, fixed, f"{path}{name}.")
         else:
-            kind = int if isinstance(value, int) else float
-            setattr(section, name, read_scheduled(schedule.unparsed, kind, path + name, fixed))
+            text, kind = schedule.unparsed, int if isinstance(value, int) else float
+            with Problems() as problems, problems.collect(f"{path}{name}={text!r}: "):
+                setattr(section, name, read_scheduled(text, kind, path + name, fixed))
 
 
 def hyperstate_schedules(config: Any) -> dict[str, Any]:

@@ -8,28 +8,17 @@ another meaning is noticed. A change is of one of three kinds:
 | ERROR | the same, and no rule can be proposed |
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
 from hyperstate import Versioned
+from hyperstate.schema import rewrite_rule as rewrite
 from hyperstate.schema import types as schema
-from hyperstate.schema.rewrite_rule import (
-    AddDefault,
-    ChangeDefault,
-    CheckValue,
-    DeleteField,
-    MapFieldValue,
-    RejectValues,
-    RenameField,
-    RewriteRule,
-)
 
 from enn_trainer.config import ron
-from enn_trainer.config.build import as_data, within_optional
+from enn_trainer.config.build import as_data, strip_optional
 from enn_trainer.config.formats import read_file
 from enn_trainer.config.help import join_path, similarity
 from enn_trainer.errors import ConfigError, RonError
@@ -84,7 +73,7 @@ def _fields(cls: Any, path: str) -> Iterator[tuple[str, SchemaField]]:
     for field in dataclasses.fields(cls):
         kind, where = kinds[field.name], join_path(path, field.name)
         yield where, SchemaField(str(schema.materialize_type(kind)), _default(field))
-        while (inside := within_optional(kind)) is not kind or get_origin(kind) in (list, dict):
+        while (inside := strip_optional(kind)) is not kind or get_origin(kind) in (list, dict):
             if inside is kind:
                 inside, where = get_args(kind)[-1], f"{where}[]"
             kind = inside
@@ -136,15 +125,13 @@ def load_schema(path: Path) -> Schema:
             str(name): SchemaField(str(field["type"]), field.get("default", NO_DEFAULT))
             for name, field in values["fields"].items()
         }
-        version = values["version"]
-        if type(version) is not int:
-            raise TypeError
-        return Schema(str(values["name"]), version, fields)
+        if type(values["version"]) is int:
+            return Schema(str(values["name"]), values["version"], fields)
     except (KeyError, TypeError, AttributeError):
-        raise ConfigError(
-            f"{path}: expected a schema as `enn config dump-schema` writes it, "
-            f"got {short_repr(values)}"
-        ) from None
+        pass  # another kind of file
+    raise ConfigError(
+        f"{path}: expected a schema as `enn config dump-schema` writes it, got {short_repr(values)}"
+    )
 
 
 # Changes
@@ -187,14 +174,14 @@ def schema_changes(old: Schema, cls: type[Versioned]) -> list[Change]:
 
     # Renamed fields, the most similar ones first.
     while (names := _most_similar(before, new.fields)) is not None:
-        rule = RenameField(*(tuple(name.split(".")) for name in names))
+        rule = rewrite.RenameField(*(tuple(name.split(".")) for name in names))
         before = _apply_rules(before, [rule], new.fields)
-        rendered = _rule("RenameField", names[0], _path(names[1]))
-        found.append(_repaired(names[0], f"renamed to {names[1]}", rendered))
+        removed, added = names
+        found.append(_repaired(removed, f"renamed to {added}", "RenameField", _path(added)))
 
     # Fields that are there on one side only, and those that changed.
     for name in _only_in(before, new.fields):
-        found.append(_repaired(name, "removed", _rule("DeleteField", name)))
+        found.append(_repaired(name, "removed", "DeleteField"))
     for name in new.fields:
         found += _changes_of(name, before, new.fields)
     return found
@@ -203,7 +190,7 @@ def schema_changes(old: Schema, cls: type[Versioned]) -> list[Change]:
 def report(old: Schema, cls: type[Versioned], changes: list[Change]) -> str:
     """Return the changes as text, and the rules to add."""
     lines = [str(change) for change in changes]
-    rules = [change.rule for change in changes if change.rule is not None]
+    rules = [f"        {change.rule}," for change in changes if change.rule is not None]
     if all(change.severity == "INFO" for change in changes):
         fits = "is" if not changes and old == schema_of(cls) else "fits"
         return "\n".join([*lines, f"the schema {fits} that of {cls.__name__}"])
@@ -213,14 +200,13 @@ def report(old: Schema, cls: type[Versioned], changes: list[Change]) -> str:
     if old.version == cls.version():
         lines.append(f"  let version() be {old.version + 1}")
     if rules:
-        lines += ["  add to upgrade_rules():", f"    {old.version}: ["]
-        lines += [f"        {rule}," for rule in rules] + ["    ],"]
+        lines += ["  add to upgrade_rules():", f"    {old.version}: [", *rules, "    ],"]
     if any(change.severity == "ERROR" for change in changes):
         lines.append("  for what is marked ERROR no rule can be proposed")
     return "\n".join(lines)
 
 
-def _apply_rules(fields: Fields, rules: Sequence[RewriteRule], now: Fields) -> Fields:
+def _apply_rules(fields: Fields, rules: Sequence[rewrite.RewriteRule], now: Fields) -> Fields:
     """Return the fields of a schema after the rules of an upgrade.
 
     A rule that maps or checks values declares that its field has the type that the class gives it.
@@ -233,37 +219,36 @@ def _apply_rules(fields: Fields, rules: Sequence[RewriteRule], now: Fields) -> F
     for rule in rules:
         path = ".".join(getattr(rule, "field", getattr(rule, "old_field", ())))
         inside = {n for n in fields if n == path or n.startswith((f"{path}.", f"{path}[]"))}
-        if isinstance(rule, RenameField):
+        if isinstance(rule, rewrite.RenameField):
             new = ".".join(rule.new_field)
             fields = {
                 new + name.removeprefix(path) if name in inside else name: field
                 for name, field in fields.items()
             }
-        elif isinstance(rule, DeleteField):
+        elif isinstance(rule, rewrite.DeleteField):
             fields = {name: field for name, field in fields.items() if name not in inside}
-        elif isinstance(rule, AddDefault) and path in now:
+        elif isinstance(rule, rewrite.AddDefault) and path in now:
             fields = {**fields, path: now[path]}
         elif path in fields:
             field = fields[path]
-            if isinstance(rule, ChangeDefault) and field.default == rule.old_default:
-                field = dataclasses.replace(field, default=rule.new_default)
-            elif isinstance(rule, MapFieldValue | CheckValue | RejectValues):
-                field = dataclasses.replace(field, type=now.get(path, field).type)
+            if isinstance(rule, rewrite.ChangeDefault) and field.default == rule.old_default:
+                field = SchemaField(field.type, rule.new_default)
+            elif isinstance(
+                rule, rewrite.MapFieldValue | rewrite.CheckValue | rewrite.RejectValues
+            ):
+                field = SchemaField(now.get(path, field).type, field.default)
             fields = {**fields, path: field}
     return fields
 
 
 def _only_in(one: Fields, other: Fields) -> list[str]:
     """Return the topmost fields and sections that the other schema does not have."""
-    return [
-        name
-        for name in one
-        if name not in other and (_parent(name) is None or _parent(name) in other)
-    ]
+    return [name for name in one if name not in other and _parent(name) in ("", *other)]
 
 
-def _parent(name: str) -> str | None:
-    return name.rpartition(".")[0].removesuffix("[]") or None
+def _parent(name: str) -> str:
+    """Return the path of the section that a field is in, "" for the configuration."""
+    return name.rpartition(".")[0].removesuffix("[]")
 
 
 def _most_similar(old: Fields, new: Fields) -> tuple[str, str] | None:
@@ -297,17 +282,16 @@ def _changes_of(name: str, before: Fields, now: Fields) -> Iterator[Change]:
     # A new field; no file misses one that is inside a new section with a default.
     if old is None:
         parent = _parent(name)
-        while parent is not None and parent not in before:
+        while parent and parent not in before:
             if not _is_section(parent, now):
                 return
             parent = _parent(parent)
         if new.default is not NO_DEFAULT or _is_section(name, now):
             yield Change("INFO", name, "added")
             return
-        empty = {"Optional[": "None", "List[": "[]", "Dict[": "{}"}
-        values = [value for start, value in empty.items() if new.type.startswith(start)]
-        rule = _rule("AddDefault", name, values[0]) if values else None
-        yield _repaired(name, "added, and files must name it, as it has no default", rule)
+        empty = {"Optional": "None", "List": "[]", "Dict": "{}"}.get(new.type.partition("[")[0])
+        rule: tuple[str, ...] = () if empty is None else ("AddDefault", empty)
+        yield _repaired(name, "added, and files must name it, as it has no default", *rule)
         return
 
     # Another type.
@@ -316,7 +300,7 @@ def _changes_of(name: str, before: Fields, now: Fields) -> Iterator[Change]:
         if _is_section(name, now) or accepts(new.type, old.type):
             yield Change("INFO", name, what)
         else:
-            yield _repaired(name, what, _rule_for_type(name, old.type, new.type))
+            yield _repaired(name, what, *_rule_for_type(old.type, new.type))
 
     # Another default; True and 1 are not the same.
     one, two = old.default, new.default
@@ -324,14 +308,13 @@ def _changes_of(name: str, before: Fields, now: Fields) -> Iterator[Change]:
         return
     if two is NO_DEFAULT:
         if not _is_section(name, now):
-            rule = None if one == COMPUTED else _rule("AddDefault", name, repr(one))
-            yield _repaired(name, f"default {_shown(one)} removed", rule)
+            rule = () if one == COMPUTED else ("AddDefault", repr(one))
+            yield _repaired(name, f"default {_shown(one)} removed", *rule)
     elif one is NO_DEFAULT:
         yield Change("INFO", name, f"default {_shown(two)} added")
     else:
-        known = COMPUTED not in (one, two)
-        rule = _rule("ChangeDefault", name, repr(one), repr(two)) if known else None
-        yield _repaired(name, f"default changed from {_shown(one)} to {_shown(two)}", rule)
+        rule = () if COMPUTED in (one, two) else ("ChangeDefault", repr(one), repr(two))
+        yield _repaired(name, f"default changed from {_shown(one)} to {_shown(two)}", *rule)
 
 
 def _is_section(name: str, fields: Fields) -> bool:
@@ -343,16 +326,13 @@ def _is_section(name: str, fields: Fields) -> bool:
     )
 
 
-def _repaired(path: str, what: str, rule: str | None) -> Change:
-    if rule is None:
+def _repaired(path: str, what: str, rule: str = "", *arguments: str) -> Change:
+    """Return a change that a rule repairs, by its name and arguments behind the path, if any."""
+    if not rule:
         return Change("ERROR", path, what)
     if "[]" in path:
         return Change("ERROR", path, f"{what}; no rule reaches into lists and dicts")
-    return Change("WARN", path, what, rule)
-
-
-def _rule(name: str, path: str, *arguments: str) -> str:
-    return f"{name}({', '.join([_path(path), *arguments])})"
+    return Change("WARN", path, what, f"{rule}({', '.join([_path(path), *arguments])})")
 
 
 def _path(path: str) -> str:
@@ -385,11 +365,11 @@ def _literal(kind: str) -> set[str]:
     return set(kind.split("|")) if is_literal else set()
 
 
-def _rule_for_type(name: str, old: str, new: str) -> str | None:
+def _rule_for_type(old: str, new: str) -> tuple[str, ...]:
     if new == f"List[{old}]":
-        return _rule("MapFieldValue", name, "lambda value: [value]")
+        return "MapFieldValue", "lambda value: [value]"
     if (old, new) == ("float", "int"):
-        return _rule("MapFieldValue", name, "round")
+        return "MapFieldValue", "round"
     if _literal(new) and (_literal(old) or old in ("str", "int")):
-        return _rule("CheckValue", name, f"{{{', '.join(sorted(_literal(new)))}}}")
-    return None
+        return "CheckValue", f"{{{', '.join(sorted(_literal(new)))}}}"
+    return ()

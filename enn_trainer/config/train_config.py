@@ -4,7 +4,6 @@ hyperstate's type reader knows `Optional[int]`, `List` and `Dict`, and not strin
 `from __future__ import annotations` here. It reads the `Attributes:` of each class as its help.
 """
 
-import re
 import sys
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -13,15 +12,9 @@ from typing import Dict, List, Literal, NamedTuple, Optional
 from hyperstate import Versioned
 from hyperstate.schema.rewrite_rule import ChangeDefault, RewriteRule
 
-from enn_trainer.config.eval_config import (
-    EnvConfig,
-    EvalConfig,
-    all_suites,
-    check_capture_file,
-    suite_path,
-)
+from enn_trainer.config.eval_config import RECORDING, EnvConfig, EvalConfig, all_suites, suite_path
 from enn_trainer.config.ppo_config import OptimizerConfig, PPOConfig
-from enn_trainer.config.validation import COMPUTED, Validator
+from enn_trainer.config.validation import COMPUTED, PATH, Section, Validator, limited
 from enn_trainer.errors import ConfigError
 from enn_trainer.stop_conditions import read_bound
 from entity_env.errors import short_repr
@@ -40,7 +33,7 @@ MAX_STOPS = 1000
 
 
 @dataclass
-class RolloutConfig:
+class RolloutConfig(Section):
     """Settings of the phase that collects experience.
 
     Attributes:
@@ -49,17 +42,13 @@ class RolloutConfig:
         processes: Number of processes that share the environments as evenly as possible.
     """
 
-    steps: int = 16
-    num_envs: int = 128
-    processes: int = 4
-
-    def __post_init__(self) -> None:
-        with Validator(self) as check:
-            check.numbers("steps", "num_envs", "processes", at_least=1)
+    steps: int = limited(16, at_least=1)
+    num_envs: int = limited(128, at_least=1)
+    processes: int = limited(4, at_least=1)
 
 
 @dataclass
-class CheckpointConfig:
+class CheckpointConfig(Section):
     """Settings of when a run is saved and which saves are kept. Pinned ones always are.
 
     Attributes:
@@ -74,21 +63,17 @@ class CheckpointConfig:
         keep_best: Number of saves that are kept for each metric of best.
     """
 
-    every_seconds: float = 60.0
-    keep: int = 3
-    keep_every_steps: Optional[int] = None
-    keep_every_minutes: Optional[float] = None
+    every_seconds: float = limited(60.0, at_least=0, finite=False)  # infinity switches it off
+    keep: int = limited(3, at_least=1)
+    keep_every_steps: Optional[int] = limited(None, at_least=1)
+    keep_every_minutes: Optional[float] = limited(None, above=0.0)
     best: List[str] = field(default_factory=list)
-    keep_best: int = 1
+    keep_best: int = limited(1, at_least=1)
 
-    def __post_init__(self) -> None:
-        with Validator(self) as check:
-            check.numbers("every_seconds", at_least=0, finite=False)  # infinity switches it off
-            check.numbers("keep", "keep_every_steps", "keep_best", at_least=1)
-            check.numbers("keep_every_minutes", above=0.0)
-            for i, text in enumerate(self.best):
-                with check.collect(f"best[{i}]: "):
-                    read_best(text)
+    def _check(self, check: Validator) -> None:
+        for i, text in enumerate(self.best):
+            with check.collect(f"best[{i}]: "):
+                read_best(text)
 
 
 class Best(NamedTuple):
@@ -103,26 +88,23 @@ class Best(NamedTuple):
     sign: int
 
 
-_BEST = re.compile(r"(?P<key>\S+)\s+(?P<direction>max|min)")
-
-
 def read_best(text: str) -> Best:
     """Return the metric and direction in a text such as `losses/entropy min`.
 
     Raises:
         ConfigError: it is not in this form.
     """
-    match = _BEST.fullmatch(text.strip())
-    if match is None:
-        raise ConfigError(
-            "expected a metric and max or min, as in 'eval/episodic_reward.mean max', got "
-            f"{short_repr(text)}"
-        )
-    return Best(match["key"], 1 if match["direction"] == "max" else -1)
+    match text.split():
+        case [key, "max" | "min" as direction]:
+            return Best(key, 1 if direction == "max" else -1)
+    raise ConfigError(
+        "expected a metric and max or min, as in 'eval/episodic_reward.mean max', got "
+        f"{short_repr(text)}"
+    )
 
 
 @dataclass
-class BCConfig:
+class BCConfig(Section):
     """Settings of behavioural cloning beside PPO.
 
     Attributes:
@@ -133,22 +115,17 @@ class BCConfig:
             all choices.
     """
 
-    path: str
-    coef: float = 1.0
-    bs: int = 256
+    path: str = field(metadata=PATH)
+    coef: float = limited(1.0, at_least=0.0)
+    bs: int = limited(256, at_least=1)
     loss: ImitationLoss = "cross_entropy"
 
-    def __post_init__(self) -> None:
-        with Validator(self) as check:
-            check.require(self.path != "", "path: expected a recording, got ''")
-            check.paths("path")
-            check.numbers("coef", at_least=0.0)
-            check.numbers("bs", at_least=1)
-            check.choices(ImitationLoss, "loss")
+    def _check(self, check: Validator) -> None:
+        check.require(self.path != "", "path: expected a recording, got ''")
 
 
 @dataclass
-class CloneConfig:
+class CloneConfig(Section):
     """Settings of behavioural cloning.
 
     Attributes:
@@ -168,25 +145,17 @@ class CloneConfig:
     """
 
     loss: ImitationLoss = "cross_entropy"
-    epochs: int = 20
-    bs: int = 512
-    lr: float = 0.001
-    value_coef: float = 0.5
-    test_fraction: float = 0.1
-    patience: Optional[int] = 3
-    max_frames: Optional[int] = None
-
-    def __post_init__(self) -> None:
-        with Validator(self) as check:
-            check.choices(ImitationLoss, "loss")
-            check.numbers("epochs", "bs", "patience", "max_frames", at_least=1)
-            check.numbers("lr", above=0.0, at_most=_LARGEST_LR)
-            check.numbers("value_coef", at_least=0.0)
-            check.numbers("test_fraction", at_least=0, below=1)
+    epochs: int = limited(20, at_least=1)
+    bs: int = limited(512, at_least=1)
+    lr: float = limited(0.001, above=0.0, at_most=_LARGEST_LR)
+    value_coef: float = limited(0.5, at_least=0.0)
+    test_fraction: float = limited(0.1, at_least=0, below=1)
+    patience: Optional[int] = limited(3, at_least=1)
+    max_frames: Optional[int] = limited(None, at_least=1)
 
 
 @dataclass
-class TrainConfig(Versioned):
+class TrainConfig(Versioned, Section):
     """Settings of a run.
 
     Attributes:
@@ -227,58 +196,49 @@ class TrainConfig(Versioned):
     eval: Optional[EvalConfig] = None
     vf_net: Optional[RogueNetConfig] = None
     name: str = field(default_factory=_script_name, metadata=COMPUTED)
-    seed: int = 1
-    total_timesteps: int = 1000000
-    max_train_time: Optional[int] = None
+    seed: int = limited(1, at_least=0)
+    total_timesteps: int = limited(1000000, at_least=1)
+    max_train_time: Optional[int] = limited(None, at_least=0)
     torch_deterministic: bool = True
     cuda: bool = True
     track: bool = False
     wandb_project_name: str = "enn-ppo"
     wandb_entity: Optional[str] = None
-    capture_samples: Optional[str] = None
+    capture_samples: Optional[str] = field(default=None, metadata=PATH)
     capture_logits: bool = False
-    capture_samples_subsample: int = 1
+    capture_samples_subsample: int = limited(1, at_least=1)
     trial: Optional[int] = None
-    data_dir: str = "."
+    data_dir: str = field(default=".", metadata=PATH)
     cuda_empty_cache: bool = False
     stop: List[str] = field(default_factory=list)
     bc: Optional[BCConfig] = None
     mlflow_tracking_uri: Optional[str] = None
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
 
-    def __post_init__(self) -> None:
-        with Validator(self) as check:
-            check.require(
-                "/" not in self.name and "\\" not in self.name and self.name.isprintable(),
-                f"name: expected a name without /, \\ and line breaks, as a folder has it, got "
-                f"{short_repr(self.name)}",
-            )
-            check.numbers("seed", "max_train_time", at_least=0)
-            check.numbers("total_timesteps", "capture_samples_subsample", at_least=1)
-            check.paths("capture_samples", "data_dir")
-            steps, num_envs = self.rollout.steps, self.rollout.num_envs
-            check.require(
-                self.optim.bs <= steps * num_envs,
-                f"optim.bs: expected at most rollout.steps * rollout.num_envs = {steps} * "
-                f"{num_envs} = {steps * num_envs} frames, got {self.optim.bs}: lower optim.bs or "
-                "raise the other two",
-            )
-            check_capture_file(
-                check, self.capture_samples, self.capture_samples_subsample, self.capture_logits
-            )
-            self._check_evaluation(check)
-            check.require(
-                len(self.stop) <= MAX_STOPS,
-                f"stop: expected at most {MAX_STOPS} conditions, got {len(self.stop)}",
-            )
-            for i, text in enumerate(self.stop[:MAX_STOPS]):
-                with check.collect():
-                    read_bound(text, f"stop[{i}]")
-            check.require(
-                self.cuda or not self.cuda_empty_cache,
-                "cuda_empty_cache: expected cuda=true, without which there is no cache to empty; "
-                "leave it out",
-            )
+    def _check(self, check: Validator) -> None:
+        check.require(
+            "/" not in self.name and "\\" not in self.name and self.name.isprintable(),
+            f"name: expected a name without /, \\ and line breaks, as a folder has it, got "
+            f"{short_repr(self.name)}",
+        )
+        steps, num_envs = self.rollout.steps, self.rollout.num_envs
+        check.require(
+            self.optim.bs <= steps * num_envs,
+            f"optim.bs: expected at most rollout.steps * rollout.num_envs = {steps} * "
+            f"{num_envs} = {steps * num_envs} frames, got {self.optim.bs}: lower optim.bs or "
+            "raise the other two",
+        )
+        for name in ("capture_logits", "capture_samples_subsample"):
+            check.only_with(name, bool(self.capture_samples), RECORDING)
+        self._check_evaluation(check)
+        check.require(
+            len(self.stop) <= MAX_STOPS,
+            f"stop: expected at most {MAX_STOPS} conditions, got {len(self.stop)}",
+        )
+        for i, text in enumerate(self.stop[:MAX_STOPS]):
+            with check.collect():
+                read_bound(text, f"stop[{i}]")
+        check.only_with("cuda_empty_cache", self.cuda, "cuda=true", "false")
 
     def _check_evaluation(self, check: Validator) -> None:
         """Check what evaluations have to do with the rest."""
@@ -318,26 +278,21 @@ class TrainConfig(Versioned):
     @classmethod
     def fixed_during_run(cls) -> Dict[str, str]:
         """Return why numbers cannot follow a schedule, by the path of the field or section."""
-        network = "the network is built once"
         compared = ("steps", "num_envs", "processes", "episodes", "max_steps", "seed", "suites")
-        comparison = "evaluations are there to be compared"
-        end = "it says when the run ends"
-        return {
-            "net": network,
-            "vf_net": network,
-            "ppo.value_bins": network,
-            "optim.lr_warmup_steps": "it is part of how optim.lr changes, which may have one",
-            "rollout": "the environments are made once, and every update has as many frames",
-            **{f"eval.{name}": comparison for name in compared},
-            "checkpoint": "which saves are kept is decided anew with each of them",
-            "seed": "a run has one",
-            "total_timesteps": end,
-            "max_train_time": end,
-            "trial": "it is the number of the run",
-            "capture_samples_subsample": "a file is one sample of the run",
-            "eval.capture_samples_subsample": "a file is one sample of the run",
-            "bc.bs": "its loss is a mean, and bc.coef says how much that counts",
+        subsample = "capture_samples_subsample"
+        fixed = {
+            "the network is built once": ["net", "vf_net", "ppo.value_bins"],
+            "it is part of how optim.lr changes, which may have one": ["optim.lr_warmup_steps"],
+            "the environments are made once, and every update has as many frames": ["rollout"],
+            "evaluations are there to be compared": [f"eval.{name}" for name in compared],
+            "which saves are kept is decided anew with each of them": ["checkpoint"],
+            "a run has one": ["seed"],
+            "it says when the run ends": ["total_timesteps", "max_train_time"],
+            "it is the number of the run": ["trial"],
+            "a file is one sample of the run": [subsample, f"eval.{subsample}"],
+            "its loss is a mean, and bc.coef says how much that counts": ["bc.bs"],
         }
+        return {path: reason for reason, paths in fixed.items() for path in paths}
 
     @classmethod
     def upgrade_rules(cls) -> Dict[int, List[RewriteRule]]:
@@ -390,19 +345,18 @@ class CloneRunConfig(TrainConfig):
 
     clone: CloneConfig = field(default_factory=CloneConfig)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        with Validator(self) as check:
-            check.require(
-                not (self.ppo.reward_scaling and self.clone.value_coef),
-                "ppo.reward_scaling: expected false beside clone.value_coef above 0, as the scale "
-                "of the rewards of a run is not known before it; got true",
-            )
-            check.require(
-                self.bc is None,
-                "bc: expected none while cloning, which learns from recordings alone; leave it "
-                "out, and give it to enn train",
-            )
+    def _check(self, check: Validator) -> None:
+        super()._check(check)
+        check.require(
+            not (self.ppo.reward_scaling and self.clone.value_coef),
+            "ppo.reward_scaling: expected false beside clone.value_coef above 0, as the scale "
+            "of the rewards of a run is not known before it; got true",
+        )
+        check.require(
+            self.bc is None,
+            "bc: expected none while cloning, which learns from recordings alone; leave it "
+            "out, and give it to enn train",
+        )
 
     @classmethod
     def fixed_during_run(cls) -> Dict[str, str]:

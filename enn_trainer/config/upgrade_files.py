@@ -4,21 +4,18 @@ A file of RON gets what it lacks put in, and keeps everything else. Where that i
 other formats, it is written anew by the library of its format: then the comments at its top stay.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import is_dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple
 
 from hyperstate import Versioned
 
 from enn_trainer.config import ron
-from enn_trainer.config.build import as_data, within_optional
+from enn_trainer.config.build import as_data
 from enn_trainer.config.formats import format_of, format_text, parse, read_file
 from enn_trainer.config.load import dump_config, load_config, upgraded
 from enn_trainer.errors import ConfigError
@@ -64,7 +61,7 @@ def upgraded_file(cls: type[Versioned], path: Path, include_defaults: bool = Fal
     target: ron.Struct = (
         as_data(config)
         if include_defaults
-        else _named(cls, {"version": cls.version(), **upgraded(cls, values, str(path))})
+        else _named(as_data(config), {"version": cls.version(), **upgraded(cls, values, str(path))})
     )
 
     # Edited with line breaks of one character; where all are of two, they become that again.
@@ -111,15 +108,13 @@ def _reads_as(cls: type[Any], path: Path, text: str) -> tuple[int, str] | None:
         return None
 
 
-def _named(kind: Any, value: Any) -> Any:
-    """Return the values of a file with sections named by their classes, as RON has them."""
-    kind = within_optional(kind)
-    if is_dataclass(kind) and isinstance(value, dict):
-        kinds = get_type_hints(kind)
-        fields = {name: _named(kinds.get(name), item) for name, item in value.items()}
-        return ron.Struct(getattr(kind, "__name__", ""), fields)
-    if get_origin(kind) is list and isinstance(value, list):
-        return [_named(get_args(kind)[0], item) for item in value]
+def _named(whole: Any, value: Any) -> Any:
+    """Return the values of a file with the names that sections have in the whole configuration."""
+    if isinstance(whole, ron.Struct) and isinstance(value, dict):
+        fields = {name: _named(whole.fields[name], item) for name, item in value.items()}
+        return ron.Struct(whole.name, fields)
+    if isinstance(whole, list) and isinstance(value, list):
+        return [_named(*pair) for pair in zip(whole, value, strict=True)]
     return value
 
 
@@ -138,7 +133,8 @@ def _edited(text: str, path: Path, target: ron.Struct, values: Mapping[str, Any]
             continue
         edits = [(number.start(2), number.end(2), str(target.fields["version"]))]
         if is_ron:
-            plain, starts = ron.loads_with_starts(text)
+            starts: dict[int, int] = {}
+            plain = ron.loads(text, starts=starts)
             comma = _COMMA.match(text, number.end())
             behind_version = comma.end() if comma else number.end()
             edits += _additions(text, plain, target, starts, behind_version)

@@ -1,18 +1,21 @@
 """Validation of settings: all problems of a configuration in one error."""
 
+import dataclasses
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import Any, Literal, Self, get_args, get_origin
 
 from enn_trainer.errors import ConfigError
 from entity_env.errors import short_repr
 
 JSON_TEXT = {"json_text": True}
 """Metadata of a field whose text is a JSON object, which a file may write as a section."""
+PATH = {"path": True}
+"""Metadata of a field whose text is the path of a file."""
 COMPUTED = {"computed": True}
 """Metadata of a field whose default depends on how the program was called."""
 
@@ -52,40 +55,70 @@ class Problems:
 class Validator(Problems):
     """Checks of the fields of a configuration class. A field that is None is not checked.
 
-    Example:
-        >>> with Validator(self) as check:
-        ...     check.numbers("steps", "num_envs", at_least=1)
-        ...     check.require(self.bs <= self.steps, f"bs: expected at most steps, got {self.bs}")
-
     Args:
         config: Has the fields.
     """
 
-    def __init__(self, config: object) -> None:
+    def __init__(self, config: Any) -> None:
         super().__init__()
         self._config = config
 
-    def numbers(
+    def fields(self) -> None:
+        """Check the fields by their metadata, and those of a `Literal` type by their choices."""
+        for field in dataclasses.fields(self._config):
+            name, value = field.name, getattr(self._config, field.name)
+            choices = get_args(field.type) if get_origin(field.type) is Literal else ()
+            if value is None:
+                continue
+            if "limits" in field.metadata:
+                self.number(name, value, **field.metadata["limits"])
+            if "path" in field.metadata and not _is_path(value):
+                self._unexpected(
+                    name,
+                    f"a path of Unicode characters without NUL, of at most {MAX_PATH_BYTES} bytes "
+                    f"and {MAX_NAME_BYTES} between two slashes",
+                )
+            if choices and value not in choices:
+                self._unexpected(name, " or ".join(map(repr, choices)))
+            with self.collect(f"{name}: "):
+                if "json_text" in field.metadata and not _is_json_object(value):
+                    self._unexpected(name, 'a JSON object such as {"a": 1}')
+
+    def _unexpected(self, name: str, expected: str) -> None:
+        value = getattr(self._config, name)
+        self.found.append(f"{name}: expected {expected}, got {short_repr(value)}")
+
+    def number(
         self,
-        *names: str,
+        name: str,
+        value: float | None,
         at_least: float | None = None,
         above: float | None = None,
         at_most: float | None = None,
         below: float | None = None,
         finite: bool = True,
-        values: Mapping[str, float] | None = None,
     ) -> None:
-        """Check that numbers lie within limits, and are finite unless `finite` is False.
+        """Check that a number lies within limits, and is finite unless `finite` is False.
 
         Args:
-            names: Of fields.
+            name: Of the number, in messages.
+            value: The number; None is not checked.
             at_least: The smallest allowed number.
             above: The largest number that is too small.
             at_most: The largest allowed number.
             below: The smallest number that is too large.
             finite: False allows infinity.
-            values: Numbers to check in place of fields, by what messages call them.
         """
+        # The check.
+        if value is None or (
+            (at_least is None or value >= at_least)
+            and (above is None or value > above)
+            and (at_most is None or value <= at_most)
+            and (below is None or value < below)
+            and (not finite or -math.inf < value < math.inf)
+        ):
+            return
+
         # The limits in words.
         if at_least is not None and at_most is not None:
             limits = f" from {at_least} to {at_most}"
@@ -94,48 +127,50 @@ class Validator(Problems):
         else:
             words = {"of at least": at_least, "above": above, "up to": at_most, "below": below}
             limits = " and".join(f" {word} {x}" for word, x in words.items() if x is not None)
-        is_bounded = at_most is not None or below is not None
-        expected = f"{'a finite' if finite and not is_bounded else 'a'} number{limits}"
+        kind = "a finite" if finite and at_most is None and below is None else "a"
+        self.found.append(f"{name}: expected {kind} number{limits}, got {value}")
 
-        # The numbers.
-        values = values or {name: getattr(self._config, name) for name in names}
-        for name, value in values.items():
-            is_valid = value is None or (
-                (at_least is None or value >= at_least)
-                and (above is None or value > above)
-                and (at_most is None or value <= at_most)
-                and (below is None or value < below)
-                and (not finite or -math.inf < value < math.inf)
-            )
-            self.require(is_valid, f"{name}: expected {expected}, got {value}")
+    def only_with(self, name: str, is_used: bool, expected: str, got: str = "none") -> None:
+        """Check that a field is left at its default unless the setting that it is for is used.
 
-    def choices(self, kind: object, *names: str) -> None:
-        """Check that fields have one of the values of a `Literal`."""
-        self._check(
-            names, lambda value: value in get_args(kind), " or ".join(map(repr, get_args(kind)))
+        Args:
+            name: Of the field.
+            is_used: True if the other setting is used.
+            expected: The other setting, as it should be.
+            got: The other setting, as it is.
+        """
+        default = self._config.__dataclass_fields__[name].default
+        self.require(
+            is_used or getattr(self._config, name) == default,
+            f"{name}: expected {expected}, which it is for, got {got}; leave it out",
         )
 
-    def paths(self, *names: str) -> None:
-        """Check that fields are paths that a file could have."""
-        self._check(
-            names,
-            _is_path,
-            f"a path of Unicode characters without NUL, of at most {MAX_PATH_BYTES} bytes and "
-            f"{MAX_NAME_BYTES} between two slashes",
-        )
 
-    def json_object(self, name: str) -> bool:
-        """Check that a field is the text of a JSON object, and return whether it is."""
-        before = len(self.found)
-        with self.collect(f"{name}: "):
-            self._check([name], _is_json_object, 'a JSON object such as {"a": 1}')
-        return len(self.found) == before
+class Section:
+    """Base class of the sections of a configuration, which are checked when they are made.
 
-    def _check(self, names: Iterable[str], is_valid: Callable[[Any], bool], expected: str) -> None:
-        for name in names:
-            value = getattr(self._config, name)
-            if value is not None and not is_valid(value):
-                self.found.append(f"{name}: expected {expected}, got {short_repr(value)}")
+    Example:
+        >>> @dataclass
+        ... class BatchConfig(Section):
+        ...     steps: int = limited(16, at_least=1)
+        ...     bs: int = limited(8, at_least=1)
+        ...
+        ...     def _check(self, check: Validator) -> None:
+        ...         check.require(self.bs <= self.steps, f"bs: expected up to steps, got {self.bs}")
+    """
+
+    def __post_init__(self) -> None:
+        with Validator(self) as check:
+            check.fields()
+            self._check(check)
+
+    def _check(self, check: Validator) -> None:
+        """Check what the types and limits of the fields do not say."""
+
+
+def limited(default: Any, **limits: Any) -> Any:
+    """Return a field of a section whose number has limits; see `Validator.number`."""
+    return dataclasses.field(default=default, metadata={"limits": limits})
 
 
 def _is_path(text: str) -> bool:

@@ -6,9 +6,10 @@ and 15 in YAML 1.2 and something else for others, are text; and numbers may be g
 1_000_000. Fields of other types refuse text.
 """
 
+import math
 import re
 from collections.abc import Hashable
-from itertools import compress
+from functools import partial
 from typing import Any
 
 import yaml
@@ -17,6 +18,7 @@ from enn_trainer.config.ron import MAX_NUMBER_LENGTH
 from entity_env.errors import short_repr
 from entity_env.serialization.bounds import check_hashes
 
+_TAG = "tag:yaml.org,2002:"
 _WORDS = [
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
@@ -48,14 +50,6 @@ def loads(text: str) -> Any:
         raise ValueError("expected a value that fits its tag (!!), got another one") from None
 
 
-def dumps(value: Any) -> str:
-    """Write plain data as YAML that `loads` reads back as the same data."""
-    text: str = yaml.dump(
-        value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, indent=4, width=float("inf")
-    )
-    return text
-
-
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # has no types
     """A reader by the words of `_WORDS`, in which no key is there twice."""
 
@@ -66,39 +60,35 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # has no types
         value = self.construct_scalar(node)
         if ":" in value or len(value) > MAX_NUMBER_LENGTH:
             raise _error(f"expected a number, got {short_repr(value)}", node)
-        number: int = super().construct_yaml_int(node)
-        return number
+        return int(super().construct_yaml_int(node))
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        keys = [self.construct_object(key_node, deep=True) for key_node, _ in node.value]
-        hashable = [isinstance(key, Hashable) for key in keys]  # the class above refuses others
+        keys = [
+            (self.construct_object(key_node, deep=True), key_node) for key_node, _ in node.value
+        ]
+        # The class above refuses keys that cannot be hashed.
+        keys = [(key, key_node) for key, key_node in keys if isinstance(key, Hashable)]
         try:
-            check_hashes(compress(keys, hashable))
+            check_hashes(key for key, _ in keys)
         except ValueError as error:
             raise _error(str(error), node) from None
         found = set()
-        for (key_node, _), key in compress(zip(node.value, keys, strict=True), hashable):
+        for key, key_node in keys:
             if key == "<<" and key_node.style is None:  # in quotes it is a name like others
                 raise _error("expected no merge key (<<): say its fields", key_node)
             if key in found:
                 raise _error(f"expected {short_repr(key)} once, it is there twice", key_node)
             found.add(key)
-        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
-        return mapping
+        return dict(super().construct_mapping(node, deep))
 
 
 def _error(problem: str, node: Any) -> yaml.YAMLError:
     return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
-_KNOWN = {
-    f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float", "str", "seq", "map")
-}
-_Loader.yaml_constructors = {
-    tag: construct
-    for tag, construct in yaml.SafeLoader.yaml_constructors.items()
-    if tag is None or tag in _KNOWN  # None: the one that refuses a tag
-} | {"tag:yaml.org,2002:int": _Loader.construct_yaml_int}
+_Loader.add_constructor(f"{_TAG}int", _Loader.construct_yaml_int)
+for _kind in ("timestamp", "binary", "omap", "pairs", "set"):  # read as tags that nobody knows
+    del _Loader.yaml_constructors[_TAG + _kind]
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
@@ -112,7 +102,7 @@ class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
     def represent_str(self, text: str) -> Any:
         # In other quotes, line breaks of Unicode would be folded into blanks.
         style = None if text.isprintable() else '"'
-        return self.represent_scalar("tag:yaml.org,2002:str", text, style)
+        return self.represent_scalar(f"{_TAG}str", text, style)
 
 
 _Dumper.add_representer(str, _Dumper.represent_str)
@@ -121,4 +111,10 @@ _Dumper.add_representer(str, _Dumper.represent_str)
 for _kind, _pattern, _first in _WORDS:
     for _class in (_Loader, _Dumper):
         _regex = re.compile(f"(?:{_pattern})$")
-        _class.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", _regex, _first)
+        _class.add_implicit_resolver(_TAG + _kind, _regex, _first)
+
+
+dumps = partial(
+    yaml.dump, Dumper=_Dumper, sort_keys=False, allow_unicode=True, indent=4, width=math.inf
+)
+"""Writes plain data as YAML that `loads` reads back as the same data."""

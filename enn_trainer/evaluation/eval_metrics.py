@@ -1,8 +1,9 @@
 """Metrics of the episodes of evaluations, with confidence intervals."""
 
 import math
-from collections.abc import Mapping
+from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -49,16 +50,18 @@ class Measured:
     count: int
 
 
-def quotas(episodes: int, counted: npt.NDArray[np.bool_]) -> Ints:
+def quotas(episodes: int | None, counted: npt.NDArray[np.bool_]) -> Ints:
     """Return the number of episodes of each environment that count.
 
     Args:
-        episodes: the sum of all numbers.
+        episodes: the sum of all numbers; None for all steps.
         counted: (B,) bool, the environments that count at all.
 
     Returns:
-        (B,) int64, equal except that the first ones get the remainder.
+        (B,) int64, equal except that the first ones get the remainder; `NO_END` for all steps.
     """
+    if episodes is None:
+        return np.where(counted, NO_END, 0)
     share, rest = divmod(episodes, int(counted.sum()))
     quota = np.zeros(len(counted), dtype=np.int64)
     quota[counted] = share + (np.arange(counted.sum()) < rest)
@@ -75,6 +78,10 @@ class EpisodeStatistics(VecEnvWrapper):
     Args:
         env: B environments.
         quota: (B,) int64, the number of episodes of each that count; `NO_END` for all steps.
+
+    Attributes:
+        num_ended: (B,) int64, the number of episodes that have ended, whether they count or not.
+        tallies: what is counted, by metric.
     """
 
     def __init__(self, env: VecEnv, quota: Ints) -> None:
@@ -84,7 +91,7 @@ class EpisodeStatistics(VecEnvWrapper):
         self._return = np.zeros(len(env), dtype=np.float64)
         self._length = np.zeros(len(env), dtype=np.int64)
         self._entities: dict[str, Ints] = {}
-        self._tallies: dict[str, _Tally] = {}
+        self.tallies = defaultdict[str, Tally](partial(Tally, len(env)))
         self._of_all: dict[str, Metric] = {}
 
     def is_done(self) -> bool:
@@ -117,22 +124,22 @@ class EpisodeStatistics(VecEnvWrapper):
         # Count the step where the running episode counts.
         counts = self.num_ended < self.quota
         everyone, ended = np.flatnonzero(counts), np.flatnonzero(counts & obs.done)
-        self._add("step", everyone, self._length)
-        self._add("reward", everyone, obs.reward)
-        self._add("episodic_reward", ended, self._return)
-        self._add("episode_length", ended, self._length)
+        self.tallies["step"].add(everyone, self._length)
+        self.tallies["reward"].add(everyone, obs.reward)
+        self.tallies["episodic_reward"].add(ended, self._return)
+        self.tallies["episode_length"].add(ended, self._length)
         for name, lengths in self._entities.items():
-            self._add(name, everyone, lengths)
+            self.tallies[name].add(everyone, lengths)
         for name, rows in obs.env_metrics.items():
             given = np.flatnonzero(rows.lengths)
             values = np.zeros(len(obs))
             values[given] = rows.values
-            self._add(name, given[counts[given]], values)
+            self.tallies[name].add(given[counts[given]], values)
         others = {name: m for name, m in obs.metrics.items() if name not in obs.env_metrics}
         add_metrics(self._of_all, others)
 
         # Reset the counters where an episode ended.
-        for tally in self._tallies.values():
+        for tally in self.tallies.values():
             tally.end_episodes(ended)
         self.num_ended[obs.done] += 1
         self._return[obs.done] = 0
@@ -146,41 +153,39 @@ class EpisodeStatistics(VecEnvWrapper):
         Where all steps count, unfinished episodes count with their steps so far.
         """
         unlimited = np.flatnonzero(self.quota == NO_END)
-        found = {
+        of_all = {
             name: Measured(m.mean if m.count else math.nan, None, m.min, m.max, m.count)
             for name, m in self._of_all.items()
         }
-        for name, tally in self._tallies.items():
-            found[name] = tally.measured(unlimited)
-        return found
-
-    def of_episodes(self, name: str) -> Floats:
-        """Return the mean of a metric in each whole episode, in the order of ends: (episodes,)."""
-        count, total, _, _ = np.concatenate(self._tallies[name].over, axis=1)
-        means: Floats = total[count > 0] / count[count > 0]
-        return means
-
-    def _add(self, name: str, envs: Ints, values: npt.NDArray[np.generic]) -> None:
-        if name not in self._tallies:
-            self._tallies[name] = _Tally(len(self))
-        self._tallies[name].add(envs, values[envs].astype(np.float64))
+        return of_all | {name: tally.measured(unlimited) for name, tally in self.tallies.items()}
 
 
-class _Tally:
-    """Count, sum, minimum and maximum of one metric in each episode."""
+class Tally:
+    """Count, sum, minimum and maximum of one metric in each episode.
+
+    Args:
+        num_envs: number of environments, B.
+
+    Attributes:
+        running: (4, B), of the running episodes.
+        over: (4, episodes) each, of episodes that have ended, in the order of ends.
+    """
 
     def __init__(self, num_envs: int) -> None:
-        self.running = _nothing(num_envs)  # (4, B), of the running episodes
-        self.over: list[Floats] = []  # (4, episodes) each
+        self.running = _nothing(num_envs)
+        self.over: list[Floats] = []
 
-    def add(self, envs: Ints, values: Floats) -> None:
+    def add(self, envs: Ints, of_all: npt.NDArray[np.generic]) -> None:
+        """Count the values of some environments, out of those of all."""
         count, total, low, high = self.running
+        values = of_all[envs].astype(np.float64)
         count[envs] += 1
         total[envs] += values
         low[envs] = np.minimum(low[envs], values)
         high[envs] = np.maximum(high[envs], values)
 
     def end_episodes(self, envs: Ints) -> None:
+        """Begin new episodes in some environments."""
         if len(envs):
             self.over.append(self.running[:, envs])
             self.running[:, envs] = _nothing(len(envs))
@@ -236,28 +241,6 @@ def t_quantile_975(df: int) -> float:
         (79 * x**9 + 776 * x**7 + 1482 * x**5 - 1920 * x**3 - 945 * x) / 92160,
     )
     return float(x + sum(term / df ** (i + 1) for i, term in enumerate(terms)))
-
-
-def eval_scalars(suites: Mapping[str, Mapping[str, Measured]]) -> dict[str, float]:
-    """Return scalars by tag: `eval/<suite>/<metric>.mean`, `.ci95`, `.min`, `.max`, `.count`.
-
-    The unnamed suite is left out of the name. A metric that counted nothing has only its count.
-    """
-    scalars: dict[str, float] = {}
-    for suite, metrics in suites.items():
-        for name, m in metrics.items():
-            tag = f"eval/{suite}/{name}" if suite else f"eval/{name}"
-            if m.count:
-                scalars |= {f"{tag}.mean": m.mean, f"{tag}.min": m.min, f"{tag}.max": m.max}
-                if m.ci95 is not None:
-                    scalars[f"{tag}.ci95"] = m.ci95
-            scalars[f"{tag}.count"] = float(m.count)
-    return scalars
-
-
-def in_words(metrics: Mapping[str, Measured]) -> str:
-    """Return means and intervals as one line of text."""
-    return "  ".join(f"{name} {with_interval(m)}" for name, m in metrics.items() if m.count)
 
 
 def with_interval(m: Measured) -> str:

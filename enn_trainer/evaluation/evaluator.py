@@ -1,11 +1,11 @@
 """Evaluation of an agent in environments of its own, alone or against opponents."""
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -13,28 +13,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from enn_trainer.checkpoints.migrate.space_diff import (
-    incompatibilities,
-    label_orders,
-    space_differences,
-)
-from enn_trainer.checkpoints.saved_run import SavedRun, read_saved_run
+from enn_trainer.checkpoints.lookup import SavedRun, read_saved_run
+from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.eval_config import all_suites, suite_path
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.evaluation.eval_metrics import (
-    NO_END,
-    EpisodeStatistics,
-    Measured,
-    eval_scalars,
-    in_words,
-    quotas,
-)
+from enn_trainer.evaluation.eval_metrics import EpisodeStatistics, Measured, quotas, with_interval
 from enn_trainer.evaluation.video import VIDEOS, FilmedEnvs, film_of_suite, require_writer
 from enn_trainer.experience.collector import Collector, play
 from enn_trainer.experience.envs import EnvFactory, global_randomness_kept, in_section
 from enn_trainer.experience.players import AgentPlayer, Players, SeatedPlayers
 from enn_trainer.experience.recording import capture_of_evals, recorders
+from enn_trainer.load_agent import network_in_world
 from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import ONE_LANE, Lanes
 from enn_trainer.runtime.start_folder import absolute, located
@@ -50,8 +40,6 @@ from rogue_net.ragged import EntityBatch
 from rogue_net.wiring import Wired
 
 CreateOpponent = Callable[[str, ObsSpace, Mapping[str, ActionSpace], torch.device], PPOAgent]
-
-RANDOM = "random"
 
 
 def create_opponent(
@@ -71,18 +59,13 @@ def create_opponent(
         CheckpointError: there is no valid checkpoint, or its actions differ, or the environment
             lacks features that it needs.
     """
-    if path == RANDOM:
+    if path == "random":
         return RandomAgent(action_space)
     try:
         saved = read_saved_run(located(path))
+        return network_in_world(saved, obs_space, action_space).to(device)
     except CheckpointError as error:
         raise CheckpointError(f"eval.opponent: {error}") from None
-    different = incompatibilities(saved.obs_space, saved.action_space, obs_space, action_space)
-    if different:
-        raise CheckpointError(
-            f"eval.opponent: {path} was made for another world: {'; '.join(different)}"
-        )
-    return Wired(saved.agent, obs_space, action_space).to(device)
 
 
 class RandomAgent(nn.Module):
@@ -145,7 +128,7 @@ class SuiteResult(NamedTuple):
 
     def in_words(self) -> str:
         """Return the result as one line of text."""
-        words = [in_words(self.metrics)]
+        words = [f"{name} {with_interval(m)}" for name, m in self.metrics.items() if m.count]
         if self.missing:
             words.append(
                 f"WARNING: {self.missing} of {self.episodes + self.missing} episodes did not end "
@@ -154,7 +137,7 @@ class SuiteResult(NamedTuple):
             )
         if self.film_problem:
             words.append(f"WARNING: no video: {self.film_problem}")
-        return "  ".join(filter(None, words))
+        return "  ".join(words)
 
 
 class Evaluator:
@@ -177,6 +160,8 @@ class Evaluator:
         ConfigError: an opponent does not exist, or videos are configured but not possible.
     """
 
+    results: Mapping[str, SuiteResult] = {}
+
     def __init__(
         self,
         config: TrainConfig,
@@ -186,12 +171,8 @@ class Evaluator:
         device: torch.device,
         lanes: Lanes = ONE_LANE,
     ) -> None:
-        self._config = config
-        self._create_envs = create_envs
-        self._create_opponent = create_opponent
-        self._state = state
-        self._device = device
-        self._lanes = lanes
+        self._config, self._state, self._device, self._lanes = config, state, device, lanes
+        self._create_envs, self._create_opponent = create_envs, create_opponent
         self._opponents = self._make_opponents()
         if config.eval is not None and config.eval.capture_videos:
             require_writer(Path("video.mp4"), "eval.capture_videos")
@@ -232,13 +213,14 @@ class Evaluator:
             folder = absolute(config.data_dir) / "runs" / state.run_name / VIDEOS
             film = folder / f"step-{state.step:012d}.mp4"
         results: dict[str, SuiteResult] = {}
-        for name, suite in all_suites(config.eval, config.env):
+        for name, suite in self._suites:
             if stop():
                 break
             opponent = None if suite.opponent is None else self._opponents[suite.opponent]
             path = None if film is None else film_of_suite(film, name)
             with global_randomness_kept(), eval_mode(state.agent, opponent):
                 results[name] = self._measure_suite(name, suite, stop, watch, path)
+        self.results = results
         return results
 
     def measure_with(self, settings: EvalConfig) -> dict[str, SuiteResult]:
@@ -250,15 +232,10 @@ class Evaluator:
 
     def action_space(self) -> Mapping[ActionName, ActionSpace]:
         """Return the actions of the unnamed suite; their labels may have an order of their own."""
-        config = self._config
-        assert config.eval is not None
-        if config.eval.env is None:
+        if self._config.eval is None or self._config.eval.env is None:
             return self._state.action_space
-        suite = dict(all_suites(config.eval, config.env))[""]
-        with (
-            global_randomness_kept(),
-            closing(self._make_envs("", suite, processes=1)) as envs,
-        ):
+        name, unnamed = self._suites[0]
+        with global_randomness_kept(), self._envs(name, unnamed, processes=1) as envs:
             return envs.action_space()
 
     def check_pictures(self) -> None:
@@ -267,18 +244,19 @@ class Evaluator:
         Raises:
             ConfigError: a world does not render.
         """
-        config = self._config
-        assert config.eval is not None
-        for name, suite in all_suites(config.eval, config.env):
-            with (
-                global_randomness_kept(),
-                closing(self._make_envs(name, suite, processes=1)) as envs,
-            ):
+        for name, suite in self._suites:
+            with global_randomness_kept(), self._envs(name, suite, processes=1) as envs:
                 filmed = FilmedEnvs(envs, None)
                 filmed.seed(0)
                 filmed.reset(self._state.obs_space)
                 if filmed.problem is not None:
                     raise ConfigError(filmed.problem)
+
+    @property
+    def _suites(self) -> list[tuple[str, EvalConfig]]:
+        """Evaluations of the configuration by name, the unnamed one first."""
+        config = self._config
+        return [] if config.eval is None else list(all_suites(config.eval, config.env))
 
     def _measure_suite(
         self,
@@ -293,12 +271,10 @@ class Evaluator:
         seed = derive_seed(config.seed if suite.seed is None else suite.seed, "eval")
         with ExitStack() as stack:
             # Environments, with wrappers for the video and the metrics, and the recording.
-            envs = self._make_envs(name, suite, processes=None if film is None else 1)
-            stack.callback(envs.close)
+            processes = None if film is None else 1
+            envs = stack.enter_context(self._envs(name, suite, processes))
             players, counted = self._players(suite, envs, seed)
-            quota = np.where(counted, NO_END, 0)
-            if suite.episodes is not None:
-                quota = quotas(suite.episodes, counted)
+            quota = quotas(suite.episodes, counted)
             if film is not None:
                 envs = filmed = stack.enter_context(FilmedEnvs(envs, film, quota > 0))
             statistics = EpisodeStatistics(envs, quota)
@@ -307,39 +283,27 @@ class Evaluator:
 
             # Play until the steps are taken or the episodes have ended.
             steps = suite.max_steps if suite.steps is None else suite.steps
-            taken = -1
+            taken = itertools.count()
 
             def is_over() -> bool:
-                nonlocal taken
-                taken += 1
                 ended = statistics.num_episodes() / suite.episodes if suite.episodes else 0
-                watch(name, max(ended, taken / steps))
+                watch(name, max(ended, next(taken) / steps))
                 return stop() or (suite.episodes is not None and statistics.is_done())
 
             collector = Collector(statistics, players, self._device, watchers)
             play(collector, state.obs_space, steps, seed, run_step=state.step, stop=is_over)
 
         # The result, with the setting that limits the steps.
-        assert config.eval is not None
-        own = config.eval.suites.get(name)
-        where = "eval." if own is None or own.max_steps is None else f"eval.{suite_path(name)}."
-        problem = None if filmed is None else filmed.problem
-        return SuiteResult(
-            statistics.measured(),
-            statistics.num_episodes(),
-            statistics.num_missing(),
-            steps,
-            f"{where}max_steps",
-            film=film if problem is None else None,
-            film_problem=problem,
-        )
+        played = statistics.measured(), statistics.num_episodes(), statistics.num_missing()
+        limit, problem = self._origin(name, "max_steps"), None if filmed is None else filmed.problem
+        return SuiteResult(*played, steps, limit, film if problem is None else None, problem)
 
     def _players(
         self, suite: EvalConfig, envs: VecEnv, seed: int
     ) -> tuple[Players, npt.NDArray[np.bool_]]:
         """Return the players of a suite, and (num_envs,) bool, the environments that count."""
         known, actions = (self._state.obs_space, self._state.action_space), envs.action_space()
-        is_reordered = bool(label_orders(known[1], actions))
+        is_reordered = bool(diff_spaces(*known, envs.obs_space(), actions).reordered_labels)
 
         def player(agent: PPOAgent, is_greedy: bool) -> AgentPlayer:
             if is_reordered:  # labels in another order than the run's
@@ -358,17 +322,25 @@ class Evaluator:
 
     def _make_opponents(self) -> dict[str, PPOAgent]:
         """Make the opponents of all suites, by the path in the configuration."""
-        config, state = self._config, self._state
-        if config.eval is None:
-            return {}
-        paths = {suite.opponent for _, suite in all_suites(config.eval, config.env)} - {None}
+        state = self._state
+        paths = {suite.opponent for _, suite in self._suites if suite.opponent is not None}
         return {
             path: self._create_opponent(path, state.obs_space, state.action_space, self._device)
             for path in sorted(paths)
         }
 
-    def _make_envs(self, name: str, suite: EvalConfig, processes: int | None) -> VecEnv:
-        """Make the environments of a suite.
+    def _origin(self, name: str, field: str) -> str:
+        """Return the setting that defines a field of a suite: its own, of `eval` or of rollouts."""
+        evaluation = self._config.eval
+        assert evaluation is not None
+        own = evaluation.suites.get(name)
+        if own is not None and getattr(own, field) is not None:
+            return f"eval.{suite_path(name)}.{field}"
+        return f"rollout.{field}" if getattr(evaluation, field) is None else f"eval.{field}"
+
+    @contextmanager
+    def _envs(self, name: str, suite: EvalConfig, processes: int | None) -> Iterator[VecEnv]:
+        """Return a context with the environments of a suite.
 
         Args:
             name: name of the suite.
@@ -389,38 +361,45 @@ class Evaluator:
         try:
             envs = self._create_envs(suite.env, num_envs, processes, 0)
         except ConfigError as error:
-            field, hint = _num_envs_field(config.eval, name)
-            raise ConfigError(
-                *(
-                    in_section(p, field, where) + (hint if p.startswith("num_envs: ") else "")
-                    for p in error.problems
-                )
-            ) from None
+            own = f"eval.{suite_path(name)}.num_envs" if name else "eval.num_envs"
+            field = self._origin(name, "num_envs")
+            hint = "" if field == own else f"; set {own}"
+            problems = [
+                in_section(p, field, where) + (hint if p.startswith("num_envs: ") else "")
+                for p in error.problems
+            ]
+            raise ConfigError(*problems) from None
 
         # Check the spaces.
-        different = differences(self._state, envs)
-        if different:
-            envs.close()
-            raise ConfigError(
-                f"{where or 'eval.'}env: expected the spaces of env; {'; '.join(different)}"
-            )
-        return envs
+        with closing(envs):
+            if different := differences(self._state, envs):
+                raise ConfigError(
+                    f"{where or 'eval.'}env: expected the spaces of env; {'; '.join(different)}"
+                )
+            yield envs
 
 
 def scalars_of(suites: Mapping[str, SuiteResult]) -> dict[str, float]:
-    """Return the scalars of an evaluation by tag, for tracking."""
-    return eval_scalars({name: suite.metrics for name, suite in suites.items()})
+    """Return scalars by tag: `eval/<suite>/<metric>.mean`, `.ci95`, `.min`, `.max`, `.count`.
+
+    The unnamed suite is left out of the name. A metric that counted nothing has only its count.
+    """
+    scalars: dict[str, float] = {}
+    for suite, result in suites.items():
+        for name, m in result.metrics.items():
+            tag = f"eval/{suite}/{name}" if suite else f"eval/{name}"
+            if m.count:
+                scalars |= {f"{tag}.mean": m.mean, f"{tag}.min": m.min, f"{tag}.max": m.max}
+                if m.ci95 is not None:
+                    scalars[f"{tag}.ci95"] = m.ci95
+            scalars[f"{tag}.count"] = float(m.count)
+    return scalars
 
 
 class RunEvaluator(Evaluator):
-    """Evaluator of a run, which knows when an evaluation is due.
-
-    Attributes:
-        results: results of the last evaluation, by suite.
-    """
+    """Evaluator of a run, which knows when an evaluation is due."""
 
     _state: State
-    results: Mapping[str, SuiteResult] = MappingProxyType({})
 
     def is_due(self) -> bool:
         """Return True if an evaluation is due at this step."""
@@ -434,44 +413,19 @@ class RunEvaluator(Evaluator):
             assert self._state.next_eval_step is not None
             self._state.next_eval_step += self._config.eval.interval
 
-    def measure(
-        self,
-        stop: Callable[[], bool] = lambda: False,
-        watch: Watch = lambda suite, share: None,
-        film: Path | None = None,
-    ) -> dict[str, SuiteResult]:
-        """Evaluate the agent and keep the results."""
-        self.results = results = super().measure(stop, watch, film)
-        return results
-
 
 @contextmanager
 def eval_mode(*agents: object) -> Iterator[None]:
     """Put agents in eval mode, without dropout, and restore their mode afterwards."""
-    modules = [agent for agent in agents if isinstance(agent, nn.Module)]
-    before = [module.training for module in modules]
-    try:
-        for module in modules:
-            module.eval()
+    with ExitStack() as stack:
+        for agent in agents:
+            if isinstance(agent, nn.Module):
+                stack.callback(agent.train, agent.training)
+                agent.eval()
         yield
-    finally:
-        for module, training in zip(modules, before, strict=True):
-            module.train(training)
-
-
-def _num_envs_field(evaluation: EvalConfig, name: str) -> tuple[str, str]:
-    """Return the setting that defines the number of a suite's environments, and a hint."""
-    own = evaluation.suites.get(name)
-    if own is not None and own.num_envs is not None:
-        return f"eval.{suite_path(name)}.num_envs", ""
-    field = "eval.num_envs" if evaluation.num_envs is not None else "rollout.num_envs"
-    if name:
-        return field, f"; set eval.{suite_path(name)}.num_envs"
-    return field, "" if evaluation.num_envs is not None else "; set eval.num_envs"
 
 
 def differences(state: Trained, world: VecEnv | Environment | Match) -> list[str]:
     """Return the differences between the spaces of a run and of a world, as text."""
-    return space_differences(
-        state.obs_space, dict(state.action_space), world.obs_space(), world.action_space()
-    )
+    spaces = world.obs_space(), world.action_space()
+    return diff_spaces(state.obs_space, state.action_space, *spaces).changed

@@ -44,9 +44,6 @@ class FilmedEnvs(VecEnvWrapper):
         path: the file to write, .mp4 or .gif; None to take pictures only.
         counted: (B,) bool, the environments of which the first few are filmed; all by default.
 
-    Attributes:
-        problem: the reason for which there is no video; None without a problem.
-
     Raises:
         ConfigError: the environments are not in this process.
     """
@@ -66,14 +63,19 @@ class FilmedEnvs(VecEnvWrapper):
         counted = np.ones(len(inner), dtype=np.bool_) if counted is None else counted
         counts = counted.reshape(len(inner.matches), -1).any(axis=1)
         matches: list[Any] = inner.matches
-        self.filmed: list[_Filmed] = []
-        for i in np.flatnonzero(counts)[:NUM_FILMED].tolist():
-            matches[i] = _Filmed(matches[i])
-            self.filmed.append(matches[i])
         self.path = path
-        self.problem: str | None = None
+        self.filmed: list[_Filmed] = []
+        self._problems: list[str] = []
+        for i in np.flatnonzero(counts)[:NUM_FILMED].tolist():
+            matches[i] = _Filmed(matches[i], self._problems)
+            self.filmed.append(matches[i])
         self._writer: Any = None
         self._over = False
+
+    @property
+    def problem(self) -> str | None:
+        """Reason for which there is no video; None without a problem."""
+        return self._problems[0] if self._problems else None
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
         """Reset all environments and take a picture."""
@@ -93,94 +95,81 @@ class FilmedEnvs(VecEnvWrapper):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.finish(kind is not None)
-
-    def finish(self, failed: bool = False) -> None:
-        """Complete the file, or remove what was written if the episodes or the video failed."""
         writer, self._writer = self._writer, None
         if writer is None or self.path is None:
             return
         temporary = unfinished(self.path)
         try:
             writer.close()
-            if not failed and self.problem is None:
+            if kind is None and not self._problems:
                 temporary.replace(self.path)
         except Exception as error:  # video writers raise errors of any kind
-            self.problem = self.problem or cannot_write(self.path, error)
+            self._problems.append(cannot_write(self.path, error))
         finally:
             temporary.unlink(missing_ok=True)
 
     def _append(self) -> None:
-        problems = [filmed.problem for filmed in self.filmed if filmed.problem]
-        if self.problem is None and problems:
-            self.problem = problems[0]
-        if self.path is None or self.problem is not None:
+        if self.path is None or self._problems:
             return
         try:
             if self._writer is None:
                 self._writer = open_film(self.path)
             self._writer.append_data(tiled([filmed.picture for filmed in self.filmed]))
         except Exception as error:  # video writers raise errors of any kind
-            self.problem = cannot_write(self.path, error)
+            self._problems.append(cannot_write(self.path, error))
 
 
 class _Filmed:
-    """Match whose first episode is filmed; all but its frames is passed on."""
+    """Match whose first episode is filmed; all but its frames is passed on.
 
-    def __init__(self, match: Match) -> None:
-        self.match = match
-        self.begun = False
-        self.over = False
+    Args:
+        match: the match.
+        problems: gets the reason if a picture cannot be taken; then no more are taken.
+    """
+
+    def __init__(self, match: Match, problems: list[str]) -> None:
+        self.match, self.problems = match, problems
+        self.world = type(getattr(match, "env", match)).__name__
+        self.begun = self.over = False
         self.picture: Picture = np.zeros((0, 0, 3), dtype=np.uint8)
-        self.problem: str | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.match, name)
 
-    def reset(self) -> list[Observation]:
-        return self._after_reset(self.match.reset())
+    def reset_filter(self, obs_filter: ObsSpace) -> list[Observation]:
+        obs = self.match.reset_filter(obs_filter)
+        self.begun, self.over = True, self.begun
+        return self._after_step(obs)
 
     def act(self, actions: Sequence[Mapping[ActionName, Action]]) -> list[Observation]:
         return self._after_step(self.match.act(actions))
-
-    def reset_filter(self, obs_filter: ObsSpace) -> list[Observation]:
-        return self._after_reset(self.match.reset_filter(obs_filter))
 
     def act_filter(
         self, actions: Sequence[Mapping[ActionName, Action]], obs_filter: ObsSpace
     ) -> list[Observation]:
         return self._after_step(self.match.act_filter(actions, obs_filter))
 
-    def _after_reset(self, obs: list[Observation]) -> list[Observation]:
-        self.over = self.begun
-        self.begun = True
-        return self._after_step(obs)
-
     def _after_step(self, obs: list[Observation]) -> list[Observation]:
-        if not self.over and self.problem is None:
-            try:
-                picture = _picture(self.match)
-                if self.picture.size and picture.shape != self.picture.shape:
-                    raise ConfigError(
-                        f"eval.capture_videos: expected pictures of {_name(self.match)} of one "
-                        f"size, got (height, width) {picture.shape[:2]} after "
-                        f"{self.picture.shape[:2]}; or turn videos off"
-                    )
-                self.picture = picture
-            except ConfigError as error:  # metrics do not depend on pictures
-                self.problem = str(error)
+        if self.over or self.problems:
+            return obs
+        try:
+            picture = _picture(self.match, self.world)
+            if self.picture.size and picture.shape != self.picture.shape:
+                raise ConfigError(
+                    f"eval.capture_videos: expected pictures of {self.world} of one size, got "
+                    f"(height, width) {picture.shape[:2]} after {self.picture.shape[:2]}; or turn "
+                    "videos off"
+                )
+            self.picture = picture
+        except ConfigError as error:  # metrics do not depend on pictures
+            self.problems.append(str(error))
         return obs
 
 
-def _name(match: Match) -> str:
-    return type(getattr(match, "env", match)).__name__
-
-
-def _picture(match: Match) -> Picture:
+def _picture(match: Match, world: str) -> Picture:
     # Render.
-    world = _name(match)
     try:
-        picture = match.render(mode="rgb_array")
+        picture: Any = match.render(mode="rgb_array")
     except NotImplementedError as error:
         raise ConfigError(
             f"eval.capture_videos: expected a world that renders, {world} does not ({error}); "
@@ -194,19 +183,14 @@ def _picture(match: Match) -> Picture:
         ) from None
 
     # Check shape and dtype.
-    if (
-        not isinstance(picture, np.ndarray)
-        or picture.dtype != np.uint8
-        or picture.ndim != 3
-        or picture.shape[2] != 3
-        or not picture.size
-    ):
-        got = (picture.dtype, picture.shape) if isinstance(picture, np.ndarray) else type(picture)
+    is_array = isinstance(picture, np.ndarray)
+    if not (is_array and picture.dtype == np.uint8 and picture.shape[2:] == (3,) and picture.size):
+        got = (picture.dtype, picture.shape) if is_array else type(picture)
         raise ConfigError(
             f"eval.capture_videos: expected {world}.render(mode='rgb_array') to return uint8 of "
             f"shape (height, width, 3), at least 1 each, got {got}"
         )
-    return picture.copy()  # the environment may change it in the next step
+    return np.array(picture)  # a copy, as the environment may change it in the next step
 
 
 def tiled(pictures: Sequence[Picture]) -> Picture:
@@ -221,10 +205,8 @@ def tiled(pictures: Sequence[Picture]) -> Picture:
     columns = math.ceil(math.sqrt(len(pictures)))
     rows = math.ceil(len(pictures) / columns)
     height, width = (max(picture.shape[i] for picture in pictures) for i in (0, 1))
-    sheet = np.zeros(
-        (rows * height + rows * height % 2, columns * width + columns * width % 2, 3),
-        dtype=np.uint8,
-    )
+    even = (size + size % 2 for size in (rows * height, columns * width))
+    sheet = np.zeros((*even, 3), dtype=np.uint8)
     for i, picture in enumerate(pictures):
         top, left = i // columns * height, i % columns * width
         sheet[top : top + picture.shape[0], left : left + picture.shape[1]] = picture
@@ -282,14 +264,8 @@ class _Gif:
 
     def close(self) -> None:
         first, *rest = self.pictures
-        first.save(
-            self.path,
-            format="GIF",
-            save_all=True,
-            append_images=rest,
-            duration=1000 // PICTURES_PER_S,
-            loop=0,
-        )
+        timing = {"duration": 1000 // PICTURES_PER_S, "loop": 0}
+        first.save(self.path, format="GIF", save_all=True, append_images=rest, **timing)
 
 
 def film_of_suite(film: Path, name: str) -> Path:

@@ -6,9 +6,10 @@ Watchers follow each step. Recordings are made by one; this module does not know
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -48,20 +49,6 @@ class Watcher(Protocol):
 
     def get_state(self) -> dict[str, Any]:
         """Return what `begin` needs to go on, by a name of its own, as plain data."""
-
-
-class Step(NamedTuple):
-    """One step of B environments.
-
-    Attributes:
-        batch: the frames.
-        decisions: of the players.
-        obs: the outcome, with the next frames.
-    """
-
-    batch: EntityBatch
-    decisions: Decisions
-    obs: VecObs
 
 
 class Collector(VecEnvWrapper):
@@ -111,13 +98,18 @@ class Collector(VecEnvWrapper):
         obs = self.env.set_state(state, obs_config)
         return None if obs is None else self._begin(obs, obs_config, state)
 
-    def step(self, t: int, run_step: int, context: ExecutionContext = DEFAULT_CONTEXT) -> Step:
+    def step(
+        self, t: int, run_step: int, context: ExecutionContext = DEFAULT_CONTEXT
+    ) -> tuple[EntityBatch, Decisions, VecObs]:
         """Let the players act once in every environment.
 
         Args:
             t: a number that earlier steps did not have, of which random choices are a function.
             run_step: the number of frames of the run before this step, for watchers.
             context: interrupt check and timers.
+
+        Returns:
+            The frames, the decisions in them, and the outcome with the next frames.
         """
         context.check()
         obs, spans = self.obs, context.spans
@@ -133,7 +125,7 @@ class Collector(VecEnvWrapper):
             for watcher in self.watchers:
                 watcher.after_step(self.obs)
         self.players.after_step(self.obs)
-        return Step(batch, decisions, self.obs)
+        return batch, decisions, self.obs
 
     def _begin(self, obs: VecObs, shown: ObsSpace, state: Mapping[str, Any] | None) -> VecObs:
         self.obs, self._shown = obs, shown
@@ -172,7 +164,8 @@ def play(
     for t in range(steps):
         if stop():
             break
-        add_metrics(metrics, collector.step(t, run_step).obs.metrics)
+        _, _, obs = collector.step(t, run_step)
+        add_metrics(metrics, obs.metrics)
     return metrics
 
 
@@ -289,6 +282,9 @@ _WORTH_WRITING = 4 * 2**20
 _SPARE = 9 / 8
 """Memory reserved for each frame to come, relative to the mean frame so far."""
 
+_DECIDED = ("chosen", "logprobs", "entropies")
+"""Fields of `Decisions` that are stored for each action."""
+
 Field = tuple[str, str]
 
 
@@ -300,14 +296,12 @@ class RolloutStorage:
     """
 
     def __init__(self, num_frames: int) -> None:
-        self._num_frames = num_frames
-        self._written = 0
+        self._num_frames, self._written = num_frames, 0
         self._batches: list[EntityBatch] = []
         self._decisions: list[Decisions] = []
         self._bytes_of_one = 0
         self._num_draws: dict[str, int] = {}
         self._rows: dict[Field, _Rows] = {}
-        self._lengths: dict[Field, _Rows] = {}
 
     def add(self, batch: EntityBatch, decisions: Decisions) -> None:
         """Add frames and the decisions in them; the tensors must not be changed afterwards."""
@@ -317,80 +311,53 @@ class RolloutStorage:
         self._decisions.append(decisions._replace(distributions={}))
         count = len(self._batches)
         if count & (count - 1) == 0:  # at powers of two, as the size of steps changes slowly
-            self._bytes_of_one = _bytes_of(batch, decisions)
+            fields = _fields(batch, decisions).values()
+            self._bytes_of_one = sum(rows.values.nbytes for rows in fields)
         if count * self._bytes_of_one >= _WORTH_WRITING:
             self._write()
 
     def take(self) -> tuple[EntityBatch, Decisions]:
         """Return all frames, and the decisions in them."""
-        # Write the rest, and look up the fields.
         if self._batches:
             self._write()
-        fields = self._fields()
-        types = [name for kind, name in fields if kind == "features"]
-        names = [name for kind, name in fields if kind == "actors"]
 
-        def of_actions(what: str) -> dict[str, RaggedTensor]:
-            return {
-                name: RaggedTensor(self._rows[what, name].all(), fields["actors", name].lengths)
-                for name in names
-            }
+        def named(kind: str) -> dict[str, RaggedTensor]:
+            return {name: rows.all() for (k, name), rows in self._rows.items() if k == kind}
 
-        # Build the batch from its fields.
+        features, visible, masks, actees = map(named, ("features", "visible", "mask", "actees"))
         batch = EntityBatch(
-            {name: fields["features", name] for name in types},
-            {name: fields["visible", name] for name in types if ("visible", name) in fields},
+            features,
+            {name: visible[name] for name in features if name in visible},
             {
-                name: ActionBatch(
-                    fields["actors", name],
-                    fields.get(("mask", name)),
-                    fields.get(("actees", name)),
-                    self._num_draws[name],
-                )
-                for name in names
+                name: ActionBatch(rows, masks.get(name), actees.get(name), self._num_draws[name])
+                for name, rows in named("actors").items()
             },
             self._written,
         )
-        kept = (of_actions("chosen"), of_actions("logprobs"), of_actions("entropies"))
-        return batch, Decisions(*kept, self._rows["values", ""].all())
-
-    def _fields(self) -> dict[Field, RaggedTensor]:
-        """Return the fields of the frames that were written."""
-        return {
-            field: RaggedTensor(self._rows[field].all(), lengths.all().numpy())
-            for field, lengths in self._lengths.items()
-        }
+        values = self._rows["values", ""].all().values
+        return batch, Decisions(named("chosen"), named("logprobs"), named("entropies"), values)
 
     def _write(self) -> None:
         """Append the buffered steps to what was written."""
-        # Concatenate the buffer.
-        batch, decisions = EntityBatch.cat(self._batches), Decisions.cat(self._decisions)
-        outputs = {("values", ""): decisions.values}
-        for what in ("chosen", "logprobs", "entropies"):
-            for name in batch.actions:
-                outputs[what, name] = getattr(decisions, what)[name].values
+        fields = _fields(EntityBatch.cat(self._batches), Decisions.cat(self._decisions))
+        num_frames = sum(batch.num_frames for batch in self._batches)
         self._batches, self._decisions = [], []
-        fields, before = _fields(batch), self._fields() if self._written else {}
-        if before:  # masks may be missing in some steps: fill in
+
+        # Masks may be missing in some steps: fill in.
+        if self._rows and fields.keys() != self._rows.keys():
+            before = {field: rows.all() for field, rows in self._rows.items()}
             for field in [field for field in fields if field not in before]:
                 self._add(field, _all_true(field, before, fields[field].values))
             for field in [field for field in before if field not in fields]:
                 fields[field] = _all_true(field, fields, before[field].values)
 
         # Append.
-        self._written += batch.num_frames
+        self._written += num_frames
         for field, rows in fields.items():
             self._add(field, rows)
-        for field, tensor in outputs.items():
-            self._rows.setdefault(field, _Rows()).add(tensor, self._share())
 
     def _add(self, field: Field, rows: RaggedTensor) -> None:
-        share = self._share()
-        self._rows.setdefault(field, _Rows()).add(rows.values, share)
-        self._lengths.setdefault(field, _Rows()).add(torch.from_numpy(rows.lengths), share)
-
-    def _share(self) -> float:
-        return self._written / self._num_frames
+        self._rows.setdefault(field, _Rows()).add(rows, self._written / self._num_frames)
 
 
 class _Rows:
@@ -398,51 +365,48 @@ class _Rows:
 
     def __init__(self) -> None:
         self._tensor: Tensor | None = None
+        self._lengths: list[npt.NDArray[np.int64]] = []
         self._end = 0
 
-    def add(self, rows: Tensor, share: float) -> None:
-        """Append rows.
+    def add(self, rows: RaggedTensor, share: float) -> None:
+        """Append the rows of some frames.
 
         Args:
             rows: rows, which the caller must not change afterwards.
             share: share of all frames whose rows are stored after this call.
         """
         # Expected number of rows in the end, with some reserve.
-        end = self._end + len(rows)
-        space = end + math.ceil(end * (1 / share - 1) * _SPARE)
-        if self._tensor is None and space == len(rows):
-            self._tensor, self._end = rows, end
+        start, values = self._end, rows.values
+        self._end += len(values)
+        self._lengths.append(rows.lengths)
+        space = self._end + math.ceil(self._end * (1 / share - 1) * _SPARE)
+        if self._tensor is None and space == len(values):
+            self._tensor = values
             return
-        if self._tensor is None or end > len(self._tensor):
+        if self._tensor is None or self._end > len(self._tensor):
             # Memory that is never written to costs nothing, as the system allocates by page.
-            grown = rows.new_empty((space, *rows.shape[1:]))
+            grown = values.new_empty((space, *values.shape[1:]))
             if self._tensor is not None:
-                grown[: self._end] = self._tensor[: self._end]
+                grown[:start] = self._tensor[:start]
             self._tensor = grown
-        self._tensor[self._end : end] = rows
-        self._end = end
+        self._tensor[start : self._end] = values
 
-    def all(self) -> Tensor:
+    def all(self) -> RaggedTensor:
         assert self._tensor is not None
-        return self._tensor[: self._end]
+        return RaggedTensor(self._tensor[: self._end], np.concatenate(self._lengths))
 
 
-def _fields(batch: EntityBatch) -> dict[Field, RaggedTensor]:
-    """Return the parts of a batch by (kind, name of the entity type or action)."""
+def _fields(batch: EntityBatch, decisions: Decisions) -> dict[Field, RaggedTensor]:
+    """Return what is stored of frames by (kind, name of the entity type or action)."""
     fields = {("features", name): rows for name, rows in batch.features.items()}
     fields |= {("visible", name): rows for name, rows in batch.visible.items()}
     for name, action in batch.actions.items():
-        fields["actors", name] = action.actors
-        if action.mask is not None:
-            fields["mask", name] = action.mask
-        if action.actees is not None:
-            fields["actees", name] = action.actees
+        parts = {"actors": action.actors, "mask": action.mask, "actees": action.actees}
+        parts |= {kind: getattr(decisions, kind)[name] for kind in _DECIDED}
+        fields |= {(kind, name): rows for kind, rows in parts.items() if rows is not None}
+    one_each = np.ones(batch.num_frames, dtype=np.int64)
+    fields["values", ""] = RaggedTensor(decisions.values, one_each)
     return fields
-
-
-def _bytes_of(batch: EntityBatch, decisions: Decisions) -> int:
-    kept = [*_fields(batch).values(), *decisions.chosen.values()]
-    return sum(rows.values.nbytes for rows in kept) + decisions.values.nbytes
 
 
 def _all_true(field: Field, fields: Mapping[Field, RaggedTensor], like: Tensor) -> RaggedTensor:

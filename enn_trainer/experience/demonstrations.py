@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 
@@ -11,18 +11,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from enn_trainer.checkpoints.migrate.space_diff import label_orders, space_differences
+from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.errors import ConfigError
 from entity_env.ragged import Ragged, exclusive_cumsum
 from entity_env.recording.entity_gym_samples import open_entity_gym_samples
 from entity_env.recording.read_recording import Episode, Recording
 from entity_env.recording.recording_format import Decisions, RecordingError
-from entity_env.spaces import (
-    GLOBAL,
-    ActionName,
-    ActionSpace,
-    ObsSpace,
-)
+from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
 from rogue_net.wiring import adapt_batch
 
@@ -66,12 +61,6 @@ class Demonstrations:
         """Return the number of actors of each frame in all actions, (F,) int64."""
         nothing = np.zeros(len(self), dtype=np.int64)
         return sum((rows.lengths for rows in self.actions.values()), start=nothing)
-
-    def num_entities(self) -> npt.NDArray[np.int64]:
-        """Return the number of entities of each frame without global features, (F,) int64."""
-        nothing = np.zeros(len(self), dtype=np.int64)
-        features = self.batch.features.items()
-        return sum((rows.lengths for name, rows in features if name != GLOBAL), start=nothing)
 
     @staticmethod
     def cat(pieces: Sequence["Demonstrations"]) -> "Demonstrations":
@@ -138,9 +127,8 @@ def check_same_spaces(
         ConfigError: they do; the message lists the differences.
     """
     theirs = recording.obs_space, recording.action_space
-    different = space_differences(obs_space, action_space, *theirs)
-    different += label_orders(action_space, theirs[1])
-    if different:
+    diff = diff_spaces(obs_space, action_space, *theirs)
+    if different := diff.changed + diff.reordered_labels:
         raise ConfigError(f"{path}: expected a recording of {world}; {'; '.join(different)}")
 
 
@@ -185,9 +173,10 @@ class Reading:
         for episode in recording.episodes():
             if limit is not None and total >= limit:
                 break
-            if len(episode.decisions):
+            num_frames = len(episode.decisions)
+            if num_frames:
                 waiting.append(episode)
-                total, since = total + len(episode.decisions), since + len(episode.decisions)
+            total, since = total + num_frames, since + num_frames
             if since >= _MADE_TENSORS_AT:
                 yield self._tensors(path, recording, waiting)
                 waiting, since = [], 0
@@ -199,7 +188,12 @@ class Reading:
     ) -> Demonstrations:
         # Frames and returns.
         for episode in episodes:
-            _check_steps(path, episode)
+            last, num_rewards = int(episode.steps.max(initial=-1)), len(episode.rewards)
+            if episode.ending == "terminated" and last >= num_rewards:
+                raise RecordingError(
+                    f"{path}: episode {episode.number}: expected steps up to {num_rewards - 1}, "
+                    f"as there are rewards, got step {last}"
+                )
         decisions = Decisions.cat([episode.decisions for episode in episodes])
         batch = EntityBatch.of(decisions.obs, self.device)
         returns = [returns_of(episode, self.gamma) for episode in episodes]
@@ -209,16 +203,15 @@ class Reading:
 
         # Choices, and the probabilities of a teacher.
         actions, teacher = {}, {}
+        nobody = Ragged.empty(np.zeros(0, dtype=np.int64), len(decisions))
         for name, space in recording.action_space.items():
             where = f"{path}: action {name!r}"
             acting = batch.actions[name]
-            chosen = decisions.actions.get(name)
-            if chosen is None:
-                chosen = Ragged.empty(np.zeros(0, dtype=np.int64), len(decisions))
+            chosen = decisions.actions.get(name, nobody)
             _check_choices(where, chosen, acting, space)
             actions[name] = RaggedTensor.of(chosen, self.device)
             if self.teacher_for is not None:
-                logits = decisions.logits.get(name)
+                logits = decisions.logits.get(name, nobody)
                 rows = _row_by_row(where, logits, acting, space, self.teacher_for)
                 teacher[name] = RaggedTensor.of(rows, self.device)
         return Demonstrations(
@@ -227,16 +220,6 @@ class Reading:
             teacher,
             torch.from_numpy(np.concatenate(returns)).to(self.device),
             +endings,
-        )
-
-
-def _check_steps(path: Path, episode: Episode) -> None:
-    """Raise if frames are of steps whose rewards are not in the recording."""
-    last = int(episode.steps.max(initial=-1))
-    if episode.ending == "terminated" and last >= len(episode.rewards):
-        raise RecordingError(
-            f"{path}: episode {episode.number}: expected steps up to {len(episode.rewards) - 1}, "
-            f"as there are rewards, got step {last}"
         )
 
 
@@ -287,22 +270,16 @@ def _check_choices(where: str, chosen: Ragged, acting: ActionBatch, space: Actio
 
 
 def _row_by_row(
-    where: str,
-    logits: Ragged | None,
-    acting: ActionBatch,
-    space: ActionSpace,
-    setting: str,
+    where: str, logits: Ragged, acting: ActionBatch, space: ActionSpace, setting: str
 ) -> Ragged:
     """Return the recorded logits of all choices, one actor after the other."""
     ends = np.cumsum(acting.actors.lengths)
     numbers_before = np.cumsum([0, *space.num_parameters(acting)])
     expected = numbers_before[ends] - numbers_before[ends - acting.actors.lengths]
-    if logits is None:
-        logits = Ragged.empty(np.zeros(0, dtype=np.float32), len(expected))
     lengths = logits.lengths * logits.size2()
     if not np.array_equal(lengths, expected):
         raise ConfigError(
             f"{setting}: expected a recording with the logits of all choices, {expected.sum()} of "
             f"{where}, got {lengths.sum()}; record them, or take the loss cross_entropy"
         )
-    return replace(logits, values=logits.values.reshape(-1).astype(np.float32), lengths=lengths)
+    return Ragged(logits.values.reshape(-1).astype(np.float32), lengths)

@@ -24,12 +24,7 @@ from entity_env.vec.vec_env import VecEnv
 EnvFactory: TypeAlias = Callable[[EnvConfig, int, int, int], VecEnv]
 """(configuration, num_envs, processes, first_env_index) -> environments."""
 EnvSource: TypeAlias = (
-    type[Environment]
-    | type[Match]
-    | type[VecEnv]
-    | Callable[..., Environment]
-    | Callable[..., Match]
-    | EnvFactory
+    type[Environment | Match | VecEnv] | Callable[..., Environment | Match] | EnvFactory
 )
 """Types of the environment argument of `train`; `env_factory` distinguishes them."""
 _FACTORY = "a factory of vectorised environments takes " + (
@@ -57,9 +52,9 @@ def env_factory(
     # Classes.
     env_cls = kind or (env.func if isinstance(env, functools.partial) else env)
     if inspect.isclass(env_cls) and issubclass(env_cls, Environment | Match):
-        return functools.partial(_make_list, env_cls, env, sent or env)
+        return _list_factory(env_cls, env, sent or env)
     if inspect.isclass(env_cls) and issubclass(env_cls, VecEnv):
-        return functools.partial(_make_vectorised, env_cls, env)
+        return _vectorised_factory(env_cls, env)
     if inspect.isclass(env):
         raise TypeError(
             f"env: expected a subclass of Environment, Match or VecEnv, or a factory "
@@ -73,8 +68,8 @@ def env_factory(
             f"{short_repr(env)}"
         )
     if _makes_one_environment(env):
-        return functools.partial(_make_list, None, env, sent or env)
-    return functools.partial(_call_factory, env)
+        return _list_factory(None, env, sent or env)
+    return _checked_factory(env)
 
 
 def _makes_one_environment(function: Callable[..., Any]) -> bool:
@@ -104,66 +99,70 @@ def _returned_class(function: Callable[..., Any]) -> type | None:
     return returned if inspect.isclass(returned) else None
 
 
-def _call_factory(
-    factory: Callable[..., Any],
-    config: EnvConfig,
-    num_envs: int,
-    processes: int,
-    first_env_index: int,
-) -> VecEnv:
-    envs = factory(config, num_envs, processes, first_env_index)
-    if isinstance(envs, Environment | Match) or not hasattr(envs, "obs_space"):
-        raise TypeError(
-            f"env: expected a VecEnv from {_name_of(factory)}, got {type(envs).__name__}; what "
-            "makes one environment takes no positional arguments, or says so by its return "
-            "annotation"
-        )
-    return AnyVecEnv(envs, config.validate)
+def _checked_factory(factory: Callable[..., Any]) -> EnvFactory:
+    """Return a factory of vectorised environments that checks what a user's own returns."""
+
+    def make(config: EnvConfig, num_envs: int, processes: int, first: int) -> VecEnv:
+        envs = factory(config, num_envs, processes, first)
+        if isinstance(envs, Environment | Match) or not hasattr(envs, "obs_space"):
+            raise TypeError(
+                f"env: expected a VecEnv from {_name_of(factory)}, got {type(envs).__name__}; what "
+                "makes one environment takes no positional arguments, or says so by its return "
+                "annotation"
+            )
+        return AnyVecEnv(envs, config.validate)
+
+    return make
 
 
-def _make_list(
-    env_cls: type[Environment] | type[Match] | None,
-    make: Callable[..., Any],
-    sent: Callable[..., Any],
-    config: EnvConfig,
-    num_envs: int,
-    processes: int,
-    first_env_index: int,
-) -> VecEnv:
-    """Make environments that are stepped one by one, in this process or in workers.
+def _vectorised_factory(env_cls: type[VecEnv], make: Callable[..., Any]) -> EnvFactory:
+    """Return a factory of environments that step together in this process."""
+
+    def make_all(config: EnvConfig, num_envs: int, processes: int, first: int) -> VecEnv:
+        kwargs = _kwargs(config, env_cls.__name__, make, num_envs, first)
+        return AnyVecEnv(make(num_envs, first, **kwargs), config.validate)
+
+    return make_all
+
+
+def _list_factory(
+    env_cls: type[Environment | Match] | None, make: Callable[..., Any], sent: Callable[..., Any]
+) -> EnvFactory:
+    """Return a factory of environments that are stepped one by one, in this process or in workers.
 
     Args:
         env_cls: their class; None if `make` is a function.
         make: factory of one environment.
         sent: replacement for `make` in worker processes.
-        config: arguments and validation of the environments.
-        num_envs: number of environments.
-        processes: number of processes.
-        first_env_index: index of the first environment.
     """
-    # The number of sides, for which functions and matches have to make one.
     name = _name_of(make) if env_cls is None else env_cls.__name__
-    kwargs = _kwargs(config, name, make, hint="" if env_cls is not None else f"; {_FACTORY}")
-    create_env, like = functools.partial(make, **kwargs), None
-    if env_cls is None or issubclass(env_cls, Match):
-        like = _one_of(create_env, name)
-    sides = like.num_sides if isinstance(like, Match) else 1
-    if num_envs % sides:
-        raise ConfigError(
-            f"num_envs: expected multiples of {sides}, the sides of {name}, got {num_envs}"
-        )
 
-    # Environments in workers, or in this process.
-    if processes > 1:
+    def make_list(config: EnvConfig, num_envs: int, processes: int, first: int) -> VecEnv:
+        # The number of sides, for which functions and matches have to make one.
+        kwargs = _kwargs(config, name, make, hint="" if env_cls is not None else f"; {_FACTORY}")
+        create_env, like = functools.partial(make, **kwargs), None
+        if env_cls is None or issubclass(env_cls, Match):
+            like = _one_of(create_env, name)
+        sides = like.num_sides if isinstance(like, Match) else 1
+        if num_envs % sides:
+            raise ConfigError(
+                f"num_envs: expected multiples of {sides}, the sides of {name}, got {num_envs}"
+            )
+
+        # Environments in workers, or in this process.
+        if processes <= 1:
+            return EnvList(create_env, num_envs, first, config.validate)
+        create_env = functools.partial(sent, **kwargs)
         return ParallelEnvList(
-            functools.partial(sent, **kwargs),
+            create_env,
             num_envs,
             processes,
-            first_env_index=first_env_index,
+            first_env_index=first,
             validate=config.validate,
             like=like,
         )
-    return EnvList(create_env, num_envs, first_env_index, config.validate)
+
+    return make_list
 
 
 def _one_of(create_env: Callable[[], Any], name: str) -> Environment | Match:
@@ -196,19 +195,6 @@ def in_section(problem: str, num_envs_field: str, section: str = "") -> str:
 def _name_of(function: Callable[..., Any]) -> str:
     inner: Any = function.func if isinstance(function, functools.partial) else function
     return getattr(inner, "__name__", type(inner).__name__)
-
-
-def _make_vectorised(
-    env_cls: type[VecEnv],
-    make: Callable[..., Any],
-    config: EnvConfig,
-    num_envs: int,
-    processes: int,
-    first_env_index: int,
-) -> VecEnv:
-    """Make vectorised environments, which step together in this process."""
-    kwargs = _kwargs(config, env_cls.__name__, make, num_envs, first_env_index)
-    return AnyVecEnv(make(num_envs, first_env_index, **kwargs), config.validate)
 
 
 def _kwargs(

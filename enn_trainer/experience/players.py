@@ -165,11 +165,7 @@ class AgentPlayer(Players):
     """
 
     def __init__(
-        self,
-        agent: PPOAgent,
-        seed: int | None,
-        lanes: Lanes = ONE_LANE,
-        learning: bool = False,
+        self, agent: PPOAgent, seed: int | None, lanes: Lanes = ONE_LANE, learning: bool = False
     ) -> None:
         self.agent, self.seed, self.lanes, self.learning = agent, seed, lanes, learning
 
@@ -196,13 +192,12 @@ class AgentPlayer(Players):
 
     def values(self, batch: EntityBatch, environments: Environments) -> Tensor:
         """Return the values of frames."""
-        agent = self.agent
-        check_frame_memory(agent, batch, environments, learning=False)
+        check_frame_memory(self.agent, batch, environments, learning=False)
 
         def of_piece(some: EntityBatch, piece: slice) -> Tensor:
-            return agent.values(some)["value"].flatten()
+            return self.agent.values(some)["value"].flatten()
 
-        return torch.cat(in_pieces(agent, batch, of_piece, self.lanes))
+        return torch.cat(in_pieces(self.agent, batch, of_piece, self.lanes))
 
 
 class SeatedPlayers(Players):
@@ -238,10 +233,7 @@ activations stay in the cache."""
 
 
 def in_pieces(
-    agent: PPOAgent,
-    batch: EntityBatch,
-    of_piece: Callable[[EntityBatch, slice], T],
-    lanes: Lanes,
+    agent: PPOAgent, batch: EntityBatch, of_piece: Callable[[EntityBatch, slice], T], lanes: Lanes
 ) -> list[T]:
     """Apply a function to consecutive pieces of a batch, and return the results in order.
 
@@ -297,8 +289,8 @@ def draw_uniforms(
         keys, lengths = (seed, frame, key_of(name)), action.actors.lengths
         drawn = backend.draw_uniforms(keys, env, lengths)
         if action.num_draws > 1:
-            further = [(*keys, k) for k in range(1, action.num_draws)]
-            others = [backend.draw_uniforms(one, env, lengths) for one in further]
+            further = range(1, action.num_draws)
+            others = [backend.draw_uniforms((*keys, k), env, lengths) for k in further]
             drawn = torch.stack([drawn, *others], dim=1)
         draws[name] = drawn.to(action.actors.values.device, non_blocking=True)
     return draws

@@ -98,13 +98,9 @@ def recorders(capture: Capture | None, envs: VecEnv, run: str, stack: ExitStack)
     """
     if capture is None:
         return []
+    path, actions = absolute(capture.path), envs.action_space()
     recorder = Recorder(
-        absolute(capture.path),
-        envs.action_space(),
-        capture.subsample,
-        capture.seed,
-        run=run,
-        keep_logits=capture.logits,
+        path, actions, capture.subsample, capture.seed, run=run, keep_logits=capture.logits
     )
     stack.callback(recorder.close)
     return [recorder]
@@ -187,6 +183,5 @@ def continues(manager: StateManager) -> bool:
     """Return True for a run that owns its recordings; one from a save elsewhere does not."""
     if not manager.state.run_name:  # never trained, as an upgraded save
         return False
-    if manager.resumed_from is None:
-        return True  # trained before in this process
-    return manager.is_resumed_in_place
+    # Without a save it was trained before in this process.
+    return manager.resumed_from is None or manager.is_resumed_in_place

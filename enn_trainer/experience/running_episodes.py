@@ -5,7 +5,7 @@ the code that it is valid for.
 """
 
 import json
-from typing import Any, NamedTuple
+from typing import Any
 
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError
@@ -16,18 +16,6 @@ from entity_env.seeding import derive_seed
 from entity_env.serialization.messages import MessageError, pack, unpack
 from entity_env.vec.vec_env import VecEnv, VecObs
 from entity_env.world_code import is_same_code
-
-
-class Resumed(NamedTuple):
-    """Result of resuming the episodes of a save.
-
-    Attributes:
-        obs: the current frames; None if new episodes have to begin.
-        why_not: the reason, if they have to; "" if the save has no episodes, see `why_not_saved`.
-    """
-
-    obs: VecObs | None
-    why_not: str = ""
 
 
 def take_episodes(envs: VecEnv, config: TrainConfig, step: int) -> bytes | None:
@@ -45,18 +33,15 @@ def take_episodes(envs: VecEnv, config: TrainConfig, step: int) -> bytes | None:
     if state is None:
         return None
     try:
-        about = {
-            "step": step,
-            "settings": _settings(config),
-            "world": _world(envs),
-            "code": envs.world_code(),
-        }
-        return pack({**about, "envs": state}, exact=True)
+        about = {"settings": _settings(config), "world": _world(envs), "code": envs.world_code()}
+        return pack({"step": step, **about, "envs": state}, exact=True)
     except MessageError as error:
         raise EntityEnvError(f"environments: get_state: expected plain data: {error}") from None
 
 
-def continue_episodes(envs: VecEnv, state: State, config: TrainConfig, where: str) -> Resumed:
+def continue_episodes(
+    envs: VecEnv, state: State, config: TrainConfig, where: str
+) -> tuple[VecObs | None, str]:
     """Restore the environments of a save, if they are still the same.
 
     Args:
@@ -65,18 +50,22 @@ def continue_episodes(envs: VecEnv, state: State, config: TrainConfig, where: st
         config: configuration of the run.
         where: source of the state, for messages.
 
+    Returns:
+        The current frames, or None if new episodes have to begin; and the reason, if they have to:
+        "" if the save has no episodes, see `why_not_saved`.
+
     Raises:
         CheckpointError: the saved episodes are damaged.
         EntityEnvError: an environment rejects its state.
     """
     if state.envs is None:
-        return Resumed(None)
+        return None, ""
     try:
         saved = unpack(state.envs)
         if type(saved["step"]) is not int:
             raise TypeError("step: expected a number")
         if saved["step"] != state.step:  # later updates of this process were not saved
-            return Resumed(None, f"the saved ones are of step {saved['step']}")
+            return None, f"the saved ones are of step {saved['step']}"
 
         # The environments must be made by the same settings, spaces and code.
         now, before = _settings(config), saved["settings"]
@@ -86,20 +75,20 @@ def continue_episodes(envs: VecEnv, state: State, config: TrainConfig, where: st
             if type(value) is not type(now.get(name)) or value != now[name]
         ]
         if changed:
-            return Resumed(None, ", ".join(changed))
+            return None, ", ".join(changed)
         if pack(saved["world"]) != pack(_world(envs)):  # as saved frames have that order
-            return Resumed(None, "the world shows features, types or labels in another order")
+            return None, "the world shows features, types or labels in another order"
         code = saved.get("code", {})
         if not all(type(digest) is str for digest in code.values()):
             raise TypeError("code: expected digests by the names of classes")
         if why := _other_code(code, envs.world_code()):
-            return Resumed(None, why)
+            return None, why
 
         # Restore.
         obs = envs.set_state(saved["envs"], state.obs_space)
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise CheckpointError(f"{where}: the saved episodes cannot be read: {error!r}") from None
-    return Resumed(obs, "the environments do not offer set_state" if obs is None else "")
+    return obs, "the environments do not offer set_state" if obs is None else ""
 
 
 def why_not_saved(envs: VecEnv, config: TrainConfig, world: str | None) -> str:
@@ -147,11 +136,11 @@ class RunningEpisodes:
             where: source of the state, for messages.
             world: name of the environment class, if known.
         """
-        resumed = continue_episodes(self._collector, self._state, self._config, where)
-        self.are_valid = resumed.obs is not None
+        resumed, why = continue_episodes(self._collector, self._state, self._config, where)
+        self.are_valid = resumed is not None
         obs = self.begun().obs
-        if resumed.obs is None:
-            why = resumed.why_not or why_not_saved(self._collector, self._config, world)
+        if resumed is None:
+            why = why or why_not_saved(self._collector, self._config, world)
             self.message = f"episodes restart, because {why}"
         return obs
 

@@ -21,7 +21,7 @@ import torch
 
 from enn_trainer.experience.frame_memory import rogue_nets
 from enn_trainer.runtime.spans import OFF, Spans
-from rogue_net.native.backend import threads_at_work
+from rogue_net.native.backend import has_compiled_blocks, threads_at_work
 
 T = TypeVar("T")
 _WAITING = 2  # submitted tasks per lane, which bounds the results in memory
@@ -114,7 +114,7 @@ def cost_of_entity(agent: Any) -> int | None:
     if not parts or next(parts[0].parameters()).device.type != "cpu":
         return None
     cost = max(part.config.d_model for part in parts) ** 2
-    return cost // 10 if all(part.has_compiled_blocks for part in parts) else cost
+    return cost // 10 if all(has_compiled_blocks(part.config) for part in parts) else cost
 
 
 def _with_grad(grad: bool, task: Callable[[], T]) -> T:

@@ -5,9 +5,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, Self, final
+from typing import Self, final
 
 GRACE_S = 5.0
 """Time that the running update has to finish. Then it is discarded, and repeated after a resume."""
@@ -35,17 +35,14 @@ class Interrupts:
     def __init__(self) -> None:
         self.requested = False
         self._requested_s = 0.0
-        self._before: dict[int, Any] = {}
+        self._handlers = _handled_by(self._handle, signal.SIGINT, signal.SIGTERM)
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._handle)
+        self._handlers.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        self._handlers.__exit__(None, None, None)
 
     def is_requested(self) -> bool:
         """Return True after a request to stop."""
@@ -72,19 +69,21 @@ class Interrupts:
                 os.write(2, _UNDERSTOOD)
 
 
-@contextlib.contextmanager
-def stopped_by(*numbers: int) -> Iterator[None]:
+def stopped_by(*numbers: int) -> contextlib.AbstractContextManager[None]:
     """Return a context in which these signals raise StoppedAtOnce, if in the main thread."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise StoppedAtOnce
 
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, stop) for number in numbers}
+    return _handled_by(stop, *numbers)
+
+
+@contextlib.contextmanager
+def _handled_by(handler: Callable[[int, FrameType | None], None], *numbers: int) -> Iterator[None]:
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, handler) for number in numbers if in_main_thread}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, handler_before in before.items():
+            signal.signal(number, handler_before)

@@ -165,10 +165,9 @@ class Spans:
         Raises:
             ConfigError: the file cannot be written.
         """
-        temporary = path.with_name(f"{path.name}.tmp")
+        data = (json.dumps(self.as_dict(), indent=1) + "\n").encode()
         try:
-            data = (json.dumps(self.as_dict(), indent=1) + "\n").encode()
-            replace_file(path, data, temporary)
+            replace_file(path, data, path.with_name(f"{path.name}.tmp"))
         except OSError as error:
             raise unwritable(path, error) from None
 

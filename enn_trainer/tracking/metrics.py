@@ -116,18 +116,16 @@ def _selected_types(
     return (to_device(np.ascontiguousarray(ends), device) <= position[:, None]).sum(dim=1)
 
 
-def metric_scalars(metrics: Mapping[str, Metric], prefix: str = "") -> dict[str, float]:
-    """Return the scalars of metrics: `{prefix}{name}.mean`, `.min`, `.max` and `.count`.
+def metric_scalars(metrics: Mapping[str, Metric]) -> dict[str, float]:
+    """Return the scalars of metrics: `{name}.mean`, `.min`, `.max` and `.count`.
 
     A metric without values has only its count.
     """
     scalars: dict[str, float] = {}
-    for name, metric in metrics.items():
-        if metric.count > 0:
-            scalars[f"{prefix}{name}.mean"] = metric.mean
-            scalars[f"{prefix}{name}.min"] = metric.min
-            scalars[f"{prefix}{name}.max"] = metric.max
-        scalars[f"{prefix}{name}.count"] = float(metric.count)
+    for name, m in metrics.items():
+        if m.count > 0:
+            scalars |= {f"{name}.mean": m.mean, f"{name}.min": m.min, f"{name}.max": m.max}
+        scalars[f"{name}.count"] = float(m.count)
     return scalars
 
 

@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import nan
 from types import MappingProxyType
 from typing import NamedTuple, Self, final
 
@@ -26,6 +27,7 @@ SPEED_SAMPLES = 30
 SAMPLE_EVERY_S = 1.0
 """Speed is measured over the last 30 seconds, or over 30 updates where these take longer."""
 TITLE = "enn-trainer"
+RETURN, LENGTH = "episodic_reward.mean", "episode_length.mean"
 SPARKS = "▁▂▃▄▅▆▇█"
 WIDE, LESS_WIDE = 70, 46
 """Widths of the panel from which three, or two, numbers fit on a line."""
@@ -46,19 +48,9 @@ class ProgressLine(NamedTuple):
     """Metrics of one update."""
 
     step: int  # frames over all environments and restarts
-    mean_return: float | None  # of the episodes that ended; None without any
-    episode_length: float | None  # mean frames of these episodes
-    episodes: int  # number of these episodes
-    entropy: float  # of the policy, in nats
-    approx_kl: float  # from the policy before the update
-    explained_variance: float  # of the returns, by the value function
-    learning_rate: float
-    frames_per_s: float
-    entities_per_s: float
-    entities_per_frame: float  # mean
+    metrics: Mapping[str, float]  # by tag; those of episodes are absent if none ended
     normalised_entropies: Mapping[str, float] = MappingProxyType({})  # by action, at most 1
     phases_ms: Mapping[str, float] = MappingProxyType({})  # duration of each phase
-    memory_mb: float | None = None  # of this process
 
 
 def format_duration(seconds: float) -> str:
@@ -125,17 +117,19 @@ class Progress:
 
     def update(self, p: ProgressLine) -> None:
         """Add the numbers of one update, and show them if the last display is old enough."""
-        now, view, before = self._clock(), self._view, self._line
+        now, view = self._clock(), self._view
         if now - self._samples[-1][0] >= SAMPLE_EVERY_S:
             self._samples.append((now, p.step))
         view.evaluating = None
-        view.episodes += p.episodes
-        if p.mean_return is not None and math.isfinite(p.mean_return):
-            view.returns.append(p.mean_return)
-            view.best = p.mean_return if view.best is None else max(view.best, p.mean_return)
-        elif p.mean_return is None and before is not None:
-            p = p._replace(mean_return=before.mean_return, episode_length=before.episode_length)
-        self._line, self._is_shown = p, False
+        view.episodes += int(p.metrics["episodic_reward.count"])
+        value = p.metrics.get(RETURN, nan)
+        if math.isfinite(value):
+            view.returns.append(value)
+            view.best = value if view.best is None else max(view.best, value)
+        before = {} if self._line is None else self._line.metrics
+        of_episodes = {tag: before[tag] for tag in (RETURN, LENGTH) if tag in before}
+        self._line = p._replace(metrics={**of_episodes, **p.metrics})
+        self._is_shown = False
         if now - self._shown_s >= (LINE_EVERY_S if self._live is None else PANEL_EVERY_S):
             self._show()
 
@@ -208,22 +202,32 @@ class _View:
         return sum(returns[-half:]) / half - sum(returns[:half]) / half
 
 
+def _numbers(view: _View, p: ProgressLine) -> dict[str, str]:
+    """Return the numbers that are shown after an update as text, by name."""
+    metrics, fps, eps = p.metrics, p.metrics["fps"], p.metrics["eps"]
+    return {
+        "episodes": f"{view.episodes:,}",
+        "entropy": f"{metrics.get('losses/entropy', nan):.2f}",
+        "frames/s": f"{fps:,.0f}",
+        "length": _number(metrics.get(LENGTH), ".1f"),
+        "kl": f"{metrics.get('losses/approx_kl', nan):.4f}",
+        "entities/s": f"{eps:,.0f}",
+        "learning rate": f"{metrics.get('charts/learning_rate', nan):.1e}",
+        "explained": f"{metrics.get('losses/explained_variance', nan):.2f}",
+        "entities/frame": f"{eps / fps:.1f}",
+        "memory": f"{metrics['system/rss_mb']:,.0f} MB",
+    }
+
+
 def _text(view: _View, p: ProgressLine) -> str:
     """Return a line of text."""
+    step = f"step {p.step}/{view.total_steps} ({int(100 * view.fraction)}%)"
     change = "" if view.trend is None else f" ({view.trend:+.3f})"
-    return "  ".join(
-        [
-            f"step {p.step}/{view.total_steps} ({int(100 * view.fraction)}%)",
-            f"left {view.left}",
-            f"return {_number(p.mean_return, '.3f')}{change}",
-            f"length {_number(p.episode_length, '.1f')}",
-            f"entropy {p.entropy:.2f}",
-            f"kl {p.approx_kl:.4f}",
-            f"explained {p.explained_variance:.2f}",
-            f"frames/s {p.frames_per_s:,.0f}",
-            f"entities/s {p.entities_per_s:,.0f}",
-        ]
-    )
+    mean_return = f"return {_number(p.metrics.get(RETURN), '.3f')}{change}"
+    numbers = _numbers(view, p)
+    names = ("length", "entropy", "kl", "explained", "frames/s", "entities/s")
+    others = [f"{name} {numbers[name]}" for name in names]
+    return "  ".join([step, f"left {view.left}", mean_return, *others])
 
 
 def _panel(view: _View, p: ProgressLine, width: int, height: int) -> Panel:
@@ -296,7 +300,7 @@ def _blocks(
 
 def _return_line(view: _View, p: ProgressLine, width: int) -> Text:
     """Return a line with the return, its trend, and as many of the latest returns as fit."""
-    text = _labelled("return", _number(p.mean_return, ".3f"), "bold")
+    text = _labelled("return", _number(p.metrics.get(RETURN), ".3f"), "bold")
     low, high = min(view.returns, default=0.0), max(view.returns, default=0.0)
     if view.trend is not None:
         arrow, style = ("↗", "green") if view.trend > 0 else ("↘", "red")
@@ -317,19 +321,7 @@ def _return_line(view: _View, p: ProgressLine, width: int) -> Text:
 
 def _details(view: _View, p: ProgressLine, width: int) -> Table:
     """Return names and numbers in as many columns as fit without truncation."""
-    numbers = [
-        ("episodes", f"{view.episodes:,}"),
-        ("entropy", f"{p.entropy:.2f}"),
-        ("frames/s", f"{p.frames_per_s:,.0f}"),
-        ("length", _number(p.episode_length, ".1f")),
-        ("kl", f"{p.approx_kl:.4f}"),
-        ("entities/s", f"{p.entities_per_s:,.0f}"),
-        ("learning rate", f"{p.learning_rate:.1e}"),
-        ("explained", f"{p.explained_variance:.2f}"),
-        ("entities/frame", f"{p.entities_per_frame:.1f}"),
-    ]
-    if p.memory_mb is not None:
-        numbers.append(("memory", f"{p.memory_mb:,.0f} MB"))
+    numbers = list(_numbers(view, p).items())
     beside = 3 if width >= WIDE else 2 if width >= LESS_WIDE else 1
     grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
     for _ in range(beside):

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self, final, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, final, runtime_checkable
 
 from enn_trainer.checkpoints.manifest import git_revision
 from enn_trainer.config import TrainConfig
@@ -76,17 +76,14 @@ class VideoSink(Sink, Protocol):
 
 
 @final
-class Track:
+class Track(ExitStack):
     """All sinks of a run as one; a context manager that closes them."""
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
+        super().__init__()
         self._sinks = sinks
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        for sink in reversed(sinks):  # to be closed in their order, also if one fails
+            self.callback(sink.close)
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Write each scalar under its own tag."""
@@ -98,12 +95,6 @@ class Track:
         for sink in self._sinks:
             if isinstance(sink, VideoSink):
                 sink.video(step, name, path)
-
-    def close(self) -> None:
-        """Close all sinks, which write their buffered scalars."""
-        with ExitStack() as stack:  # closes the others if one fails
-            for sink in reversed(self._sinks):
-                stack.callback(sink.close)
 
 
 @final
@@ -164,17 +155,13 @@ class Guarded:
             if not self._failed:
                 self._failed = True
                 message = (str(error).splitlines() or [""])[0]
-                self._say(
-                    f"{self._name} failed, training goes on without it for now: "
-                    f"{type(error).__name__}: {message}"
-                )
+                failed = f"{self._name} failed, training goes on without it for now"
+                self._say(f"{failed}: {type(error).__name__}: {message}")
 
 
 def flatten_config(config: DataclassInstance) -> dict[str, object]:
     """Return the values of a tree of dataclasses by dotted name, such as `net.d_model`."""
-    return {
-        path: as_written(value) for path, value in settings_of(config) if not is_dataclass(value)
-    }
+    return {path: as_written(v) for path, v in settings_of(config) if not is_dataclass(v)}
 
 
 def open_track(manager: StateManager, say: Callable[[str], None]) -> tuple[Track, Path]:
@@ -201,27 +188,21 @@ def open_track(manager: StateManager, say: Callable[[str], None]) -> tuple[Track
     if not continues(manager):
         state.run_name, state.tracker_ids = _new_run_name(runs, config), {}
     folder, settings, revision = runs / state.run_name, flatten_config(config), git_revision()
-    about = {
-        "run_name": state.run_name,
-        "restart": state.restart,
-        "command": shlex.join(sys.argv),
-        "code.commit": None if revision is None else revision.removesuffix("-dirty"),
-        "code.dirty": None if revision is None else revision.endswith("-dirty"),
-    }
+    about: dict[str, object] = {"run_name": state.run_name, "restart": state.restart}
+    about["command"] = shlex.join(sys.argv)
+    about["code.commit"] = None if revision is None else revision.removesuffix("-dirty")
+    about["code.dirty"] = None if revision is None else revision.endswith("-dirty")
     _describe(folder / RUN_FILE, about, settings)
 
     # Files are required; failures of services do not end the run.
-    services: list[tuple[str, Callable[[], Sink]]] = [
-        ("TensorBoard", lambda: TensorBoardSink(folder, settings, state.step))
-    ]
+    sinks: list[Sink] = [JsonlSink(folder / METRICS_FILE, state.step, say)]
+    sinks.append(Guarded("TensorBoard", lambda: TensorBoardSink(folder, settings, state.step), say))
     if config.track:
-        services.append(
-            ("W&B", lambda: WandbSink(config, state, {**settings, **about}, folder, say))
-        )
+        details = {**settings, **about}
+        sinks.append(Guarded("W&B", lambda: WandbSink(config, state, details, folder, say), say))
     if config.mlflow_tracking_uri is not None:
-        services.append(("MLflow", lambda: MlflowSink(config, state, settings, about)))
-    files = JsonlSink(folder / METRICS_FILE, state.step, say)
-    return Track([files, *(Guarded(name, connect, say) for name, connect in services)]), folder
+        sinks.append(Guarded("MLflow", lambda: MlflowSink(config, state, settings, about), say))
+    return Track(sinks), folder
 
 
 def _describe(path: Path, about: Mapping[str, object], settings: Mapping[str, object]) -> None:
@@ -259,7 +240,5 @@ def _new_run_name(runs: Path, config: TrainConfig) -> str:
             number += 1
             name = f"{stamped}-{number}"
         except OSError as error:
-            raise ConfigError(
-                f"data_dir: expected a folder to write to, got {config.data_dir} "
-                f"({os.strerror(error.errno or 0)})"
-            ) from None
+            got = f"{config.data_dir} ({os.strerror(error.errno or 0)})"
+            raise ConfigError(f"data_dir: expected a folder to write to, got {got}") from None

@@ -9,6 +9,7 @@ that are not finite: these are written as the strings "nan", "inf" and "-inf", w
 """
 
 import importlib.util
+import itertools
 import json
 import math
 import netrc
@@ -17,9 +18,10 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple, final
+from typing import Any, final
 from urllib.parse import urlsplit
 
 from enn_trainer.config import TrainConfig
@@ -83,10 +85,24 @@ class JsonlSink:
         os.close(self._file)
 
     def _reopen(self, keep: Callable[[dict[str, Any]], bool]) -> None:
-        """Drop the other lines and open the file to append to it."""
+        """Drop damaged lines and those that `keep` rejects; open the file to append to it."""
+        kept = self._path.with_name(f"{self._path.name}.tmp")
+        dropped, damaged = False, None
         try:
             append_plain(self._path).close()  # raises if it is a link or no regular file
-            _drop(self._path, keep, self._say)
+            with new_file(kept) as file:
+                for number, text, row in read_lines(self._path):
+                    # An incomplete last line is left by a kill: only damage before it is reported.
+                    if damaged is not None:
+                        self._say(f"{self._path}: line {damaged} is damaged and was dropped")
+                    damaged = number if row is None else None
+                    if row is not None and keep(row):
+                        file.write(text)
+                    else:
+                        dropped = True
+                file.flush()
+                os.fsync(file.fileno())
+            kept.replace(self._path) if dropped else kept.unlink()
             if self._file >= 0:
                 os.close(self._file)
             self._file = open_plain(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -94,22 +110,11 @@ class JsonlSink:
             raise unwritable(self._path, error) from None
 
 
-class Line(NamedTuple):
-    """A line of a file.
+def read_lines(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any] | None]]:
+    """Yield the number from 1, the bytes and the content of each line of a file.
 
-    Attributes:
-        number: line number, from 1.
-        text: the bytes of the line, with its end of line.
-        row: the parsed content; None if the line is damaged or incomplete.
+    The content of a damaged or incomplete line is None.
     """
-
-    number: int
-    text: bytes
-    row: dict[str, Any] | None
-
-
-def read_lines(path: Path) -> Iterator[Line]:
-    """Yield the lines of a file; damaged ones have no row."""
     with path.open("rb") as file:
         for number, text in enumerate(file, start=1):
             try:
@@ -117,30 +122,7 @@ def read_lines(path: Path) -> Iterator[Line]:
             except (ValueError, RecursionError):
                 row = None
             whole = isinstance(row, dict) and type(row.get("step")) is int
-            yield Line(number, text, row if whole and text.endswith(b"\n") else None)
-
-
-def _drop(path: Path, keep: Callable[[dict[str, Any]], bool], say: Callable[[str], None]) -> None:
-    """Remove the lines of a file whose row `keep` rejects, and damaged ones."""
-    kept = path.with_name(f"{path.name}.tmp")
-    dropped = False
-    with new_file(kept) as file:
-        damaged = None
-        for line in read_lines(path):
-            # An incomplete last line is left by a kill: only damage before it is reported.
-            if damaged is not None:
-                say(f"{path}: line {damaged.number} is damaged and was dropped")
-            damaged = line if line.row is None else None
-            if line.row is not None and keep(line.row):
-                file.write(line.text)
-            else:
-                dropped = True
-        file.flush()
-        os.fsync(file.fileno())
-    if dropped:
-        kept.replace(path)
-    else:
-        kept.unlink()
+            yield number, text, row if whole and text.endswith(b"\n") else None
 
 
 EVENT_FORMAT = "brain.Event:2"
@@ -173,17 +155,18 @@ class TensorBoardSink:
 
     def __init__(self, log_dir: Path, config_table: Mapping[str, object], step: int = 0) -> None:
         import torch.utils.tensorboard.summary
+        from tensorboard.compat.proto import event_pb2  # type: ignore[import-untyped]
+        from tensorboard.summary.writer import record_writer  # type: ignore[import-untyped]
 
         self._summary: Any = torch.utils.tensorboard.summary
+        self._protos, self._records = event_pb2, record_writer
         log_dir.mkdir(parents=True, exist_ok=True)
         stem = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
-        taken, self._file = 0, -1
-        while self._file < 0:
-            try:
+        for taken in itertools.count():
+            with suppress(FileExistsError):
                 path, flags = log_dir / f"{stem}.{taken}", os.O_WRONLY | os.O_CREAT | os.O_EXCL
                 self._file = os.open(path, flags, 0o666)
-            except FileExistsError:
-                taken += 1
+                break
         lines = ["| parameter | value |", "| --- | --- |"]
         for name, value in config_table.items():
             cell = str(value).replace("|", "\\|").replace("\n", " ")  # either would break the table
@@ -191,11 +174,8 @@ class TensorBoardSink:
         table = self._summary.text("hyperparameters", "\n".join(lines))
         begins: list[Mapping[str, Any]] = [{"file_version": EVENT_FORMAT}]
         if step > 0:
-            from tensorboard.compat.proto.event_pb2 import (  # type: ignore[import-untyped]
-                SessionLog,
-            )
-
-            begins.append({"session_log": SessionLog(status=SessionLog.START), "step": step + 1})
+            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            begins.append({"session_log": start, "step": step + 1})
         self._append(*begins, {"summary": table, "step": 0})
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
@@ -204,25 +184,18 @@ class TensorBoardSink:
         Raises:
             OSError: the event could not be written; then nothing of it is in the file.
         """
-        summary = self._summary.Summary(
-            value=[{"tag": tag, "simple_value": float(value)} for tag, value in scalars.items()]
-        )
-        self._append({"summary": summary, "step": step})
+        values = [{"tag": tag, "simple_value": float(value)} for tag, value in scalars.items()]
+        self._append({"summary": self._summary.Summary(value=values), "step": step})
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
 
     def _append(self, *events: Mapping[str, Any]) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.summary.writer.record_writer import (  # type: ignore[import-untyped]
-            RecordWriter,
-        )
-
         data, now = BytesIO(), time.time()
-        records: Any = RecordWriter(data)
+        records = self._records.RecordWriter(data)
         for event in events:
-            records.write(Event(wall_time=now, **event).SerializeToString())
+            records.write(self._protos.Event(wall_time=now, **event).SerializeToString())
         size = os.fstat(self._file).st_size
         try:
             left = data.getvalue()
@@ -263,10 +236,8 @@ class WandbSink:
         mode = os.environ.get("WANDB_MODE")
         if mode is None and not has_key():
             mode = "offline"
-            say(
-                "W&B: no API key, so the numbers stay on this machine (wandb login, then "
-                f"wandb sync {folder / 'wandb'}/offline-run-*)"
-            )
+            sync = f"wandb login, then wandb sync {folder / 'wandb'}/offline-run-*"
+            say(f"W&B: no API key, so the numbers stay on this machine ({sync})")
         self._wandb: Any = wandb
         # Its output would disturb the progress panel on the terminal.
         settings = wandb.Settings(console="off", silent=True, init_timeout=INIT_TIMEOUT_S)
@@ -306,11 +277,9 @@ def has_key() -> bool:
     named = os.environ.get("NETRC")
     paths = [Path(named)] if named else [Path.home() / ".netrc", Path.home() / "_netrc"]
     for path in paths:
-        try:
+        with suppress(OSError, netrc.NetrcParseError):
             if netrc.netrc(path).authenticators(host) is not None:
                 return True
-        except (OSError, netrc.NetrcParseError):
-            continue
     return False
 
 
@@ -340,21 +309,20 @@ class MlflowSink:
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
-        self._client: Any = MlflowClient(config.mlflow_tracking_uri)
+        client: Any = MlflowClient(config.mlflow_tracking_uri)
+        self._client = client
         self._run_id = state.tracker_ids.get("mlflow", "")
         if self._run_id:
-            self._client.update_run(self._run_id, status="RUNNING")
+            client.update_run(self._run_id, status="RUNNING")
             return
-        found = self._client.get_experiment_by_name(config.name)
-        experiment = (
-            self._client.create_experiment(config.name) if found is None else found.experiment_id
-        )
+        found, create = client.get_experiment_by_name(config.name), client.create_experiment
+        experiment = create(config.name) if found is None else found.experiment_id
         tags = {name: str(value) for name, value in about.items()}
-        run = self._client.create_run(experiment, run_name=state.run_name, tags=tags)
+        run = client.create_run(experiment, run_name=state.run_name, tags=tags)
         self._run_id = run.info.run_id
         params = [Param(key, str(value)[:LONGEST_VALUE]) for key, value in settings.items()]
         for start in range(0, len(params), BATCH):
-            self._client.log_batch(self._run_id, params=params[start : start + BATCH])
+            client.log_batch(self._run_id, params=params[start : start + BATCH])
         state.tracker_ids["mlflow"] = self._run_id
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
@@ -394,7 +362,5 @@ def check_mlflow() -> None:
         ConfigError: the package is missing.
     """
     if importlib.util.find_spec("mlflow") is None:
-        raise ConfigError(
-            "mlflow_tracking_uri: expected the package mlflow, which is not installed; "
-            "pip install 'enn-trainer[mlflow]'"
-        )
+        missing = "expected the package mlflow, which is not installed"
+        raise ConfigError(f"mlflow_tracking_uri: {missing}; pip install 'enn-trainer[mlflow]'")

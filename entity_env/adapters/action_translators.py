@@ -3,8 +3,8 @@
 The components of an action are the discrete choices that it consists of.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
@@ -12,13 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from entity_env.actions import (
-    ActionMask,
-    CategoricalActionMask,
-    GlobalCategoricalActionMask,
-    SelectEntityActionMask,
-)
+from entity_env.actions import ActionMask
 from entity_env.adapters.gymnasium_spaces import (
+    DISCRETE,
     Flags,
     Space,
     children,
@@ -27,7 +23,7 @@ from entity_env.adapters.gymnasium_spaces import (
     join_path,
     leaves,
 )
-from entity_env.adapters.mapping import AGENT
+from entity_env.adapters.mapping import AGENT, Choice, Select
 from entity_env.adapters.observation_reader import Frame
 from entity_env.errors import InvalidObservation, InvalidSpace
 from entity_env.spaces import (
@@ -64,11 +60,9 @@ def components_of(space: Space) -> list[Component]:
     for path, _, leaf in leaves(space):
         if isinstance(leaf, spaces.Box):
             found.append(Component(path, 0, box=leaf))
-        elif isinstance(leaf, spaces.Discrete):
-            found.append(Component(path, int(leaf.n), int(leaf.start)))
         elif isinstance(leaf, spaces.MultiBinary):
             found += [Component(one, 2) for one in element_paths(leaf.shape, path)]
-        elif isinstance(leaf, spaces.MultiDiscrete):
+        elif isinstance(leaf, DISCRETE):
             found += map(Component, element_paths(leaf.shape, path), *choices(leaf))
         else:
             raise InvalidSpace(
@@ -111,6 +105,7 @@ def split_mask(space: Space, mask: Any, field: str) -> list[Flags | None]:
         InvalidObservation: the mask does not fit the action.
     """
     parts = children(space)
+    masks: Sequence[Any]
     if isinstance(space, spaces.Dict) and isinstance(mask, Mapping):
         if unknown := [key for key in mask if key not in space.spaces]:
             raise InvalidObservation(
@@ -120,7 +115,7 @@ def split_mask(space: Space, mask: Any, field: str) -> list[Flags | None]:
     elif isinstance(space, spaces.Tuple) and isinstance(mask, list | tuple):
         if len(mask) != len(parts):
             raise InvalidObservation(f"{field}: expected {len(parts)} masks, got {len(mask)}")
-        masks = list(mask)
+        masks = mask
     else:
         counts = [component.num_choices for component in components_of(space)]
         return [None] * len(counts) if mask is None else cut_mask(mask, counts, field)
@@ -195,22 +190,23 @@ class JoinedFrames(NamedTuple):
         return [places[position] for _, position in wanted]
 
 
-class MappedAction(NamedTuple):
-    """An action of a mapping, and what its translator needs to know of the environment."""
-
-    name: ActionName
-    action: Any  # Choice or Select
-    components: Sequence[Component]
-    num_rows: Mapping[EntityName, int | None]  # of each entity type, None if it varies
-    labels: Sequence[str]  # of the environment, empty if unknown
-    prefix: str  # of the names of types
-    is_team: bool  # agents are entities, which choose where the mapping names no actors
-
-
-class ActionTranslator(ABC):
+class ActionTranslator:
     """Translate an entity action to components of a Gymnasium action, and their masks back.
 
+    It is a choice among labels, of entities or of the frame as a whole, or the selection of an
+    entity: a choice is then the number of a row.
+
+    Args:
+        name: of the action in the mapping.
+        action: its meaning.
+        components: that it sets.
+        num_rows: of each entity type, None if it varies.
+        labels: of the environment, empty if unknown.
+        prefix: of the names of types.
+        is_team: agents are entities, which choose where the mapping names no actors.
+
     Attributes:
+        name: of the action in the mapping.
         slots: the slot of each component.
         num_choices: the number of choices of each component.
         space: the space of the entity action.
@@ -219,10 +215,16 @@ class ActionTranslator(ABC):
         InvalidSpace: the action does not fit the environment.
     """
 
-    space: ActionSpace
-
-    def __init__(self, mapped: MappedAction) -> None:
-        name, action, components, num_rows, *_ = mapped
+    def __init__(
+        self,
+        name: ActionName,
+        action: Choice | Select,
+        components: Sequence[Component],
+        num_rows: Mapping[EntityName, int | None],
+        labels: Sequence[str],
+        prefix: str,
+        is_team: bool,
+    ) -> None:
         argument = f"FieldMap.actions[{name!r}]"
 
         # The types and numbers of the mapping.
@@ -232,7 +234,7 @@ class ActionTranslator(ABC):
                 raise InvalidSpace(
                     f"{argument}.{field}: expected a type among {list(num_rows)}, got {wanted!r}"
                 )
-        self.num_choices = self._count_choices(argument, action, components)
+        self.num_choices = _count_choices(argument, action, components)
         for field in ("first", "default"):
             value = getattr(action, field, 0)
             if not 0 <= value < self.num_choices:
@@ -255,27 +257,30 @@ class ActionTranslator(ABC):
                 "leave actors out where the frame as a whole chooses"
             )
 
+        self.name = name
         self.slots = [component.slot for component in components]
-        self._starts = [component.start for component in components]
+        self._default = action.default
+        self._actors = join_path(prefix, action.actors or AGENT)
         self._values: Sequence[Any] | None = getattr(action, "values", None)
-        self._default: int = action.default
-        self._actors = join_path(mapped.prefix, action.actors or AGENT)
-
-    @abstractmethod
-    def _count_choices(self, argument: str, action: Any, components: Sequence[Component]) -> int:
-        """Return the number of choices of each component."""
-
-    @abstractmethod
-    def join_masks(self, masks: Sequence[Any], joined: JoinedFrames) -> ActionMask:
-        """Return one mask for the masks of several agents, of which None allows nothing."""
-
-    @abstractmethod
-    def _mask_of(self, allowed: Flags | None) -> ActionMask:
-        """Return the mask of the entity action; `allowed` is (actors, choices) bool."""
-
-    @abstractmethod
-    def _choices(self, action: Any, joined: JoinedFrames) -> Sequence[int]:
-        """Return (actors,), the choice of each actor."""
+        self._actees: EntityName | None = None  # for a choice among labels
+        self.space: ActionSpace = SelectEntityActionSpace()
+        types: dict[str, Any] = {"actor_types": [self._actors]}
+        if isinstance(action, Select):
+            self._actees, self._first = join_path(prefix, action.actees), action.first
+            types["actee_types"] = [self._actees]
+        else:
+            is_global = action.actors is None and not is_team
+            cls = GlobalCategoricalActionSpace if is_global else CategoricalActionSpace
+            if not action.labels and len(labels) != self.num_choices:
+                labels = [str(components[0].start + i) for i in range(self.num_choices)]
+            elif len(action.labels or labels) != self.num_choices:
+                raise InvalidSpace(
+                    f"{argument}.labels: expected {self.num_choices} labels, got "
+                    f"{list(action.labels or labels)}"
+                )
+            self.space = cls(list(action.labels or labels))
+            types = {} if is_global else types
+        self._mask_type: Callable[..., Any] = partial(self.space.mask_type, **types)
 
     def mask(self, frame: Frame, masks: Masks) -> ActionMask | None:
         """Return the mask of the entity action, None if nothing is allowed."""
@@ -285,180 +290,123 @@ class ActionTranslator(ABC):
             return None
         return self._mask_of(allowed)
 
-    def decode(self, action: Any, joined: JoinedFrames) -> list[dict[int, int]]:
-        """Return the choices that an entity action sets, by component, for each agent."""
-        decoded: list[dict[int, int]] = [{} for _ in joined.frames]
-        places = joined.locate(self._actors, action.actors)
-        for (i, row), choice in zip(places, self._choices(action, joined), strict=True):
-            decoded[i][row] = choice
-        return decoded
-
-    def values(self, chosen: Mapping[int, int], masks: Masks | None) -> list[Any]:
-        """Return the value of each component in the Gymnasium action.
-
-        Args:
-            chosen: choices by component. For the others it is the default, or the first choice
-                that is allowed if the default is not.
-            masks: of the components; without them the defaults need not be allowed.
-        """
-        values = []
-        for i, start in enumerate(self._starts):
-            choice = chosen.get(i)
-            if choice is None:
-                choice, mask = self._default, None if masks is None else masks[i]
-                if mask is not None and not mask[choice] and mask.any():
-                    choice = int(mask.argmax())
-            values.append(start + choice if self._values is None else self._values[choice])
-        return values
-
-    def _allowed(self, frame: Frame, masks: Masks) -> Flags | None:
-        """Return (actors, choices) bool, None if all is allowed."""
-        numbers = frame.rows[self._actors].tolist()
-        given = [masks[i] for i in numbers if i < len(masks)]
-        if len(given) == len(numbers) == 1:
-            return None if given[0] is None else given[0][None, :]
-        if len(given) == len(numbers) and all(mask is None for mask in given):
-            return None
-        allowed = np.zeros((len(numbers), self.num_choices), dtype=np.bool_)
-        # Nothing is allowed to rows without a component, which come last, as rows are in order.
-        for i, mask in enumerate(given):
-            allowed[i] = True if mask is None else mask
-        return allowed
-
-
-class ChoiceTranslator(ActionTranslator):
-    """Translate a choice among labels, of entities or of the frame as a whole."""
-
-    def __init__(self, mapped: MappedAction) -> None:
-        super().__init__(mapped)
-        labels = mapped.action.labels or mapped.labels
-        if not mapped.action.labels and len(labels) != self.num_choices:
-            labels = [str(self._starts[0] + i) for i in range(self.num_choices)]
-        if len(labels) != self.num_choices:
-            raise InvalidSpace(
-                f"FieldMap.actions[{mapped.name!r}].labels: expected {self.num_choices} labels, "
-                f"got {list(labels)}"
-            )
-        is_global = mapped.action.actors is None and not mapped.is_team
-        cls = GlobalCategoricalActionSpace if is_global else CategoricalActionSpace
-        self.space = cls(list(labels))
-
-    def _count_choices(self, argument: str, action: Any, components: Sequence[Component]) -> int:
-        counts = [component.num_choices for component in components]
-        if action.values is not None:
-            for component in components:
-                _check_values(action.values, component, f"{argument}.values")
-            counts = [len(action.values)]
-        if not counts[0]:
-            raise InvalidSpace(
-                f"{argument}.values: expected what the choices stand for in {components[0].box}, "
-                "got none; give a list of values, or wrap the environment so that its actions are "
-                "discrete"
-            )
-        if action.actors is not None and len(set(counts)) > 1:
-            raise InvalidSpace(
-                f"{argument}: expected components with the same number of choices, got {counts}; "
-                "use of and column"
-            )
-        return counts[0]
-
-    def decode(self, action: Any, joined: JoinedFrames) -> list[dict[int, int]]:
-        """Return the choices of all actors; a global one is that of the only component."""
-        return [{0: action.index}] if self.space.is_global else super().decode(action, joined)
-
     def join_masks(self, masks: Sequence[Any], joined: JoinedFrames) -> ActionMask:
-        """Return the masks of all agents, one below the other."""
-        if all(mask is not None and mask.mask is None for mask in masks):
+        """Return one mask for the masks of several agents, of which None allows nothing."""
+        is_free = [mask is not None and mask.mask is None for mask in masks]
+        num_rows = joined.num_rows(self._actors)
+        num_columns = [self.num_choices] * len(masks)
+        if self._actees is not None:
+            num_columns = joined.num_rows(self._actees)
+        elif all(is_free):
             return self._mask_of(None)
-        sizes = joined.num_rows(self._actors)
-        return self._mask_of(np.concatenate(_blocks(masks, sizes, [self.num_choices] * len(sizes))))
-
-    def _mask_of(self, allowed: Flags | None) -> ActionMask:
-        if self.space.is_global:
-            return GlobalCategoricalActionMask(None if allowed is None else allowed[0])
-        return CategoricalActionMask(actor_types=[self._actors], mask=allowed)
-
-    def _choices(self, action: Any, joined: JoinedFrames) -> Sequence[int]:
-        indices: list[int] = action.indices.tolist()
-        return indices
-
-
-class SelectTranslator(ActionTranslator):
-    """Translate the selection of an entity: a choice is the number of a row."""
-
-    def __init__(self, mapped: MappedAction) -> None:
-        super().__init__(mapped)
-        self.space = SelectEntityActionSpace()
-        self._actees = join_path(mapped.prefix, mapped.action.actees)
-        self._first = mapped.action.first
-
-    def _count_choices(self, argument: str, action: Any, components: Sequence[Component]) -> int:
-        counts = {component.num_choices for component in components}
-        if len(counts) != 1 or 0 in counts:
-            raise InvalidSpace(
-                f"{argument}: expected components with the same number of choices, got "
-                f"{sorted(counts)}"
-            )
-        return counts.pop()
-
-    def _allowed(self, frame: Frame, masks: Masks) -> Flags | None:
-        """Return a column for each entity that may be selected."""
-        numbers = self._first + frame.rows[self._actees]
-        is_choice = numbers < self.num_choices
-        allowed = super()._allowed(frame, masks)
-        if allowed is not None:
-            columns: Flags = allowed[:, np.minimum(numbers, self.num_choices - 1)] & is_choice
-            return columns
-        if len(numbers) > 0 and is_choice.all():
-            return None
-        return np.tile(is_choice, (len(frame.rows[self._actors]), 1))
-
-    def join_masks(self, masks: Sequence[Any], joined: JoinedFrames) -> ActionMask:
-        """Return a block diagonal mask: agents select among what they see themselves."""
-        num_actors, num_actees = map(joined.num_rows, (self._actors, self._actees))
-        allowed = np.zeros((sum(num_actors), sum(num_actees)), dtype=np.bool_)
-        row = column = 0
-        for block in _blocks(masks, num_actors, num_actees):
-            n, k = block.shape
-            allowed[row : row + n, column : column + k] = block
-            row, column = row + n, column + k
+        blocks = [
+            np.full((n, k), free) if free or mask is None else np.reshape(mask.mask, (n, k))
+            for mask, free, n, k in zip(masks, is_free, num_rows, num_columns, strict=True)
+        ]
+        if self._actees is None:
+            return self._mask_of(np.concatenate(blocks))
+        # Block diagonal: agents select among what they see themselves.
+        agents = np.arange(len(masks))
+        allowed = np.repeat(agents, num_rows)[:, None] == np.repeat(agents, num_columns)
+        allowed[allowed] = np.concatenate([block.reshape(-1) for block in blocks])
         return self._mask_of(allowed)
 
+    def decode(self, action: Any, joined: JoinedFrames, choices: Sequence[dict[int, int]]) -> None:
+        """Set the choices of each agent, by slot, that an entity action stands for."""
+        if self.space.is_global:
+            choices[0][self.slots[0]] = action.index
+            return
+        if self._actees is None:
+            chosen = action.indices.tolist()
+        else:
+            rows = joined.locate(self._actees, action.actees)
+            chosen = [self._first + row for _, row in rows]
+        places = joined.locate(self._actors, action.actors)
+        for (agent, row), choice in zip(places, chosen, strict=True):
+            choices[agent][self.slots[row]] = choice
+
+    def value(self, component: Component, choice: int | None, mask: Flags | None) -> Any:
+        """Return the value of a component in the Gymnasium action.
+
+        Args:
+            component: one of this action.
+            choice: what was chosen for it; None for the default, or the first choice that is
+                allowed if the default is not.
+            mask: of its choices.
+        """
+        if choice is None:
+            choice = self._default
+            if mask is not None and not mask[choice] and mask.any():
+                choice = int(mask.argmax())
+        return component.start + choice if self._values is None else self._values[choice]
+
+    def _allowed(self, frame: Frame, masks: Masks) -> Flags | None:
+        """Return (actors, choices or actees) bool, None if all is allowed."""
+        numbers = frame.rows[self._actors].tolist()
+        given = [masks[self.slots[i]] for i in numbers if i < len(self.slots)]
+        allowed: Flags | None = None
+        if len(given) == len(numbers) == 1:
+            allowed = None if given[0] is None else given[0][None, :]
+        elif len(given) < len(numbers) or any(mask is not None for mask in given):
+            allowed = np.zeros((len(numbers), self.num_choices), dtype=np.bool_)
+            # Nothing is allowed to rows without a component, which come last, as rows are in order.
+            for i, mask in enumerate(given):
+                allowed[i] = True if mask is None else mask
+        if self._actees is None:
+            return allowed
+
+        # A column for each entity that may be selected.
+        choices = self._first + frame.rows[self._actees]
+        is_choice = choices < self.num_choices
+        if allowed is not None:
+            columns: Flags = allowed[:, np.minimum(choices, self.num_choices - 1)] & is_choice
+            return columns
+        if len(choices) > 0 and is_choice.all():
+            return None
+        return np.tile(is_choice, (len(numbers), 1))
+
     def _mask_of(self, allowed: Flags | None) -> ActionMask:
-        types = {"actor_types": [self._actors], "actee_types": [self._actees]}
-        return SelectEntityActionMask(**types, mask=allowed)
-
-    def _choices(self, action: Any, joined: JoinedFrames) -> Sequence[int]:
-        return [self._first + row for _, row in joined.locate(self._actees, action.actees)]
-
-
-def _blocks(
-    masks: Sequence[Any], num_rows: Sequence[int], num_columns: Sequence[int]
-) -> list[Flags]:
-    """Return the masks of agents as (rows, columns) bool each; None allows nothing."""
-    return [
-        np.full((n, k), mask is not None)
-        if mask is None or mask.mask is None
-        else np.reshape(mask.mask, (n, k))
-        for mask, n, k in zip(masks, num_rows, num_columns, strict=True)
-    ]
+        """Return the mask of the entity action; `allowed` is (actors, choices) bool."""
+        if self.space.is_global and allowed is not None:
+            allowed = allowed[0]
+        mask: ActionMask = self._mask_type(mask=allowed)
+        return mask
 
 
-def _check_values(values: Sequence[Any], component: Component, argument: str) -> None:
-    """Raise if values are not those of a `Box`.
+def _count_choices(argument: str, action: Choice | Select, components: Sequence[Component]) -> int:
+    """Return the number of choices of each component.
 
     Raises:
-        InvalidSpace: the component has choices of its own, or a value is not in its space.
+        InvalidSpace: they differ; or values are given for other components than a `Box`, are not
+            in its space, or are missing.
     """
-    if component.box is None:
+    counts = [component.num_choices for component in components]
+    if isinstance(action, Choice) and action.values is not None:
+        for component in components:
+            if component.box is None:
+                raise InvalidSpace(
+                    f"{argument}.values: expected them for a Box alone, got "
+                    f"{component.num_choices} choices at {component.path!r}; leave it out"
+                )
+            for value in action.values:
+                try:
+                    fits = component.box.contains(_to_box(component.box, value))
+                except (TypeError, ValueError):
+                    fits = False
+                if not fits:
+                    raise InvalidSpace(
+                        f"{argument}.values: expected values in {component.box}, got {value!r}"
+                    )
+        counts = [len(action.values)]
+    if isinstance(action, Choice) and not counts[0]:
         raise InvalidSpace(
-            f"{argument}: expected them for a Box alone, got {component.num_choices} choices at "
-            f"{component.path!r}; leave it out"
+            f"{argument}.values: expected what the choices stand for in {components[0].box}, got "
+            "none; give a list of values, or wrap the environment so that its actions are discrete"
         )
-    for value in values:
-        try:
-            fits = component.box.contains(_to_box(component.box, value))
-        except (TypeError, ValueError):
-            fits = False
-        if not fits:
-            raise InvalidSpace(f"{argument}: expected values in {component.box}, got {value!r}")
+    acts_once = isinstance(action, Choice) and action.actors is None
+    if not counts[0] or (len(set(counts)) > 1 and not acts_once):
+        raise InvalidSpace(
+            f"{argument}: expected components with the same number of choices, got {counts}; use "
+            "of and column"
+        )
+    return counts[0]

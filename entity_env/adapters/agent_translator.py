@@ -1,32 +1,31 @@
-"""Translator of the observations and actions of one agent."""
+"""Translators of the observations and actions of an agent, and of a side of a match."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from entity_env.actions import Action, ActionMask
 from entity_env.adapters.action_translators import (
     ActionTranslator,
-    ChoiceTranslator,
     Component,
     JoinedFrames,
-    MappedAction,
     Masks,
-    SelectTranslator,
     build_action,
     components_of,
     cut_mask,
     split_mask,
 )
 from entity_env.adapters.gymnasium_api import EnvNames
-from entity_env.adapters.gymnasium_spaces import Flags, Space, join_path, nodes, value_at
+from entity_env.adapters.gymnasium_spaces import Flags, Numbers, Space, join_path, nodes, value_at
 from entity_env.adapters.mapping import ACTION_MASK, AGENT, Choice, FieldMap, Select
 from entity_env.adapters.observation_reader import Frame, ObservationReader
 from entity_env.environment import Observation
 from entity_env.errors import LONG, InvalidObservation, InvalidSpace, short_repr
 from entity_env.real_numbers import real_array
-from entity_env.spaces import ActionName, ActionSpace, Entity
+from entity_env.spaces import ActionName, ActionSpace, Entity, EntityName, ObsSpace
+
+AgentName: TypeAlias = Hashable
 
 _AGENT_FEATURES = np.zeros((1, 0), dtype=np.float32)
 _AGENT_ROWS = np.zeros(1, dtype=np.int64)
@@ -45,16 +44,6 @@ class View(NamedTuple):
         return Observation(
             features=features, global_features=global_features, actions=self.actions, **outcome
         )
-
-
-class _MaskField(NamedTuple):
-    """A field with the mask of some components of the action."""
-
-    name: ActionName | None  # of the action; None for the mask of the whole action
-    path: str
-    keys: list[Any] | None  # in the observation; None for a mask in the info
-    slots: Sequence[int]
-    counts: list[int]  # (slots,) the number of choices; 0 for a Box, which it does not mask
 
 
 class AgentTranslator:
@@ -100,42 +89,40 @@ class AgentTranslator:
 
         # A translator for each action, in the order of the mapping and then of the components.
         self.actions: dict[ActionName, ActionTranslator] = {}
-        owners: dict[int, ActionName] = {}
+        self.action_space: dict[ActionName, ActionSpace] = {}
+        self._owners: dict[int, ActionTranslator] = {}  # of each component
         counts = [component.num_choices for component in self._components]
         masked: list[Any] = [(None, self.mapping.action_mask, range(len(counts)), counts)]
         for name, (action, found) in self._find_actions().items():
-            cls = SelectTranslator if isinstance(action, Select) else ChoiceTranslator
-            translator = cls(
-                MappedAction(
-                    name, action, found, self._reader.num_rows, names.labels, prefix, is_team
-                )
+            num_rows = self._reader.num_rows
+            translator = ActionTranslator(
+                name, action, found, num_rows, names.labels, prefix, is_team
             )
             for slot in translator.slots:
-                if slot in owners:
+                if slot in self._owners:
                     raise InvalidSpace(
-                        f"FieldMap.actions: expected every part of the action once, got "
-                        f"{self._components[slot].path!r} in {owners[slot]!r} and {name!r}"
+                        "FieldMap.actions: expected every part of the action once, got "
+                        f"{self._components[slot].path!r} in {self._owners[slot].name!r} and "
+                        f"{name!r}"
                     )
-                owners[slot] = name
+                self._owners[slot] = translator
             self.actions[join_path(prefix, name)] = translator
+            self.action_space[join_path(prefix, name)] = translator.space
             counts = [translator.num_choices] * len(found)
             masked.append((name, action.mask, translator.slots, counts))
-        self.action_space: dict[ActionName, ActionSpace] = {
-            name: translator.space for name, translator in self.actions.items()
-        }
+        # The name of an action or None for all; the path and keys of its mask, no keys for one in
+        # the info; its slots, and the number of their choices.
         keys_of = {node.path: node.keys for node in nodes(obs_space)}
         self._mask_fields = [
-            _MaskField(name, path, keys_of.get(path), slots, counts)
+            (name, path, keys_of.get(path), slots, counts)
             for name, path, slots, counts in masked
             if path is not None
         ]
 
         # The entity that stands for the agent.
         self.agent_type = join_path(prefix, AGENT)
-        self.adds_agent = any(
-            isinstance(action, Select) and action.actors is None
-            for action in self.mapping.actions.values()
-        )
+        selects = [one for one in self.mapping.actions.values() if isinstance(one, Select)]
+        self.adds_agent = any(one.actors is None for one in selects)
         if self.adds_agent:
             if self.agent_type in self.obs_space.entities:
                 raise InvalidSpace(
@@ -164,39 +151,41 @@ class AgentTranslator:
         if is_over:
             return View(frame, {}, [])
         masks = self._masks(value, info)
-        actions = {
-            name: mask
-            for name, translator in self.actions.items()
-            if (mask := translator.mask(frame, [masks[slot] for slot in translator.slots]))
-            is not None
-        }
+        actions = {}
+        for name, translator in self.actions.items():
+            mask = translator.mask(frame, masks)
+            if mask is not None:
+                actions[name] = mask
         return View(frame, actions, masks)
 
     def translate_actions(self, view: View, actions: Mapping[ActionName, Action]) -> Any:
         """Return the Gymnasium action for entity actions that were chosen in a view."""
-        joined = JoinedFrames([view.frame], {})
-        choices = {
-            name: translator.decode(actions[name], joined)[0]
-            for name, translator in self.actions.items()
-            if name in actions
-        }
+        (choices,) = self.decode(actions, JoinedFrames([view.frame], {}))
         return self.build_action(choices, view.masks)
 
-    def build_action(
-        self, choices: Mapping[ActionName, Mapping[int, int]], masks: Masks | None = None
-    ) -> Any:
-        """Return the Gymnasium action for choices by action and component, defaults elsewhere.
+    def decode(
+        self, actions: Mapping[ActionName, Action], joined: JoinedFrames
+    ) -> list[dict[int, int]]:
+        """Return the choices of each agent by component, for the actions of all of them."""
+        choices: list[dict[int, int]] = [{} for _ in joined.frames]
+        for name, translator in self.actions.items():
+            if name in actions:
+                translator.decode(actions[name], joined, choices)
+        return choices
+
+    def build_action(self, choices: Mapping[int, int], masks: Masks | None = None) -> Any:
+        """Return the Gymnasium action for choices by component, defaults elsewhere.
 
         Args:
             choices: of the components that an actor has chosen for.
             masks: of all components; without them the defaults need not be allowed.
         """
-        values: list[Any] = [None] * len(self._components)
-        for name, translator in self.actions.items():
-            own = None if masks is None else [masks[slot] for slot in translator.slots]
-            chosen = translator.values(choices.get(name, {}), own)
-            for slot, value in zip(translator.slots, chosen, strict=True):
-                values[slot] = value
+        values = [
+            self._owners[slot].value(
+                component, choices.get(slot), None if masks is None else masks[slot]
+            )
+            for slot, component in enumerate(self._components)
+        ]
         return build_action(self._space, iter(values))
 
     def metrics(self, info: Mapping[str, Any]) -> dict[str, float]:
@@ -221,15 +210,12 @@ class AgentTranslator:
         actions: dict[ActionName, tuple[Choice | Select, list[Component]]] = {}
         for name, action in self.mapping.actions.items():
             path, argument = action.path, f"FieldMap.actions[{name!r}]"
-            found = [
-                one
-                for one in self._components
-                if not path or one.path == path or one.path.startswith(f"{path}.")
-            ]
+            paths = [component.path for component in self._components]
+            found = [c for c in self._components if not path or f"{c.path}.".startswith(f"{path}.")]
             if not found:
                 raise InvalidSpace(
-                    f"{argument}.path: expected one of {[one.path for one in self._components]}, "
-                    f"or what they begin with, got {path!r}"
+                    f"{argument}.path: expected one of {paths}, or what they begin with, got "
+                    f"{path!r}"
                 )
             if not 0 <= action.column < action.of or len(found) % action.of:
                 raise InvalidSpace(
@@ -249,9 +235,10 @@ class AgentTranslator:
             )
         twice = []
         for component in free:
-            name = path = component.path
-            if not path or path[0].isdigit() or path == "action":
-                name = join_path("action", path) if path else "action"
+            path = component.path
+            name = path or "action"
+            if path == "action" or path[:1].isdigit():
+                name = f"action.{path}"
             if name in actions:
                 twice.append(name)
             actions[name] = Choice(path), [component]
@@ -279,15 +266,124 @@ class AgentTranslator:
             else:
                 each = cut_mask(mask, counts, path)
             for slot, count, own in zip(slots, counts, each, strict=True):
-                masks[slot] = own if count else None
+                masks[slot] = own if count else None  # a Box is not masked
         return masks
+
+
+class SideTranslator:
+    """Translate the observations and actions of the agents on one side of a match.
+
+    Args:
+        members: the agents of the side.
+        translators: of all agents of the environment; agents with equal spaces share one.
+        team_size: the number of members of the largest team, whose members are entities; 0 for a
+            side of one agent, which sees what the agent sees.
+
+    Attributes:
+        obs_space: of all groups of agents together, which all sides share.
+        action_space: of all groups of agents together.
+
+    Raises:
+        InvalidSpace: a type has the name of that of the members.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[AgentName],
+        translators: Mapping[AgentName, AgentTranslator],
+        team_size: int = 0,
+    ) -> None:
+        self.members = list(members)
+        self._translators = translators
+        self._groups = list(dict.fromkeys(translators.values()))
+        self._is_team = team_size > 0
+        self._member_columns = np.eye(team_size, dtype=np.float32)
+        self.obs_space = ObsSpace()
+        self.action_space: dict[ActionName, ActionSpace] = {}
+        columns = [f"member.{i}" for i in range(team_size)]
+        for group in self._groups:
+            self.action_space |= group.action_space
+            own, agent_type = group.obs_space, group.agent_type
+            if not self._is_team:
+                start = len(self.obs_space.global_features)
+                names = [join_path(group.prefix, name) for name in own.global_features]
+                if group is translators[self.members[0]]:
+                    self._own_globals = slice(start, start + len(names))
+                self.obs_space.global_features += names
+                self.obs_space.entities |= own.entities
+                continue
+            if agent_type in own.entities and not group.adds_agent:
+                raise InvalidSpace(
+                    f"FieldMap.entities: the name {AGENT!r} is taken by the members of teams; "
+                    "choose another"
+                )
+            self.obs_space.entities[agent_type] = Entity([*own.global_features, *columns])
+            for name, entity in own.entities.items():
+                if name != agent_type:
+                    self.obs_space.entities[name] = Entity([*entity.features, *columns])
+
+    def observation(self, views: Mapping[AgentName, View]) -> Observation:
+        """Return the observation of the side for the views of the agents that are alive."""
+        if self._is_team:
+            return self._team_observation(views)
+        # One agent, with nothing to see if it is dead.
+        view = views.get(self.members[0])
+        obs = Observation() if view is None else view.to_observation()
+        if view is None or len(self._groups) > 1:
+            obs.global_features = np.zeros(len(self.obs_space.global_features), dtype=np.float32)
+            if view is not None:
+                obs.global_features[self._own_globals] = view.frame.global_features
+        return obs
+
+    def _team_observation(self, views: Mapping[AgentName, View]) -> Observation:
+        """Return an observation of the living members and everything that each of them sees."""
+        features: dict[EntityName, Numbers] = {}
+        ids: dict[EntityName, list[AgentName]] = {}
+        actions: dict[ActionName, ActionMask] = {}
+        for group in self._groups:
+            agents, joined = self._join(group, views)
+            if not agents:
+                continue
+            # An entity for each member, with its global features; and the entities that it sees.
+            columns = self._member_columns[[self.members.index(agent) for agent in agents]]
+            own = np.stack([frame.global_features for frame in joined.frames])
+            features[group.agent_type] = np.hstack([own, columns])
+            ids[group.agent_type] = agents
+            for name in group.obs_space.entities:
+                if name != group.agent_type:
+                    rows = np.concatenate([frame.features[name] for frame in joined.frames])
+                    seen_by = columns.repeat(joined.num_rows(name), axis=0)
+                    features[name] = np.hstack([rows, seen_by])
+            for name, translator in group.actions.items():
+                masks = [views[agent].actions.get(name) for agent in agents]
+                if any(mask is not None for mask in masks):
+                    actions[name] = translator.join_masks(masks, joined)
+        return Observation(features=features, ids=ids, actions=actions)
+
+    def translate_actions(
+        self, actions: Mapping[ActionName, Action], views: Mapping[AgentName, View]
+    ) -> dict[AgentName, Any]:
+        """Return the actions of the members that are alive, for the environment."""
+        result: dict[AgentName, Any] = {}
+        for group in self._groups:
+            agents, joined = self._join(group, views)
+            choices = group.decode(actions, joined) if agents else []
+            for agent, own in zip(agents, choices, strict=True):
+                result[agent] = group.build_action(own, views[agent].masks)
+        return result
+
+    def _join(
+        self, group: AgentTranslator, views: Mapping[AgentName, View]
+    ) -> tuple[list[AgentName], JoinedFrames]:
+        """Return the living members of a group, and what they see."""
+        agents = [a for a in self.members if a in views and self._translators[a] is group]
+        frames = [views[agent].frame for agent in agents]
+        return agents, JoinedFrames(frames, {group.agent_type: agents} if self._is_team else {})
 
 
 def _in_info(info: Mapping[str, Any], path: str) -> Any:
     """Return the value at a path in the info, None if there is none."""
     found: Any = info
     for key in path.split("."):
-        if not isinstance(found, Mapping) or key not in found:
-            return None
-        found = found[key]
+        found = found.get(key) if isinstance(found, Mapping) else None
     return found

@@ -11,13 +11,7 @@ import numpy.typing as npt
 from entity_env.errors import InvalidObservation, exits_as_errors
 from entity_env.ragged import Ragged, from_ragged_buffer, is_ragged_buffer, to_ragged_buffer
 from entity_env.real_numbers import as_flags, real_array
-from entity_env.spaces import (
-    ACTION_SPACES,
-    ActionName,
-    ActionSpace,
-    Entity,
-    ObsSpace,
-)
+from entity_env.spaces import ACTION_SPACES, ActionName, ActionSpace, Entity, ObsSpace
 from entity_env.vec.validate import check_finite_batch, check_spaces
 from entity_env.vec.vec_env import (
     VecActionMask,
@@ -164,7 +158,6 @@ def _from_buffers(obs: Any, names: Iterable[ActionName]) -> VecObs:
         reward=obs.reward,
         done=obs.done,
         metrics=dict(obs.metrics),
-        truncated=np.zeros(frames, dtype=np.bool_),
     )
 
 
@@ -182,42 +175,28 @@ def _with_own_dtypes(obs: VecObs) -> VecObs:
 
     return dataclasses.replace(
         obs,
-        features={
-            name: converted(rows, _float32, f"features of {name!r}")
-            for name, rows in obs.features.items()
-        },
-        visible={
-            name: converted(rows, _bools, f"visible[{name!r}]")
-            for name, rows in obs.visible.items()
-        },
+        features={n: converted(r, _float32, f"features of {n!r}") for n, r in obs.features.items()},
+        visible={n: converted(r, as_flags, f"visible[{n!r}]") for n, r in obs.visible.items()},
         action_masks={
             name: mask
             if mask.mask is None
             else dataclasses.replace(  # type: ignore[type-var]
-                mask, mask=converted(mask.mask, _bools, f"actions[{name!r}].mask")
+                mask, mask=converted(mask.mask, as_flags, f"actions[{name!r}].mask")
             )
             for name, mask in obs.action_masks.items()
         },
         reward=_float32(obs.reward, "reward").reshape(-1),
-        done=_bools(obs.done, "done").reshape(-1),
-        truncated=_bools(obs.truncated, "truncated"),
+        done=as_flags(obs.done, "done").reshape(-1),
+        truncated=as_flags(obs.truncated, "truncated"),
         final=None if obs.final is None else _with_own_dtypes(obs.final),
     )
 
 
 def _float32(values: Any, field: str) -> npt.NDArray[np.float32]:
-    if type(values) is np.ndarray and values.dtype == np.float32:
-        return values
     try:
         return np.asarray(real_array(values), dtype=np.float32)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidObservation(f"{field}: expected numbers, got {error}") from None
-
-
-def _bools(values: Any, field: str) -> npt.NDArray[np.bool_]:
-    if type(values) is np.ndarray and values.dtype == np.bool_:
-        return values
-    return as_flags(values, field)
 
 
 def _own_obs_space(space: Any) -> Any:

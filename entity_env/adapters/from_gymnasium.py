@@ -3,28 +3,25 @@
 from collections.abc import Mapping
 from typing import Any, Self
 
-import numpy as np
-import numpy.typing as npt
-
 from entity_env.actions import Action
 from entity_env.adapters.agent_translator import AgentTranslator, View
 from entity_env.adapters.gymnasium_api import (
+    Adapted,
     MakeGymnasiumEnv,
     as_reward,
     check_result,
     make_gymnasium,
     names_of,
     partial_class,
-    render,
     world_seed,
 )
 from entity_env.adapters.mapping import FieldMap
 from entity_env.environment import Environment, Observation
 from entity_env.errors import EntityEnvError
-from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.spaces import ActionName
 
 
-class FromGymnasium(Environment):
+class FromGymnasium(Adapted, Environment):
     """A Gymnasium environment.
 
     An episode is reset with the last 31 bits of a seed, which all environments take, if there was
@@ -51,7 +48,7 @@ class FromGymnasium(Environment):
         except BaseException:
             self.env.close()
             raise
-        self._seed: int | None = None
+        self._spaces = self._translator.obs_space, self._translator.action_space
         self._view: View | None = None
 
     @classmethod
@@ -61,22 +58,10 @@ class FromGymnasium(Environment):
         """Return the class of this world, as `train` takes it; arguments as for the class."""
         return partial_class(cls, {}, make_env, mapping, **kwargs)
 
-    def obs_space(self) -> ObsSpace:
-        """Return the entity types and global features."""
-        return self._translator.obs_space
-
-    def action_space(self) -> dict[ActionName, ActionSpace]:
-        """Return the actions."""
-        return self._translator.action_space
-
-    def seed(self, seed: int) -> None:
-        """Seed the next reset."""
-        self._seed = seed
-
     def reset(self) -> Observation:
         """Begin an episode."""
-        seed, self._seed = self._seed, None
-        value, info = check_result("reset", self.env.reset(seed=world_seed(seed)))
+        result = self.env.reset(seed=world_seed(self.take_seed()))
+        value, info = check_result("reset", result)
         return self._observe(value, 0.0, False, False, info)
 
     def act(self, actions: Mapping[ActionName, Action]) -> Observation:
@@ -85,14 +70,6 @@ class FromGymnasium(Environment):
             raise EntityEnvError("act: call reset first")
         action = self._translator.translate_actions(self._view, actions)
         return self._observe(*check_result("step", self.env.step(action)))
-
-    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8] | str:
-        """Return the picture or text of the `render_mode` that the environment was made with."""
-        return render(self.env, kwargs.get("mode"))
-
-    def close(self) -> None:
-        """Close the environment."""
-        self.env.close()
 
     def _observe(
         self, value: Any, reward: Any, terminated: Any, truncated: Any, info: Any

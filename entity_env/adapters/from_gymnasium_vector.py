@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from entity_env.adapters.agent_translator import AgentTranslator, View
-from entity_env.adapters.gymnasium_api import names_of, render, world_seed
+from entity_env.adapters.gymnasium_api import Adapted, names_of, world_seed
 from entity_env.adapters.gymnasium_spaces import Flags, as_array
 from entity_env.adapters.mapping import FieldMap
 from entity_env.environment import Observation, filter_observation
@@ -18,7 +18,7 @@ from entity_env.errors import EntityEnvError, InvalidObservation
 from entity_env.ragged import Ragged
 from entity_env.real_numbers import as_flags
 from entity_env.seeding import derive_seed
-from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.spaces import ActionName, ObsSpace
 from entity_env.vec.batching import batch_obs, unbatch_actions
 from entity_env.vec.vec_env import VecEnv, VecObs
 
@@ -33,7 +33,7 @@ class _EpisodeEnds(NamedTuple):
     final: Mapping[int, View]  # their last observations, as far as they are known
 
 
-class FromGymnasiumVector(VecEnv):
+class FromGymnasiumVector(Adapted, VecEnv):
     """A vectorised Gymnasium environment.
 
     At the end of an episode its last observation is shown and the next episode begins, in the order
@@ -59,7 +59,7 @@ class FromGymnasiumVector(VecEnv):
         mapping: FieldMap | None = None,
         first_env_index: int = 0,
     ) -> None:
-        self.vec_env = vec_env
+        self.env = self.vec_env = vec_env
         mode = vec_env.metadata.get("autoreset_mode")
         try:
             self._mode = AutoresetMode(mode)
@@ -86,30 +86,18 @@ class FromGymnasiumVector(VecEnv):
         nowhere = np.zeros(len(self), dtype=np.bool_)
         self._no_ends = _EpisodeEnds(nowhere, nowhere, {})
         self._pending = self._no_ends  # with NEXT_STEP: the episodes that end in the next step
-        self._seed: int | None = None
+        self._spaces = self._translator.obs_space, self._translator.action_space
         self._views: list[View] = []
         self._frames: list[Observation] = []
         self._batch: VecObs | None = None
         self._shown_space = self.obs_space()
 
-    def obs_space(self) -> ObsSpace:
-        """Return the entity types and global features."""
-        return self._translator.obs_space
-
-    def action_space(self) -> dict[ActionName, ActionSpace]:
-        """Return the actions."""
-        return self._translator.action_space
-
     def __len__(self) -> int:
         return int(self.vec_env.num_envs)
 
-    def seed(self, seed: int) -> None:
-        """Seed the next reset; later episodes depend on what the environments make of it."""
-        self._seed = seed
-
     def reset(self, obs_config: ObsSpace) -> VecObs:
         """Begin an episode everywhere."""
-        seed, self._seed = self._seed, None
+        seed = self.take_seed()
         if seed is not None:
             seed = world_seed(derive_seed(seed, "vector", self._first_env_index))
         values, infos = self.vec_env.reset(seed=seed)
@@ -165,11 +153,7 @@ class FromGymnasiumVector(VecEnv):
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
         """Return pictures of all environments, (B, height, width, 3) uint8."""
-        return np.asarray(render(self.vec_env, kwargs.get("mode")), dtype=np.uint8)
-
-    def close(self) -> None:
-        """Close the environments. Safe to call twice."""
-        self.vec_env.close()
+        return np.asarray(super().render(**kwargs), dtype=np.uint8)
 
     def _translate(self, values: Any, infos: Sequence[Any], is_over: Flags) -> list[View]:
         by_env = enumerate(iterate(self.vec_env.observation_space, values))

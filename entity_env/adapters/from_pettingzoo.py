@@ -1,45 +1,37 @@
 """A parallel PettingZoo environment, or a Gymnasium one with several agents, as a `Match`."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from gymnasium import spaces
 
 from entity_env.actions import Action
-from entity_env.adapters.agent_translator import View
+from entity_env.adapters.agent_translator import AgentName, AgentTranslator, SideTranslator, View
 from entity_env.adapters.gymnasium_api import (
+    Adapted,
     GymnasiumEnv,
     MakeGymnasiumEnv,
     as_reward,
     check_result,
     keeps_state,
     make_gymnasium,
+    names_of,
     partial_class,
-    render,
     world_seed,
 )
-from entity_env.adapters.gymnasium_spaces import Space
 from entity_env.adapters.mapping import FieldMap
-from entity_env.adapters.side_translators import (
-    AgentName,
-    SideTranslator,
-    SoloSide,
-    TeamSide,
-    check_teams,
-    translators_of,
-)
 from entity_env.environment import Observation
 from entity_env.errors import EntityEnvError, InvalidObservation, InvalidSpace
 from entity_env.match import Match
-from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.spaces import ActionName
 
 Teams: TypeAlias = Mapping[str, Sequence[AgentName]]
 
 
-class FromPettingZoo(Match):
+class FromPettingZoo(Adapted, Match):
     """A parallel PettingZoo environment.
 
     Without teams every possible agent is a side, and the policy plays all of them. The observations
@@ -80,15 +72,16 @@ class FromPettingZoo(Match):
         self._make = partial(self.make_world, make_env, **kwargs)
         self.env = self._make()
         try:
-            self._translators = translators_of(self.env, mapping, is_team=teams is not None)
+            self._translators = _translators_of(self.env, mapping, is_team=teams is not None)
             agents = list(self.env.possible_agents)
-            self._sides: list[SideTranslator] = []
             if teams is None:
-                self._sides += [SoloSide(agent, self._translators) for agent in agents]
+                self._sides = [SideTranslator([agent], self._translators) for agent in agents]
             else:
-                check_teams(teams, agents)
+                _check_teams(teams, agents)
                 size = max(map(len, teams.values()))
-                self._sides += [TeamSide(team, self._translators, size) for team in teams.values()]
+                self._sides = [
+                    SideTranslator(team, self._translators, size) for team in teams.values()
+                ]
             expected = vars(type(self)).get("num_sides", len(self._sides))
             if expected != len(self._sides):
                 raise EntityEnvError(
@@ -101,8 +94,8 @@ class FromPettingZoo(Match):
             raise
         self.num_sides = len(self._sides)
         self._remake = keeps_state(self.env) if remake is None else remake
-        self._seed: int | None = None
-        self._was_reset = self._is_running = False
+        self._spaces = self._sides[0].obs_space, self._sides[0].action_space
+        self._was_reset = False
         self._views: dict[AgentName, View] = {}  # of living agents
         self._cut_off: dict[AgentName, View] = {}  # last views of dead agents that were cut off
 
@@ -119,13 +112,12 @@ class FromPettingZoo(Match):
 
         Without teams one environment is made to count the sides.
         """
-        if teams is not None:
-            num_sides = len(teams)
-        else:
+        sides: Any = teams
+        if teams is None:
             env = cls.make_world(make_env, **kwargs)
             env.close()
-            num_sides = len(env.possible_agents)
-        attributes = {"num_sides": num_sides}
+            sides = env.possible_agents
+        attributes = {"num_sides": len(sides)}
         return partial_class(cls, attributes, make_env, mapping, teams, remake, **kwargs)
 
     @staticmethod
@@ -149,33 +141,21 @@ class FromPettingZoo(Match):
             )
         return env
 
-    def obs_space(self) -> ObsSpace:
-        """Return the entity types and global features of each side."""
-        return self._sides[0].obs_space
-
-    def action_space(self) -> dict[ActionName, ActionSpace]:
-        """Return the actions of each side."""
-        return self._sides[0].action_space
-
-    def seed(self, seed: int) -> None:
-        """Seed the next reset."""
-        self._seed = seed
-
     def reset(self) -> list[Observation]:
         """Begin a match."""
-        seed, self._seed = self._seed, None
+        seed = self.take_seed()
         if self._remake and self._was_reset and seed is not None:
             used, self.env = self.env, self._make()
             used.close()
         values, infos = check_result("reset", self.env.reset(seed=world_seed(seed)))
-        self._was_reset = self._is_running = True
+        self._was_reset = True
         self._cut_off = {}
         self._views = self._translate(values, infos, self.env.agents)
         return [self._observation(side, self._views, {}, infos) for side in self._sides]
 
     def act(self, actions: Sequence[Mapping[ActionName, Action]]) -> list[Observation]:
         """Take a step: all sides at once."""
-        if not self._is_running:
+        if not self._views:
             raise EntityEnvError("act: call reset first")
         chosen: dict[AgentName, Any] = {}
         for side, own in zip(self._sides, actions, strict=True):
@@ -197,22 +177,13 @@ class FromPettingZoo(Match):
 
         # The end: the last views of members who were cut off, if any were. Their future has a
         # value, which is estimated from these.
-        self._views, self._is_running = {}, False
-        shown = []
+        self._views, shown = {}, []
         for side in self._sides:
             cut_off = {a: self._cut_off[a] for a in side.members if a in self._cut_off}
             obs = self._observation(side, cut_off or final, rewards, infos)
             obs.truncated, obs.terminated = bool(cut_off), not cut_off
             shown.append(obs)
         return shown
-
-    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8] | str:
-        """Return the picture or text of the `render_mode` that the environment was made with."""
-        return render(self.env, kwargs.get("mode"))
-
-    def close(self) -> None:
-        """Close the environment."""
-        self.env.close()
 
     def _translate(
         self,
@@ -253,6 +224,61 @@ class FromPettingZoo(Match):
         return obs
 
 
+def _translators_of(
+    env: Any, mapping: FieldMap | Mapping[str, FieldMap] | None, is_team: bool
+) -> dict[AgentName, AgentTranslator]:
+    """Return the translator of each agent; agents with equal spaces share one.
+
+    Args:
+        env: with the methods of a parallel environment of PettingZoo.
+        mapping: of all agents, or by the name of their group: that of its agents without the
+            number at the end.
+        is_team: agents are members of teams.
+
+    Raises:
+        InvalidSpace: a mapping does not fit, or is for no group.
+    """
+    # Spaces cannot be hashed, and there are few.
+    pairs: list[tuple[Any, Any]] = []
+    groups: list[list[AgentName]] = []
+    for agent in env.possible_agents:
+        pair = env.observation_space(agent), env.action_space(agent)
+        if pair not in pairs:
+            pairs.append(pair)
+            groups.append([])
+        groups[pairs.index(pair)].append(agent)
+    firsts = [str(agents[0]) for agents in groups]
+    names = [re.sub(r"[\W_]*\d+$", "", first) or first for first in firsts]
+    if len(set(names)) < len(names):
+        names = firsts
+    by_group = mapping if isinstance(mapping, Mapping) else dict.fromkeys(names, mapping)
+    if unknown := [name for name in by_group if name not in names]:
+        raise InvalidSpace(f"mapping: expected groups of agents among {names}, got {unknown}")
+    env_names = names_of(env)
+    translators: dict[AgentName, AgentTranslator] = {}
+    for name, pair, agents in zip(names, pairs, groups, strict=True):
+        prefix = name if len(groups) > 1 else ""
+        translator = AgentTranslator(*pair, by_group.get(name), env_names, prefix, is_team)
+        translators |= dict.fromkeys(agents, translator)
+    return translators
+
+
+def _check_teams(teams: Mapping[str, Sequence[AgentName]], agents: Sequence[Any]) -> None:
+    """Raise unless each agent is in exactly one team.
+
+    Raises:
+        InvalidSpace: an agent is in no team or in several, or a team names others.
+    """
+    if not isinstance(teams, Mapping):
+        raise InvalidSpace(f"teams: expected lists of agents by the name of a team, got {teams!r}")
+    named = [agent for members in teams.values() for agent in members]
+    if len(set(named)) < len(named) or set(named) != set(agents) or not all(teams.values()):
+        raise InvalidSpace(
+            f"teams: expected every agent of {list(agents)} in one team, got "
+            f"{ {name: list(members) for name, members in teams.items()} }"
+        )
+
+
 class TupleToParallel:
     """A Gymnasium environment of `Tuple` spaces with the methods of a parallel PettingZoo one.
 
@@ -282,9 +308,8 @@ class TupleToParallel:
         self.render_mode = env.render_mode
         self.possible_agents = [str(i) for i in range(len(action_space.spaces))]
         self.agents: list[str] = []
-        spaces_of: Callable[[Any], dict[str, Space]] = partial(self._by_agent, field="env")
-        self.observation_space = spaces_of(obs_space.spaces).__getitem__
-        self.action_space = spaces_of(action_space.spaces).__getitem__
+        self.observation_space = self._by_agent(obs_space.spaces, "env").__getitem__
+        self.action_space = self._by_agent(action_space.spaces, "env").__getitem__
         self._last_actions: dict[str, Any] = {}
 
     def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from entity_env.errors import LONG, EntityEnvError, InvalidObservation, short_repr
 from entity_env.real_numbers import real_array
+from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 
 T = TypeVar("T")
 GymnasiumEnv: TypeAlias = gymnasium.Env[Any, Any]
@@ -50,6 +51,54 @@ def make_gymnasium(make_env: MakeGymnasiumEnv, **kwargs: Any) -> GymnasiumEnv:
             "environments are for FromGymnasiumVector, those of PettingZoo for FromPettingZoo"
         )
     return env
+
+
+class Adapted:
+    """Base class of environments made of others: what takes no translation."""
+
+    env: Any
+    _spaces: tuple[ObsSpace, dict[ActionName, ActionSpace]]
+    _seed: int | None = None
+
+    def obs_space(self) -> ObsSpace:
+        """Return the entity types and global features, of each side of a match."""
+        return self._spaces[0]
+
+    def action_space(self) -> dict[ActionName, ActionSpace]:
+        """Return the actions, of each side of a match."""
+        return self._spaces[1]
+
+    def seed(self, seed: int) -> None:
+        """Seed the next reset."""
+        self._seed = seed
+
+    def take_seed(self) -> int | None:
+        """Return the seed for a reset, None if there was none since the last one."""
+        seed, self._seed = self._seed, None
+        return seed
+
+    def render(self, **kwargs: Any) -> npt.NDArray[np.uint8] | str:
+        """Return the picture or text of the `render_mode` that the environment was made with.
+
+        Raises:
+            EntityEnvError: `mode`, "rgb_array" or "text", is another one.
+        """
+        mode: str | None = kwargs.get("mode")
+        wanted = "ansi" if mode == "text" else mode
+        render_mode = getattr(self.env, "render_mode", None)
+        if render_mode not in ("rgb_array", "ansi") or wanted not in (None, render_mode):
+            raise EntityEnvError(
+                f"render: expected an environment made with render_mode={wanted or 'rgb_array'!r}, "
+                f"got {render_mode!r}; give render_mode where the environment is made"
+            )
+        picture = self.env.render()
+        if render_mode == "ansi":
+            return str(picture.getvalue() if hasattr(picture, "getvalue") else picture)
+        return np.asarray(picture, dtype=np.uint8)
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
 
 
 def partial_class(cls: type[T], attributes: dict[str, Any], *args: Any, **kwargs: Any) -> type[T]:
@@ -105,29 +154,6 @@ def as_reward(reward: Any) -> float:
         ) from None
 
 
-def render(env: Any, mode: str | None) -> npt.NDArray[np.uint8] | str:
-    """Render an environment.
-
-    Args:
-        env: the environment.
-        mode: "rgb_array" or "text"; None for the mode that the environment was made with.
-
-    Raises:
-        EntityEnvError: the environment was made with another mode.
-    """
-    wanted = "ansi" if mode == "text" else mode
-    render_mode = getattr(env, "render_mode", None)
-    if render_mode not in ("rgb_array", "ansi") or wanted not in (None, render_mode):
-        raise EntityEnvError(
-            f"render: expected an environment made with render_mode={wanted or 'rgb_array'!r}, got "
-            f"{render_mode!r}; give render_mode where the environment is made"
-        )
-    picture = env.render()
-    if render_mode == "ansi":
-        return str(picture.getvalue() if hasattr(picture, "getvalue") else picture)
-    return np.asarray(picture, dtype=np.uint8)
-
-
 _KEEP_STATE = {"knights_archers_zombies_v11", "ForagingEnv"}
 """Environments whose `reset` keeps something of the episode before.
 
@@ -157,19 +183,17 @@ def keeps_state(env: Any) -> bool:
 
 def _features(env: Any) -> list[str]:
     # highway-env: those of the observer, or of the configuration.
-    observer = getattr(env, "observation_type", None)
-    for one in [observer, *_sequence(getattr(observer, "agents_observation_types", ()))]:
-        if names := _names(getattr(one, "features", ())):
-            return names
     config = getattr(env, "config", None)
     observation = config.get("observation") if isinstance(config, Mapping) else None
-    return _names(observation.get("features")) if isinstance(observation, Mapping) else []
+    of_config = observation.get("features") if isinstance(observation, Mapping) else None
+    observers = _with_parts(env, "observation_type", "agents_observation_types")
+    found = [*(getattr(one, "features", None) for one in observers), of_config]
+    return next(filter(None, map(_names, found)), [])
 
 
 def _labels(env: Any) -> list[str]:
     # highway-env: a dictionary of labels by number.
-    action_type = getattr(env, "action_type", None)
-    for one in [action_type, *_sequence(getattr(action_type, "agents_action_types", ()))]:
+    for one in _with_parts(env, "action_type", "agents_action_types"):
         labels = getattr(one, "actions", None)
         if isinstance(labels, Mapping) and list(labels) == list(range(len(labels))):
             return _names(list(labels.values()))
@@ -179,19 +203,20 @@ def _labels(env: Any) -> list[str]:
         return _names(meanings())
     # Minigrid and others: an enumeration.
     actions = getattr(env, "actions", None)
-    if isinstance(actions, enum.EnumMeta):
-        members: list[enum.Enum] = list(actions)
-        if [one.value for one in members] == list(range(len(members))):
-            return [one.name for one in members]
-    return []
+    members: list[enum.Enum] = list(actions) if isinstance(actions, enum.EnumMeta) else []
+    is_numbered = [one.value for one in members] == list(range(len(members)))
+    return [one.name for one in members] if is_numbered else []
 
 
-def _sequence(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else []
+def _with_parts(env: Any, name: str, parts: str) -> list[Any]:
+    """Return an attribute of an environment, and those in a list of its own."""
+    one = getattr(env, name, None)
+    several = getattr(one, parts, None)
+    return [one, *(several if isinstance(several, list | tuple) else [])]
 
 
 def _names(value: Any) -> list[str]:
     """Return a value that is a list of different names, [] for any other."""
-    names = _sequence(value)
+    names = list(value) if isinstance(value, list | tuple) else []
     usable = all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
     return names if usable else []

@@ -17,7 +17,8 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 
 _MAX_CHOICES = 4096
 _NESTED = spaces.Dict, spaces.Tuple
-_DISCRETE = spaces.Discrete, spaces.MultiDiscrete
+NUMBERS = spaces.Box, spaces.MultiBinary
+DISCRETE = spaces.Discrete, spaces.MultiDiscrete
 
 
 class GraphPart(spaces.Space[Any]):
@@ -45,9 +46,9 @@ def join_path(path: str, key: object) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
-def element_paths(shape: tuple[int, ...], path: str) -> list[str]:
-    """Return the path of each element of an array, in row-major order."""
-    return [join_path(path, ".".join(map(str, index))) for index in np.ndindex(*shape)]
+def element_paths(shape: tuple[int, ...] | None, path: str) -> list[str]:
+    """Return the path of each element of an array, in row-major order; its own for a scalar."""
+    return [".".join(filter(None, [path, *map(str, index)])) for index in np.ndindex(shape or ())]
 
 
 def children(space: Space) -> list[tuple[Any, Space]]:
@@ -132,11 +133,10 @@ def number_names(space: Space, name: str) -> list[str]:
     """
     names: list[str] = []
     for path, _, leaf in leaves(space, name):
-        shape = leaf.shape or ()
-        elements = [path] if math.prod(shape) == 1 else element_paths(shape, path)
-        if isinstance(leaf, spaces.Box | spaces.MultiBinary):
+        elements = element_paths(() if math.prod(leaf.shape or ()) == 1 else leaf.shape, path)
+        if isinstance(leaf, NUMBERS):
             names += elements
-        elif isinstance(leaf, _DISCRETE):
+        elif isinstance(leaf, DISCRETE):
             counts, starts = choices(leaf)
             if sum(counts) > _MAX_CHOICES:
                 raise InvalidSpace(
@@ -176,7 +176,7 @@ def to_numbers(space: Space, value: Any, n: int, field: str) -> Numbers:
         ]
         return np.hstack([np.zeros((n, 0), dtype=np.float32), *parts])
     shape = n, *(space.shape or ())
-    if not isinstance(space, _DISCRETE):
+    if not isinstance(space, DISCRETE):
         return as_array(value, shape, field)
 
     # One-hot. As float64, in which large numbers of choices differ.

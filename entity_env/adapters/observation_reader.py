@@ -9,6 +9,8 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from entity_env.adapters.gymnasium_spaces import (
+    DISCRETE,
+    NUMBERS,
     GraphPart,
     Numbers,
     Space,
@@ -80,23 +82,21 @@ class ObservationReader:
         self.obs_space = ObsSpace()
         self.num_rows: dict[EntityName, int | None] = {}
         self._entities: dict[EntityName, list[_RowsReader]] = {}
-        for name, several in (named | {name: [rows] for name, rows in inferred.items()}).items():
+        for name, several in (named | inferred).items():
             argument = f"FieldMap.entities[{name!r}]"
             if not several:
                 raise InvalidSpace(f"{argument}: expected Rows, got none")
             readers: list[_RowsReader] = []
-            features: list[str] | None = None
             for rows in several:
+                features = readers[0].features if readers else None
                 readers.append(_RowsReader(space, rows, argument, columns, features))
-                features = readers[0].features
             counts = [reader.num_rows for reader in readers if reader.num_rows is not None]
             self.num_rows[name] = sum(counts) if len(counts) == len(readers) else None
             self._entities[join_path(prefix, name)] = readers
             self.obs_space.entities[join_path(prefix, name)] = Entity(readers[0].features)
 
-        # The numbers of fields that belong to no entity.
+        # The numbers of fields that belong to no entity. A field that several show is read once.
         self._globals: list[tuple[str, slice | Indices]] = []
-        # A field that several types show is read once.
         self._fields = {r.field.path: r.field for each in self._entities.values() for r in each}
         for given in [*mapping.global_features, *global_features]:
             field, index, names = _find_globals(space, given)
@@ -165,19 +165,16 @@ class _RowsReader:
         self._span = field.span(rows.span, f"{argument}.span")
 
         # The names of the numbers of a row: given, from the environment, or positions.
-        own = field.columns[self._span] if field.is_flat else field.columns
-        names = own
+        names = own = field.columns[self._span] if field.is_flat else field.columns
         if rows.columns is not None:
             names = list(rows.columns)
-            fits = bool(names) and (
-                len(own) % len(names) == 0 if field.is_flat else len(own) == len(names)
-            )
-            if not fits:
+            left = len(own) % max(len(names), 1) if field.is_flat else len(own) - len(names)
+            if left or not names:
                 expected = f"a divisor of {len(own)}" if field.is_flat else f"{len(own)}"
                 raise InvalidSpace(
                     f"{argument}.columns: expected {expected} names, got {len(names)}: {names}"
                 )
-        elif columns and len(columns) == len(own) and not field.is_flat:
+        elif len(columns) == len(own) and not field.is_flat:
             names = list(columns)
         self._width = width = len(names)
         self.num_rows: int | None = None
@@ -188,7 +185,7 @@ class _RowsReader:
         # Rows that stand for no entity.
         presence = rows.presence
         if presence is None and "presence" in names:
-            presence = "presence"
+            presence = names.index("presence")
         if isinstance(presence, str):
             presence = _positions(names, [presence], f"{argument}.presence")[0]
         elif presence is not None and not 0 <= presence < width:
@@ -199,14 +196,14 @@ class _RowsReader:
             raise InvalidSpace(f"{argument}.absent: expected {width} numbers, got {rows.absent}")
 
         # The features, in the order of the other fields.
-        shown = rows.features
-        if shown is None:
-            shown = [name for i, name in enumerate(names) if i != presence]
-        self.features = list(shown) if features is None else features
+        shown = [name for i, name in enumerate(names) if i != presence]
+        if rows.features is not None:
+            shown = list(rows.features)
+        self.features = shown if features is None else features
         if sorted(self.features) != sorted(shown):
             raise InvalidSpace(
                 f"{argument}: expected the same features from every field, got "
-                f"{features} and {list(shown)}; name them in columns and features"
+                f"{features} and {shown}; name them in columns and features"
             )
         self._columns = _positions(names, self.features, f"{argument}.features")
         self._shows_all = self._columns == list(range(width))
@@ -240,9 +237,7 @@ class _RowsReader:
                 if row != absent_row and (presence is None or row[presence] != 0)
             ]
             return _first_rows(total) if len(present) == total else np.array(present, np.int64)
-        is_present = np.ones(total, dtype=np.bool_)
-        if presence is not None:
-            is_present &= block[:, presence] != 0
+        is_present = np.ones(total, dtype=np.bool_) if presence is None else block[:, presence] != 0
         if absent is not None:
             is_present &= (block != absent).any(axis=1)
         return np.flatnonzero(is_present)
@@ -267,10 +262,9 @@ def _find_globals(space: Space, given: Globals) -> tuple[_Field, slice | Indices
         )
     span = field.span(given.span, f"{argument}.span")
     names = list(given.columns or number_names(field.space, field.path)[span])
-    if len(names) != span.stop - span.start:
-        raise InvalidSpace(
-            f"{argument}.columns: expected {span.stop - span.start} names, got {names}"
-        )
+    size = span.stop - span.start
+    if len(names) != size:
+        raise InvalidSpace(f"{argument}.columns: expected {size} names, got {names}")
     if not given.features:
         return field, span, names
     columns = _positions(names, given.features, f"{argument}.features")
@@ -285,21 +279,17 @@ def _positions(names: Sequence[str], wanted: Sequence[str], argument: str) -> li
 
 def _is_table(space: Space) -> bool:
     """Return whether a field has rows of its own."""
-    if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
-        return len(space.shape) == 2
-    return isinstance(space, spaces.Sequence | GraphPart)
+    return isinstance(space, spaces.Sequence | GraphPart) or len(space.shape or ()) == 2
 
 
 def _infer_fields(
     space: Space, mapping: FieldMap, columns: Sequence[str]
-) -> tuple[dict[EntityName, Rows], list[Globals]]:
+) -> tuple[dict[EntityName, list[Rows]], list[Globals]]:
     """Make entities of tables and sequences, and global features of all other numbers."""
-    entities: dict[EntityName, Rows] = {}
+    entities: dict[EntityName, list[Rows]] = {}
     global_features, problems = [], []
-    is_beside_mask = isinstance(space, spaces.Dict) and (
-        set(space.spaces) == {_OBSERVATION, mapping.action_mask}
-    )
-    root = _OBSERVATION if is_beside_mask else ""
+    keys = {key for key, _ in children(space)}
+    root = _OBSERVATION if keys == {_OBSERVATION, mapping.action_mask} else ""
     for path, _, field in leaves(space, known=mapping.paths()):
         name = "" if path == root else path.removeprefix(f"{root}.")
         shape = field.shape if isinstance(field, spaces.Box) else ()
@@ -308,13 +298,10 @@ def _infer_fields(
         if _is_table(field) or is_flattened:
             if name in entities:
                 problems.append(f"{path!r}, which is the path of two fields")
-            has_columns = is_flattened or (columns and shape[-1:] == (len(columns),))
-            entities[name or "entity"] = Rows(path, columns=list(columns) if has_columns else None)
+            entities[name or "entity"] = [Rows(path, columns=columns if is_flattened else None)]
         elif len(shape) > 2:
             problems.append(f"{path!r}, which looks like an image: {field}")
-        elif isinstance(
-            field, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
-        ):
+        elif isinstance(field, (*NUMBERS, *DISCRETE)):
             names = number_names(field, name or _OBSERVATION)
             global_features.append(Globals(path, columns=names))
         else:
@@ -333,8 +320,6 @@ def _field_at(space: Space, path: str, argument: str) -> _Field:
     _, keys, space = locate(space, path, argument)
     path, shape = path or _OBSERVATION, space.shape or ()
     is_flat, num_rows = not _is_table(space), None
-    columns: list[str]
-    convert: _Convert
     try:
         if isinstance(space, GraphPart):
             columns, convert = _graph_converter(space, path)
@@ -399,18 +384,20 @@ def _graph_converter(part: GraphPart, path: str) -> tuple[list[str], _Convert]:
     Node numbers would mean nothing to a network that does not know the order of entities.
     """
     graph, edge_space = part.graph, part.graph.edge_space
-    columns = names = number_names(graph.node_space, _FEATURE)
-    if part.name == "edges" and edge_space is not None:
-        columns = number_names(edge_space, _FEATURE)
-        columns += [f"{end}.{name}" for end in ("from", "to") for name in names]
+    names = number_names(graph.node_space, _FEATURE)
 
-    def convert(value: Any) -> Numbers:
-        if part.name == "edges" and (value.edge_links is None or len(value.edge_links) == 0):
+    def convert_nodes(value: Any) -> Numbers:
+        return to_numbers(graph.node_space, value.nodes, len(value.nodes), path)
+
+    if part.name == "nodes" or edge_space is None:
+        return names, convert_nodes
+    columns = number_names(edge_space, _FEATURE)
+    columns += [f"{end}.{name}" for end in ("from", "to") for name in names]
+
+    def convert_edges(value: Any) -> Numbers:
+        if value.edge_links is None or len(value.edge_links) == 0:
             return np.zeros((0, len(columns)), dtype=np.float32)
-        nodes = to_numbers(graph.node_space, value.nodes, len(value.nodes), path)
-        if part.name == "nodes" or edge_space is None:
-            return nodes
-        links = np.asarray(value.edge_links, dtype=np.int64)
+        nodes, links = convert_nodes(value), np.asarray(value.edge_links, dtype=np.int64)
         if links.min() < 0 or links.max() >= len(nodes):
             raise InvalidObservation(
                 f"{path}: expected links between {len(nodes)} nodes, got {links.tolist()}"
@@ -418,4 +405,4 @@ def _graph_converter(part: GraphPart, path: str) -> tuple[list[str], _Convert]:
         features = to_numbers(edge_space, value.edges, len(links), path)
         return np.hstack([features, nodes[links[:, 0]], nodes[links[:, 1]]])
 
-    return columns, convert
+    return columns, convert_edges

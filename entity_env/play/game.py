@@ -23,7 +23,7 @@ from entity_env.recording.record import RecordingVecEnv
 from entity_env.spaces import GLOBAL, ActionName, ActionSpace, EntityID, EntityName, ObsSpace
 from entity_env.vec.batching import batch_entities, batch_obs
 from entity_env.vec.serial import EnvList
-from entity_env.vec.vec_env import VecObs
+from entity_env.vec.vec_env import VecEnv, VecObs
 
 Ask: TypeAlias = Callable[[str], str]
 """Shows a prompt and returns the line that was typed; EOFError when there are no more."""
@@ -140,9 +140,9 @@ def menus_of(
 ) -> dict[ActionName, Menu]:
     """Return the menus of a frame by action, with the choices and probabilities in `advice`."""
     batch, ids = batch_obs([obs], obs_space, action_space), obs.index_to_id(obs_space)
-    rows, _ = batch_entities([obs], obs_space, with_globals=False)
     # By position in the frame; the global actor comes last.
-    entities = [*chain.from_iterable(_entities_by_type(obs, obs_space, rows).values()), ("", "")]
+    by_type = _entities_by_type(obs, obs_space, batch.features)
+    entities = [*chain.from_iterable(by_type.values()), ("", "")]
     menus = {}
     for name, space in action_space.items():
         mask, action = batch.action_masks[name], advice.get(name)
@@ -235,34 +235,36 @@ def play_by_hand(
         RecordingError: the file is damaged, or a recording of something else.
         InvalidObservation: the environment returned what its spaces do not allow.
     """
-    world = _ShownMatch(create_env())
-    if side is not None and (agent is None or side not in range(world.num_sides)):
-        world.close()
+    game = _Game(create_env(), ask, show, agent, side)
+    if side is not None and (agent is None or side not in range(game.num_sides)):
+        game.close()
         raise EntityEnvError(
-            f"side: expected one of {list(range(world.num_sides))} and an agent that plays the "
+            f"side: expected one of {list(range(game.num_sides))} and an agent that plays the "
             f"others, got {side} and {'no agent' if agent is None else 'an agent'}"
         )
-    envs: Any = EnvList(lambda: world, world.num_sides, validate=True)
+    envs: VecEnv = EnvList(lambda: game, game.num_sides, validate=True)
     if record is not None:
         envs = RecordingVecEnv(envs, record)
     envs.seed(seed)
-    game = _Game(world, envs, ask, show, agent, side, record is not None)
     played: list[PlayedEpisode] = []
     with contextlib.closing(envs), contextlib.suppress(Quit, KeyboardInterrupt):
-        envs.reset(envs.obs_space())
+        envs.reset(game.obs_space())
         while len(played) != episodes:
-            played.append(game.play_episode(len(played) + 1))
+            played.append(game.play_episode(envs, len(played) + 1))
             if episodes is None:
                 ask_line("Enter plays another episode, q quits> ", ask, show)
     return played
 
 
-class _ShownMatch(Match):
-    """A match that keeps its last frames, and how it looked at the end of an episode."""
+class _Game(Match):
+    """A match in which a person plays. It keeps its last frames, and how an episode ended."""
 
-    def __init__(self, env: Environment | Match) -> None:
+    def __init__(
+        self, env: Environment | Match, ask: Ask, show: Show, agent: Agent | None, side: int | None
+    ) -> None:
         self.match = env if isinstance(env, Match) else Solo(env)
         self.num_sides = self.match.num_sides
+        self.ask, self.show, self.agent, self.side = ask, show, agent, side
         self.frames: list[Observation] = []
         self.end = ""
 
@@ -296,41 +298,29 @@ class _ShownMatch(Match):
             return None
         return text if isinstance(text, str) else None
 
-
-@dataclass
-class _Game:
-    world: _ShownMatch
-    envs: Any
-    ask: Ask
-    show: Show
-    agent: Agent | None
-    side: int | None
-    is_recorded: bool
-
-    def play_episode(self, number: int) -> PlayedEpisode:
-        """Play until the episode ends."""
-        totals, steps, over = np.zeros(self.world.num_sides), 0, False
+    def play_episode(self, envs: VecEnv, number: int) -> PlayedEpisode:
+        """Play in `envs`, which step this match, until the episode ends."""
+        totals, steps, over = np.zeros(self.num_sides), 0, False
         while not over:
             self.show(f"\nepisode {number}, step {steps}, return {_numbers(totals)}")
-            obs = self.step()
+            obs = self.step(envs)
             totals, steps, over = totals + obs.reward, steps + 1, bool(obs.done[0])
         how = "was cut off" if obs.truncated[0] else "is over"
-        self.show(f"\n{self.world.end}")
+        self.show(f"\n{self.end}")
         self.show(f"episode {number} {how}: {steps} steps, return {_numbers(totals)}")
         return PlayedEpisode(totals.tolist(), steps)
 
-    def step(self) -> VecObs:
+    def step(self, envs: VecEnv) -> VecObs:
         """Let all sides choose, and take a step."""
-        spaces = self.world.obs_space(), self.world.action_space()
-        picture = self.world.picture()
+        obs_space, action_space, picture = self.obs_space(), self.action_space(), self.picture()
         if picture is not None:
             self.show(picture)
         menus: list[dict[ActionName, Menu]] = []
         chosen: list[dict[ActionName, list[int]]] = []
         is_asked = False
-        for side, obs in enumerate(self.world.frames):
+        for side, obs in enumerate(self.frames):
             advice, value = ({}, None) if self.agent is None else self.agent(obs)
-            own = menus_of(obs, *spaces, advice)
+            own = menus_of(obs, obs_space, action_space, advice)
             menus.append(own)
 
             # A side that the agent plays.
@@ -345,10 +335,10 @@ class _Game:
                 continue
 
             # A side that the person plays.
-            if self.world.num_sides > 1:
+            if self.num_sides > 1:
                 self.show(f"side {side}")
             if picture is None:
-                self.show(frame_text(obs, spaces[0]))
+                self.show(frame_text(obs, obs_space))
             if value is not None:
                 self.show(f"the agent expects {value:.3g}")
             is_asked |= any(menu.titles for menu in own.values())
@@ -357,10 +347,9 @@ class _Game:
             ask_line("nothing to choose, Enter continues> ", self.ask, self.show)
 
         actions = {name: _cat([np.array(c[name], np.int64) for c in chosen]) for name in chosen[0]}
-        has_probs = self.is_recorded and self.agent is not None
-        recorded = self.probs_and_logits(menus, chosen) if has_probs else ()
-        shown: VecObs = self.envs.act(actions, spaces[0], *recorded)
-        return shown
+        if self.agent is None or not isinstance(envs, RecordingVecEnv):
+            return envs.act(actions, obs_space)
+        return envs.act(actions, obs_space, *self.probs_and_logits(menus, chosen))
 
     def probs_and_logits(
         self, menus: Sequence[Mapping[str, Menu]], chosen: Sequence[Mapping[str, list[int]]]
@@ -371,10 +360,9 @@ class _Game:
             ValueError: the agent gives no probabilities.
         """
         probs, logits = {}, {}
-        for name, space in self.world.action_space().items():
-            sides = [of_side[name].probs for of_side in menus]
-            known = [p for p in sides if p is not None]
-            if len(known) < len(sides):
+        for name, space in self.action_space().items():
+            known = [p for own in menus if (p := own[name].probs) is not None]
+            if len(known) < len(menus):
                 raise ValueError(
                     f"agent: expected the probabilities of all choices of {name!r} to record, got "
                     "none"

@@ -17,13 +17,14 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from entity_env import spaces
 from entity_env.errors import short_repr
 from entity_env.ragged import Ragged
 from entity_env.recording.read_recording import Recording
@@ -38,15 +39,8 @@ from entity_env.recording.recording_format import (
 )
 from entity_env.serialization.bounds import Allowance, dict_of, number_array, unpack_bounded
 from entity_env.serialization.messages import rebuilt
-from entity_env.spaces import (
-    CategoricalActionSpace,
-    Entity,
-    GlobalCategoricalActionSpace,
-    ObsSpace,
-    SelectEntityActionSpace,
-    num_columns,
-)
-from entity_env.vec.vec_env import (
+from entity_env.vec.validate import expect
+from entity_env.vec.vec_obs import (
     VecActionMask,
     VecCategoricalActionMask,
     VecObs,
@@ -54,10 +48,11 @@ from entity_env.vec.vec_env import (
 )
 
 _VERSIONS = (0, 1)
-_ACTION_SPACES = CategoricalActionSpace, GlobalCategoricalActionSpace, SelectEntityActionSpace
+_CATEGORICAL = spaces.CategoricalActionSpace, spaces.GlobalCategoricalActionSpace
+_SPACES = spaces.ObsSpace, spaces.Entity, *_CATEGORICAL, spaces.SelectEntityActionSpace
 _MASKS = VecCategoricalActionMask, VecSelectEntityActionMask
 _CLASSES: dict[str, type[Any]] = {
-    **{cls.__name__: cls for cls in (ObsSpace, Entity, *_ACTION_SPACES, *_MASKS)},
+    **{cls.__name__: cls for cls in (*_SPACES, *_MASKS)},
     **dict.fromkeys(("VecObs", "Metric"), dict),  # of fields that need the spaces to be read
 }
 
@@ -82,13 +77,14 @@ def open_entity_gym_samples(path: str | Path) -> Recording:
         last = samples[-1] if samples else header
         contents = _unpack(file, path, header)
         complete = file.seek(0, 2) == last[1]
-        first = _sample(file, path, samples[0]) if samples else None
+    first = next(_samples(path, last[1]), None)
     # A sub-sampled file does not show how many environments there were.
     subsample = contents.get("subsample", 1)
-    spaces: list[Any] = [contents.get("obs_space"), contents.get("act_space")]
+    shown: Any = contents.get("obs_space")
+    actions: Any = contents.get("act_space")
     is_whole = type(subsample) is int and subsample == 1
     num_envs = 0 if first is None else len(first.fields["episode"])
-    recorded = Header(spaces[0], spaces[1], num_envs if is_whole else None, subsample)
+    recorded = Header(shown, actions, num_envs if is_whole else None, subsample)
     try:
         check_header(recorded)
     except ValueError as error:
@@ -165,36 +161,36 @@ def _numbers(sample: _Sample, name: str, count: int) -> npt.NDArray[Any]:
     """Return a field of a sample, or of the observation in it, with a number for each frame."""
     value, of_frames = sample.fields[name], name in ("reward", "done")
     numbers: npt.NDArray[Any] = np.asarray(value) if isinstance(value, list) else value
-    if not isinstance(numbers, np.ndarray) or numbers.shape != (count,):
-        raise ValueError(f"{name}: expected {count} numbers, got {short_repr(value)}")
-    if count and numbers.dtype.kind not in ("biuf" if of_frames else "iu"):
-        raise ValueError(f"{name}: expected numbers, got {short_repr(value)}")
+    fits = isinstance(numbers, np.ndarray) and numbers.shape == (count,)
+    expect(fits, name, f"{count} numbers", value)
+    are_numbers = not count or numbers.dtype.kind in ("biuf" if of_frames else "iu")
+    expect(are_numbers, name, "numbers", value)
     return numbers if of_frames else numbers.astype(np.int64)
 
 
 def _samples(path: Path, end: int) -> Iterator[_Sample]:
-    with path.open("rb") as file:
-        for i, block in enumerate(_blocks(file, path)):
-            if i > 0 and block[1] <= end:
-                yield _sample(file, path, block)
-
-
-def _sample(file: BinaryIO, path: Path, block: tuple[int, int]) -> _Sample:
-    """Read a sample and check the kinds of its fields.
+    """Yield the samples up to a byte of a file, with fields of the right kinds.
 
     Raises:
-        RecordingError: the sample is damaged.
+        RecordingError: a sample is damaged.
     """
-    fields = _unpack(file, path, block)
-    obs = fields.get("obs")
-    sample = _Sample(*block, {**fields, **obs} if isinstance(obs, dict) else fields)
-    with _named(path, sample):
-        for name, is_valid in _FIELDS.items():
-            if name not in sample.fields:
-                raise ValueError(f"{name}: expected this field, got none")
-            if not is_valid(value := sample.fields[name]):
-                raise ValueError(f"{name}: cannot be {type(value).__name__} {short_repr(value)}")
-    return sample
+    with path.open("rb") as file:
+        for block in islice(_blocks(file, path), 1, None):
+            if block[1] > end:
+                return
+            fields = _unpack(file, path, block)
+            obs = fields.get("obs")
+            sample = _Sample(*block, {**fields, **obs} if isinstance(obs, dict) else fields)
+            with _named(path, sample):
+                _check_fields(sample.fields)
+            yield sample
+
+
+def _check_fields(fields: Mapping[str, Any]) -> None:
+    for name, is_valid in _FIELDS.items():
+        expect(name in fields, name, "this field", "none")
+        if not is_valid(value := fields[name]):
+            raise ValueError(f"{name}: cannot be {type(value).__name__} {short_repr(value)}")
 
 
 def _is_per_frame(value: Any) -> bool:
@@ -214,30 +210,26 @@ _FIELDS: Mapping[str, Callable[[Any], bool]] = {
 
 
 def _decisions(sample: Any, header: Header, frames: int) -> Decisions:
-    obs_space, action_space = header.obs_space, header.action_space
     # Masks and features that contradict the spaces.
-    for name in action_space:
-        if not isinstance(mask := sample["action_masks"].get(name), VecActionMask):
-            raise ValueError(f"action_masks[{name!r}]: expected a mask, got {short_repr(mask)}")
-    widths = num_columns(obs_space, action_space)
-    if not sample["features"].keys() <= widths.keys():
-        raise ValueError(f"features: expected {list(widths)}, got {list(sample['features'])}")
+    masks, found = sample["action_masks"], sample["features"]
+    for name in header.action_space:
+        mask = masks.get(name)
+        is_mask = isinstance(mask, VecActionMask)
+        expect(is_mask, f"action_masks[{name!r}]", "a mask", short_repr(mask))
+    widths = spaces.num_columns(header.obs_space, header.action_space)
+    expect(found.keys() <= widths.keys(), "features", str([*widths]), str([*found]))
 
     # The order of the spaces, and empty rows where the file has none.
+    obs = VecObs(
+        {name: _features(found.get(name), name, n, frames) for name, n in widths.items()},
+        {name: _flat(rows, frames) for name, rows in sample["visible"].items()},
+        {name: _mask(masks[name], frames) for name in header.action_space},
+        reward=np.zeros(frames, dtype=np.float32),
+        done=np.zeros(frames, dtype=np.bool_),
+        metrics={},
+    )
     return Decisions(
-        VecObs(
-            features={
-                name: _features(sample["features"].get(name), name, width, frames)
-                for name, width in widths.items()
-            },
-            visible={name: _flat(rows, frames) for name, rows in sample["visible"].items()},
-            action_masks={
-                name: _mask(sample["action_masks"][name], frames) for name in action_space
-            },
-            reward=np.zeros(frames, dtype=np.float32),
-            done=np.zeros(frames, dtype=np.bool_),
-            metrics={},
-        ),
+        obs,
         {name: _flat(rows, frames) for name, rows in sample["actions"].items()},
         {name: _flat(rows, frames) for name, rows in (sample["probs"] or {}).items()},
         {name: _or_empty(rows, frames) for name, rows in (sample["logits"] or {}).items()},
@@ -247,10 +239,9 @@ def _decisions(sample: Any, header: Header, frames: int) -> Decisions:
 def _features(rows: Ragged | None, name: str, width: int, frames: int) -> Ragged:
     if rows is None:
         return Ragged.empty(np.zeros((0, width), dtype=np.float32), frames)
-    if rows.items() and rows.values.shape[1:] != (width,):
-        raise ValueError(f"features[{name!r}]: expected {width} columns, got {rows.size2()}")
-    rows = Ragged(rows.values.reshape(rows.items(), width), rows.lengths)
-    return _or_empty(rows, frames)
+    fits = not rows.items() or rows.values.shape[1:] == (width,)
+    expect(fits, f"features[{name!r}]", f"{width} columns", str(rows.size2()))
+    return _or_empty(Ragged(rows.values.reshape(rows.items(), width), rows.lengths), frames)
 
 
 def _mask(mask: VecActionMask, frames: int) -> VecActionMask:

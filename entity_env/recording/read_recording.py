@@ -106,12 +106,9 @@ class Recording:
         """
         for step in self._read():
             chosen = np.flatnonzero(self._holds(step.episode[step.kept]))
-            whole = len(chosen) == len(step.kept)
-            yield (
-                step
-                if whole
-                else replace(step, decisions=step.decisions.take(chosen), kept=step.kept[chosen])
-            )
+            if len(chosen) < len(step.kept):
+                step = replace(step, decisions=step.decisions.take(chosen), kept=step.kept[chosen])
+            yield step
 
     def episodes(self) -> Iterator[Episode]:
         """Yield the episodes of this part, each at its end; unfinished ones last.
@@ -184,11 +181,9 @@ class Recording:
         """
         if not 0 <= test_fraction <= 1:
             raise ValueError(f"test_fraction: expected a number from 0 to 1, got {test_fraction}")
-        train, test = (seed, test_fraction, 1.0), (seed, 0.0, test_fraction)
-        return (
-            replace(self, _parts=(*self._parts, train)),
-            replace(self, _parts=(*self._parts, test)),
-        )
+        draws = (seed, test_fraction, 1.0), (seed, 0.0, test_fraction)
+        train, test = (replace(self, _parts=(*self._parts, part)) for part in draws)
+        return train, test
 
     def _holds(self, episodes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         held = np.ones(len(episodes), dtype=np.bool_)

@@ -2,8 +2,8 @@
 
 import errno
 import os
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,8 +15,8 @@ from entity_env.ragged import Ragged, as_choices
 from entity_env.recording.recording_format import (
     PREFIX,
     Decisions,
-    Record,
     RecordingError,
+    Step,
     framed,
     read_header,
     read_payload,
@@ -82,10 +82,11 @@ class EpisodeClock:
         self._next += int(new.sum())
 
 
+@dataclass(eq=False)
 class RecordingWriter:
     """Writer of the steps of B environments to a file; see `RecordingVecEnv`.
 
-    Args:
+    Attributes:
         path: the file.
         action_space: the actions of the environments.
         subsample: keep one in so many frames.
@@ -97,24 +98,16 @@ class RecordingWriter:
         ValueError: `subsample` is not positive.
     """
 
-    def __init__(
-        self,
-        path: str | Path,
-        action_space: Mapping[ActionName, ActionSpace],
-        subsample: int = 1,
-        seed: int = 0,
-        *,
-        run: str = "",
-        keep_logits: bool = True,
-    ) -> None:
-        if subsample < 1:
-            raise ValueError(f"subsample: expected at least 1, got {subsample}")
-        self.path = Path(path)
-        self.action_space = action_space
-        self.subsample = subsample
-        self.seed = seed
-        self.run = run
-        self.keep_logits = keep_logits
+    path: Path
+    action_space: Mapping[ActionName, ActionSpace]
+    subsample: int = 1
+    seed: int = 0
+    run: str = field(default="", kw_only=True)
+    keep_logits: bool = field(default=True, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.subsample < 1:
+            raise ValueError(f"subsample: expected at least 1, got {self.subsample}")
         self._file: BinaryIO | None = None
         self._clock = EpisodeClock(0)
         self._shown = b""
@@ -136,7 +129,9 @@ class RecordingWriter:
             header = recording_header(
                 shown, self.action_space, len(obs), self.subsample, self.seed, self.run
             )
-            end, first_episode = _end_and_next_episode(self.path, header)
+            exists = os.path.lexists(self.path)
+            end, last = next(_from_end(self.path, header)) if exists else (0, None)
+            first_episode = 0 if last is None else int(last.episode.max()) + 1
             self._clock = EpisodeClock(len(obs), first_episode)
             self._shown = pack(shown)
             # A torn record at the end is cut off before others are appended.
@@ -172,17 +167,9 @@ class RecordingWriter:
 
     def after_step(self, obs: VecObs) -> None:
         """Write the step whose outcome and next frames these are."""
-        self._write(
-            {
-                **self._pending,
-                "episode": self._clock.episode,
-                "step": self._clock.step,
-                "reward": obs.reward,
-                "terminated": obs.terminated,
-                "truncated": obs.truncated,
-                "final": obs.final,
-            }
-        )
+        numbers = {"episode": self._clock.episode, "step": self._clock.step}
+        outcome = ("reward", "terminated", "truncated", "final")
+        self._write({**self._pending, **numbers, **{name: getattr(obs, name) for name in outcome}})
         self._clock.advance(obs.done)
 
     def close(self) -> None:
@@ -235,9 +222,8 @@ class RecordingVecEnv(VecEnvWrapper):
         keep_logits: bool = True,
     ) -> None:
         super().__init__(env)
-        actions = env.action_space()
         self.writer = RecordingWriter(
-            path, actions, subsample, seed, run=run, keep_logits=keep_logits
+            Path(path), env.action_space(), subsample, seed, run=run, keep_logits=keep_logits
         )
         self._last: VecObs | None = None
 
@@ -340,14 +326,8 @@ def recording_header(
     run: str = "",
 ) -> dict[str, Any]:
     """Return the first record of a file, which decides whether it can be continued."""
-    return {
-        "obs_space": obs_space,
-        "action_space": dict(action_space),
-        "num_envs": num_envs,
-        "subsample": subsample,
-        "seed": seed,
-        **({"run": run} if run else {}),
-    }
+    spaces = {"obs_space": obs_space, "action_space": dict(action_space), "num_envs": num_envs}
+    return {**spaces, "subsample": subsample, "seed": seed, **({"run": run} if run else {})}
 
 
 def end_before(path: Path, header: Mapping[str, Any], run_step: int) -> int:
@@ -356,15 +336,11 @@ def end_before(path: Path, header: Mapping[str, Any], run_step: int) -> int:
     Raises:
         RecordingError: the file is damaged, or a recording of something else.
     """
-    with _open_recording(path) as file:
-        found = _matching_records(file, path, header)
-        begun = read_header(file, path, found[0]) if found else None
-        while begun and len(found) > 1:  # from the end: the steps to leave out are few
-            taken_at = read_step(file, path, found[-1], begun).run_step
-            if taken_at is None or taken_at < run_step:
-                break
-            found.pop()
-        return found[-1].end if found else 0
+    return next(
+        end
+        for end, step in _from_end(path, header)  # the steps to leave out are few
+        if step is None or step.run_step is None or step.run_step < run_step
+    )
 
 
 def holds_no_step(path: Path) -> bool:
@@ -391,34 +367,26 @@ def _open_recording(path: Path, to_append: bool = False) -> BinaryIO:
         raise
 
 
-def _end_and_next_episode(path: Path, header: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the end of the complete records of a file, and the number of the next episode."""
-    if not os.path.lexists(path):
-        return 0, 0
-    with _open_recording(path) as file:
-        found = _matching_records(file, path, header)
-        if len(found) < 2:
-            return (found[0].end if found else 0), 0
-        last = read_step(file, path, found[-1], read_header(file, path, found[0]))
-        return found[-1].end, int(last.episode.max()) + 1
+def _from_end(path: Path, header: Mapping[str, Any]) -> Iterator[tuple[int, Step | None]]:
+    """Yield the end of each complete record and its step, from the last to the first.
 
+    The first is the header, which has no step; it ends at 0 if it was cut off.
 
-def _matching_records(file: BinaryIO, path: Path, header: Mapping[str, Any]) -> list[Record]:
-    """Return the complete records if the first is this header; [] if that was cut off."""
+    Raises:
+        RecordingError: the file is damaged, or a recording of something else.
+    """
     begin = PREFIX + framed(dict(header))
-    beginning = file.read(len(begin))
-    if len(beginning) < len(begin) and begin.startswith(beginning):
-        return []
-    found = list(records(file, path))
-    read_header(file, path, found[0])  # raises if it is damaged
-    theirs = read_payload(file, path, found[0])
-    names = {**header, **theirs}
-    other = [name for name in names if _packed(theirs.get(name)) != _packed(header.get(name))]
-    if other == ["action_space"]:
-        _check_label_order(path, theirs["action_space"], header["action_space"])
-    if other:
-        raise RecordingError(f"{path}: was recorded with another {', '.join(other)}")
-    return found
+    with _open_recording(path) as file:
+        beginning = file.read(len(begin))
+        if len(beginning) < len(begin) and begin.startswith(beginning):
+            yield 0, None
+            return
+        first, *steps = records(file, path)
+        begun = read_header(file, path, first)  # raises if it is damaged
+        _check_same_header(path, read_payload(file, path, first), header)
+        for record in reversed(steps):
+            yield record.end, read_step(file, path, record, begun)
+        yield first.end, None
 
 
 def _packed(value: Any) -> bytes:
@@ -429,18 +397,21 @@ def _packed(value: Any) -> bytes:
         return b""
 
 
-def _check_label_order(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise if only the labels of actions are in another order than before."""
-
-    def labels(spaces: Mapping[str, Any]) -> dict[str, list[str]]:
-        return {name: space.labels for name, space in spaces.items()}
+def _check_same_header(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise if a file was begun with another header; names labels that are in another order."""
 
     def in_one_order(spaces: Mapping[str, Any]) -> dict[str, tuple[type, list[str]]]:
-        return {name: (type(spaces[name]), sorted(known)) for name, known in labels(spaces).items()}
+        return {name: (type(space), sorted(space.labels)) for name, space in spaces.items()}
 
-    if in_one_order(before) == in_one_order(now):
-        reordered = [name for name, known in labels(before).items() if known != labels(now)[name]]
-        raise RecordingError(
-            f"{path}: was recorded with the labels of {', '.join(reordered)} in another order, and "
-            "keeps choices by their number; record to another file"
-        )
+    names = {**now, **before}
+    other = [name for name in names if _packed(before.get(name)) != _packed(now.get(name))]
+    if other == ["action_space"]:
+        ours, theirs = now["action_space"], before["action_space"]
+        if in_one_order(theirs) == in_one_order(ours):
+            reordered = [n for n, space in theirs.items() if space.labels != ours[n].labels]
+            raise RecordingError(
+                f"{path}: was recorded with the labels of {', '.join(reordered)} in another order, "
+                "and keeps choices by their number; record to another file"
+            )
+    if other:
+        raise RecordingError(f"{path}: was recorded with another {', '.join(other)}")

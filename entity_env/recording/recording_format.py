@@ -87,8 +87,9 @@ class Decisions:
     def __post_init__(self) -> None:
         if self.values is None:
             self.values = np.full(len(self.obs), np.nan, dtype=np.float32)
-        if self.values.shape != (len(self.obs),):
-            raise ValueError(f"values: expected {len(self.obs)} frames, got {len(self.values)}")
+        frames = len(self.obs)
+        if self.values.shape != (frames,):
+            raise ValueError(f"values: expected {frames} frames, got {len(self.values)}")
         per_frame = {
             "features": self.obs.features,
             "visible": self.obs.visible,
@@ -99,10 +100,8 @@ class Decisions:
         }
         for what, named in per_frame.items():
             for name, rows in named.items():
-                if rows is not None and len(rows) != len(self.obs):
-                    raise ValueError(
-                        f"{what}[{name!r}]: expected {len(self.obs)} frames, got {len(rows)}"
-                    )
+                if rows is not None and len(rows) != frames:
+                    raise ValueError(f"{what}[{name!r}]: expected {frames} frames, got {len(rows)}")
 
     def __len__(self) -> int:
         return len(self.obs)
@@ -180,21 +179,15 @@ class Step:
     run_step: int | None = None
 
     def __post_init__(self) -> None:
+        num_envs, num_kept = len(self.reward), len(self.decisions)
         for name in ("episode", "step", "reward", "terminated", "truncated"):
-            if (shape := getattr(self, name).shape) != (len(self.reward),):
-                raise ValueError(f"{name}: expected shape {(len(self.reward),)}, got {shape}")
-        if (
-            self.kept.shape != (len(self.decisions),)
-            or not np.isin(self.kept, np.arange(len(self.reward))).all()
-        ):
-            raise ValueError(
-                f"kept: expected {len(self.decisions)} of {len(self.reward)} environments, "
-                f"got {self.kept}"
-            )
-        if self.final is not None and len(self.final) != self.truncated.sum():
-            raise ValueError(
-                f"final: expected {self.truncated.sum()} frames, got {len(self.final)}"
-            )
+            shape = getattr(self, name).shape
+            expect(shape == (num_envs,), name, f"shape {(num_envs,)}", str(shape))
+        fits = self.kept.shape == (num_kept,) and np.isin(self.kept, np.arange(num_envs)).all()
+        expect(fits, "kept", f"{num_kept} of {num_envs} environments", str(self.kept))
+        if self.final is not None:
+            ended = self.truncated.sum()
+            expect(len(self.final) == ended, "final", f"{ended} frames", str(len(self.final)))
 
 
 def framed(payload: dict[str, Any]) -> bytes:
@@ -337,14 +330,10 @@ def check_header(header: Header) -> None:
     """
     actions = header.action_space
     expect(isinstance(header.obs_space, ObsSpace), "obs_space", "an ObsSpace", header.obs_space)
-    expect(
-        isinstance(actions, dict)
-        and all(isinstance(name, str) for name in actions)
-        and all(isinstance(space, ActionSpace) for space in actions.values()),
-        "action_space",
-        "actions by name",
-        actions,
+    are_actions = isinstance(actions, dict) and all(
+        isinstance(name, str) and isinstance(space, ActionSpace) for name, space in actions.items()
     )
+    expect(are_actions, "action_space", "actions by name", actions)
     _check_count("subsample", header.subsample)
 
 

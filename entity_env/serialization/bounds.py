@@ -28,55 +28,6 @@ _TEXT_KEYS = {str, bytes}  # with hashes that cannot be predicted
 _KEYS = {type(None), bool, int, float, *_TEXT_KEYS}
 
 
-def unpack_bounded(
-    data: bytes | memoryview,
-    ext_hook: Callable[[int, bytes], Any],
-    map_hook: Callable[[Sequence[tuple[Any, Any]]], Any] | None = None,
-) -> Any:
-    """Read one msgpack value.
-
-    Time is linear in the bytes; memory is at most about 100 bytes for each, which nothing but
-    empty dictionaries takes.
-
-    Args:
-        data: The bytes, no more and no less.
-        ext_hook: Read an extension type from its code and bytes.
-        map_hook: Read a dictionary from its items; by default `dict_of`.
-
-    Returns:
-        None, bool, int, float, str, bytes, list, dict, and what `ext_hook` returns. A timestamp
-        is read as its seconds.
-
-    Raises:
-        ValueError: a list or dictionary is longer than the data, or a key is there twice, is no
-            plain value, or shares its hash with too many others.
-        Exception: anything that msgpack or `ext_hook` raises for damaged data.
-    """
-    check_complete(data)
-    return msgpack.unpackb(
-        data,
-        ext_hook=ext_hook,
-        object_pairs_hook=map_hook or dict_of,
-        strict_map_key=False,
-        timestamp=1,
-    )
-
-
-def check_complete(data: bytes | memoryview) -> None:
-    """Raise if a list or dictionary announces more items than there are; allocates nothing.
-
-    Raises:
-        ValueError: the data ends before the value does.
-        Exception: anything that msgpack raises for damaged data.
-    """
-    unpacker = msgpack.Unpacker(max_buffer_size=len(data) or 1)
-    unpacker.feed(data)
-    try:
-        unpacker.skip()
-    except msgpack.OutOfData:
-        raise ValueError(f"expected a value within its {len(data)} bytes, got more") from None
-
-
 def dict_of(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
     """Return a dictionary of items in linear time, whatever the keys are.
 
@@ -103,10 +54,54 @@ def check_hashes(keys: Iterable[Hashable]) -> None:
     """
     # Hashes are integers below 2**64, of which few share a hash in turn.
     counts = Counter(hash(key) for key in keys if type(key) not in _TEXT_KEYS)
-    if counts and max(counts.values()) > MAX_SAME_HASH:
-        raise ValueError(
-            f"expected keys with different hashes, got {max(counts.values())} with the same one"
-        )
+    most = max(counts.values(), default=0)
+    if most > MAX_SAME_HASH:
+        raise ValueError(f"expected keys with different hashes, got {most} with the same one")
+
+
+def unpack_bounded(
+    data: bytes | memoryview,
+    ext_hook: Callable[[int, bytes], Any],
+    map_hook: Callable[[Sequence[tuple[Any, Any]]], Any] = dict_of,
+) -> Any:
+    """Read one msgpack value.
+
+    Time is linear in the bytes; memory is at most about 100 bytes for each, which nothing but
+    empty dictionaries takes.
+
+    Args:
+        data: The bytes, no more and no less.
+        ext_hook: Read an extension type from its code and bytes.
+        map_hook: Read a dictionary from its items; by default `dict_of`.
+
+    Returns:
+        None, bool, int, float, str, bytes, list, dict, and what `ext_hook` returns. A timestamp
+        is read as its seconds.
+
+    Raises:
+        ValueError: a list or dictionary is longer than the data, or a key is there twice, is no
+            plain value, or shares its hash with too many others.
+        Exception: anything that msgpack or `ext_hook` raises for damaged data.
+    """
+    check_complete(data)
+    return msgpack.unpackb(
+        data, ext_hook=ext_hook, object_pairs_hook=map_hook, strict_map_key=False, timestamp=1
+    )
+
+
+def check_complete(data: bytes | memoryview) -> None:
+    """Raise if a list or dictionary announces more items than there are; allocates nothing.
+
+    Raises:
+        ValueError: the data ends before the value does.
+        Exception: anything that msgpack raises for damaged data.
+    """
+    unpacker = msgpack.Unpacker(max_buffer_size=len(data) or 1)
+    unpacker.feed(data)
+    try:
+        unpacker.skip()
+    except msgpack.OutOfData:
+        raise ValueError(f"expected a value within its {len(data)} bytes, got more") from None
 
 
 class Allowance:
@@ -150,10 +145,9 @@ def number_array(
     kind = _number_dtype(dtype) if isinstance(dtype, str) else None
     if kind is None:
         raise ValueError(f"expected an array of numbers, got {short_repr(dtype)}")
-    if not isinstance(shape, list) or len(shape) > _MAX_AXES or not {*map(type, shape)} <= {int}:
+    are_ints = isinstance(shape, list) and {*map(type, shape)} <= {int}
+    if not are_ints or len(shape) > _MAX_AXES or min(shape, default=0) < 0:
         raise ValueError(f"expected the shape of an array, got {short_repr(shape)}")
-    if min(shape, default=0) < 0:
-        raise ValueError(f"expected the shape of an array, got {shape}")
     # NumPy would set aside the other axes of an array without numbers; a view takes nothing.
     if 0 in shape:
         allowance.take(math.prod(n for n in shape if n), "axes of an empty array")

@@ -20,9 +20,8 @@ from entity_env.vec.vec_obs import Metric, VecObs
 _ARRAY, _DATACLASS, _LARGE_INT, _TRANSPOSED = 1, 2, 3, 4
 _MAX_HEAD, _MAX_AXES = 512, 64  # bytes of the type and shape of an array; and what numpy takes
 _MAX_DEPTH = 16  # of batches in batches: what nests without end would overflow the C stack
-_CLASSES: dict[str, type[Any]] = {
-    cls.__name__: cls for cls in (Ragged, VecObs, Metric, ObsSpace, Entity)
-}
+_BATCHES = Ragged, VecObs, Metric, ObsSpace, Entity
+_CLASSES: dict[str, type[Any]] = {cls.__name__: cls for cls in _BATCHES}
 
 
 class MessageError(EntityEnvError, ValueError):
@@ -141,16 +140,13 @@ def rebuilt(cls: type[Any], fields: Any, allowance: Allowance) -> Any:
     if not isinstance(fields, dict):
         raise ValueError(f"{cls.__name__}: expected fields by name, got {short_repr(fields)}")
     if not required <= fields.keys() <= checks.keys():
-        raise ValueError(
-            f"{cls.__name__}: expected the fields {', '.join(checks)}, got {short_repr([*fields])}"
-        )
+        expected, got = ", ".join(checks), short_repr([*fields])
+        raise ValueError(f"{cls.__name__}: expected the fields {expected}, got {got}")
     for name, value in fields.items():
         is_valid, expected = checks[name]
         if not is_valid(value):
-            raise ValueError(
-                f"{cls.__name__}.{name}: expected {expected}, got {type(value).__name__} "
-                f"{short_repr(value)}"
-            )
+            got = f"{type(value).__name__} {short_repr(value)}"
+            raise ValueError(f"{cls.__name__}.{name}: expected {expected}, got {got}")
     if cls is not Ragged:
         return cls(**fields)
     values, lengths = fields["values"], fields["lengths"]

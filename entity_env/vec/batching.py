@@ -6,7 +6,7 @@ that they are unique, and they are looked up, in a dict, only where an action na
 id.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -14,24 +14,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.actions import Action
-from entity_env.errors import LONG, InvalidAction, InvalidObservation, invalid_in, short_repr
-from entity_env.observation import Observation
-from entity_env.ragged import Ragged, as_choices, exclusive_cumsum
+from entity_env.actions import Action, ActionName, EntityName
+from entity_env.errors import LONG, InvalidAction, InvalidObservation, short_repr, unexpected
+from entity_env.observation import GLOBAL, Observation, ObsSpace
+from entity_env.ragged import Indices, Ragged, as_choices, exclusive_cumsum
 from entity_env.real_numbers import as_block, as_flag, as_flags, as_numbers, real_rows
-from entity_env.spaces import (
-    GLOBAL,
-    ActionName,
-    ActionSpace,
-    EntityName,
-    ObsSpace,
-    Probabilities,
-    has_global_entity,
-)
-from entity_env.vec.frames import Frames
+from entity_env.spaces import ActionSpace, ActionSpaces, Probabilities, has_global_entity
+from entity_env.vec.frames import Frames, given_names, has_len
 from entity_env.vec.vec_obs import Metric, VecActionMask, VecObs
 
-Indices = npt.NDArray[np.int64]
 _FLOAT32 = np.dtype(np.float32)
 
 LAST = "last observation of a truncated episode"
@@ -41,7 +32,7 @@ LAST = "last observation of a truncated episode"
 def batch_obs(
     obs: Sequence[Observation],
     obs_space: ObsSpace,
-    action_space: Mapping[ActionName, ActionSpace],
+    action_space: ActionSpaces,
     outcomes: Sequence[Observation] | None = None,
 ) -> VecObs:
     """Batch the observations of B environments.
@@ -58,9 +49,8 @@ def batch_obs(
     """
     # Features, visibility and ids of the frames that are shown.
     outcomes = obs if outcomes is None else outcomes
-    features, visible = batch_entities(
-        obs, obs_space, with_globals=has_global_entity(obs_space, action_space)
-    )
+    with_globals = has_global_entity(obs_space, action_space)
+    features, visible = batch_entities(obs, obs_space, with_globals)
     frames = Frames(obs, list(obs_space.entities), features, visible)
     frames.check_ids()
     # Rewards, flags and metrics of the step that was taken.
@@ -71,27 +61,21 @@ def batch_obs(
         indices = np.flatnonzero(given).tolist()
         numbers = [outcomes[i].metrics[name] for i in indices]
         env_metrics[name] = Ragged(as_numbers(numbers, indices, f"metrics[{name!r}]"), given)
-    reward = as_numbers([o.reward for o in outcomes], range(len(obs)), "reward")
+    rewards = as_numbers([o.reward for o in outcomes], range(len(obs)), "reward")
+    reward = rewards.astype(np.float32)
     truncated = _flags([o.truncated for o in outcomes], "truncated")
     terminated = _flags([o.terminated for o in outcomes], "terminated")
     # Last observations of episodes that were cut off.
     final, cut_off = None, [outcomes[i] for i in np.flatnonzero(truncated)]
     if cut_off:
         with located_in_last(truncated):
-            last = batch_entities(cut_off, obs_space, GLOBAL in features)
+            last = batch_entities(cut_off, obs_space, with_globals)
         blank, ended = np.zeros(len(cut_off), np.float32), np.ones(len(cut_off), np.bool_)
         final = VecObs(*last, {}, blank, ended, {}, truncated=ended)
-    return VecObs(
-        features=features,
-        visible=visible,
-        action_masks={name: space.batch_mask(frames, name) for name, space in action_space.items()},
-        reward=reward.astype(np.float32),
-        done=terminated | truncated,
-        metrics={name: Metric.of(values.values) for name, values in env_metrics.items()},
-        truncated=truncated,
-        final=final,
-        env_metrics=env_metrics,
-    )
+    masks = {name: space.batch_mask(frames, name) for name, space in action_space.items()}
+    metrics = {name: Metric.of(values.values) for name, values in env_metrics.items()}
+    done = terminated | truncated
+    return VecObs(features, visible, masks, reward, done, metrics, truncated, final, env_metrics)
 
 
 def _flags(values: Sequence[Any], name: str) -> npt.NDArray[np.bool_]:
@@ -125,12 +109,10 @@ def batch_entities(
         features: float32 (n, num_features) per frame, for every type and, `with_globals`, GLOBAL.
         visible: bool (n,) per frame, for the types of which any frame hides anything.
     """
-    features = {
-        name: _cat_features(
-            [o.features.get(name, ()) for o in obs], len(entity.features), f"features of {name!r}"
-        )
-        for name, entity in obs_space.entities.items()
-    }
+    features = {}
+    for name, entity in obs_space.entities.items():
+        blocks, what = [o.features.get(name, ()) for o in obs], f"features of {name!r}"
+        features[name] = _cat_features(blocks, len(entity.features), what)
     given_names([o.features for o in obs], features, "entities: expected types among")
     hiding = given_names([o.visible for o in obs], features, "visible: expected types among")
     visible = {
@@ -139,26 +121,10 @@ def batch_entities(
         if name in hiding
     }
     if with_globals:
-        features[GLOBAL] = _cat_features(
-            [(o.global_features,) for o in obs], len(obs_space.global_features), "global_features"
-        )
+        rows = [(o.global_features,) for o in obs]
+        width = len(obs_space.global_features)
+        features[GLOBAL] = _cat_features(rows, width, "global_features")
     return features, visible
-
-
-def given_names(
-    given: Sequence[Collection[str]], known: Collection[str], expected: str
-) -> set[str]:
-    """Return the names that any frame gives.
-
-    Raises:
-        InvalidObservation: one is not among those known; `expected` begins the message.
-    """
-    names: set[str] = set().union(*given)
-    if names <= set(known):
-        return names
-    i = next(i for i, frame in enumerate(given) if not set(frame) <= set(known))
-    unknown = [name for name in given[i] if name not in known]
-    raise invalid_in(i, f"{expected} {list(known)}, got {unknown}")
 
 
 def _cat_features(blocks: Sequence[Any], width: int, what: str) -> Ragged:
@@ -166,17 +132,15 @@ def _cat_features(blocks: Sequence[Any], width: int, what: str) -> Ragged:
     try:
         lengths = np.fromiter(map(len, blocks), dtype=np.int64, count=len(blocks))
     except TypeError:
-        i = next(i for i, block in enumerate(blocks) if not _has_len(block))
-        raise invalid_in(
-            i, f"{what}: expected rows of {width} numbers, got {short_repr(blocks[i], LONG)}"
-        ) from None
+        i = next(i for i, block in enumerate(blocks) if not has_len(block))
+        got = short_repr(blocks[i], LONG)
+        raise unexpected(i, what, f"rows of {width} numbers", got) from None
     rows = _cat_alike(blocks, width)
     if rows is None or len(rows) != lengths.sum():  # look at each one, to convert it or to complain
-        arrays = [
-            as_block(block if n else np.zeros((0, width)), n, width, what, i)
-            for i, (block, n) in enumerate(zip(blocks, lengths.tolist(), strict=True))
-        ]
-        rows = np.concatenate([np.zeros((0, width), dtype=np.float32), *arrays])
+        nothing = np.zeros((0, width), dtype=np.float32)
+        given = enumerate(zip(blocks, lengths.tolist(), strict=True))
+        arrays = [as_block(b if n else nothing, n, width, what, i) for i, (b, n) in given]
+        rows = np.concatenate([nothing, *arrays])
     return Ragged(rows, lengths)
 
 
@@ -203,14 +167,6 @@ def _cat_alike(blocks: Sequence[Any], width: int) -> npt.NDArray[np.float32] | N
     return None
 
 
-def _has_len(value: Any) -> bool:
-    try:
-        len(value)
-    except TypeError:
-        return False
-    return True
-
-
 def _cat_visible(flags: Sequence[Any], lengths: Indices, name: str) -> Ragged:
     """Concatenate flags of (n,) per frame; a frame that gives none shows everything."""
     blocks = []
@@ -218,7 +174,7 @@ def _cat_visible(flags: Sequence[Any], lengths: Indices, name: str) -> Ragged:
         what = f"visible[{name!r}]"
         block = np.ones(n, np.bool_) if flag is None else as_flags(flag, what, i).reshape(-1)
         if len(block) != n:
-            raise invalid_in(i, f"{what}: expected {n} flags, got {len(block)}")
+            raise unexpected(i, what, f"{n} flags", len(block))
         blocks.append(block)
     return Ragged(np.concatenate(blocks), lengths)
 
@@ -228,7 +184,7 @@ def unbatch_actions(
     batch: VecObs,
     obs: Sequence[Observation],
     obs_space: ObsSpace,
-    action_space: Mapping[ActionName, ActionSpace],
+    action_space: ActionSpaces,
     probs: Mapping[ActionName, Probabilities] | None = None,
 ) -> list[dict[ActionName, Action]]:
     """Return the actions of each environment, in terms of its own ids and labels.
@@ -255,10 +211,9 @@ def unbatch_actions(
         mask = batch.action_masks[name]
         chosen = as_choices(choices[name])
         if not np.array_equal(chosen.lengths, mask.actors.lengths):
-            raise InvalidAction(
-                f"actions[{name!r}]: expected {mask.actors.lengths.tolist()} choices per "
-                f"environment, got {chosen.lengths.tolist()}"
-            )
+            counts, got = mask.actors.lengths.tolist(), chosen.lengths.tolist()
+            expected = f"{counts} choices per environment"
+            raise InvalidAction(f"actions[{name!r}]: expected {expected}, got {got}")
         _check_legal(chosen.values, mask, space, name)
         given: Probabilities = [None] * len(obs) if probs is None else probs[name]
         decoded = space.decode(name, chosen, mask, obs, obs_space, given)
@@ -279,26 +234,21 @@ def _check_legal(
     if not legal.all():
         row = int(np.flatnonzero(~legal)[0])
         env_index = int(np.searchsorted(np.cumsum(mask.actors.lengths), row, side="right"))
-        raise InvalidAction(
-            f"actions[{name!r}]: choice {choices[row]} in environment {env_index}, by the entity "
-            f"at position {mask.actors.values[row]}, is not allowed"
-        )
+        choice = f"choice {choices[row]} in environment {env_index}"
+        actor = f"the entity at position {mask.actors.values[row]}"
+        raise InvalidAction(f"actions[{name!r}]: {choice}, by {actor}, is not allowed")
 
 
 def action_index_to_actions(
     obs_space: ObsSpace,
-    action_spaces: Mapping[ActionName, ActionSpace],
+    action_spaces: ActionSpaces,
     actions: Mapping[ActionName, Ragged],
     last_obs: Observation,
     index: int = 0,
     probs: Mapping[ActionName, npt.NDArray[np.float32]] | None = None,
 ) -> dict[ActionName, Action]:
     """Return the actions in frame `index` of `actions`, which were chosen for `last_obs`."""
-    return unbatch_actions(
-        {name: as_choices(chosen)[index] for name, chosen in actions.items()},
-        batch_obs([last_obs], obs_space, action_spaces),
-        [last_obs],
-        obs_space,
-        action_spaces,
-        None if probs is None else {name: [p] for name, p in probs.items()},
-    )[0]
+    chosen = {name: as_choices(rows)[index] for name, rows in actions.items()}
+    batch = batch_obs([last_obs], obs_space, action_spaces)
+    given = None if probs is None else {name: [p] for name, p in probs.items()}
+    return unbatch_actions(chosen, batch, [last_obs], obs_space, action_spaces, given)[0]

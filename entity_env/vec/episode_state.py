@@ -12,29 +12,24 @@ from typing import Any
 
 import numpy as np
 
-from entity_env.actions import ActionMask
 from entity_env.environment import Observation
-from entity_env.errors import EntityEnvError, InvalidObservation
+from entity_env.errors import EntityEnvError
 from entity_env.match import Match, world_of
 from entity_env.plain_state import from_plain, impure, to_plain
 from entity_env.ragged import Ragged, exclusive_cumsum
 from entity_env.serialization.messages import MessageError, pack, unpack
-from entity_env.spaces import GLOBAL, ActionName, ActionSpace, ObsSpace
+from entity_env.spaces import GLOBAL, ActionName, ActionSpaces, ObsSpace
 from entity_env.vec.validate import check_features, check_finite_batch, check_masks, expect
-from entity_env.vec.vec_obs import VecActionMask, VecObs, take_obs
+from entity_env.vec.vec_obs import Choices, VecActionMask, VecObs, take_obs
 
 
 def offers_state(match: Match) -> bool:
     """Return whether an environment has the methods `get_state` and `set_state`."""
     world = world_of(match)
-    return callable(getattr(world, "get_state", None)) and callable(
-        getattr(world, "set_state", None)
-    )
+    return all(callable(getattr(world, name, None)) for name in ("get_state", "set_state"))
 
 
-def match_bytes(
-    match: Match, frames: Sequence[Observation], action_space: Mapping[ActionName, ActionSpace]
-) -> bytes:
+def match_bytes(match: Match, frames: Sequence[Observation], action_space: ActionSpaces) -> bytes:
     """Return the bytes of the state of a match and of the names in its last frames.
 
     Args:
@@ -61,7 +56,7 @@ def match_bytes(
         ) from None
 
 
-def names_in(frame: Observation, action_space: Mapping[ActionName, ActionSpace]) -> dict[str, Any]:
+def names_in(frame: Observation, action_space: ActionSpaces) -> dict[str, Any]:
     """Return all ids of a frame, and the entities that its masks name.
 
     Args:
@@ -74,11 +69,9 @@ def names_in(frame: Observation, action_space: Mapping[ActionName, ActionSpace])
     ids = {name: _plain_names(ids, f"ids of {name}") for name, ids in frame.ids.items()}
     actions = {}
     for name, mask in frame.actions.items():
-        fields = action_space[name].mask_type.entity_fields
-        if fields:
-            actions[name] = [
-                _plain_names(getattr(mask, field), f"{field} of {name}") for field in fields
-            ]
+        if fields := action_space[name].mask_type.entity_fields:
+            given = [(getattr(mask, field), f"{field} of {name}") for field in fields]
+            actions[name] = [_plain_names(names, what) for names, what in given]
     return {"ids": ids, "actions": actions}
 
 
@@ -98,21 +91,18 @@ def restore_match(match: Match, data: bytes, shown: VecObs, first: int) -> list[
     action_space = match.action_space()
     world: Any = world_of(match)
     world.set_state(saved["world"])
-    return [
-        Observation(
-            features={
-                name: rows[first + i].values
-                for name, rows in shown.features.items()
-                if name != GLOBAL
-            },
-            ids={name: from_plain(ids) for name, ids in named["ids"].items()},
-            actions={
-                name: _mask(action_space[name], entities)
-                for name, entities in named["actions"].items()
-            },
-        )
-        for i, named in enumerate(saved["frames"])
-    ]
+    frames = []
+    for i, named in enumerate(saved["frames"], first):
+        # Masks that name the same entities, and allow everything.
+        masks = {}
+        for name, entities in named["actions"].items():
+            mask_type = action_space[name].mask_type
+            fields = zip(mask_type.entity_fields, map(from_plain, entities), strict=True)
+            masks[name] = mask_type(**dict(fields))
+        features = {name: rows[i].values for name, rows in shown.features.items() if name != GLOBAL}
+        ids = {name: from_plain(ids) for name, ids in named["ids"].items()}
+        frames.append(Observation(features=features, ids=ids, actions=masks))
+    return frames
 
 
 def shown_last(batch: VecObs) -> VecObs:
@@ -155,11 +145,9 @@ def check_num_envs(state: Mapping[str, Any], num_envs: int) -> None:
     Raises:
         InvalidObservation: with both numbers.
     """
-    if len(state["steps"]) != num_envs:
-        raise InvalidObservation(
-            f"set_state: expected the state of {num_envs} environments, got that of "
-            f"{len(state['steps'])}"
-        )
+    got = len(state["steps"])
+    expected = f"the state of {num_envs} environments"
+    expect(got == num_envs, "set_state", expected, f"that of {got}")
 
 
 def _plain_names(names: Any, what: str) -> Any:
@@ -167,17 +155,8 @@ def _plain_names(names: Any, what: str) -> Any:
     return to_plain(names if known else list(names), what)
 
 
-def _mask(space: ActionSpace, entities: Sequence[Any]) -> ActionMask:
-    """Return a mask that names the same entities, and allows everything."""
-    fields = space.mask_type.entity_fields
-    return space.mask_type(**dict(zip(fields, map(from_plain, entities), strict=True)))
-
-
 def check_saved_state(
-    state: Mapping[str, Any],
-    num_matches: int,
-    obs_space: ObsSpace,
-    action_space: Mapping[ActionName, ActionSpace],
+    state: Mapping[str, Any], num_matches: int, obs_space: ObsSpace, action_space: ActionSpaces
 ) -> None:
     """Raise if saved counters and frames do not match the environments.
 
@@ -199,20 +178,16 @@ def check_saved_state(
         fits = counts.dtype == np.int64 and counts.shape == (num_envs,)
         expect(fits, what, f"int64 {(num_envs,)}", f"{counts.dtype} {counts.shape}")
         expect((counts >= 0).all(), what, "counts", counts)
-    matches = state["matches"]
+    matches, what = state["matches"], f"{where}matches"
     fits = type(matches) is Ragged and matches.values.dtype == np.uint8 and matches.values.ndim == 1
-    expect(
-        fits and len(matches) == num_matches, f"{where}matches", f"{num_matches} of bytes", matches
-    )
+    expect(fits and len(matches) == num_matches, what, f"{num_matches} of bytes", matches)
     expect(len(frames) == num_envs, f"{where}frames", f"{num_envs}", len(frames))
     num_entities = check_features(frames, obs_space, action_space, where, exact=True)
     check_finite_batch(frames, obs_space)
     check_masks(frames, action_space, num_entities, where, exact=True)
 
 
-def first_choices(
-    masks: Mapping[ActionName, VecActionMask], action_space: Mapping[ActionName, ActionSpace]
-) -> dict[ActionName, Ragged]:
+def first_choices(masks: Mapping[ActionName, VecActionMask], action_space: ActionSpaces) -> Choices:
     """Return the first legal choice of each actor, int64 (actors,) per frame, of valid masks."""
     choices = {}
     for name, mask in masks.items():

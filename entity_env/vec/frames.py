@@ -1,7 +1,7 @@
 """Positions in their frames of the entities that actions name."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any
@@ -10,24 +10,26 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import EntityID, EntityName
-from entity_env.errors import LONG, invalid_in, short_repr
+from entity_env.errors import LONG, invalid_in, short_repr, unexpected
 from entity_env.observation import Observation, ObsSpace
-from entity_env.ragged import Ragged, exclusive_cumsum, row_indices
+from entity_env.ragged import Indices, Ragged, exclusive_cumsum, row_indices
 from entity_env.real_numbers import all_none
-
-Indices = npt.NDArray[np.int64]
 
 
 class _Layout:
     """Positions of the entities of each type, for given numbers of entities.
 
     Args:
-        counts: (types + 1, B): entities per type; the last row is zero.
+        lengths: the bytes of (types, B) int64: entities per type.
+        num_types: the number of types.
+        num_frames: B.
     """
 
-    def __init__(self, counts: Indices) -> None:
-        self.counts = counts
-        self.type_starts: Indices = np.cumsum(counts, axis=0) - counts
+    def __init__(self, lengths: bytes, num_types: int, num_frames: int) -> None:
+        counts = np.frombuffer(lengths, dtype=np.int64).reshape(num_types, num_frames)
+        # (types + 1, B): the last row is zero, it begins behind all entities.
+        self.counts = np.concatenate([counts, np.zeros((1, num_frames), dtype=np.int64)])
+        self.type_starts: Indices = np.cumsum(self.counts, axis=0) - self.counts
         self.positions: dict[tuple[int, ...], Ragged] = {}
 
     def positions_of(self, types: tuple[int, ...]) -> Ragged:
@@ -40,11 +42,8 @@ class _Layout:
         return self.positions[types]
 
 
-@lru_cache(maxsize=8)
-def _layout(lengths: bytes, num_types: int, num_frames: int) -> _Layout:
-    """Return a cached layout: many environments show as many entities in each step."""
-    counts = np.frombuffer(lengths, dtype=np.int64).reshape(num_types, num_frames)
-    return _Layout(np.concatenate([counts, np.zeros((1, num_frames), dtype=np.int64)]))
+_layout = lru_cache(maxsize=8)(_Layout)
+"""Cached, as many environments show as many entities in each step."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +54,7 @@ class Frames:
     types: list[EntityName]
     features: Mapping[EntityName, Ragged]
     visible: Mapping[EntityName, Ragged]
+    _positions: dict[int, dict[EntityID, int]] = field(default_factory=dict, init=False)
 
     @cached_property
     def _layout(self) -> _Layout:
@@ -89,6 +89,7 @@ class Frames:
         """
         if not any(o.ids for o in self.obs):
             return
+        given_names([o.ids for o in self.obs], self.types, "ids: expected types among")
         try:
             if self._has_right_ids():
                 return
@@ -110,8 +111,6 @@ class Frames:
                 return False
             columns.append(column)
             with_ids += counts
-        if not set().union(*[o.ids for o in self.obs]) <= set(self.types):
-            return False
         unique = list(map(set().union, *columns)) if columns else []
         if columns and list(map(len, unique)) != with_ids.tolist():
             return False
@@ -121,41 +120,32 @@ class Frames:
 
     def _check_ids_of(self, i: int) -> None:
         """Raise if the ids of one frame are wrong; slower than `_has_right_ids`."""
+        obs = self.obs[i]
         # Entities of types without ids are called (type, row).
+        without_ids = [name for name in self.types if obs.ids.get(name) is None]
+        rows = set(chain.from_iterable(map(obs.ids_of_type, without_ids)))
         seen: dict[EntityID, EntityName] = {}
-        for name in self.types:
-            if self.obs[i].ids.get(name) is None:
-                seen |= dict.fromkeys(self.obs[i].ids_of_type(name), name)
-        rows = set(seen)
-        # Each type has one id per entity.
-        for name, ids in self.obs[i].ids.items():
-            if name not in self.types:
-                raise invalid_in(i, f"ids: expected types among {self.types}, got [{name!r}]")
+        for name, ids in obs.ids.items():
             if ids is None:
                 continue
-            n, what = int(self.features[name].lengths[i]), f"ids[{name!r}]: expected"
-            try:
-                num_ids = len(ids)
-            except TypeError:
-                raise invalid_in(
-                    i, f"{what} a sequence of {n} ids, got {short_repr(ids, LONG)}"
-                ) from None
-            if num_ids != n:
-                raise invalid_in(i, f"{what} {n} ids, got {num_ids}")
+            # Each type has one id per entity.
+            n, what = int(self.features[name].lengths[i]), f"ids[{name!r}]"
+            if not has_len(ids):
+                raise unexpected(i, what, f"a sequence of {n} ids", short_repr(ids, LONG))
+            if len(ids) != n:
+                raise unexpected(i, what, f"{n} ids", len(ids))
             # Ids are hashable, and unique in the frame.
             for one in ids:
                 try:
                     is_row = one in rows
                 except TypeError:
-                    message = f"{what} hashable ids, got {short_repr(one, LONG)}"
-                    raise invalid_in(i, message) from None
+                    raise unexpected(i, what, "hashable ids", short_repr(one, LONG)) from None
                 if is_row:
-                    raise invalid_in(
-                        i, f"{what} other ids than {one!r}, which an entity without an id has"
-                    )
+                    other = f"{one!r}, which an entity without an id has"
+                    raise invalid_in(i, f"{what}: expected other ids than {other}")
                 if one in seen:
-                    others = f"two entities of {name!r} and {seen[one]!r}"
-                    raise invalid_in(i, f"{what} unique ids, got {one!r} for {others}")
+                    got = f"{one!r} for two entities of {name!r} and {seen[one]!r}"
+                    raise unexpected(i, what, "unique ids", got)
                 seen[one] = name
 
     def locate(self, ids: Sequence[Any], types: Sequence[Any], what: str) -> Ragged:
@@ -171,8 +161,8 @@ class Frames:
             int64 (named,) per frame, in the order named.
         """
         if all_none(ids) and is_same_everywhere(types):
-            found = self._layout.positions_of(self._type_indices(types[0], what, 0))
-            return Ragged(found.values.copy(), found.lengths.copy())
+            known = self._layout.positions_of(self._type_indices(types[0], what, 0))
+            return Ragged(known.values.copy(), known.lengths.copy())
         if type(None) not in set(map(type, ids)):
             in_all: list[int] = []
             for i, named in enumerate(ids):
@@ -184,8 +174,7 @@ class Frames:
             if named is not None:
                 in_frame = np.array(self._positions_of_ids(i, named, what), dtype=np.int64)
             else:
-                ks = list(self._type_indices(of_types, what, i))
-                layout = self._layout
+                ks, layout = list(self._type_indices(of_types, what, i)), self._layout
                 in_frame = row_indices(layout.type_starts[ks, i], layout.counts[ks, i])
             positions.append(in_frame)
         lengths = np.fromiter(map(len, positions), dtype=np.int64, count=len(positions))
@@ -199,9 +188,9 @@ class Frames:
             return tuple(range(len(self.types)))
         for name in types:
             if name not in self.types:
-                raise invalid_in(i, f"{what}: expected types among {self.types}, got {name!r}")
+                raise unexpected(i, what, f"types among {self.types}", repr(name))
         if len(set(types)) < len(types):
-            raise invalid_in(i, f"{what}: expected each type once, got {list(types)}")
+            raise unexpected(i, what, "each type once", list(types))
         return tuple(map(self.types.index, types))
 
     def _positions_of_ids(self, i: int, ids: Any, what: str) -> list[int]:
@@ -210,26 +199,21 @@ class Frames:
             positions = list(map(known.__getitem__, ids))
         except (KeyError, TypeError):
             known = self._positions_by_id(i)
-            raise invalid_in(i, f"{what}: expected ids among {[*known]}, got {ids!r}") from None
+            raise unexpected(i, what, f"ids among {[*known]}", repr(ids)) from None
         if len(set(positions)) < len(positions):
-            raise invalid_in(i, f"{what}: expected each entity once, got {ids!r}")
+            raise unexpected(i, what, "each entity once", repr(ids))
         return positions
 
     def _positions_by_id(self, i: int) -> dict[EntityID, int]:
         """Return the position of each entity that has an id, of a frame with right ids."""
         if i not in self._positions:
-            found: dict[EntityID, int] = {}
-            self._positions[i] = found
+            found = self._positions[i] = {}
             for k, name in enumerate(self.types):
                 ids = self.obs[i].ids.get(name)
                 if ids is not None:
                     start = int(self._layout.type_starts[k, i])
                     found.update(zip(ids, range(start, start + len(ids)), strict=True))
         return self._positions[i]
-
-    @cached_property
-    def _positions(self) -> dict[int, dict[EntityID, int]]:
-        return {}
 
     def check_visible(self, positions: Ragged, what: str) -> None:
         """Raise where a position is that of an entity hidden from the policy."""
@@ -239,21 +223,17 @@ class Frames:
         rows = exclusive_cumsum(self.totals)[frame] + positions.values
         hidden = np.flatnonzero(~self.visible_rows[rows])
         if len(hidden):
-            i = int(frame[hidden[0]])
-            names = {n: None for n in self.types for _ in range(self.features[n].lengths[i])}
-            raise invalid_in(
-                i,
-                f"{what}: entity {int(positions.values[hidden[0]])} of the frame (types "
-                f"{list(names)}) is invisible; what is hidden can neither act nor be selected",
-            )
+            i, row = int(frame[hidden[0]]), int(positions.values[hidden[0]])
+            present = [name for name in self.types if self.features[name].lengths[i]]
+            entity = f"entity {row} of the frame (types {present})"
+            rule = "what is hidden can neither act nor be selected"
+            raise invalid_in(i, f"{what}: {entity} is invisible; {rule}")
 
 
 def is_same_everywhere(types: Sequence[Any]) -> bool:
     """Return whether all frames name the same types: in a list, in a tuple or by None."""
-    kinds = set(map(type, types))
-    return kinds <= {type(types[0])} <= {list, tuple, type(None)} and types.count(types[0]) == len(
-        types
-    )
+    is_one_kind = set(map(type, types)) <= {type(types[0])} <= {list, tuple, type(None)}
+    return is_one_kind and types.count(types[0]) == len(types)
 
 
 def ids_of_actors(
@@ -293,19 +273,36 @@ def named_ids(
         if len(named) == 1:  # so it is in most worlds
             name = named[0]
             given = [o.ids.get(name) for o in obs]
-            of_type = [
-                o.ids_of_type(name) if i is None else i for o, i in zip(obs, given, strict=True)
-            ]
+            pairs = zip(obs, given, strict=True)
+            of_type = [o.ids_of_type(name) if ids is None else ids for o, ids in pairs]
             return of_type if types[0] is not None else [list(i) for i in of_type]
-    return [_named_in_frame(o, obs_space, i, t) for o, i, t in zip(obs, ids, types, strict=True)]
+    of_frames: list[Sequence[EntityID]] = []
+    for o, ids_named, types_named in zip(obs, ids, types, strict=True):
+        if ids_named is None:
+            wanted = obs_space.entities if types_named is None else types_named
+            ids_named = list(chain.from_iterable(map(o.ids_of_type, wanted)))
+        of_frames.append(ids_named)
+    return of_frames
 
 
-def _named_in_frame(
-    obs: Observation, obs_space: ObsSpace, ids: Any, types: Any
-) -> Sequence[EntityID]:
-    if ids is not None:
-        named: Sequence[EntityID] = ids
-        return named
-    if types is None:
-        return obs.index_to_id(obs_space)
-    return [entity_id for name in types for entity_id in obs.ids_of_type(name)]
+def given_names(given: Sequence[Collection[str]], known: Collection[str], start: str) -> set[str]:
+    """Return the names that any frame gives.
+
+    Raises:
+        InvalidObservation: one is not among those known; `start` begins the message.
+    """
+    names: set[str] = set().union(*given)
+    if names <= set(known):
+        return names
+    i = next(i for i, frame in enumerate(given) if not set(frame) <= set(known))
+    unknown = [name for name in given[i] if name not in known]
+    raise invalid_in(i, f"{start} {list(known)}, got {unknown}")
+
+
+def has_len(value: Any) -> bool:
+    """Return whether a value has a length; an array of one number has not, though its class has."""
+    try:
+        len(value)
+    except TypeError:
+        return False
+    return True

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError, WorkerError
-from entity_env.match import Match
+from entity_env.match import CreateEnv, Match
 from entity_env.process import ProcessTimes
 from entity_env.ragged import Ragged, as_choices
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
@@ -22,12 +22,7 @@ from entity_env.vec.episode_state import cat_states, split_state
 from entity_env.vec.validate import check_same_spaces
 from entity_env.vec.vec_env import VecEnv
 from entity_env.vec.vec_obs import VecObs, take_obs
-from entity_env.vec.worker import (
-    RestartQuota,
-    WorkerLostError,
-    WorkerProcess,
-    WorkerSetup,
-)
+from entity_env.vec.worker import RestartQuota, WorkerLostError, WorkerProcess, WorkerSetup
 from entity_env.world_code import code_of
 
 logger = logging.getLogger(__name__)
@@ -61,7 +56,7 @@ class ParallelEnvList(VecEnv):
 
     def __init__(
         self,
-        create_env: Callable[[], Environment | Match],
+        create_env: CreateEnv,
         num_envs: int,
         num_processes: int,
         start_method: str | None = None,
@@ -86,7 +81,7 @@ class ParallelEnvList(VecEnv):
         # State between steps: episodes begun (for seeds), last frames, and the space they show.
         self._restarts = RestartQuota() if restarts is None else restarts
         self._seed: int | None = None
-        self._episodes = [np.zeros(setup.num_envs, dtype=np.int64) for setup in setups]
+        self._episodes = np.zeros(num_envs, dtype=np.int64)
         self._batch: VecObs | None = None
         self._shown: ObsSpace | None = None
         # Start all workers before waiting for one; replace those that are lost meanwhile.
@@ -121,17 +116,15 @@ class ParallelEnvList(VecEnv):
     def seed(self, seed: int) -> None:
         """Give each episode a seed made of `seed`, its environment and its number."""
         self._seed = seed
-        for episodes in self._episodes:
-            episodes[:] = 0
-        self._send_all("seed", [[seed] for _ in self._workers])
-        self._receive_all(self._replace)
+        self._episodes[:] = 0
+        self._ask_all(self._replace, "seed", seed)
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
         """Begin an episode everywhere."""
-        self._send_all("reset", [[obs_config] for _ in self._workers])
-        pieces = self._receive_all(lambda i, lost: self._restart(i, lost, obs_config))
-        for episodes in self._episodes:
-            episodes += 1
+        pieces = self._ask_all(
+            lambda i, lost: self._replace_and_ask(i, lost, "reset", obs_config), "reset", obs_config
+        )
+        self._episodes += 1
         self._shown = copy.deepcopy(obs_config)
         self._batch = VecObs.cat(pieces)
         return self._batch
@@ -164,9 +157,8 @@ class ParallelEnvList(VecEnv):
             raise EntityEnvError("wait: call act_async first")
         self._begun = None
         pieces: list[VecObs] = self._receive_all(self._truncate_and_restart)
-        for episodes, piece in zip(self._episodes, pieces, strict=True):
-            episodes += piece.done
         self._batch = VecObs.cat(pieces)
+        self._episodes += self._batch.done
         return self._batch
 
     def get_state(self) -> dict[str, Any] | None:
@@ -174,8 +166,7 @@ class ParallelEnvList(VecEnv):
 
         Also None if a worker was lost meanwhile, which the next step will report.
         """
-        self._send_all("get_state", [[] for _ in self._workers])
-        states = self._receive_all(lambda i, lost: None)
+        states = self._ask_all(lambda i, lost: None, "get_state")
         return None if any(state is None for state in states) else cat_states(states)
 
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
@@ -183,20 +174,15 @@ class ParallelEnvList(VecEnv):
         counts = [worker.setup.num_envs for worker in self._workers]
         arguments = [[piece, obs_config] for piece in split_state(state, counts)]
         self._send_all("set_state", arguments)
-
-        def set_state_again(i: int, lost: WorkerLostError) -> VecObs | None:
-            self._replace(i, lost)
-            obs: VecObs | None = self._call(i, "set_state", arguments[i])
-            return obs
-
-        pieces: list[VecObs | None] = self._receive_all(set_state_again)
+        pieces = self._receive_all(
+            lambda i, lost: self._replace_and_ask(i, lost, "set_state", *arguments[i])
+        )
         self._seed = state["seed"]
-        ends = np.cumsum(counts)[:-1]
-        self._episodes = [part.copy() for part in np.split(state["episodes"], ends)]
+        self._episodes = state["episodes"].copy()
         if any(piece is None for piece in pieces):
             return None
         self._shown = copy.deepcopy(obs_config)
-        self._batch = VecObs.cat([piece for piece in pieces if piece is not None])
+        self._batch = VecObs.cat(pieces)
         return self._batch
 
     def world_code(self) -> dict[str, str]:
@@ -206,13 +192,9 @@ class ParallelEnvList(VecEnv):
     def process_times(self) -> list[ProcessTimes]:
         """Return the time and memory that each worker has used; without workers lost meanwhile."""
         waited_s = [worker.waited_s for worker in self._workers]
-        self._send_all("process_times", [[] for _ in self._workers])
-        answers: list[list[ProcessTimes]] = self._receive_all(lambda i, lost: [])
-        return [
-            times._replace(waited_s=waited)
-            for answer, waited in zip(answers, waited_s, strict=True)
-            for times in answer
-        ]
+        answers: list[list[ProcessTimes]] = self._ask_all(lambda i, lost: [], "process_times")
+        pairs = zip(answers, waited_s, strict=True)
+        return [times._replace(waited_s=waited) for answer, waited in pairs for times in answer]
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
         """Raise NotImplementedError."""
@@ -236,6 +218,13 @@ class ParallelEnvList(VecEnv):
         last = self._workers[-1]
         for worker, args in zip(self._workers, arguments, strict=True):
             worker.send([name, args], is_last=worker is last)
+
+    def _ask_all(
+        self, instead: Callable[[int, WorkerLostError], Any], name: str, *arguments: Any
+    ) -> list[Any]:
+        """Return the answers of all workers to the same message, as `_receive_all`."""
+        self._send_all(name, [[*arguments] for _ in self._workers])
+        return self._receive_all(instead)
 
     def _receive_all(self, instead: Callable[[int, WorkerLostError], Any]) -> list[Any]:
         """Return the answers of all workers.
@@ -265,41 +254,41 @@ class ParallelEnvList(VecEnv):
         """
         setup = self._workers[i].setup
         self._workers[i].kill()
-        while True:
-            forbidden = self._restarts.take()
-            if forbidden is not None:
-                raise WorkerError(f"{lost}\nIt is not replaced: {forbidden}")
-            logger.warning("%s was lost, starting another one: %s", setup, lost)
+        started: Any = lost
+        while isinstance(started, WorkerLostError):
+            if forbidden := self._restarts.take():
+                raise WorkerError(f"{started}\nIt is not replaced: {forbidden}")
+            logger.warning("%s was lost, starting another one: %s", setup, started)
             self._workers[i] = WorkerProcess(setup)
             started = self._workers[i].started()
-            if not isinstance(started, WorkerLostError):
-                break
-            lost = started
         if self._seed is not None:
-            self._call(i, "seed", [self._seed, self._episodes[i].tolist()])
+            self._ask(i, "seed", self._seed, self._episodes[self._frames_of(i)].tolist())
         return started
+
+    def _frames_of(self, i: int) -> npt.NDArray[np.int64]:
+        """Return the indices of the frames of a worker, among those of all."""
+        first = sum(worker.setup.num_envs for worker in self._workers[:i])
+        return np.arange(first, first + self._workers[i].setup.num_envs)
 
     def _truncate_and_restart(self, i: int, lost: WorkerLostError) -> VecObs:
         """Return a step in which the episodes of a lost worker are cut off and others begin."""
         assert self._batch is not None
         assert self._shown is not None
-        first = sum(worker.setup.num_envs for worker in self._workers[:i])
-        frames = np.arange(first, first + self._workers[i].setup.num_envs)
-        begun = self._restart(i, lost, self._shown)
+        frames = self._frames_of(i)
+        begun: VecObs = self._replace_and_ask(i, lost, "reset", self._shown)
         # The last frames of the lost worker are the final observations of its episodes.
         cut_off = np.ones(len(frames), dtype=np.bool_)
         last = take_obs(self._batch, frames)
         final = replace(last, action_masks={}, done=cut_off, truncated=cut_off)
         return replace(begun, done=cut_off, truncated=cut_off.copy(), final=final)
 
-    def _restart(self, i: int, lost: WorkerLostError, obs_filter: ObsSpace) -> VecObs:
-        """Replace a lost worker and begin new episodes in its environments."""
+    def _replace_and_ask(self, i: int, lost: WorkerLostError, name: str, *arguments: Any) -> Any:
+        """Replace a lost worker and return the answer of the new one."""
         self._replace(i, lost)
-        obs: VecObs = self._call(i, "reset", [obs_filter])
-        return obs
+        return self._ask(i, name, *arguments)
 
-    def _call(self, i: int, name: str, arguments: list[Any]) -> Any:
-        self._workers[i].send([name, arguments])
+    def _ask(self, i: int, name: str, *arguments: Any) -> Any:
+        self._workers[i].send([name, [*arguments]])
         answer = self._workers[i].receive()
         if isinstance(answer, Exception):
             raise answer
@@ -312,10 +301,9 @@ def cores_of_workers(num_workers: int) -> list[int | None]:
     Without this, the system runs two workers on one core in some steps, and moves others away from
     the core whose cache has their data.
     """
-    if not hasattr(os, "sched_getaffinity"):
-        return [None] * num_workers
-    cores = sorted(os.sched_getaffinity(0))
-    if num_workers < len(cores):  # other programs may have the same few cores in mind
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    # With fewer workers, other programs may have the same few cores in mind.
+    if not 0 < len(cores) <= num_workers:
         return [None] * num_workers
     return [cores[i % len(cores)] for i in range(num_workers)]
 

@@ -2,37 +2,29 @@
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.actions import Action
-from entity_env.environment import Environment, Observation
+from entity_env.environment import Observation
 from entity_env.errors import (
     EntityEnvError,
     InvalidObservation,
     as_error,
     exits_as_errors,
     in_environment,
+    unexpected,
 )
-from entity_env.match import Match, Solo, world_of
+from entity_env.match import CreateEnv, SideActions, Solo, match_of, world_of
 from entity_env.process import ProcessTimes, times_of_this_process
 from entity_env.ragged import Ragged
 from entity_env.seeding import derive_seed, derive_seeds
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.vec import episode_state
 from entity_env.vec.batching import LAST, batch_obs, unbatch_actions
-from entity_env.vec.episode_state import (
-    check_num_envs,
-    check_saved_state,
-    first_choices,
-    match_bytes,
-    offers_state,
-    restore_match,
-    shown_last,
-)
 from entity_env.vec.frames import Frames
 from entity_env.vec.validate import check_finite_batch, check_same_spaces, check_spaces
 from entity_env.vec.vec_env import VecEnv, VecObs
@@ -42,14 +34,6 @@ _ATTEMPTS = 100
 """Resets before an error where episodes are over at once, as random ones may be."""
 _OF_LAST_STEP = ("reward", "metrics", "terminated", "truncated", LAST)
 """Fields of the last step of an episode, in a batch that shows the next one already."""
-
-
-class _LastFrames(NamedTuple):
-    """The frames that were shown last, the batch of them, and the space that they show."""
-
-    frames: list[Observation]
-    batch: VecObs
-    space: ObsSpace
 
 
 class EnvList(VecEnv):
@@ -67,32 +51,26 @@ class EnvList(VecEnv):
     """
 
     def __init__(
-        self,
-        create_env: Callable[[], Environment | Match],
-        num_envs: int,
-        first_env_index: int = 0,
-        validate: bool = False,
+        self, create_env: CreateEnv, num_envs: int, first_env_index: int = 0, validate: bool = False
     ) -> None:
         self.first_env_index, self.validate = first_env_index, validate
         with in_environment(first_env_index):
-            self.matches = [_as_match(create_env())]
+            self.matches = [match_of(create_env())]
         self.sides = self.matches[0].num_sides
         try:
             if num_envs < 1 or num_envs % self.sides:
-                raise EntityEnvError(
-                    f"num_envs: expected a positive multiple of {self.sides}, the sides of a "
-                    f"match, got {num_envs}"
-                )
+                expected = f"a positive multiple of {self.sides}, the sides of a match"
+                raise EntityEnvError(f"num_envs: expected {expected}, got {num_envs}")
             for i in range(num_envs // self.sides):
                 with in_environment(self._index(i)):
                     if i > 0:
-                        self.matches.append(_as_match(create_env()))
+                        self.matches.append(match_of(create_env()))
                     spaces = self.matches[i].obs_space(), self.matches[i].action_space()
                 if i == 0:
                     check_spaces(*spaces)
-                    self._obs_space, self._action_space = spaces
-                same = self._obs_space, self._action_space
-                check_same_spaces(same, spaces, "in a new instance")
+                    first = spaces
+                check_same_spaces(first, spaces, "in a new instance")
+            self._obs_space, self._action_space = first
         except BaseException:
             self.close()
             raise
@@ -100,7 +78,8 @@ class EnvList(VecEnv):
         self._seed: int | None = None
         self._episodes = [0] * len(self.matches)
         self._steps = np.zeros(num_envs, dtype=np.int64)
-        self._last: _LastFrames | None = None
+        # The frames that were shown last, the batch of them, and the space that they show.
+        self._last: tuple[list[Observation], VecObs, ObsSpace] | None = None
         self._world_ns = 0
 
     def obs_space(self) -> ObsSpace:
@@ -154,8 +133,8 @@ class EnvList(VecEnv):
         apart = np.flatnonzero(over.all(axis=1) != over.any(axis=1))
         if len(apart):
             i = int(apart[0])
-            message = f"expected {sides} sides that end together, got {over[i].tolist()}"
-            raise self._with_place(InvalidObservation(f"done: {message}"), i * sides)
+            expected, got = f"{sides} sides that end together", over[i].tolist()
+            raise self._with_place(unexpected(None, "done", expected, got), i * sides)
         ended: list[int] = np.flatnonzero(over[:, 0]).tolist()
         frames = list(outcomes)
         for i, begun in zip(ended, self._reset_matches(ended, obs_filter), strict=True):
@@ -178,13 +157,13 @@ class EnvList(VecEnv):
         self.check_no_begun_step("get_state")
         if self._last is None:
             raise EntityEnvError("get_state: call reset first")
-        if not all(map(offers_state, self.matches)):
+        if not all(map(episode_state.offers_state, self.matches)):
             return None
-        matches, sides = [], self.sides
+        matches, sides, (frames, batch, _) = [], self.sides, self._last
         for i, match in enumerate(self.matches):
-            frames = self._last.frames[i * sides : (i + 1) * sides]
+            of_match = frames[i * sides : (i + 1) * sides]
             try:
-                matches.append(match_bytes(match, frames, self._action_space))
+                matches.append(episode_state.match_bytes(match, of_match, self._action_space))
             except Exception as error:
                 raise self._state_error("get_state", error, i) from error
         lengths = np.fromiter(map(len, matches), dtype=np.int64, count=len(matches))
@@ -192,7 +171,7 @@ class EnvList(VecEnv):
             "seed": self._seed,
             "episodes": np.repeat(np.array(self._episodes, dtype=np.int64), sides),
             "steps": self._steps.copy(),
-            "frames": shown_last(self._last.batch),
+            "frames": episode_state.shown_last(batch),
             "matches": Ragged(np.frombuffer(b"".join(matches), np.uint8), lengths),
         }
 
@@ -210,28 +189,27 @@ class EnvList(VecEnv):
             EntityEnvError: an environment raises for its own state.
         """
         self.check_no_begun_step("set_state")
-        check_num_envs(state, len(self))
-        if not all(map(offers_state, self.matches)):
+        episode_state.check_num_envs(state, len(self))
+        if not all(map(episode_state.offers_state, self.matches)):
             return None
-        sides, batch, frames = self.sides, shown_last(state["frames"]), []
-        check_saved_state(state, len(self.matches), obs_config, self._action_space)
+        sides, batch, frames = self.sides, episode_state.shown_last(state["frames"]), []
+        episode_state.check_saved_state(state, len(self.matches), obs_config, self._action_space)
         begun: list[int] = state["episodes"].tolist()
         if state["seed"] is not None:
             self.seed(state["seed"], begun)
         self._seed, self._episodes = state["seed"], begun[::sides]
         self._steps = state["steps"].copy()
         for i, match in enumerate(self.matches):
+            saved = state["matches"][i].values.tobytes()
             try:
-                frames += restore_match(
-                    match, state["matches"][i].values.tobytes(), batch, i * sides
-                )
+                frames += episode_state.restore_match(match, saved, batch, i * sides)
             except Exception as error:
                 raise self._state_error("set_state", error, i) from error
         Frames(frames, [*obs_config.entities], batch.features, batch.visible).check_ids()
         # Decode some actions: the id of every actor must be known.
-        chosen = first_choices(batch.action_masks, self._action_space)
+        chosen = episode_state.first_choices(batch.action_masks, self._action_space)
         unbatch_actions(chosen, batch, frames, obs_config, self._action_space)
-        self._last = _LastFrames(frames, batch, obs_config)
+        self._last = frames, batch, obs_config
         return batch
 
     def world_code(self) -> dict[str, str]:
@@ -260,9 +238,7 @@ class EnvList(VecEnv):
         if failed is not None:
             raise failed
 
-    def _step_matches(
-        self, chosen: Sequence[Mapping[ActionName, Action]], obs_filter: ObsSpace
-    ) -> list[Observation]:
+    def _step_matches(self, chosen: SideActions, obs_filter: ObsSpace) -> list[Observation]:
         """Take a step in all matches, and return the observations of all sides."""
         filtering = obs_filter != self._obs_space or any(m.filters_itself for m in self.matches)
         # Environments step without the detour through `Solo`, which may cost half of their step.
@@ -295,13 +271,10 @@ class EnvList(VecEnv):
             if len(answer) != self.sides or not all(isinstance(o, Observation) for o in answer):
                 what = "an Observation" if self.sides == 1 else f"{self.sides} Observations"
                 got = answer[0] if self.sides == 1 else answer
-                invalid = InvalidObservation(f"act: expected {what}, got {got!r}")
-                raise self._with_place(invalid, i * self.sides)
+                raise self._with_place(unexpected(None, "act", what, repr(got)), i * self.sides)
         raise AssertionError
 
-    def _reset_matches(
-        self, which: Sequence[int], obs_filter: ObsSpace
-    ) -> Iterator[list[Observation]]:
+    def _reset_matches(self, which: Sequence[int], shown: ObsSpace) -> Iterator[list[Observation]]:
         """Begin an episode in each match; reset again while it is over before anybody can act."""
         if len(which) == 0:
             return
@@ -312,18 +285,17 @@ class EnvList(VecEnv):
             episodes = np.array(self._episodes)[which]
             seeds = derive_seeds(self._seed, "episode", numbers, episodes)
         for i, seed in zip(which, seeds, strict=True):
-            match, number, episode = self.matches[i], self._index(i), self._episodes[i]
+            match, game, episode = self.matches[i], self._index(i) // self.sides, self._episodes[i]
             self._episodes[i] += 1
             for attempt in range(_ATTEMPTS):
                 if self._seed is not None and attempt:
-                    game = number // self.sides
                     seed = derive_seed(self._seed, "episode", game, episode, attempt)
                 if seed is not None:
                     match.seed(seed)
                 # The time of the environment's own code, and its frames.
                 try:
                     start_ns = time.perf_counter_ns()
-                    frames = match.reset_filter(obs_filter)
+                    frames = match.reset_filter(shown)
                     self._world_ns += time.perf_counter_ns() - start_ns
                     for o in frames:
                         if not isinstance(o, Observation):
@@ -333,10 +305,9 @@ class EnvList(VecEnv):
                     if over == [False] * self.sides:
                         break
                     if over != [True] * self.sides or attempt == _ATTEMPTS - 1:
-                        raise InvalidObservation(
-                            f"done: expected {self.sides} sides that begin an episode, got {over}"
-                            + (f", {_ATTEMPTS} times in a row" if all(over) else "")
-                        )
+                        got = f"{over}, {_ATTEMPTS} times in a row" if all(over) else over
+                        expected = f"{self.sides} sides that begin an episode"
+                        raise unexpected(None, "done", expected, got)
                 except BaseException as error:
                     raise self._with_place(error, i * self.sides, begins=True)  # noqa: B904 (as above)
             yield frames
@@ -353,7 +324,7 @@ class EnvList(VecEnv):
             begins = outcomes[i] is not frames[i]
             of_last_step = str(error.args[0]).startswith(_OF_LAST_STEP)
             raise self._with_place(error, i, before=begins and of_last_step, begins=begins)  # noqa: B904 (as above)
-        self._last = _LastFrames(frames, batch, shown)
+        self._last = frames, batch, shown
         return batch
 
     def _index(self, match: int) -> int:
@@ -386,11 +357,6 @@ class EnvList(VecEnv):
         what = str(error).removeprefix(f"{method}: ")
         if not isinstance(error, EntityEnvError):
             what = f"{type(error).__name__}: {error}"
-        return EntityEnvError(
-            f"environment {self._index(i)} ({name}): {method}: {what}; "
-            "correct the method, or remove it: then runs that are resumed begin new episodes"
-        )
-
-
-def _as_match(env: Environment | Match) -> Match:
-    return env if isinstance(env, Match) else Solo(env)
+        where = f"environment {self._index(i)} ({name})"
+        fix = "correct the method, or remove it: then runs that are resumed begin new episodes"
+        return EntityEnvError(f"{where}: {method}: {what}; {fix}")

@@ -142,11 +142,8 @@ class Channel:
         rings: int | None = None,
         hears: int | None = None,
     ) -> None:
-        self.connection = connection
-        self.ours = ours
-        self.theirs = theirs
-        self._rings = rings
-        self._hears = hears
+        self.connection, self.ours, self.theirs = connection, ours, theirs
+        self._rings, self._hears = rings, hears
         self._listening = select.poll()
         if hears is not None:
             self._listening.register(hears, select.POLLIN)
@@ -187,9 +184,7 @@ class Channel:
         Raises:
             ChannelClosedError: the other end is gone.
         """
-        if self._hears is not None and any(
-            number == self._hears for number, _ in self._listening.poll()
-        ):
+        if self._hears is not None and self._hears in dict(self._listening.poll()):
             os.eventfd_read(self._hears)
         try:
             received = self.connection.recv_bytes()

@@ -1,52 +1,29 @@
 """Checks of spaces, and of observations against their spaces."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import Action
 from entity_env.environment import Environment, Observation
-from entity_env.errors import InvalidObservation, InvalidSpace, invalid_in, short_repr
-from entity_env.ragged import Ragged, exclusive_cumsum
-from entity_env.spaces import (
-    ACTION_SPACES,
-    GLOBAL,
-    ActionName,
-    ActionSpace,
-    Entity,
-    ObsSpace,
-    num_columns,
-)
+from entity_env.errors import InvalidObservation, InvalidSpace, short_repr, unexpected
+from entity_env.observation import GLOBAL, Entity, ObsSpace
+from entity_env.ragged import Indices, Ragged, exclusive_cumsum
+from entity_env.spaces import ACTION_SPACES, ActionName, ActionSpace, ActionSpaces, num_columns
 from entity_env.vec.batching import batch_obs, located_in_last
 from entity_env.vec.vec_obs import VecObs
 
-Indices = npt.NDArray[np.int64]
-
-
-class SpaceProblem(NamedTuple):
-    """A defect of a space.
-
-    Attributes:
-        field: `obs_space` or `action_space`.
-        text: what was expected and what came.
-        fix: the remedy.
-    """
-
-    field: str
-    text: str
-    fix: str
-
-    def __str__(self) -> str:
-        return f"{self.field}: {self.text}; {self.fix}"
+SpaceProblem: TypeAlias = tuple[str, str, str]
+"""The space (`obs_space` or `action_space`), what was expected and what came, and the remedy."""
 
 
 def space_problems(obs_space: Any, action_space: Any) -> list[SpaceProblem]:
     """Return everything that is wrong with the spaces of an environment."""
     return [
-        *(SpaceProblem("obs_space", *found) for found in _obs_space_problems(obs_space)),
-        *(SpaceProblem("action_space", *found) for found in _action_space_problems(action_space)),
+        *(("obs_space", *found) for found in _obs_space_problems(obs_space)),
+        *(("action_space", *found) for found in _action_space_problems(action_space)),
     ]
 
 
@@ -58,12 +35,10 @@ def changed_spaces(before: tuple[Any, Any], now: tuple[Any, Any], when: str) -> 
         now: the same at another time, or of another instance.
         when: completes "got another one ...", in messages.
     """
+    expected = f"expected the same space every time, got another one {when}"
+    fix = "let it depend on nothing but the arguments of the constructor"
     return [
-        SpaceProblem(
-            field,
-            f"expected the same space every time, got another one {when}: {a} became {b}",
-            "let it depend on nothing but the arguments of the constructor",
-        )
+        (field, f"{expected}: {a} became {b}", fix)
         for field, a, b in zip(("obs_space", "action_space"), before, now, strict=True)
         if a is not b and repr(a) != repr(b)  # unlike ==, the order of the types counts
     ]
@@ -89,7 +64,7 @@ def check_same_spaces(before: tuple[Any, Any], now: tuple[Any, Any], when: str) 
 
 def _raise_problems(problems: list[SpaceProblem]) -> None:
     if problems:
-        raise InvalidSpace(". ".join(map(str, problems)))
+        raise InvalidSpace(". ".join(f"{field}: {text}; {fix}" for field, text, fix in problems))
 
 
 def _obs_space_problems(space: Any) -> Iterator[tuple[str, str]]:
@@ -99,10 +74,8 @@ def _obs_space_problems(space: Any) -> Iterator[tuple[str, str]]:
     blocks = [("ObsSpace.global_features", space.global_features)]
     for name, entity in space.entities.items():
         if not isinstance(name, str) or not isinstance(entity, Entity):
-            yield (
-                f"entities: expected names with an Entity each, got {name!r}: {entity!r}",
-                "use Entity",
-            )
+            got = f"{name!r}: {entity!r}"
+            yield f"entities: expected names with an Entity each, got {got}", "use Entity"
         else:
             blocks.append((f"entities[{name!r}].features", entity.features))
     for what, names in blocks:
@@ -117,17 +90,13 @@ def _action_space_problems(space: Any) -> Iterator[tuple[str, str]]:
         return
     for name, action in space.items():
         if type(action) not in ACTION_SPACES.values() or not isinstance(name, str):
-            yield (
-                f"expected names with one of {[*ACTION_SPACES]} each, got {name!r}: {action!r}",
-                "use these",
-            )
-            continue
-        for field, value in vars(action).items():
-            if field == "index_to_label":
-                what = f"[{name!r}].{field}"
-                yield from _name_problems(what, value)
-                if len(value) == 0:
-                    yield f"{what}: expected at least one choice, got none", "name the choices"
+            known, got = [*ACTION_SPACES], f"{name!r}: {action!r}"
+            yield f"expected names with one of {known} each, got {got}", "use these"
+        elif "index_to_label" in vars(action):
+            what, labels = f"[{name!r}].index_to_label", vars(action)["index_to_label"]
+            yield from _name_problems(what, labels)
+            if len(labels) == 0:
+                yield f"{what}: expected at least one choice, got none", "name the choices"
 
 
 def _name_problems(what: str, names: Any) -> Iterator[tuple[str, str]]:
@@ -162,13 +131,13 @@ def _check_finite(rows: Ragged, what: str, names: list[str]) -> None:
     frame = int(np.searchsorted(np.cumsum(rows.lengths), row, side="right"))
     entity = int(row - rows.starts[frame])
     got = f"{names[column]}={rows.values[row, column]} in row {entity}"
-    raise invalid_in(frame, f"{what}: expected finite numbers, got {got}")
+    raise unexpected(frame, what, "finite numbers", got)
 
 
 def check_features(
     frames: VecObs,
     obs_space: ObsSpace,
-    action_space: Mapping[ActionName, ActionSpace],
+    action_space: ActionSpaces,
     where: str = "",
     exact: bool = False,
 ) -> Indices:
@@ -209,7 +178,7 @@ def check_features(
 
 def check_masks(
     frames: VecObs,
-    action_space: Mapping[ActionName, ActionSpace],
+    action_space: ActionSpaces,
     num_entities: Indices,
     where: str = "",
     exact: bool = False,
@@ -290,13 +259,10 @@ def expect(holds: bool | np.bool_, what: str, expected: str, got: object) -> Non
         InvalidObservation: "{what}: expected {expected}, got {got}".
     """
     if not holds:
-        got = got if isinstance(got, str) else short_repr(got)
-        raise InvalidObservation(f"{what}: expected {expected}, got {got}")
+        raise unexpected(None, what, expected, got if isinstance(got, str) else short_repr(got))
 
 
-def validate_observation(
-    obs: Observation, obs_space: ObsSpace, action_space: Mapping[ActionName, ActionSpace]
-) -> None:
+def validate_observation(obs: Observation, obs_space: ObsSpace, action_space: ActionSpaces) -> None:
     """Raise if an observation is not one of these spaces, in any respect.
 
     Raises:

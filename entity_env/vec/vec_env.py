@@ -273,20 +273,15 @@ class AddMetricsWrapper(VecEnvWrapper):
         # Metrics of the environments, without those that do not count.
         counted = self.filter
         if not counted.all():
-            obs.metrics |= {
-                name: Metric.of(values.values[np.repeat(counted, values.lengths)])
-                for name, values in obs.env_metrics.items()
-            }
+            for name, given in obs.env_metrics.items():
+                obs.metrics[name] = Metric.of(given.values[np.repeat(counted, given.lengths)])
         # Entities of each type and of all types, one row for each metric.
         ended = obs.done & counted
-        counts = {
-            f"entity_count/{name}": rows.lengths
-            for name, rows in obs.features.items()
-            if name != GLOBAL
-        }
-        rows = np.array([self.total_steps, *counts.values()])  # (1 + types, B)
+        types = [name for name in obs.features if name != GLOBAL]
+        counts = [obs.features[name].lengths for name in types]
+        rows = np.array([self.total_steps, *counts])  # (1 + types, B)
         rows = np.concatenate([rows, rows[1:].sum(axis=0, keepdims=True)])[:, counted]
-        names = ["step", *counts, "entity_count"]
+        names = ["step", *(f"entity_count/{name}" for name in types), "entity_count"]
         of_counts = dict(zip(names, Metric.of_each(rows), strict=True))
         # Returns and lengths of the episodes that ended.
         obs.metrics["step"] = of_counts.pop("step")

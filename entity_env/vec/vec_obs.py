@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import ActionName, EntityName
 from entity_env.ragged import Ragged
+
+Choices: TypeAlias = dict[ActionName, Ragged]
+"""For every action the choices of its actors, int64 (actors,) per frame, as in `VecEnv.act`."""
 
 
 class VecActionMask:
@@ -125,12 +128,8 @@ class Metric:
         self.max = max(self.max, value)
 
     def __add__(self, other: "Metric") -> "Metric":
-        return Metric(
-            self.count + other.count,
-            self.sum + other.sum,
-            min(self.min, other.min),
-            max(self.max, other.max),
-        )
+        low, high = min(self.min, other.min), max(self.max, other.max)
+        return Metric(self.count + other.count, self.sum + other.sum, low, high)
 
     @property
     def mean(self) -> float:
@@ -194,25 +193,17 @@ class VecObs:
         # Last observations and metrics, which only some pieces have.
         finals = [piece.final for piece in pieces if piece.final is not None]
         names = dict.fromkeys(name for piece in pieces for name in piece.metrics)
-        env_names = dict.fromkeys(name for piece in pieces for name in piece.env_metrics)
-        env_metrics = {
-            name: Ragged.cat(
-                [p.env_metrics.get(name, Ragged.empty(np.zeros(0), len(p))) for p in pieces]
-            )
-            for name in env_names
-        }
+        env_metrics = {}
+        for name in dict.fromkeys(name for piece in pieces for name in piece.env_metrics):
+            given = [p.env_metrics.get(name, Ragged.empty(np.zeros(0), len(p))) for p in pieces]
+            env_metrics[name] = Ragged.cat(given)
+        types = pieces[0].features
+        hiding = [name for name in types if any(name in piece.visible for piece in pieces)]
 
         # Frames, one piece after the other.
         return VecObs(
-            features={
-                name: Ragged.cat([piece.features[name] for piece in pieces])
-                for name in pieces[0].features
-            },
-            visible={
-                name: Ragged.cat([piece._visibility(name) for piece in pieces])
-                for name in pieces[0].features
-                if any(name in piece.visible for piece in pieces)
-            },
+            features={name: Ragged.cat([p.features[name] for p in pieces]) for name in types},
+            visible={name: Ragged.cat([p._visibility(name) for p in pieces]) for name in hiding},
             action_masks={
                 name: mask.cat([piece.action_masks[name] for piece in pieces])
                 for name, mask in pieces[0].action_masks.items()
@@ -241,11 +232,8 @@ class VecObs:
 
 def take_obs(obs: VecObs, frames: npt.NDArray[np.int64]) -> VecObs:
     """Return a copy of the given frames, in order; reward, done and metrics are blank."""
-    return VecObs(
-        features={name: rows.take(frames) for name, rows in obs.features.items()},
-        visible={name: rows.take(frames) for name, rows in obs.visible.items()},
-        action_masks={name: mask.take(frames) for name, mask in obs.action_masks.items()},
-        reward=np.zeros(len(frames), dtype=np.float32),
-        done=np.zeros(len(frames), dtype=np.bool_),
-        metrics={},
-    )
+    features = {name: rows.take(frames) for name, rows in obs.features.items()}
+    visible = {name: rows.take(frames) for name, rows in obs.visible.items()}
+    masks = {name: mask.take(frames) for name, mask in obs.action_masks.items()}
+    blank = np.zeros(len(frames), dtype=np.float32), np.zeros(len(frames), dtype=np.bool_)
+    return VecObs(features, visible, masks, *blank, {})

@@ -20,7 +20,6 @@ import threading
 import time
 import traceback
 import types
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -69,12 +68,8 @@ def main() -> None:
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     threading.Thread(target=_exit_when_closed, args=[connection], daemon=True).start()
-    channel = Channel(
-        Connection(connection),
-        SharedMemory(ours),
-        SharedMemory(theirs),
-        hears=bell[0] if bell else None,
-    )
+    memory = SharedMemory(ours), SharedMemory(theirs)
+    channel = Channel(Connection(connection), *memory, hears=bell[0] if bell else None)
     with reader_may_leave(), contextlib.suppress(ChannelClosedError):  # the parent is gone
         serve(channel)
 
@@ -222,13 +217,12 @@ class RestartQuota:
     total: int = 10
     per_minute: int = 1
     clock: Callable[[], float] = time.monotonic
-    _recent: deque[float] = field(default_factory=deque)
+    _recent: list[float] = field(default_factory=list)
 
     def take(self) -> str | None:
         """Use up one restart; return the limit that forbids it, or None."""
         now = self.clock()
-        while self._recent and now - self._recent[0] >= 60:
-            self._recent.popleft()
+        self._recent = [taken for taken in self._recent if now - taken < 60]
         if self.total < 1:
             return "no restarts are left"
         if len(self._recent) >= self.per_minute:
@@ -258,11 +252,8 @@ class WorkerProcess:
         parent = os.getpid() if is_lasting else 0
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS_OF_PARENT)
         try:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", main, "parent", str(parent), "files", *map(str, files)],
-                pass_fds=files,
-                stdin=subprocess.DEVNULL,
-            )
+            command = [sys.executable, "-c", main, "parent", str(parent), "files", *map(str, files)]
+            self.process = subprocess.Popen(command, pass_fds=files, stdin=subprocess.DEVNULL)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         theirs.close()
@@ -316,9 +307,8 @@ class WorkerProcess:
             self.waited_s += time.monotonic() - start_s
             if not has_answered:
                 self.kill()
-                return WorkerLostError(
-                    f"{self.setup} did not answer for {self.setup.timeout_s} seconds"
-                )
+                silence = f"did not answer for {self.setup.timeout_s} seconds"
+                return WorkerLostError(f"{self.setup} {silence}")
             return self.channel.receive()
         except ChannelClosedError:
             return self._lost()

@@ -30,7 +30,7 @@ from rogue_net.native.functions import PackedFrames, TypeRows
 from rogue_net.native.library import fits
 from rogue_net.native.network import threads_at_work
 from rogue_net.native.pairs import packed_pairs
-from rogue_net.ragged import ActionBatch, EntityBatch, Lengths, to_device
+from rogue_net.ragged import ActionBatch, EntityBatch, Lengths, of_action, to_device
 from rogue_net.relpos.encoding import RelposEncoding
 from rogue_net.transformer import Transformer
 
@@ -105,7 +105,7 @@ class PackedLayout(Layout):
 
 @dataclass(frozen=True)
 class PackedContext(Context):
-    """Attention over packed frames.
+    """Attention over packed frames, in one piece: compiled code shares rows among threads itself.
 
     Attributes:
         frames: the rows of each frame, their visibility and relative positions.
@@ -114,17 +114,8 @@ class PackedContext(Context):
     """
 
     frames: PackedFrames
-    relpos: RelposEncoding | None = None
-    tables: tuple[Tensor | None, Tensor | None] = (None, None)
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows, R."""
-        return self.frames.num_rows
-
-    def pieces(self) -> "list[Context]":
-        """Return the context: compiled code shares rows among threads by itself."""
-        return [self]
+    relpos: RelposEncoding | None
+    tables: tuple[Tensor | None, Tensor | None]
 
     def mix(self, attention: Attention, x: Tensor) -> Tensor:
         """Attend in float32, whatever `torch.autocast` makes of the linear layers."""
@@ -192,14 +183,12 @@ def run(
     )
     inputs = net.embedding.inputs(batch)
     visible = visible_rows(batch, types, layout)
-    context = PackedContext(replace(layout.frames, visible=visible))
-    if net.relpos is not None:
-        pairs = packed_pairs(net.relpos, inputs, layout, layout.frames)
-        context = PackedContext(
-            replace(layout.frames, visible=visible, pairs=pairs),
-            net.relpos,
-            (net.relpos.key_table(), net.relpos.value_table()),
-        )
+    relpos, pairs = net.relpos, None
+    tables: tuple[Tensor | None, Tensor | None] = (None, None)
+    if relpos is not None:
+        pairs = packed_pairs(relpos, inputs, layout, layout.frames)
+        tables = relpos.key_table(), relpos.value_table()
+    context = PackedContext(replace(layout.frames, visible=visible, pairs=pairs), relpos, tables)
     rows = _type_rows(net.embedding, inputs, layout)
     # Narrow networks whole, wide ones in parts.
     is_whole = has_compiled_blocks(net.config)
@@ -209,8 +198,8 @@ def run(
                 _COMPILED_HEADS[type(head)](head).out_features,
                 layout,
                 batch.actions[name],
-                None if actions is None else actions[name],
-                None if uniforms is None else uniforms[name],
+                of_action(actions, name),
+                of_action(uniforms, name),
             )
             for name, head in zip(net.action_space, net.action_heads.values(), strict=True)
             if with_heads and type(head) in _COMPILED_HEADS
@@ -251,14 +240,12 @@ def _run_whole(
     heads = [net.action_heads[module_key(name)] for name in choices]
     linears: list[Any] = [_COMPILED_HEADS[type(head)](head) for head in heads]
     linears += net.regression_heads.values()
-    outputs = network.run(
-        network.Network(
-            context.frames,
-            types,
-            net.config,
-            [*choices.values()],
-            [linear.out_features for linear in linears[len(choices) :]],
-        ),
+    compiled = network.Network(
+        context.frames,
+        types,
+        net.config,
+        [*choices.values()],
+        [linear.out_features for linear in linears[len(choices) :]],
         [
             *context.tables,
             *((None, None) if gate is None else (gate.weight, gate.bias)),
@@ -267,7 +254,7 @@ def _run_whole(
             *(parameter for one in linears for parameter in (one.weight, one.bias)),
         ],
     )
-    left = iter(outputs)
+    left = iter(compiled.run())
     x, means = next(left), [next(left) for _ in net.regression_heads]
     decisions = {}
     for name, choice in choices.items():
@@ -279,7 +266,7 @@ def _run_whole(
 
 def _run_in_parts(net: Network, context: PackedContext, types: list[TypeRows]) -> Tensor:
     """Embed entities and run the blocks, with compiled embedding and attention."""
-    num_rows = context.num_rows
+    num_rows = context.frames.num_rows
     with torch.autocast("cpu", enabled=False):
         x = functions.embed(types, num_rows, net.embedding.d_model)
     if torch.is_autocast_enabled("cpu"):

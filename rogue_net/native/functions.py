@@ -127,7 +127,7 @@ def attention(
     Returns:
         (R, d_model).
     """
-    y: Tensor = _Attention.apply(qkv, gate, *tables, frames, heads)  # type: ignore[no-untyped-call]
+    y: Tensor = _Attention.apply(qkv, frames, heads, gate, *tables)  # type: ignore[no-untyped-call]
     return y
 
 
@@ -168,16 +168,10 @@ class _Embed(torch.autograd.Function):
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        qkv: Tensor,
-        gate: Tensor | None,
-        keys: Tensor | None,
-        values: Tensor | None,
-        frames: PackedFrames,
-        heads: int,
+        ctx: Any, qkv: Tensor, frames: PackedFrames, heads: int, *of_pairs: Tensor | None
     ) -> Tensor:
         qkv = qkv.contiguous()
-        gate, keys, values = map(contiguous, (gate, keys, values))
+        gate, keys, values = map(contiguous, of_pairs)
         width = qkv.shape[1] // 3
         of_call = Call(frames, width, heads)
         of_call.set_tables(keys, values)
@@ -200,7 +194,7 @@ class _Attention(torch.autograd.Function):
         dqkv = empty(*qkv.shape)
         call("attention_backward", of_call.frames, qkv, gate, weights, dy.contiguous(), dqkv, dgate)
         dqkv[frames.num_rows :] = 0.0
-        return dqkv, dgate, dkeys, dvalues, None, None
+        return dqkv, None, None, dgate, dkeys, dvalues
 
 
 class _FrameMeans(torch.autograd.Function):
@@ -268,10 +262,7 @@ def rows_of_type(one: TypeRows) -> Embedding:
 
 
 def embedding(
-    one: TypeRows,
-    width: int,
-    made: Tensor | None,
-    gradients: Sequence[Tensor | None] = (),
+    one: TypeRows, width: int, made: Tensor | None, gradients: Sequence[Tensor | None] = ()
 ) -> Embedding:
     """Return `Embedding` of `blocks.h`, which points into the arguments: keep these alive.
 
@@ -295,9 +286,7 @@ def embedding(
 
 def starts(sizes: Lengths) -> Lengths:
     """Return the cumulative sums of sizes, from 0 on: (n,) -> (n + 1,) int64."""
-    starts = np.zeros(len(sizes) + 1, dtype=np.int64)
-    np.cumsum(sizes, out=starts[1:])
-    return starts
+    return np.concatenate([[0], np.cumsum(sizes)])
 
 
 def empty(*shape: int) -> Tensor:

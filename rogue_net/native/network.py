@@ -19,26 +19,8 @@ from torch.autograd.function import once_differentiable
 from rogue_net.config import RogueNetConfig
 from rogue_net.input_norm import CLIP
 from rogue_net.native import functions, library
-from rogue_net.native.functions import (
-    Call,
-    PackedFrames,
-    TypeRows,
-    contiguous,
-    cut,
-    rows_of_type,
-    sizes,
-)
-from rogue_net.native.library import (
-    CHOICE_HEAD,
-    GATES,
-    LINEAR_HEAD,
-    Embedding,
-    Head,
-    address,
-    array_of,
-    call,
-    numbers_for_backward,
-)
+from rogue_net.native.functions import Call, PackedFrames, TypeRows, contiguous
+from rogue_net.native.library import Head, address, array_of, call
 
 WIDEST = 64
 """Largest d_model; wider blocks are left to torch, whose matrix products are as fast."""
@@ -67,9 +49,11 @@ class ChoiceInput(NamedTuple):
     num_choices: int
 
 
-@dataclass(frozen=True)
+@dataclass
 class Network:
-    """A network without the parameters that have gradients, and the frames of its input.
+    """`Network` of `blocks.h` and the memory to which its pointers refer, which must live as long.
+
+    Outputs are not kept here: in torch's graph they refer back to this object.
 
     Attributes:
         frames: the rows of each frame.
@@ -77,6 +61,10 @@ class Network:
         config: sizes and settings.
         choices: the actions.
         sizes_of_means: the number of outputs of each linear function of the means.
+        parameters: tables of relative keys and values; weight and bias of the gate of all blocks;
+            of each block weight and bias of: norm_1, query_key_value, project, norm_2, and both
+            layers of the perceptron; those of each type; weight and bias from an entity to the
+            logits of each action, then of each linear function of the means.
     """
 
     frames: PackedFrames
@@ -84,61 +72,45 @@ class Network:
     config: RogueNetConfig
     choices: Sequence[ChoiceInput]
     sizes_of_means: Sequence[int]
+    parameters: Sequence[Tensor | None]
 
-
-def run(network: Network, parameters: Sequence[Tensor | None]) -> Sequence[Tensor]:
-    """Compute a network for frames.
-
-    Args:
-        network: the network and the frames.
-        parameters: tables of relative keys and values; weight and bias of the gate of all blocks;
-            of each block weight and bias of: norm_1, query_key_value, project, norm_2, and both
-            layers of the perceptron; those of each type; weight and bias from an entity to the
-            logits of each action, then of each linear function of the means.
-
-    Returns:
-        (R, d_model), the entities after all blocks; (B, size) for each linear function of the
-        means; and for each action log-probabilities (actors, choices), -inf where not allowed,
-        those of the chosen ones (actors,), entropies (actors,), and choices (actors,) int64 if
-        they were not given.
-    """
-    # One node of torch's graph, or none without gradients.
-    if torch.is_grad_enabled():
-        outputs: Sequence[Tensor] = _Network.apply(network, *parameters)  # type: ignore[no-untyped-call]
-        return outputs
-    return _Compiled(network, parameters).forward(keep=False)
-
-
-class _Compiled:
-    """`Network` of `blocks.h` and the memory to which its pointers refer, which must live as long.
-
-    Outputs are not kept here: in torch's graph they refer back to this object.
-    """
-
-    def __init__(self, network: Network, flat: Sequence[Tensor | None]) -> None:
-        self.network = network
-        config, relpos = network.config, network.config.relpos_encoding
-        self.flat = [contiguous(x) for x in flat]
-        self.types = array_of(Embedding, [rows_of_type(one) for one in network.types])
-        self.choices = (Head * len(network.choices))()
-        self.means = (Head * len(network.sizes_of_means))()
-        self.addresses = array_of(ctypes.c_void_p, [address(x) for x in self.flat])
-        self.of_frames = Call(network.frames, config.d_model, config.n_head, config.n_layer)
-        gate_kind = None if relpos is None else relpos.value_gate
-        self.of_frames.frames.gate_kind = GATES.index(gate_kind)
+    def __post_init__(self) -> None:
+        config, relpos = self.config, self.config.relpos_encoding
+        self.parameters = [contiguous(x) for x in self.parameters]
+        types = array_of(library.Embedding, [functions.rows_of_type(one) for one in self.types])
+        addresses = array_of(ctypes.c_void_p, [address(x) for x in self.parameters])
+        of_frames = Call(self.frames, config.d_model, config.n_head, config.n_layer)
+        of_frames.frames.gate_kind = library.GATES.index(relpos and relpos.value_gate)
+        self.heads = (Head * len(self.choices))()
+        self.means = (Head * len(self.sizes_of_means))()
         self.struct = library.Network(
-            frames=self.of_frames.frames,
-            num_types=len(self.types),
-            num_choices=len(self.choices),
+            frames=of_frames.frames,
+            num_types=len(types),
+            num_choices=len(self.heads),
             num_means=len(self.means),
-            types=ctypes.addressof(self.types),
-            choices=ctypes.addressof(self.choices),
+            types=ctypes.addressof(types),
+            choices=ctypes.addressof(self.heads),
             means=ctypes.addressof(self.means),
-            num_parameters=len(self.flat),
-            parameters=ctypes.addressof(self.addresses),
+            num_parameters=len(self.parameters),
+            parameters=ctypes.addressof(addresses),
             clip=CLIP,
         )
+        self._alive = types, addresses, of_frames
         self.kept: list[Tensor] = []
+
+    def run(self) -> Sequence[Tensor]:
+        """Compute the network, as one node of torch's graph or, without gradients, none.
+
+        Returns:
+            (R, d_model), the entities after all blocks; (B, size) for each linear function of the
+            means; and for each action log-probabilities (actors, choices), -inf where not allowed,
+            those of the chosen ones (actors,), entropies (actors,), and choices (actors,) int64 if
+            they were not given.
+        """
+        if not torch.is_grad_enabled():
+            return self.forward(keep=False)
+        outputs: Sequence[Tensor] = _Node.apply(self, *self.parameters)  # type: ignore[no-untyped-call]
+        return outputs
 
     def forward(self, keep: bool) -> list[Tensor]:
         """Return all outputs: the entities, the means, and those of each choice.
@@ -146,25 +118,26 @@ class _Compiled:
         Args:
             keep: True to keep the activations for the backward pass.
         """
-        network, struct = self.network, self.struct
+        struct = self.struct
         # Memory of the entities, the pooled frames and the activations.
-        width, rows = network.config.d_model, network.frames.num_rows
-        num_frames = len(network.frames.lengths)
+        width, rows = self.config.d_model, self.frames.num_rows
+        num_frames = len(self.frames.lengths)
         x = functions.empty(rows, width)
         struct.x = x.data_ptr()
         self._set_parts(rows)
-        if network.sizes_of_means:
+        if self.sizes_of_means:
             struct.pooled = self._keep(num_frames * width)
-        with_features = sum(len(one.x) for one in network.types if one.mean is not None)
+        with_features = sum(len(one.x) for one in self.types if one.mean is not None)
         struct.embedded = self._keep(with_features * (width + 2))
-        struct.made = self._keep(numbers_for_backward(struct.frames)) if keep else None
+        struct.made = self._keep(library.numbers_for_backward(struct.frames)) if keep else None
         # Heads.
         outputs = [x]
-        for i, size in enumerate(network.sizes_of_means):
+        kinds = library.LINEAR_HEAD, library.CHOICE_HEAD
+        for i, size in enumerate(self.sizes_of_means):
             said = functions.empty(num_frames, size)
             outputs.append(said)
-            self.means[i] = Head(LINEAR_HEAD, num_frames, size, num_frames, said=address(said))
-        for i, choice in enumerate(network.choices):
+            self.means[i] = Head(kinds[0], num_frames, size, num_frames, said=address(said))
+        for i, choice in enumerate(self.choices):
             n, size = len(choice.rows), choice.num_choices
             log_probs = functions.empty(n, size)
             log_prob, entropy = functions.empty(n), functions.empty(n)
@@ -173,8 +146,8 @@ class _Compiled:
             if choice.given is None:
                 chosen = torch.empty_like(choice.rows)
                 outputs.append(chosen)
-            self.choices[i] = Head(
-                kind=CHOICE_HEAD,
+            self.heads[i] = Head(
+                kind=kinds[1],
                 rows=n,
                 width=size,
                 x_rows=rows,
@@ -203,12 +176,12 @@ class _Compiled:
         left = iter(doutputs)
         for head in self.means:
             head.dsaid = address(next(left))
-        for choice, head in zip(self.network.choices, self.choices, strict=True):
+        for choice, head in zip(self.choices, self.heads, strict=True):
             head.dsaid, head.dlogprobs, head.dentropies = (address(next(left)) for _ in range(3))
             if choice.given is None:
                 next(left)
         # Gradients of the parameters, of each part of the work; their sum.
-        numbers = sizes(self.flat)
+        numbers = functions.sizes(self.parameters)
         of_parameters = array_of(ctypes.c_int64, numbers)
         parts = torch.zeros(self._set_parts(len(x), sum(numbers)), sum(numbers))
         struct = self.struct
@@ -216,7 +189,7 @@ class _Compiled:
         struct.sizes = ctypes.addressof(of_parameters)
         call("network_backward", struct)
         total = parts[0] if len(parts) == 1 else parts.sum(dim=0)
-        return cut(total, self.flat)
+        return functions.cut(total, self.parameters)
 
     def _set_parts(self, num_rows: int, num_gradients: int = 0) -> int:
         """Set the number of threads and of parts of the work, and return that of parts."""
@@ -230,22 +203,22 @@ class _Compiled:
         return self.kept[-1].data_ptr()
 
 
-class _Network(torch.autograd.Function):
+class _Node(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, network: Network, *flat: Tensor | None) -> tuple[Tensor, ...]:
-        ctx.compiled = _Compiled(network, flat)
-        outputs = ctx.compiled.forward(keep=True)
+    def forward(ctx: Any, network: Network, *parameters: Tensor | None) -> tuple[Tensor, ...]:
+        ctx.network = network
+        outputs = network.forward(keep=True)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(out for out in outputs if out.dtype == torch.int64))
-        ctx.save_for_backward(*outputs, *flat, *ctx.compiled.kept)
-        ctx.compiled.kept = []  # so that torch frees them after the backward pass
+        ctx.save_for_backward(*outputs, *parameters, *network.kept)
+        network.kept = []  # so that torch frees them after the backward pass
         return tuple(outputs)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors  # torch checks that none was changed or freed since
-        return None, *ctx.compiled.backward(saved[0], gradients)
+        return None, *ctx.network.backward(saved[0], gradients)
 
 
 class _Own(threading.local):

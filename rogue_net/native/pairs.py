@@ -30,20 +30,14 @@ def packed_pairs(
     if relpos.norm is None and len(relpos.config.position_features) <= MOST_AXES:
         return _compiled_pairs(relpos, inputs, layout, frames)
     # With projections, in torch: the query and the target of each pair.
-    position, heading, placed, types = relpos.places(inputs, layout)
+    places = relpos.places(inputs, layout)
     n = layout.lengths
     of_row = np.repeat(n, n)  # the number of targets of each query
-    query = to_device(np.repeat(np.arange(len(of_row)), of_row), position.device)
-    target = to_device(row_indices(np.repeat(layout.first_row, n), of_row), position.device)
-    rows = relpos.rows_of_pairs(
-        position.index_select(0, query) - position.index_select(0, target),
-        heading.index_select(0, query),
-        placed.index_select(0, query) & placed.index_select(0, target),
-        types.index_select(0, query),
-        types.index_select(0, target),
-        _packed_rows,
-    )
-    return PackedPairs(*rows)
+    query = to_device(np.repeat(np.arange(len(of_row)), of_row), places[0].device)
+    target = to_device(row_indices(np.repeat(layout.first_row, n), of_row), places[0].device)
+    of_query = [x.index_select(0, query) for x in places]
+    of_target = [x.index_select(0, target) for x in places[:3]]
+    return PackedPairs(*relpos.rows_of_pairs(of_query, of_target, _packed_rows))
 
 
 def _packed_rows(cells: Cells, both: Tensor, offsets: Tensor | None, num_cells: int) -> PackedRows:

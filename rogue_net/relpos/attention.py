@@ -13,7 +13,7 @@ Source: Shaw et al. 2018, arXiv:1803.02155, for relative keys and values; rogue-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -34,16 +34,8 @@ TARGETS, WIDTH = 2, 3
 """Dimensions of the vectors of pairs, (frames, queries, targets, width)."""
 
 
-class Piece(NamedTuple):
-    """Slice of frames and queries."""
-
-    frames: slice
-    queries: slice
-
-    @property
-    def of_heads(self) -> tuple[slice, slice, slice]:
-        """The index of a tensor that has a dimension of heads between frames and queries."""
-        return self.frames, slice(None), self.queries
+Piece: TypeAlias = tuple[slice, slice]
+"""Slices of frames and of queries."""
 
 
 @dataclass(frozen=True)
@@ -251,21 +243,17 @@ class _Contraction(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        table: Tensor | None,
-        gate: Tensor | None,
-        pairs: Any,
-        over: int,
+        ctx: Any, x: Tensor, table: Tensor | None, gate: Tensor | None, pairs: Any, over: int
     ) -> Tensor:
         ctx.save_for_backward(None if table is None else x, table, gate)
         ctx.pairs, ctx.over = pairs, over
         out, pieces = _output(x, table, pairs, over)
-        for piece in pieces:
-            vectors = pairs.vectors(piece, table)
+        for frames, queries in pieces:
+            heads = frames, slice(None), queries
+            vectors = pairs.vectors((frames, queries), table)
             if gate is not None:
-                vectors *= gate[piece.frames, None]
-            _contract_piece(x[piece.of_heads], vectors, over, out=out[piece.of_heads])
+                vectors *= gate[frames, None]
+            _contract_piece(x[heads], vectors, over, out=out[heads])
         return out
 
     @staticmethod
@@ -275,10 +263,10 @@ class _Contraction(torch.autograd.Function):
         other = WIDTH if ctx.over == TARGETS else TARGETS
         grad_x, pieces = _output(grad, table, ctx.pairs, other)
         grad_table, grad_gate = (None if y is None else torch.zeros_like(y) for y in (table, gate))
-        for piece in pieces:
-            heads = piece.of_heads
-            vectors = ctx.pairs.vectors(piece, table)
-            gated = vectors if gate is None else vectors * gate[piece.frames, None]
+        for frames, queries in pieces:
+            heads = frames, slice(None), queries
+            vectors = ctx.pairs.vectors((frames, queries), table)
+            gated = vectors if gate is None else vectors * gate[frames, None]
             _contract_piece(grad[heads], gated, other, out=grad_x[heads])
             if grad_table is None:
                 continue
@@ -292,9 +280,9 @@ class _Contraction(torch.autograd.Function):
                 grad_vectors.addcmul_(weights[:, head], of_query[:, head])
             if gate is not None and grad_gate is not None:
                 vectors *= grad_vectors
-                grad_gate[piece.frames] += vectors.sum(dim=1)
-                grad_vectors *= gate[piece.frames, None]
-            ctx.pairs.add_gradient(piece, grad_vectors, grad_table)
+                grad_gate[frames] += vectors.sum(dim=1)
+                grad_vectors *= gate[frames, None]
+            ctx.pairs.add_gradient((frames, queries), grad_vectors, grad_table)
         return grad_x, grad_table, grad_gate, None, None
 
 
@@ -308,7 +296,7 @@ def _output(
     else:  # the shares are there already: one piece, unless the products are no matrix products
         assert isinstance(pairs, DenseRows)
         width = pairs.shares.shape[WIDTH]
-        whole = iter([Piece(slice(None), slice(None))])
+        whole = iter([(slice(None), slice(None))])
         pieces = whole if n >= MATRIX_TARGETS else _pieces(b, n, width)
     return x.new_empty(b, h, n, n if over == WIDTH else width), pieces
 
@@ -327,7 +315,7 @@ def _pieces(num_frames: int, n: int, width: int) -> Iterator[Piece]:
     frames, queries = max(1, pairs // n**2), min(n, max(1, pairs // n))
     for start in range(0, num_frames, frames):
         for first in range(0, n, queries):
-            yield Piece(slice(start, start + frames), slice(first, first + queries))
+            yield slice(start, start + frames), slice(first, first + queries)
 
 
 def _contract_piece(x: Tensor, vectors: Tensor, over: int, out: Tensor) -> None:

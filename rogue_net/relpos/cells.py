@@ -11,6 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rogue_net.relpos.config import RelposEncodingConfig
+
 
 class Cells(NamedTuple):
     """Cells of relative positions, and their weights.
@@ -22,6 +24,19 @@ class Cells(NamedTuple):
 
     corners: list[Tensor]
     weights: list[Tensor] | None
+
+
+def cells_of(config: RelposEncodingConfig, relative: Tensor, heading: Tensor) -> Cells:
+    """Return the cells of relative positions (..., axes), rotated by headings (...)."""
+    extent, scale, interpolate = config.extent, config.scale, config.interpolate
+    if not config.radial and not config.distance:
+        return grid_cells(relative, extent, scale, interpolate)
+    along = []
+    if config.radial:
+        along.append(angle_cells(relative, heading, extent[0], interpolate))
+    if config.distance:
+        along.append(distance_cells(relative, extent[-1], scale, interpolate))
+    return combined(along, extent)
 
 
 def grid_cells(relative: Tensor, extent: Sequence[int], scale: float, interpolate: bool) -> Cells:

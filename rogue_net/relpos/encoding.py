@@ -7,7 +7,7 @@ for a batch and passed to the layers.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -17,23 +17,10 @@ from entity_env.spaces import GLOBAL
 from rogue_net.embedding import module_key
 from rogue_net.input_norm import InputNorm, Moments
 from rogue_net.layout import Layout
-from rogue_net.relpos.attention import (
-    Pairs,
-    make_rows,
-    relative_scores,
-    relative_values,
-    table_of,
-)
-from rogue_net.relpos.cells import (
-    Cells,
-    angle_cells,
-    angle_of,
-    combined,
-    distance_cells,
-    grid_cells,
-)
+from rogue_net.relpos.attention import Pairs, make_rows, relative_scores, relative_values, table_of
+from rogue_net.relpos.cells import Cells, angle_of, cells_of
 from rogue_net.relpos.config import RelposEncodingConfig
-from rogue_net.translate import columns_from, columns_of
+from rogue_net.translate import columns_from, columns_of, rotation_features
 
 Rows = TypeVar("Rows")
 ALL_TYPES = ""
@@ -90,15 +77,10 @@ class RelposEncoding(nn.Module):
         projected = config.key_relpos_projection or config.value_relpos_projection
         self.norm = InputNorm(num_offsets) if projected else None
         by_type = [*self.columns] if config.per_entity_projections else [ALL_TYPES]
-        self.key_projection = nn.ModuleDict()
-        self.value_projection = nn.ModuleDict()
-        for wanted, projection in (
-            (config.key_relpos_projection, self.key_projection),
-            (config.value_relpos_projection, self.value_projection),
-        ):
-            projection.update(
-                {module_key(name): nn.Linear(num_offsets, d_head) for name in by_type * wanted}
-            )
+        self.key_projection, self.value_projection = (
+            nn.ModuleDict({module_key(n): nn.Linear(num_offsets, d_head) for n in by_type * wanted})
+            for wanted in (config.key_relpos_projection, config.value_relpos_projection)
+        )
         # Gate on values.
         self.gate = None if config.value_gate is None else nn.Linear(d_model, d_head)
 
@@ -135,41 +117,31 @@ class RelposEncoding(nn.Module):
         make = partial(make_rows, dtype=dtype)
         pairs = []
         for bucket in layout.buckets:
-            position, heading, placed, types = (
+            of_bucket = [
                 x[bucket.rows].view(bucket.num_frames, bucket.length, *x.shape[1:]) for x in places
-            )
-            rows = self.rows_of_pairs(
-                _relative(position),
-                heading.unsqueeze(2),
-                placed.unsqueeze(1) & placed.unsqueeze(2),
-                types.unsqueeze(2),
-                types.unsqueeze(1),
-                make,
-            )
-            pairs.append(Pairs(*rows))
+            ]
+            query, target = ([x.unsqueeze(axis) for x in of_bucket] for axis in (2, 1))
+            pairs.append(Pairs(*self.rows_of_pairs(query, target, make)))
         return pairs
 
     def rows_of_pairs(
         self,
-        relative: Tensor,
-        heading: Tensor,
-        both: Tensor,
-        query_type: Tensor,
-        target_type: Tensor,
+        query: Sequence[Tensor],
+        target: Sequence[Tensor],
         make: Callable[[Cells, Tensor, Tensor | None, int], Rows],
     ) -> tuple[Rows, Rows]:
         """Return the rows of the tables of keys and values for pairs of any shape.
 
         Args:
-            relative: (..., axes), position of the query minus that of the target.
-            heading: of the query, broadcast to (...) like the types.
-            both: (...) bool, True if both have a position.
-            query_type: int64.
-            target_type: int64.
-            make: from cells, `both`, inputs of a projection (..., e), and the number of cells of
-                the table to its rows.
+            query: `places` of the query of each pair, broadcast to (...).
+            target: the same of the target, of which the heading plays no part.
+            make: from cells, pairs that have a relative position (...) bool, inputs of a projection
+                (..., e), and the number of cells of the table to its rows.
         """
         config = self.config
+        position, placed, query_type, heading = query
+        target_position, target_placed, target_type = target[:3]
+        relative, both = position - target_position, placed & target_placed
         cells = cells_of(config, relative, heading)
         # Inputs of projections: (x, distance, 1), by type in the block of the query's type.
         offsets = None
@@ -208,21 +180,29 @@ class RelposEncoding(nn.Module):
     def input_moments(self, inputs: Mapping[str, Tensor], layout: Layout) -> Moments:
         """Return the moments of relative positions and distances, the inputs of projections."""
         assert self.norm is not None
-        places = self.places({name: x.double() for name, x in inputs.items()}, layout)
+        exact = {name: x.double() for name, x in inputs.items()}
+        position, has_position, *_ = self.places(exact, layout)
         total = Moments.of(self.norm.mean.new_zeros(0, len(self.norm.mean)))
         for bucket in layout.buckets:
             n = bucket.length
             frames = max(1, PAIRS_AT_ONCE // n**2)
             for start in range(bucket.start, bucket.rows.stop, frames * n):
                 rows = slice(start, min(start + frames * n, bucket.rows.stop))
-                placed = places.placed[rows].view(-1, n)
-                offsets = offsets_of(_relative(places.position[rows].view(len(placed), n, -1)))
+                placed = has_position[rows].view(-1, n)
+                of_frames = position[rows].view(len(placed), n, -1)
+                offsets = offsets_of(of_frames.unsqueeze(2) - of_frames.unsqueeze(1))
                 both = placed.unsqueeze(1) & placed.unsqueeze(2)
                 total = total.merged(Moments.of(offsets[both]))
         return total
 
-    def places(self, inputs: Mapping[str, Tensor], layout: Layout) -> "Places":
-        """Return the position, heading and type of each entity, in padded rows."""
+    def places(self, inputs: Mapping[str, Tensor], layout: Layout) -> tuple[Tensor, ...]:
+        """Return the places of entities in the P padded rows of a layout.
+
+        Returns:
+            (P, axes) float, the positions, 0 for types without position; (P,) bool, True for types
+            with a position; (P,) int64, the indices of the types; and (P,) float, the headings in
+            radians, 0 for types without one.
+        """
         x = next(iter(inputs.values()))
         positions, headings, placed, types = [], [], [], []
         for k, (name, rows) in enumerate(inputs.items()):
@@ -230,7 +210,7 @@ class RelposEncoding(nn.Module):
             headings.append(heading_of(rows, self.heading_columns.get(name, [])))
             placed.append(torch.full((len(rows),), name in self.columns, device=x.device))
             types.append(torch.full((len(rows),), k, device=x.device))
-        return Places(*(layout.pad(torch.cat(p)) for p in (positions, headings, placed, types)))
+        return tuple(layout.pad(torch.cat(p)) for p in (positions, placed, types, headings))
 
     def _stacked(self, projection: nn.ModuleDict) -> Tensor | None:
         """Return weight and bias of a projection as one matrix.
@@ -250,40 +230,6 @@ class RelposEncoding(nn.Module):
             return matrices[module_key(ALL_TYPES)]
         nothing = torch.zeros_like(next(iter(matrices.values())))
         return torch.stack([matrices.get(module_key(name), nothing) for name in self.types])
-
-
-class Places(NamedTuple):
-    """Positions of the P padded rows of a layout.
-
-    Attributes:
-        position: (P, axes) float, 0 for types without position.
-        heading: (P,) float, angle in radians, 0 for types without one.
-        placed: (P,) bool, True for types with a position.
-        type: (P,) int64, the index of the type.
-    """
-
-    position: Tensor
-    heading: Tensor
-    placed: Tensor
-    type: Tensor
-
-
-def cells_of(config: RelposEncodingConfig, relative: Tensor, heading: Tensor) -> Cells:
-    """Return the cells of relative positions (..., axes), rotated by headings (...)."""
-    extent, scale, interpolate = config.extent, config.scale, config.interpolate
-    if not config.radial and not config.distance:
-        return grid_cells(relative, extent, scale, interpolate)
-    along = []
-    if config.radial:
-        along.append(angle_cells(relative, heading, extent[0], interpolate))
-    if config.distance:
-        along.append(distance_cells(relative, extent[-1], scale, interpolate))
-    return combined(along, extent)
-
-
-def _relative(position: Tensor) -> Tensor:
-    """Return position i minus position j at [b, i, j], (b, n, axes) -> (b, n, n, axes)."""
-    return position.unsqueeze(2) - position.unsqueeze(1)
 
 
 def offsets_of(relative: Tensor) -> Tensor:
@@ -314,14 +260,11 @@ def _heading_columns(
     config: RelposEncodingConfig, features: Mapping[str, Sequence[str]], types: Sequence[str]
 ) -> dict[str, list[int]]:
     """Return the columns of the angle or vector of types; others face along the first axis."""
-    names = config.rotation_vec_features or []
-    if config.rotation_angle_feature is not None:
-        names = [config.rotation_angle_feature]
+    field, names = rotation_features(config.rotation_vec_features, config.rotation_angle_feature)
     if not names:
         return {}
     columns = columns_of(names, {name: features[name] for name in types})
     if not columns:
-        field = "rotation_angle_feature" if len(names) == 1 else "rotation_vec_features"
         raise ValueError(
             f"relpos_encoding.{field}: expected features of an entity type with a position, but "
             f"none of {[*types]} has {names}"

@@ -67,7 +67,7 @@ def test_self_play_beats_random_play(tmp_path: Path) -> None:
     assert metrics["win"].mean >= 0.8
 
 
-def test_every_environment_is_measured_by_as_many_episodes() -> None:
+def test_every_environment_is_measured_by_as_many_episodes(benchmark: Any) -> None:
     """Of all that ends within some steps most are short episodes, which are not the usual ones."""
     first = EpisodeStatistics(EnvList(Walk, 4), np.full(4, 3))
     frames = play_at_random(EnvList(Walk, 4), 20)[1:]
@@ -78,7 +78,7 @@ def test_every_environment_is_measured_by_as_many_episodes() -> None:
         rewards = np.array([obs.reward[i] for obs in frames], dtype=np.float64)
         ends = np.flatnonzero([obs.done[i] for obs in frames])[:3]
         returns += [part.sum() for part in np.split(rewards, ends + 1)[:3]]
-    found = np.sort(first.of_episodes("episodic_reward"))
+    found = np.sort(benchmark("learning_measure").of_episodes(first, "episodic_reward"))
     np.testing.assert_allclose(found, np.sort(returns), rtol=1e-6)
 
 

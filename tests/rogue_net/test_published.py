@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rogue_net.input_norm import InputNorm
+from rogue_net.input_norm import InputNorm, Moments
 from tests.rogue_net.published_case import GOLDEN, load_case
 
 CASES = sorted(p.stem.removeprefix("roguenet_") for p in GOLDEN.glob("roguenet_*.npz"))
@@ -51,7 +51,7 @@ def test_input_normalisation_equals_published_one() -> None:
         assert "clipped" in json.loads(str(file["meta"]))["note"]
     norm = InputNorm(4)
     for i in range(4):
-        norm.update(data[f"x{i}"])
+        norm.merge(Moments.of(data[f"x{i}"]))
         torch.testing.assert_close(norm(data[f"x{i}"]), data[f"y{i}"], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(norm(data["x_eval"]), data["y_eval"], rtol=1e-5, atol=1e-5)
     assert set(norm.count.tolist()) == {data["count"].item()}

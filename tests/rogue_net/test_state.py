@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from entity_env import Entity, ObsSpace
 from rogue_net import EntityBatch, NetOutput, RelposEncodingConfig, RogueNet, TranslationConfig
 from rogue_net.embedding import module_key
-from rogue_net.input_norm import InputNorm
+from rogue_net.input_norm import InputNorm, Moments
 from rogue_net.published import from_published, renamed
 from tests.rogue_net.nets import ACTIONS, batch_of, frame, net_of, policy_loss
 
@@ -219,9 +219,9 @@ def test_statistics_do_not_depend_on_how_rows_were_split(
 ) -> None:
     x = torch.from_numpy(np.random.default_rng(seed).normal(size=(sum(sizes), 3)) + offset)
     at_once, in_pieces = InputNorm(3), InputNorm(3)
-    at_once.update(x)
+    at_once.merge(Moments.of(x))
     for piece in x.split(sizes):
-        in_pieces.update(piece)
+        in_pieces.merge(Moments.of(piece))
     assert in_pieces.count.tolist() == at_once.count.tolist() == [sum(sizes)] * 3
     torch.testing.assert_close(in_pieces.mean, at_once.mean, rtol=1e-12, atol=1e-12)
     # What subtracting the mean loses grows with the square of the offset.
@@ -239,7 +239,7 @@ def test_counts_stay_exact(count: int) -> None:
     norm.count.fill_(count)
     norm.squares_sum.fill_(float(count))
     for rows in (1, 3):
-        norm.update(torch.zeros(rows, 1))
+        norm.merge(Moments.of(torch.zeros(rows, 1)))
     assert norm.count.item() == count + 4
     assert norm(torch.ones(1, 1)).item() == pytest.approx(1)
 
@@ -247,7 +247,7 @@ def test_counts_stay_exact(count: int) -> None:
 def test_mean_of_many_rows_still_moves_by_the_right_amount() -> None:
     norm = InputNorm(1)
     norm.count.fill_(2**30 - 1)
-    norm.update(torch.ones(1, 1))
+    norm.merge(Moments.of(torch.ones(1, 1)))
     assert norm.mean.item() == 2.0**-30
     assert norm.squares_sum.item() == 1 - 2.0**-30
 
@@ -257,7 +257,7 @@ def test_mean_of_many_rows_still_moves_by_the_right_amount() -> None:
 def test_constant_feature_becomes_zero(value: float, sizes: list[int]) -> None:
     norm = InputNorm(1)
     for n in sizes:
-        norm.update(torch.full((n, 1), value))
+        norm.merge(Moments.of(torch.full((n, 1), value)))
     expected = 0.0 if sum(sizes) > 1 else min(max(value, -5.0), 5.0)
     assert norm(torch.full((2, 1), value)).tolist() == [[expected]] * 2
 
@@ -266,14 +266,14 @@ def test_variance_too_small_for_the_features_type_gives_no_nan() -> None:
     norm = InputNorm(1)
     x = torch.zeros(100, 1)
     x[0] = 1e-45  # the smallest float32; the deviation is a tenth of it
-    norm.update(x)
+    norm.merge(Moments.of(x))
     assert norm(x).isfinite().all()
 
 
 @pytest.mark.parametrize("num_rows", [0, 1])
 def test_too_few_rows_to_normalise_by_leave_values_as_they_are(num_rows: int) -> None:
     norm = InputNorm(2)
-    norm.update(torch.full((num_rows, 2), 3.0))
+    norm.merge(Moments.of(torch.full((num_rows, 2), 3.0)))
     x = torch.tensor([[1.0, -2.0], [7.0, -1e30]])
     assert norm(x).tolist() == [[1.0, -2.0], [5.0, -5.0]]
     assert norm(x[:0]).shape == (0, 2)

@@ -6,16 +6,15 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from enn_trainer.algorithms.algorithm import Clock
-from enn_trainer.algorithms.cloning.cloning import Cloning
-from enn_trainer.algorithms.cloning.imitation import CloneScore
+from enn_trainer.algorithms.cloning.cloning import CloneScore, Cloning
 from enn_trainer.algorithms.optimizers import check_finite_weights
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.state_files import to_files
@@ -38,9 +37,8 @@ from entity_env.seeding import derive_seed
 _STATS_BATCH = 4096  # frames per update of input statistics
 
 
-def print_now(line: str) -> None:
-    """Print a line without buffering, so that it is visible at once."""
-    print(line, flush=True)
+print_now = partial(print, flush=True)
+"""Prints without buffering, so that a line is visible at once."""
 
 
 class CloneResult(NamedTuple):
@@ -102,7 +100,12 @@ def clone(
 
         # Network and frames.
         files = open_recordings(paths)
-        state = _fresh_state(config, next(iter(files.values())), agent)
+        first = next(iter(files.values()))
+        if not first.action_space:
+            raise ConfigError("RECORDING: expected one with actions, its action space is empty")
+        spaces = {"obs_space": first.obs_space, "action_space": first.action_space}
+        state = init_train_state(config, {**spaces, "agent": agent})
+        follow_schedules(config, state)
         device = choose_device(config.cuda)
         state.to(device)
         lanes = stack.enter_context(Lanes.of(state.agent))
@@ -113,14 +116,17 @@ def clone(
 
         # Training. Signals are handled from here on, as before there is nothing to save.
         interrupts = stack.enter_context(Interrupts())
-        _take_input_stats(state.agent, train)
+        for start in range(0, len(train), _STATS_BATCH):
+            some = slice(start, min(start + _STATS_BATCH, len(train)))
+            state.agent.update_input_stats(train.batch.slice(some))
 
         def check() -> None:
             if interrupts.requested:
                 raise CloningStopped
 
         context = ExecutionContext(lanes, check)
-        done = run_epochs(Cloning(config, state.agent, train), train, test, context, say)
+        algorithm = Cloning(config, state.agent, train)
+        epochs, best = run_epochs(algorithm, train, test, context, say)
 
         # Save.
         saved = None
@@ -129,16 +135,7 @@ def clone(
             run_dir.check_unused()  # again, as a process without the lock may have saved
             content = to_files(config.of_run(), state)
             saved = save(run_dir.path, 0, content, why, must_be_new=True).path
-        return CloneResult(state, saved, done.num, done.trained, done.best, interrupts.requested)
-
-
-def _fresh_state(config: CloneRunConfig, recording: Recording, agent: PPOAgent | None) -> State:
-    if not recording.action_space:
-        raise ConfigError("RECORDING: expected one with actions, its action space is empty")
-    spaces = {"obs_space": recording.obs_space, "action_space": recording.action_space}
-    state = init_train_state(config, {**spaces, "agent": agent})
-    follow_schedules(config, state)
-    return state
+        return CloneResult(state, saved, epochs, algorithm.trained, best, interrupts.requested)
 
 
 def _read(
@@ -155,13 +152,9 @@ def _read(
     for path, recording in files.items():
         if not recording.complete:
             say(f"{path}: its end is torn off and left out")
-    reading = Reading(
-        state.obs_space,
-        float(config.ppo.gamma),
-        device,
-        "clone.loss='kl'" if settings.loss == "kl" else None,
-        settings.max_frames,
-    )
+    teacher_for = "clone.loss='kl'" if settings.loss == "kl" else None
+    gamma = float(config.ppo.gamma)
+    reading = Reading(state.obs_space, gamma, device, teacher_for, settings.max_frames)
     seed = derive_seed(config.seed, "clone split")
     parts = {path: r.split(settings.test_fraction, seed) for path, r in files.items()}
     train = reading.read({path: part[0] for path, part in parts.items()})
@@ -180,26 +173,14 @@ def _read(
     say(f"{len(train)} frames to train on, {0 if test is None else len(test)} to test on")
     if test is None:
         say("no episode to test on: no early stopping, the last weights are kept")
-    _say_what_has_no_return(config, train, say)
-    return train, test
-
-
-def _say_what_has_no_return(
-    config: CloneRunConfig, train: Demonstrations, say: Callable[[str], None]
-) -> None:
     unknown = int(train.returns.isnan().sum())
-    if unknown and config.clone.value_coef:
+    if unknown and settings.value_coef:
         why = ", ".join(f"{n} of {ending} episodes" for ending, n in train.endings.items())
         say(
             f"the value function does not learn from {unknown} of {len(train)} frames, whose "
             f"return is not known ({why})"
         )
-
-
-def _take_input_stats(agent: Any, train: Demonstrations) -> None:
-    for start in range(0, len(train), _STATS_BATCH):
-        frames = np.arange(start, min(start + _STATS_BATCH, len(train)))
-        agent.update_input_stats(train.batch.take(frames))
+    return train, test
 
 
 SAY_EVERY_S = 10.0
@@ -210,27 +191,13 @@ class CloningStopped(Exception):  # noqa: N818 (no error: a stop was requested)
     """Raised by the interrupt check to end an epoch or a test."""
 
 
-class Epochs(NamedTuple):
-    """Result of the epochs of cloning.
-
-    Attributes:
-        num: number of completed epochs.
-        trained: training score of the last one; None if none was completed.
-        best: test score of the best weights; None without test frames.
-    """
-
-    num: int
-    trained: CloneScore | None
-    best: CloneScore | None
-
-
 def run_epochs(
     algorithm: Cloning,
     train: Demonstrations,
     test: Demonstrations | None,
     context: ExecutionContext,
     say: Callable[[str], None],
-) -> Epochs:
+) -> tuple[int, CloneScore | None]:
     """Train until the test loss no longer falls, and load the best weights into the network.
 
     Args:
@@ -239,6 +206,9 @@ def run_epochs(
         test: frames to select the best weights with; None to keep the last weights.
         context: threads, and an interrupt check that raises `CloningStopped`.
         say: prints a line of progress.
+
+    Returns:
+        The number of completed epochs, and the test score of the best weights; None without one.
 
     Raises:
         NotFiniteError: a loss, a gradient or a weight is NaN or infinite.
@@ -268,7 +238,11 @@ def run_epochs(
                     best, best_epoch = tested, num
                     best_weights = copy.deepcopy(agent.state_dict())
             assert algorithm.trained is not None
-            progress.on_epoch(num, algorithm.trained, tested, settings.value_coef)
+            parts = [f"loss {algorithm.trained.mean_loss(settings.value_coef):.4f}"]
+            if tested is not None:
+                parts.append(f"test loss {loss:.4f}")
+            parts.append((tested or algorithm.trained).in_words())
+            progress.say(f"epoch {num}/{settings.epochs}", *parts)
             if best and settings.patience is not None and num - best_epoch >= settings.patience:
                 say(f"no better for {num - best_epoch} epochs")
                 break
@@ -278,7 +252,7 @@ def run_epochs(
         agent.load_state_dict(best_weights)
     check_weights()  # also after an epoch that was interrupted
     agent.eval()
-    return Epochs(num, algorithm.trained, best)
+    return num, best
 
 
 class _Progress:
@@ -299,19 +273,10 @@ class _Progress:
         self._taken += 1
         if time.monotonic() - self._said >= SAY_EVERY_S and number + 1 < self._num_batches:
             batch = f"batch {number + 1}/{self._num_batches}"
-            self._print(f"epoch {epoch + 1}/{self._num_epochs}  {batch}")
+            self.say(f"epoch {epoch + 1}/{self._num_epochs}  {batch}")
 
-    def on_epoch(
-        self, epoch: int, trained: CloneScore, tested: CloneScore | None, value_coef: float
-    ) -> None:
-        """Print the scores of an epoch."""
-        parts = [f"loss {trained.mean_loss(value_coef):.4f}"]
-        if tested is not None:
-            parts.append(f"test loss {tested.mean_loss(value_coef):.4f}")
-        parts.append((trained if tested is None else tested).in_words())
-        self._print(f"epoch {epoch}/{self._num_epochs}", *parts)
-
-    def _print(self, start: str, *parts: str) -> None:
+    def say(self, start: str, *parts: str) -> None:
+        """Print a line with the time left."""
         done = self._taken / (self._num_epochs * self._num_batches)
         left = format_duration(self.elapsed() * (1 - done) / done)
         self._say("  ".join([start, f"left {left}", *parts]))

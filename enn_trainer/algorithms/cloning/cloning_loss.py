@@ -5,16 +5,13 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from enn_trainer.algorithms.algorithm import Clock, RunState
-from enn_trainer.algorithms.cloning.imitation import imitation_losses
-from enn_trainer.algorithms.minibatches import add_gradients, pieces
+from enn_trainer.algorithms.cloning.cloning import imitation_losses
+from enn_trainer.algorithms.minibatches import Frames, add_gradients, pieces
 from enn_trainer.config import TrainConfig
-from enn_trainer.config.ppo_config import OptimizerConfig
-from enn_trainer.config.train_config import BCConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.experience.demonstrations import (
     Demonstrations,
@@ -24,9 +21,9 @@ from enn_trainer.experience.demonstrations import (
     with_actors,
 )
 from enn_trainer.policy import PPOAgent
-from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext, cost_of_entity
+from enn_trainer.runtime.execution import ExecutionContext, cost_of_entity
 from enn_trainer.runtime.start_folder import located
-from enn_trainer.state_part import StateDict, StatePart
+from enn_trainer.state_part import StatePart
 from entity_env.seeding import derive_seed, mix
 
 MEMORY = "bc"
@@ -77,18 +74,36 @@ class CloningLoss(StatePart):
         return self.config.bc is not None and self.config.bc.coef != 0
 
     def add_gradient(self, step: int, context: ExecutionContext) -> Tensor:
-        """Add the gradient of some recorded frames, see `add_bc_gradient`."""
-        assert self.shown is not None
-        assert self.config.bc is not None
-        bc, optim = self.config.bc, self.config.optim
-        return add_bc_gradient(self.agent, self.shown, bc, optim, self._seed, step, context)
+        """Add coef times the gradient of the loss of some recorded frames.
 
-    def state_dict(self) -> StateDict:
-        """Return nothing: the frames are a function of the seed and the step."""
-        return {}
+        Returns:
+            () float, the mean of the loss over the actors.
+        """
+        # Draw frames.
+        agent, shown, bc, optim = self.agent, self.shown, self.config.bc, self.config.optim
+        assert isinstance(agent, nn.Module)
+        assert shown is not None
+        assert bc is not None
+        frames = drawn_frames(len(shown), bc.bs, self._seed, step)
+        drawn = shown.take(frames)
+        keys = mix(derive_seed(self._seed, "dropout"), step, frames).view(np.int64)
+        num_actors = int(drawn.num_actors().sum())
+        losses: list[Tensor] = []
 
-    def load_state_dict(self, state: StateDict) -> None:
-        """Do nothing."""
+        # Add the gradients of the pieces: loss = coef * sum over actors / num_actors
+        def loss_of(piece: Frames) -> tuple[Tensor, Tensor]:
+            context.check()
+            part = drawn.take(piece)
+            chosen = {name: rows.values for name, rows in part.actions.items()}
+            out = agent(replace(part.batch, keys=keys[piece]), actions=chosen)
+            mean = torch.cat([*imitation_losses(out, part, bc.loss).values()]).sum() / num_actors
+            return bc.coef * mean, mean.detach()
+
+        entities, cost = drawn.batch.entities_of_frames(), cost_of_entity(agent)
+        cut = pieces(entities, optim.micro_bs, optim.max_entities, cost)
+        to_add = [partial(loss_of, piece) for piece in cut]
+        add_gradients(agent.parameters(), to_add, losses.append, context.lanes)
+        return sum(losses, start=drawn.returns.new_zeros(()))
 
 
 def _check_unchanged(path: str, num_frames: int, state: RunState) -> None:
@@ -106,55 +121,7 @@ def _check_unchanged(path: str, num_frames: int, state: RunState) -> None:
     state.memory[MEMORY] = now
 
 
-def add_bc_gradient(
-    agent: PPOAgent,
-    shown: Demonstrations,
-    bc: BCConfig,
-    optim: OptimizerConfig,
-    seed: int,
-    step: int,
-    context: ExecutionContext = DEFAULT_CONTEXT,
-) -> Tensor:
-    """Add coef times the gradient of the loss of some recorded frames.
-
-    Args:
-        agent: the network, in training mode.
-        shown: the frames to draw from, each with actors.
-        bc: number of frames, loss, and its coefficient.
-        optim: sizes of forward and backward passes.
-        seed: seed of the update.
-        step: optimizer step in the update, counted from 0.
-        context: threads, interrupt check and timers.
-
-    Returns:
-        () float, the mean of the loss over the actors.
-    """
-    # Draw frames.
-    assert isinstance(agent, nn.Module)
-    frames = drawn_frames(len(shown), bc.bs, seed, step)
-    drawn = shown.take(frames)
-    keys = mix(derive_seed(seed, "dropout"), step, frames).view(np.int64)
-    num_actors = int(drawn.num_actors().sum())
-    losses: list[Tensor] = []
-
-    # Add the gradients of the pieces: loss = coef * sum over actors / num_actors
-
-    def loss_of(piece: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        context.check()
-        part = drawn.take(piece)
-        chosen = {name: rows.values for name, rows in part.actions.items()}
-        out = agent(replace(part.batch, keys=keys[piece]), actions=chosen)
-        mean = torch.cat([*imitation_losses(out, part, bc.loss).values()]).sum() / num_actors
-        return bc.coef * mean, mean.detach()
-
-    cut = pieces(drawn.num_entities(), optim.micro_bs, optim.max_entities, cost_of_entity(agent))
-    add_gradients(
-        agent.parameters(), [partial(loss_of, piece) for piece in cut], losses.append, context.lanes
-    )
-    return sum(losses, start=drawn.returns.new_zeros(()))
-
-
-def drawn_frames(num_frames: int, size: int, seed: int, step: int) -> npt.NDArray[np.int64]:
+def drawn_frames(num_frames: int, size: int, seed: int, step: int) -> Frames:
     """Draw the frames of a recording for an optimizer step, without replacement.
 
     The result is a function of the arguments alone. It has positions, so that the recording must

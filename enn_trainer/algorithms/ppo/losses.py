@@ -1,8 +1,8 @@
 """PPO loss of a minibatch: formulas, computation in pieces that add up, and statistics."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -10,15 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from enn_trainer.algorithms.minibatches import Frames
 from enn_trainer.algorithms.ppo.entropy_targets import coef_of_actor
 from enn_trainer.algorithms.ppo.returns import Estimate
-from enn_trainer.config.ppo_config import PPOConfig
+from enn_trainer.config.ppo_config import PerActorOrFrame, PPOConfig
 from enn_trainer.errors import AgentError
 from enn_trainer.experience.collector import Rollout
 from enn_trainer.policy import PPOAgent
-from enn_trainer.runtime.spans import OFF, Spans
+from enn_trainer.runtime.execution import ExecutionContext
 from rogue_net.ragged import to_device
-from rogue_net.rogue_net import NetOutput
 from rogue_net.value_bins import bin_targets
 
 _LARGEST_LOGRATIO = 30.0  # exp overflows in float32 from 89 on
@@ -152,6 +152,19 @@ def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
     return torch.where(variance > 0, 1 - (returns - values).var(correction=0) / variance, torch.nan)
 
 
+NORMS = ("gradnorm", "vf_gradnorm")
+"""Norms of the gradient before clipping: of the policy, and of a separate value network."""
+_UNITS = {
+    "policy_loss": "terms",
+    "entropy": "terms",
+    "approx_kl": "actors",
+    "clipfrac": "actors",
+    "value_loss": "frames",
+    **dict.fromkeys(NORMS, "steps"),
+}
+"""Units over which the metrics `losses/...` are means; terms are actors, or frames with actors."""
+
+
 @dataclass
 class LossStats:
     """Running sums of the loss statistics of an update.
@@ -159,82 +172,64 @@ class LossStats:
     They are kept on the device until the update ends, as reading them would wait for it.
 
     Attributes:
-        policy_loss, entropy: sums over terms, which are actors, or frames that have actors.
-        approx_kl, clipped: sums over actors.
-        value_loss: sum over frames.
-        grad_norm: sum over optimizer steps, before clipping.
-        tuned_entropy: (actions with a target, 2), sums of `normalised_entropy`.
+        sums: () each, by the names of `_UNITS`.
+        counts: number of terms, actors, frames and optimizer steps, by unit.
         kl_of_actions: (actions,), approx_kl of the actors of each action.
         actors_of_actions: (actions,) int64 on the host, number of actors of each action.
-        terms, actors, frames, optimizer_steps: numbers of each.
-        vf_grad_norm: as grad_norm, of a separate value network.
+        tuned_entropy: (actions with a target, 2), sums of `normalised_entropy`.
         auxiliary: sum over optimizer steps of each auxiliary loss, by name.
     """
 
-    policy_loss: Tensor
-    entropy: Tensor
-    approx_kl: Tensor
-    clipped: Tensor
-    value_loss: Tensor
-    grad_norm: Tensor
-    tuned_entropy: Tensor
+    sums: dict[str, Tensor]
+    counts: Counter[str]
     kl_of_actions: Tensor
     actors_of_actions: npt.NDArray[np.int64]
-    terms: int = 0
-    actors: int = 0
-    frames: int = 0
-    optimizer_steps: int = 0
-    vf_grad_norm: Tensor | float = 0.0
+    tuned_entropy: Tensor
     auxiliary: dict[str, Tensor] = field(default_factory=dict)
 
     @staticmethod
     def zero(device: torch.device, num_actions: int, num_tuned: int = 0) -> "LossStats":
         """Return sums of nothing."""
-        zero = torch.zeros((), device=device)
         return LossStats(
-            *(zero, zero, zero, zero, zero, zero),
-            tuned_entropy=torch.zeros(num_tuned, 2, device=device),
-            kl_of_actions=torch.zeros(num_actions, device=device),
-            actors_of_actions=np.zeros(num_actions, dtype=np.int64),
+            dict.fromkeys(_UNITS, torch.zeros((), device=device)),
+            Counter(),
+            torch.zeros(num_actions, device=device),
+            np.zeros(num_actions, dtype=np.int64),
+            torch.zeros(num_tuned, 2, device=device),
         )
 
     def add(self, other: "LossStats") -> None:
         """Add the sums of `other`."""
-        for f in fields(self):
-            if f.name != "auxiliary":
-                setattr(self, f.name, getattr(self, f.name) + getattr(other, f.name))
+        for name, total in other.sums.items():
+            self.sums[name] = self.sums[name] + total
         for name, loss in other.auxiliary.items():
             self.auxiliary[name] = self.auxiliary.get(name, 0.0) + loss
+        self.counts += other.counts
+        self.kl_of_actions = self.kl_of_actions + other.kl_of_actions
+        self.actors_of_actions = self.actors_of_actions + other.actors_of_actions
+        self.tuned_entropy = self.tuned_entropy + other.tuned_entropy
 
     def losses(self) -> dict[str, Tensor]:
         """Return the losses and gradient norms that must be finite, by name."""
-        zero = torch.zeros_like(self.policy_loss)
         return {
-            "the policy loss": self.policy_loss,
-            "the entropy": self.entropy,
-            "the value loss": self.value_loss,
+            "the policy loss": self.sums["policy_loss"],
+            "the entropy": self.sums["entropy"],
+            "the value loss": self.sums["value_loss"],
             **{f"the auxiliary loss {name}": loss for name, loss in self.auxiliary.items()},
-            "the norm of the gradient": self.grad_norm,
-            "the norm of the value network's gradient": zero + self.vf_grad_norm,
+            "the norm of the gradient": self.sums["gradnorm"],
+            "the norm of the value network's gradient": self.sums["vf_gradnorm"],
         }
 
     def means(self) -> dict[str, float]:
         """Return the mean losses by their tags."""
-        terms, actors, frames = max(1, self.terms), max(1, self.actors), max(1, self.frames)
-        steps = max(1, self.optimizer_steps)
         return {
-            "losses/policy_loss": self.policy_loss.item() / terms,
-            "losses/entropy": self.entropy.item() / terms,
-            "losses/approx_kl": self.approx_kl.item() / actors,
-            "losses/clipfrac": self.clipped.item() / actors,
-            "losses/value_loss": self.value_loss.item() / frames,
-            "losses/gradnorm": self.grad_norm.item() / steps,
-            "losses/vf_gradnorm": float(self.vf_grad_norm) / steps,
+            f"losses/{name}": self.sums[name].item() / max(1, self.counts[unit])
+            for name, unit in _UNITS.items()
         }
 
     def auxiliary_means(self) -> dict[str, float]:
         """Return `losses/<name>_loss` of each auxiliary loss, its mean over optimizer steps."""
-        steps = max(1, self.optimizer_steps)
+        steps = max(1, self.counts["steps"])
         return {f"losses/{name}_loss": float(x) / steps for name, x in self.auxiliary.items()}
 
     def kl_scalars(self, actions: Iterable[str]) -> dict[str, float]:
@@ -264,37 +259,28 @@ class Minibatch:
         keys: (F,) int64, seeds of the dropout of each frame.
     """
 
-    frames: npt.NDArray[np.int64]
+    frames: Frames
     num_terms: int
     advantages: Tensor
     returns: Tensor
     old_values: Tensor
-    keys: npt.NDArray[np.int64]
+    keys: Frames
 
     @staticmethod
     def of(
-        rollout: Rollout,
-        estimate: Estimate,
-        frames: npt.NDArray[np.int64],
-        keys: npt.NDArray[np.int64],
-        ppo: PPOConfig,
+        rollout: Rollout, estimate: Estimate, frames: Frames, keys: Frames, ppo: PPOConfig
     ) -> "Minibatch":
         """Select frames of a rollout; advantages are normalised over them with `ppo.norm_adv`."""
         index = to_device(frames, estimate.returns.device)
         advantages = estimate.advantages.flatten()[index]
-        return Minibatch(
-            frames=frames,
-            num_terms=_num_terms(rollout, frames, ppo.weight_by),
-            advantages=normalize(advantages) if ppo.norm_adv else advantages,
-            returns=estimate.returns.flatten()[index],
-            old_values=rollout.values.flatten()[index],
-            keys=keys,
-        )
+        if ppo.norm_adv:
+            advantages = normalize(advantages)
+        returns, old_values = estimate.returns.flatten()[index], rollout.values.flatten()[index]
+        num_terms = _num_terms(rollout, frames, ppo.weight_by)
+        return Minibatch(frames, num_terms, advantages, returns, old_values, keys)
 
 
-def _num_terms(
-    rollout: Rollout, frames: npt.NDArray[np.int64], weight_by: Literal["actor", "frame"]
-) -> int:
+def _num_terms(rollout: Rollout, frames: Frames, weight_by: PerActorOrFrame) -> int:
     """Return the number of terms of which the policy loss is the mean: actors, or frames."""
     actors = sum(a.lengths[frames] for a in rollout.actions.values())
     return int(np.sum(actors) if weight_by == "actor" else np.count_nonzero(actors))
@@ -303,24 +289,24 @@ def _num_terms(
 def loss_of_piece(
     agent: PPOAgent,
     rollout: Rollout,
-    minibatch: Minibatch,
-    piece: npt.NDArray[np.int64],
     ppo: PPOConfig,
     ent_coef: float,
     ent_tunings: Mapping[str, Tensor],
-    spans: Spans = OFF,
+    context: ExecutionContext,
+    minibatch: Minibatch,
+    piece: Frames,
 ) -> tuple[Tensor, LossStats]:
     """Compute the part of the loss of a minibatch that is due to some of its frames.
 
     Args:
         agent: the network.
         rollout: the rollout that the frames are from.
-        minibatch: positions and targets of the frames of the minibatch.
-        piece: (F,) int64, positions in the minibatch.
         ppo: settings of the loss.
         ent_coef: coefficient of the entropy bonus.
         ent_tunings: state of the coefficients of actions with an entropy target, see `tune`.
-        spans: timers of the parts.
+        context: interrupt check, and timers of the parts.
+        minibatch: positions and targets of the frames of the minibatch.
+        piece: (F,) int64, positions in the minibatch.
 
     Returns:
         () float, the part of the loss, and its statistics.
@@ -329,7 +315,8 @@ def loss_of_piece(
         AgentError: the network lacks an output that `ppo.value_loss` needs.
     """
     # Forward pass.
-    frames = minibatch.frames[piece]
+    context.check()
+    spans, frames = context.spans, minibatch.frames[piece]
     with spans.span("gather"):
         chosen = {name: rows.take(frames) for name, rows in rollout.actions.items()}
         batch = replace(rollout.batch.take(frames), keys=minibatch.keys[piece])
@@ -339,7 +326,9 @@ def loss_of_piece(
 
     # Policy loss: one term an actor, with the advantage of its frame.
     # log ratio: log pi(a|s) - log pi_old(a|s)
-    logratio, entropies = _of_all_actors(out, old_logprobs)
+    logratios = [out.logprobs[name] - old for name, old in old_logprobs.items()]
+    of_actions = [out.entropies[name] for name in old_logprobs]
+    logratio, entropies = torch.cat(logratios), torch.cat(of_actions)
     frame_of_row = np.concatenate([rows.frame_of_row() for rows in chosen.values()])
     frame_of_actor = to_device(frame_of_row, logratio.device)
     positions = to_device(piece, logratio.device)
@@ -377,28 +366,22 @@ def loss_of_piece(
         for name in ent_tunings
     ]
     return loss, LossStats(
-        policy_loss=surrogate.detach(),
-        entropy=entropy.detach(),
-        approx_kl=kl.sum(),
-        clipped=is_clipped(judged, ppo.clip_coef).sum(),
-        value_loss=value_error.detach(),
-        grad_norm=torch.zeros_like(surrogate),
-        tuned_entropy=torch.stack(tuned_entropy) if tuned_entropy else logratio.new_zeros(0, 2),
-        kl_of_actions=torch.stack([part.sum() for part in torch.split(kl, actors_of_actions)]),
-        actors_of_actions=np.array(actors_of_actions),
-        terms=_num_terms(rollout, frames, ppo.weight_by),
-        actors=len(logratio),
-        frames=len(frames),
+        {
+            "policy_loss": surrogate.detach(),
+            "entropy": entropy.detach(),
+            "approx_kl": kl.sum(),
+            "clipfrac": is_clipped(judged, ppo.clip_coef).sum(),
+            "value_loss": value_error.detach(),
+        },
+        Counter(
+            terms=_num_terms(rollout, frames, ppo.weight_by),
+            actors=len(logratio),
+            frames=len(frames),
+        ),
+        torch.stack([part.sum() for part in torch.split(kl, actors_of_actions)]),
+        np.array(actors_of_actions),
+        torch.stack(tuned_entropy) if tuned_entropy else logratio.new_zeros(0, 2),
     )
-
-
-def _of_all_actors(out: NetOutput, old_logprobs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Return log-ratios and entropies, (actors,) each, of all actions one after the other."""
-    logratios = [out.logprobs[name] - old for name, old in old_logprobs.items()]
-    entropies = [out.entropies[name] for name in old_logprobs]
-    if len(logratios) == 1:
-        return logratios[0], entropies[0]
-    return torch.cat(logratios), torch.cat(entropies)
 
 
 def _weighted_sum(x: Tensor, weights: Tensor | None) -> Tensor:

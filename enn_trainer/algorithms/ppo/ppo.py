@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from enn_trainer.algorithms import optimizers
 from enn_trainer.algorithms.algorithm import (
     AuxiliaryLoss,
     Clock,
@@ -19,20 +20,9 @@ from enn_trainer.algorithms.algorithm import (
     RunState,
 )
 from enn_trainer.algorithms.cloning.cloning_loss import CloningLoss
-from enn_trainer.algorithms.minibatches import Frames, add_gradients, minibatches, pieces
-from enn_trainer.algorithms.optimizers import (
-    begin_update,
-    check_finite,
-    check_finite_weights,
-    clipped_step,
-    load_moments,
-    make_optimizers,
-    moments_of,
-    rates_at,
-)
+from enn_trainer.algorithms.minibatches import add_gradients, minibatches, pieces
 from enn_trainer.algorithms.ppo import losses
 from enn_trainer.algorithms.ppo.entropy_targets import initial_tunings, tune, tuned_scalars
-from enn_trainer.algorithms.ppo.losses import LossStats, Minibatch, loss_of_piece
 from enn_trainer.algorithms.ppo.returns import Estimate, advantages
 from enn_trainer.algorithms.ppo.reward_scaling import RewardScaling
 from enn_trainer.config import TrainConfig
@@ -82,7 +72,7 @@ class PPO(RolloutAlgorithm):
     ) -> None:
         self.config = config
         self.agent = agent
-        self.optimizer, self.vf_optimizer = make_optimizers(agent, config.optim)
+        self.optimizer, self.vf_optimizer = optimizers.make_optimizers(agent, config.optim)
         self.ent_tunings = initial_tunings(
             config.ppo.ent_targets, config.ppo.ent_coef, action_space
         )
@@ -112,15 +102,16 @@ class PPO(RolloutAlgorithm):
 
     def begin_update(self, clock: Clock) -> None:
         """Set the learning rates and the weight decay of an update, and freeze parameters."""
-        lr = rates_at(self.config, *clock).lr
+        lr = optimizers.rates_at(self.config, *clock).lr
+        weight_decay = float(self.config.optim.weight_decay)
         for optimizer in self.optimizers():
-            begin_update(optimizer, lr, float(self.config.optim.weight_decay), clock.step)
+            optimizers.begin_update(optimizer, lr, weight_decay, clock.step)
 
     def update(self, data: Rollout, clock: Clock, context: ExecutionContext) -> dict[str, float]:
         """Compute returns, take the frames into the input statistics, and take optimizer steps."""
         # Returns and advantages, of transformed rewards.
         rollout, config, span = data, self.config, context.spans.span
-        rates = rates_at(config, *clock)
+        rates = optimizers.rates_at(config, *clock)
         with span("returns"):
             rewards = rollout.rewards
             for transform in self.reward_transforms.values():
@@ -187,46 +178,41 @@ class PPO(RolloutAlgorithm):
         agent, ppo, optim = self.agent, self.config.ppo, self.config.optim
         agent.train()
         device, num_actions = estimate.returns.device, len(rollout.actions)
-        total = LossStats.zero(device, num_actions, len(self.ent_tunings))
+        total = losses.LossStats.zero(device, num_actions, len(self.ent_tunings))
         entities = rollout.batch.entities_of_frames()
         cost = cost_of_entity(agent)
         parameters = [*agent.parameters()]
         is_checked = _is_synchronous(device)
+        loss_of = partial(
+            losses.loss_of_piece, agent, rollout, ppo, ent_coef, self.ent_tunings, context
+        )
         for frames in minibatches(
             rollout.num_frames, optim.bs, optim.update_epochs, seed, optim.shuffle
         ):
-            keys = mix(derive_seed(seed, "dropout"), total.optimizer_steps, frames).view(np.int64)
-            minibatch = Minibatch.of(rollout, estimate, frames, keys, ppo)
-
-            def loss_of(
-                piece: Frames, minibatch: Minibatch = minibatch
-            ) -> tuple[Tensor, LossStats]:
-                context.check()
-                return loss_of_piece(
-                    agent, rollout, minibatch, piece, ppo, ent_coef, self.ent_tunings, context.spans
-                )
+            step = total.counts["steps"]
+            keys = mix(derive_seed(seed, "dropout"), step, frames).view(np.int64)
+            minibatch = losses.Minibatch.of(rollout, estimate, frames, keys, ppo)
 
             # Gradient, as a sum over pieces, and of auxiliary losses.
             for parameter in parameters:
                 parameter.grad = None
-            done = LossStats.zero(device, num_actions, len(self.ent_tunings))
+            done = losses.LossStats.zero(device, num_actions, len(self.ent_tunings))
             cut = pieces(entities[frames], optim.micro_bs, optim.max_entities, cost)
             with context.spans.span("gradient"):
-                to_add = [partial(loss_of, piece) for piece in cut]
+                to_add = [partial(loss_of, minibatch, piece) for piece in cut]
                 add_gradients(parameters, to_add, done.add, context.lanes, context.spans)
             for name, auxiliary_loss in (auxiliary or {}).items():
-                loss = auxiliary_loss.add_gradient(total.optimizer_steps, context)
+                loss = auxiliary_loss.add_gradient(step, context)
                 done.auxiliary[name] = loss.detach()
 
             # Optimizer step.
             with context.spans.span("step"):
-                done.grad_norm = clipped_step(self.optimizer, optim.max_grad_norm, is_checked)
-                if self.vf_optimizer is not None:
-                    norm = clipped_step(self.vf_optimizer, optim.max_grad_norm, is_checked)
-                    done.vf_grad_norm = norm
-            done.optimizer_steps = 1
+                for norm, optimizer in zip(losses.NORMS, self.optimizers(), strict=False):
+                    clip = optim.max_grad_norm
+                    done.sums[norm] = optimizers.clipped_step(optimizer, clip, is_checked)
+            done.counts["steps"] = 1
             if is_checked:
-                check_finite(agent, done.losses(), f"minibatch {total.optimizer_steps + 1}")
+                optimizers.check_finite(agent, done.losses(), f"minibatch {step + 1}")
 
             # Entropy coefficients, statistics, and early stopping by KL.
             tune(self.ent_tunings, done.tuned_entropy, ppo.ent_targets, ppo.ent_target_lr)
@@ -237,8 +223,8 @@ class PPO(RolloutAlgorithm):
 
         # Checks and metrics of the whole update.
         if not is_checked:
-            check_finite(agent, total.losses(), "the update")
-        check_finite_weights(agent)
+            optimizers.check_finite(agent, total.losses(), "the update")
+        optimizers.check_finite_weights(agent)
         agent.eval()
         return {
             **total.means(),
@@ -259,7 +245,7 @@ class PPO(RolloutAlgorithm):
     def state_dict(self) -> StateDict:
         """Return optimizer moments, states of entropy coefficients, and states of plug-ins."""
         state = {
-            **moments_of(self.optimizers(), self._parameters),
+            **optimizers.moments_of(self.optimizers(), self._parameters),
             **with_prefix(TUNINGS, self.ent_tunings),
         }
         for name, plug_in in self._plug_ins().items():
@@ -289,7 +275,7 @@ class PPO(RolloutAlgorithm):
                 )
 
         # Restore.
-        load_moments(self.optimizers(), self._parameters, moments)
+        optimizers.load_moments(self.optimizers(), self._parameters, moments)
         saved = without_prefix(TUNINGS, state)
         for name, tuning in self.ent_tunings.items():
             found = saved.get(name, tuning)

@@ -29,14 +29,11 @@ def advantages(rollout: Rollout, ppo: PPOConfig, rewards: Tensor | None = None) 
         ppo: method, discount factor and lambda.
         rewards: (T, B) float, instead of those of the rollout.
     """
+    terminated, truncated = rollout.terminated, rollout.truncated
     following = next_values(
-        rollout.values,
-        rollout.last_values,
-        rollout.terminated,
-        rollout.truncated,
-        rollout.final_values,
+        rollout.values, rollout.last_values, terminated, truncated, rollout.final_values
     )
-    done = rollout.terminated | rollout.truncated
+    done = terminated | truncated
     rewards = rollout.rewards if rewards is None else rewards
     if ppo.gae:
         return gae(rewards, rollout.values, following, done, ppo.gamma, ppo.gae_lambda)
@@ -44,11 +41,7 @@ def advantages(rollout: Rollout, ppo: PPOConfig, rewards: Tensor | None = None) 
 
 
 def next_values(
-    values: Tensor,
-    last_values: Tensor,
-    terminated: Tensor,
-    truncated: Tensor,
-    final_values: Tensor,
+    values: Tensor, last_values: Tensor, terminated: Tensor, truncated: Tensor, final_values: Tensor
 ) -> Tensor:
     """Return the value V(s_{t+1}) of the state that follows each step.
 

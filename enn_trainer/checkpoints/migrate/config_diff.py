@@ -15,49 +15,40 @@ from enn_trainer.config.ppo_config import OptimizerConfig, PPOConfig
 from enn_trainer.config.ron import in_one_line
 from enn_trainer.config.schedules import as_written
 from enn_trainer.errors import CheckpointError, ConfigError
-from entity_env.spaces import GLOBAL, ActionSpace, Entity, ObsSpace
+from entity_env.spaces import GLOBAL, ActionSpace, ObsSpace
 
-FIXED = (
-    # The weights are those of this network.
-    *("net", "vf_net"),
-    # The values are probabilities of these bins.
-    "ppo.value_bins",
-    # The moments are those of this optimizer.
-    *("optim.name", "optim.kwargs"),
-)
-"""Settings, or sections of them, that a resumed run must keep."""
+FIXED = ("net", "vf_net", "ppo.value_bins", "optim.name", "optim.kwargs")
+"""Settings, or sections of them, that a resumed run must keep: the network whose weights, the bins
+whose probabilities and the optimizer whose moments are saved."""
 
 REPORTED = ("net.precision", "vf_net.precision")
 """Settings in `FIXED` sections that a resumed run may change, with a notice: it changes the
 rounding of everything learnt."""
 
 FREE = (
-    # The split of the work has no effect on learning.
+    # The split of the work, validation and the device have no effect on learning beyond rounding.
     *("rollout.processes", "eval.processes", "optim.micro_bs", "optim.max_entities"),
-    # The device has no effect beyond rounding.
-    *("cuda", "cuda_empty_cache", "torch_deterministic"),
-    # They set how far the resumed run goes.
+    *("env.validate", "cuda", "cuda_empty_cache", "torch_deterministic"),
+    # They set how far the resumed run goes,
     *("total_timesteps", "max_train_time", "stop"),
-    # They set where metrics go.
+    # where metrics go,
     *("name", "trial", "data_dir", "track", "wandb_project_name", "wandb_entity"),
     "mlflow_tracking_uri",
-    # They set what is recorded.
-    *("capture_samples", "capture_logits", "capture_samples_subsample"),
+    # what is recorded, and what is saved and kept,
+    *("capture_samples", "capture_logits", "capture_samples_subsample", "eval.capture_videos"),
     *("eval.capture_samples", "eval.capture_logits", "eval.capture_samples_subsample"),
-    "eval.capture_videos",
-    # They set when evaluations run, not how.
-    *("eval.interval", "eval.run_on_first_step"),
-    # Validation has no effect on learning.
-    "env.validate",
-    # It sets what is saved and kept.
     "checkpoint",
+    # and when evaluations run, not how.
+    *("eval.interval", "eval.run_on_first_step"),
 )
 """Settings, or sections of them, that a resumed run may change without notice."""
 
-_FREE_OF_NET = ("n_layer", "embd_pdrop", "resid_pdrop", "attn_pdrop", "precision")
 _FEATURES = ("position_features", "rotation_vec_features", "rotation_angle_feature")
 # Names of the world may change; the report lists those that change the outputs of the network.
-_NAMES = (*_FEATURES, "exclude_entities", "reference_entity")
+_FREE_OF_NET = (
+    *("n_layer", "embd_pdrop", "resid_pdrop", "attn_pdrop", "precision"),
+    *(*_FEATURES, "exclude_entities", "reference_entity"),
+)
 
 
 class Change(NamedTuple):
@@ -146,21 +137,18 @@ def renamed_config(
             path = f"{name}.relpos_encoding"
             included = [one for one in types if one not in relpos.exclude_entities]
             placed = worlds.having(relpos.position_features, included)
-            for field in _FEATURES:
-                worlds.rename(relpos, field, placed, path)
-            excluded = map(rules.type, relpos.exclude_entities)
-            known = {*obs_space.entities, GLOBAL}
-            relpos.exclude_entities = [one for one in excluded if one in known]
+            worlds.rename(relpos, _FEATURES, placed, path)
+            excluded = [rules.new("type", one) for one in relpos.exclude_entities]
+            relpos.exclude_entities = [n for n in excluded if n in (*obs_space.entities, GLOBAL)]
         if translation is not None:
             path, reference = f"{name}.translation", translation.reference_entity
             others = [one for one in types if one != reference]
-            worlds.rename(translation, _FEATURES[0], [reference, *others], path)
-            for field in _FEATURES[1:]:
-                worlds.rename(translation, field, [reference], path)
-            translation.reference_entity = rules.type(reference)
+            worlds.rename(translation, _FEATURES[:1], [reference, *others], path)
+            worlds.rename(translation, _FEATURES[1:], [reference], path)
+            translation.reference_entity = rules.new("type", reference)
 
     # Actions in the targets of the entropy.
-    targets = {rules.action(name): share for name, share in config.ppo.ent_targets.items()}
+    targets = {rules.new("action", name): share for name, share in config.ppo.ent_targets.items()}
     left = {name: share for name, share in targets.items() if name in action_space}
     if targets and not left:
         config.ppo.ent_target_lr = PPOConfig().ent_target_lr  # an error without targets
@@ -180,14 +168,14 @@ def check_same_network(old: TrainConfig, new: TrainConfig, parts: Collection[str
         CheckpointError: a setting of the architecture differs; the message names them all.
     """
     found = changes(old.net, new.net, "net")
-    if "value" in parts and old.ppo.value_bins != new.ppo.value_bins:
-        found.append(Change("ppo.value_bins", old.ppo.value_bins, new.ppo.value_bins))
+    if "value" in parts:
+        found += changes(old.ppo.value_bins, new.ppo.value_bins, "ppo.value_bins")
     if "value" in parts or (old.vf_net is None) != (new.vf_net is None):
         found += changes(old.vf_net, new.vf_net, "vf_net")
     problems = [
-        f"{change.path}: expected {shown(change.before)} as in the save, got {shown(change.after)}"
-        for change in found
-        if not _may_change(change)
+        f"{path}: expected {shown(was)} as in the save, got {shown(now)}"
+        for path, was, now in found
+        if not _may_change(path, was, now)
     ]
     if problems:
         raise CheckpointError(
@@ -196,12 +184,12 @@ def check_same_network(old: TrainConfig, new: TrainConfig, parts: Collection[str
         )
 
 
-def _may_change(change: Change) -> bool:
-    """Return True if the weights of a network fit after a change of its settings."""
-    name = change.path.rpartition(".")[2]
+def _may_change(path: str, was: Any, now: Any) -> bool:
+    """Return True if the weights of a network fit after a change of one of its settings."""
+    name = path.rpartition(".")[2]
     if name == "position_features":
-        return len(change.before) == len(change.after)
-    return name in _FREE_OF_NET or name in _NAMES
+        return len(was) == len(now)
+    return name in _FREE_OF_NET
 
 
 def check_groups(optim: OptimizerConfig, names: Collection[str]) -> None:
@@ -232,33 +220,28 @@ class _Worlds(NamedTuple):
 
     def having(self, features: Sequence[str], types: Sequence[str]) -> list[str]:
         """Return the types that had all of these features."""
-        shared = self.before.global_features
-        return [
-            name
-            for name in types
-            if {*features} <= {*shared, *self.before.entities.get(name, Entity([])).features}
-        ]
+        return [name for name in types if {*features} <= _features_of(self.before, name)]
 
-    def rename(self, section: object, field: str, types: Sequence[str], path: str) -> None:
-        """Rename the features of a setting by the renames of the types that had all of them."""
-        value: str | list[str] | None = getattr(section, field)
-        if value is None:
-            return
-        features = [value] if isinstance(value, str) else value
-        having = self.having(features, types)
-        names = [self._name(feature, having, f"{path}.{field}") for feature in features]
-        setattr(section, field, names[0] if isinstance(value, str) else names)
+    def rename(
+        self, section: object, fields: Sequence[str], types: Sequence[str], path: str
+    ) -> None:
+        """Rename the features of settings by the renames of the types that had all of them."""
+        for field in fields:
+            value: str | list[str] | None = getattr(section, field)
+            if value is None:
+                continue
+            features = [value] if isinstance(value, str) else value
+            having = self.having(features, types)
+            names = [self._name(feature, having, f"{path}.{field}") for feature in features]
+            setattr(section, field, names[0] if isinstance(value, str) else names)
 
     def _name(self, feature: str, types: Sequence[str], path: str) -> str:
         found = {}
         for name in types:
-            now = self.rules.type(name)
-            if now != GLOBAL and now not in self.now.entities:
-                continue
+            now = self.rules.new("type", name)
             own = name in self.before.entities and feature in self.before.entities[name].features
-            new = self.rules.feature(name, feature) if own else self.rules.global_feature(feature)
-            entity = self.now.entities.get(now, Entity([]))
-            if new in entity.features or new in self.now.global_features:
+            new = self.rules.new(*(("feature", name, feature) if own else ("global", feature)))
+            if now in (GLOBAL, *self.now.entities) and new in _features_of(self.now, now):
                 found[name] = new
         if len({*found.values()}) > 1:
             each = ", ".join(f"{new} of {name}" for name, new in found.items())
@@ -267,3 +250,9 @@ class _Worlds(NamedTuple):
                 "it in all of these types or in none"
             )
         return next(iter(found.values()), feature)
+
+
+def _features_of(obs_space: ObsSpace, name: str) -> set[str]:
+    """Return the features that rows of an entity type have, global ones included."""
+    own = obs_space.entities[name].features if name in obs_space.entities else []
+    return {*obs_space.global_features, *own}

@@ -1,41 +1,80 @@
-"""Upgrade of a saved run to a world with other observations or actions, by name."""
+"""Upgrade of a saved run, or of its weights for a new run, to another world, by name."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from enn_trainer.checkpoints.format import Checkpoint
-from enn_trainer.checkpoints.lookup import find
+from enn_trainer.checkpoints.lookup import find, read_saved_run
 from enn_trainer.checkpoints.migrate.config_diff import (
     check_groups,
     check_same_network,
     renamed_config,
 )
-from enn_trainer.checkpoints.migrate.evolve_report import Report, function_changes
-from enn_trainer.checkpoints.migrate.evolve_rules import Rules
+from enn_trainer.checkpoints.migrate.evolve_rules import Rules, read_renames
 from enn_trainer.checkpoints.migrate.evolve_tensors import (
     PARTS,
+    Moved,
     Network,
     Upgrade,
+    function_changes,
     upgrade_moment,
     upgrade_tensors,
 )
-from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
+from enn_trainer.checkpoints.migrate.space_diff import SpaceDiff, diff_spaces
 from enn_trainer.checkpoints.run_dir import RunDir
-from enn_trainer.checkpoints.saved_run import SavedRun
-from enn_trainer.checkpoints.state_files import InitialState, read_config, restore, to_files
+from enn_trainer.checkpoints.state_files import read_config, read_state, restore, to_files
 from enn_trainer.checkpoints.writer import save
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.schedules import follow_schedules
-from enn_trainer.errors import CheckpointError
+from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.policy import PPOAgent
-from enn_trainer.state import State, init_train_state, make_network
+from enn_trainer.state import InitialState, State, init_train_state, make_network
 from enn_trainer.state_part import SpaceChange, StateDict, copied_state, with_prefix
+from enn_trainer.tables import aligned
 from entity_env.spaces import ActionSpace, ObsSpace
-from rogue_net.rogue_net import RogueNet, RogueNetWithValueNet
+
+
+class Report(NamedTuple):
+    """Report of an upgrade.
+
+    Attributes:
+        diff: the differences between the spaces, after renaming.
+        tensors: the change of every tensor.
+        function_changes: unavoidable changes to the outputs of the network, with their reasons.
+        moments_dropped: parameters that are kept but whose optimizer moments could not be.
+    """
+
+    diff: SpaceDiff
+    tensors: Sequence[Moved]
+    function_changes: Sequence[str] = ()
+    moments_dropped: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        return self._text(self.tensors)
+
+    def summary(self) -> str:
+        """Return the report without the tensors that are simply kept."""
+        return self._text([one for one in self.tensors if one.fate != "kept"])
+
+    def _text(self, shown: Sequence[Moved]) -> str:
+        counts = Counter(one.fate for one in self.tensors)
+        rows: list[tuple[str, ...]] = [("tensor", "became", "before", "now")]
+        for one in shown:
+            shapes = (one.before, one.now)
+            sizes = ["-" if s is None else "x".join(map(str, s)) or "()" for s in shapes]
+            rows.append((one.key, f"{one.fate} ({one.why})" if one.why else one.fate, *sizes))
+        lines = [
+            str(self.diff),
+            *(f"output changes: {change}" for change in self.function_changes),
+            *(f"optimizer starts fresh: {key}" for key in self.moments_dropped),
+            "tensors: " + ", ".join(f"{count} {fate}" for fate, count in counts.items()),
+        ]
+        return "\n".join([*lines, *(aligned(rows) if shown else [])])
 
 
 class Evolved(NamedTuple):
@@ -133,8 +172,7 @@ def evolved_state(
     # Network.
     follow_schedules(config, old)
     fresh = make_network(config, obs_space, dict(action_space))
-    upgrade, report = _upgrade((old_config, _own(old.agent)), (config, fresh), rules, PARTS)
-    fresh.load_state_dict(upgrade.tensors)
+    upgrade, report = upgrade_network((old_config, old.agent), (config, fresh), rules, PARTS)
     check_groups(config.optim, [name for name, _ in fresh.named_parameters()])
 
     # Parts: by the names of parameters and actions. Those without saved state start fresh.
@@ -146,7 +184,7 @@ def evolved_state(
         if name in old.parts:
             before = copied_state(old.parts[name].state_dict())
             part.load_state_dict(part.evolve(before, change))
-    return state, replace(report, moments_dropped=change.dropped)
+    return state, report._replace(moments_dropped=change.dropped)
 
 
 class NetworkChange(SpaceChange):
@@ -162,7 +200,7 @@ class NetworkChange(SpaceChange):
 
     def action(self, name: str) -> str:
         """Return the new name of an action."""
-        return self._rules.action(name)
+        return self._rules.new("action", name)
 
     def moments(self, state: StateDict) -> dict[str, Any]:
         """Return the entries PARAMETER/what, rearranged like the parameters; plain data as is."""
@@ -192,76 +230,40 @@ class NetworkChange(SpaceChange):
         return {n: x for n, x in state.items() if n.rpartition("/")[0] not in self._before}
 
 
-def with_action_space(
-    state: State,
-    config: TrainConfig,
-    action_space: Mapping[str, ActionSpace],
-    initial_state: InitialState = init_train_state,
-) -> State:
-    """Return the state with the labels of its actions in another order.
-
-    Args:
-        state: the state, which is not changed.
-        config: its configuration.
-        action_space: the same actions and labels, in the new order.
-        initial_state: makes the state of a new run.
-    """
-    spaces = state.obs_space, action_space
-    return evolved_state(state, config, config, *spaces, Rules(), initial_state)[0]
-
-
-def initialise(
-    saved: SavedRun,
-    config: TrainConfig,
-    fresh: Any,
+def upgrade_network(
+    before: tuple[TrainConfig, Any],
+    now: tuple[TrainConfig, Any],
     rules: Rules,
-    parts: Collection[str] = PARTS,
-) -> Report:
-    """Initialise the network of a new run with the weights of a save, upgraded to its spaces.
+    parts: Collection[str],
+) -> tuple[Upgrade, Report]:
+    """Load the weights of a saved network, upgraded to other spaces, into a new network.
 
     Args:
-        saved: the network of a save.
-        config: configuration of the new run.
-        fresh: network of the new run; modified in place.
+        before: configuration and network of the save.
+        now: configuration and network of the new run; the network is modified in place.
         rules: renames, and the probability of new choices.
         parts: the `PARTS` to take over.
 
     Raises:
-        CheckpointError: the networks have different architectures.
-        ConfigError: the rules use names that the new world does not have.
+        CheckpointError: the networks have different architectures, or one is no `RogueNet`.
+        ConfigError: two names become one.
     """
-    rules.check_known(fresh.obs_space, fresh.action_space)
-    before = saved.config, _own(saved.agent)
-    upgrade, report = _upgrade(before, (config, _own(fresh)), rules, parts)
-    fresh.load_state_dict(upgrade.tensors)
-    return report
-
-
-def _upgrade(
-    before: tuple[TrainConfig, Network],
-    now: tuple[TrainConfig, Network],
-    rules: Rules,
-    parts: Collection[str],
-) -> tuple[Upgrade, Report]:
     (old_config, old), (config, fresh) = before, now
+    for network in (old, fresh):
+        if not isinstance(network, Network):
+            raise CheckpointError(
+                f"expected a RogueNet to upgrade, got {type(network).__name__}, whose tensors "
+                "cannot be matched by the names of the world"
+            )
     renamed = rules.spaces(old.obs_space, old.action_space)
     diff = diff_spaces(*renamed, fresh.obs_space, fresh.action_space)
     check_same_network(old_config, config, parts)
     upgrade = upgrade_tensors(old, fresh, rules, parts)
     changes = function_changes(old, fresh, rules)
-    left_out = [part for part in PARTS if part not in parts]
-    if left_out:
+    if left_out := [part for part in PARTS if part not in parts]:
         changes.append(f"{', '.join(left_out)}: not taken over, starts fresh")
+    fresh.load_state_dict(upgrade.tensors)
     return upgrade, Report(diff, upgrade.moved, changes)
-
-
-def _own(network: Any) -> Network:
-    if not isinstance(network, RogueNet | RogueNetWithValueNet):
-        raise CheckpointError(
-            f"expected a RogueNet to upgrade, got {type(network).__name__}, whose tensors cannot "
-            "be matched by the names of the world"
-        )
-    return network
 
 
 def upgrade_checkpoint(
@@ -290,3 +292,83 @@ def upgrade_checkpoint(
     files, why = to_files(config, state), f"upgraded from {saved.path.name}"
     with RunDir(run_dir).begin():
         return save(run_dir, saved.step, files, why, must_be_new=True)
+
+
+@dataclass(frozen=True)
+class InitFrom:
+    """Save that a run takes its initial weights from.
+
+    Attributes:
+        path: a checkpoint, or the folder of a run, of which the newest valid one is taken.
+        parts: which of `PARTS` to take: the policy, the value function, the input statistics.
+        renames: new names of the world, in the form of `read_renames`.
+    """
+
+    path: Path
+    parts: Sequence[str] = PARTS
+    renames: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        unknown = [part for part in self.parts if part not in PARTS]
+        if unknown or not self.parts:
+            raise ConfigError(
+                f"--init-parts: expected some of {','.join(PARTS)}, got {','.join(self.parts)}"
+            )
+
+
+def state_from(
+    source: InitFrom,
+    config: TrainConfig,
+    context: dict[str, Any],
+    initial_state: InitialState,
+    say: Callable[[str], None],
+) -> State:
+    """Return the state of a run at step 0, with the weights of another.
+
+    Args:
+        source: where they are, and which to take.
+        config: of the run that begins.
+        context: of `initial_state`: the spaces, and a network of the user's own if there is one.
+        initial_state: makes the state of a run that begins.
+        say: prints a line on what was taken.
+
+    Raises:
+        CheckpointError: there is no valid checkpoint, or it does not fit.
+        ConfigError: the parts cannot be taken, or a rename is of nothing or to nothing.
+    """
+    own = context.get("agent")
+    if own is not None:
+        if set(source.parts) != {*PARTS} or source.renames:
+            raise ConfigError(
+                "--init-parts, --rename: expected neither with a network of your own, as only the "
+                "tensors of a RogueNet are matched by name"
+            )
+        # Tensors of such a network have no names of the world, which has to be the same.
+        found = find(source.path)
+        plain = read_state(found)
+        spaces = plain["obs_space"], plain["action_space"]
+        diff = diff_spaces(*spaces, context["obs_space"], context["action_space"])
+        if different := [*diff.changed, *diff.reordered, *diff.reordered_labels]:
+            raise CheckpointError(
+                f"--init-from: {found.path} is of another world: {'; '.join(different)}; a network "
+                "of your own needs the same names in the same order"
+            )
+        read_saved_run(source.path, own)
+        say(f"all weights are those of {source.path}")
+        return initial_state(config, context)
+
+    # Tensors of a RogueNet are matched by the names of the world.
+    saved = read_saved_run(source.path)
+    alone = saved.config.vf_net is None
+    if alone and "value" in source.parts and "policy" not in source.parts:
+        raise ConfigError(
+            "--init-parts: expected policy beside value, as the value function of the save reads "
+            "the policy's layers"
+        )
+    rules = Rules(read_renames(source.renames, saved.obs_space, saved.action_space))
+    state = initial_state(config, context)
+    rules.check_known(state.obs_space, state.action_space)
+    before, now = (saved.config, saved.agent), (config, state.agent)
+    _, report = upgrade_network(before, now, rules, source.parts)
+    say(f"weights of {saved.path}, step {saved.step}:\n{report.summary()}")
+    return state

@@ -35,39 +35,21 @@ class Rules:
                 f"{self.new_label_prob}"
             )
 
-    def type(self, name: str) -> str:
-        """Return the new name of an entity type."""
-        return self.renamed.get(("type", name), name)
-
-    def feature(self, type_name: str, name: str) -> str:
-        """Return the new name of a feature of an entity type."""
-        return self.renamed.get(("feature", type_name, name), name)
-
-    def global_feature(self, name: str) -> str:
-        """Return the new name of a global feature."""
-        return self.renamed.get(("global", name), name)
-
-    def action(self, name: str) -> str:
-        """Return the new name of an action."""
-        return self.renamed.get(("action", name), name)
-
-    def label(self, action: str, name: str) -> str:
-        """Return the new name of a label of an action."""
-        return self.renamed.get(("label", action, name), name)
+    def new(self, *name: str) -> str:
+        """Return the new last part of a name."""
+        return self.renamed.get(name, name[-1])
 
     def name(self, name: Name) -> Name:
         """Return a path with the new names; elements behind the names stay."""
         match name:
-            case ("type", one, *rest):
-                return ("type", self.type(one), *rest)
-            case ("feature", one, feature):
-                return ("feature", self.type(one), self.feature(one, feature))
-            case ("global", feature):
-                return ("global", self.global_feature(feature))
-            case ("action", one, *rest):
-                return ("action", self.action(one), *rest)
-            case ("label", one, label):
-                return ("label", self.action(one), self.label(one, label))
+            case ("type" | "action" as kind, one, *rest):
+                return (kind, self.new(kind, one), *rest)
+            case ("feature", one, _):
+                return ("feature", self.new("type", one), self.new(*name))
+            case ("label", one, _):
+                return ("label", self.new("action", one), self.new(*name))
+            case ("global", _):
+                return ("global", self.new(*name))
             case ("part", one, *rest):
                 return ("part", one, *self.name(tuple(rest)))
         return name
@@ -83,13 +65,14 @@ class Rules:
         entities, actions = dict[str, Entity](), dict[str, ActionSpace]()
         try:
             for name, space in action_space.items():
-                labels = {label: self.label(name, label) for label in space.labels}
-                actions[self.action(name)] = space.renamed(labels)
-            for one, entity in obs_space.entities.items():
-                entities[self.type(one)] = Entity([self.feature(one, f) for f in entity.features])
+                labels = {label: self.new("label", name, label) for label in space.labels}
+                actions[self.new("action", name)] = space.renamed(labels)
+            for name, entity in obs_space.entities.items():
+                features = [self.new("feature", name, one) for one in entity.features]
+                entities[self.new("type", name)] = Entity(features)
             if len(entities) < len(obs_space.entities) or len(actions) < len(action_space):
                 raise InvalidSpace("every type and action must have a name of its own")
-            shared = [self.global_feature(name) for name in obs_space.global_features]
+            shared = [self.new("global", name) for name in obs_space.global_features]
             return ObsSpace(shared, entities), actions
         except InvalidSpace as error:
             raise ConfigError(f"rename: two names become one: {error}") from None
@@ -182,16 +165,13 @@ def _hint(wanted: str, names: Iterable[str]) -> str:
 
 def _names(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> list[Name]:
     """Return the paths of all names in a world."""
+    types, actions = obs_space.entities.items(), action_space.items()
     return [
-        *(("type", one) for one in obs_space.entities),
-        *(
-            ("feature", one, feature)
-            for one, entity in obs_space.entities.items()
-            for feature in entity.features
-        ),
-        *(("global", one) for one in obs_space.global_features),
-        *(("action", one) for one in action_space),
-        *(("label", one, label) for one, space in action_space.items() for label in space.labels),
+        *(("type", name) for name, _ in types),
+        *(("feature", name, feature) for name, one in types for feature in one.features),
+        *(("global", feature) for feature in obs_space.global_features),
+        *(("action", name) for name, _ in actions),
+        *(("label", name, label) for name, space in actions for label in space.labels),
     ]
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from enn_trainer.checkpoints.migrate.evolve_rules import Name, Rules
 from enn_trainer.errors import CheckpointError
+from entity_env.spaces import GLOBAL
 from rogue_net.embedding import FeaturelessEmbedding, TypeEmbedding, module_key
 from rogue_net.heads import HEADS
 from rogue_net.rogue_net import RogueNet, RogueNetWithValueNet
@@ -67,13 +68,18 @@ def parts_of(network: Network) -> dict[str, RogueNet]:
     return {"policy": network.policy, "value_function": network.value_function}
 
 
+def _common_parts(old: Network, new: Network) -> list[tuple[str, RogueNet, RogueNet]]:
+    """Return the key prefix, the old and the new network of each part that both networks have."""
+    before = parts_of(old)
+    return [(part, before[part], net) for part, net in parts_of(new).items() if part in before]
+
+
 def columns_of_type(network: RogueNet, name: str) -> list[Name]:
     """Return the names of the input columns of an entity type's embedding."""
-    space = network.obs_space
+    space, translation = network.obs_space, network.embedding.translation
     own = space.entities[name].features if name in space.entities else []
     columns: list[Name] = [("feature", name, feature) for feature in own]
     columns += [("global", feature) for feature in space.global_features]
-    translation = network.embedding.translation
     if translation is not None and translation.config.add_dist_feature:
         columns += [DISTANCE] * (name in translation.columns)
     return columns
@@ -92,6 +98,7 @@ def _axes(
         actions: names of the actions by the names of their modules.
     """
     plain: tuple[Sequence[Name] | None, ...] = (None,) * ndim
+    relpos = network.relpos
     match key.split("."):
         # Embedding of a type: columns by feature.
         case ["embedding", "by_type", one, *rest]:
@@ -102,16 +109,13 @@ def _axes(
                 return Axes(place, (None, columns))
             return Axes(place, (columns,) if rest[0] == "norm" else plain)
         # Relative positions: rows by type and cell, or projections by type.
-        case ["relpos", "values"] if network.relpos is not None:
-            if not network.relpos.config.per_entity_values:
-                return Axes((key,), plain)
-            cells = range(network.relpos.num_cells)
-            rows = [("type", name, str(c)) for name in network.relpos.types for c in cells]
+        case ["relpos", "values"] if relpos is not None and relpos.config.per_entity_values:
+            cells = range(relpos.num_cells)
+            rows = [("type", name, str(c)) for name in relpos.types for c in cells]
             return Axes((key,), (rows, None))
-        case ["relpos", "key_projection" | "value_projection" as which, one, *rest]:
-            assert network.relpos is not None
-            if not network.relpos.config.per_entity_projections:  # all types share one
-                return Axes((key,), plain)
+        case ["relpos", "key_projection" | "value_projection" as which, one, *rest] if (
+            relpos is not None and relpos.config.per_entity_projections
+        ):
             return Axes(("type", types[one], which, *rest), plain)
         # Action heads: rows by label.
         case ["action_heads", one, *rest]:
@@ -249,12 +253,13 @@ def upgrade_tensors(old: Network, fresh: Network, rules: Rules, parts: Collectio
 
     # Old tensors without a place in the new network.
     used = {source.key for source in sources.values()}
-    for key, tensor in before.items():
-        if key not in used:
-            moved.append(Moved(key, "dropped", (*tensor.shape,), None))
+    dropped = {key: tensor for key, tensor in before.items() if key not in used}
+    moved += [Moved(key, "dropped", (*tensor.shape,), None) for key, tensor in dropped.items()]
 
     # New blocks and changed embeddings start so that the outputs stay as they were.
-    neutral = _make_neutral(old, fresh, rules, parts, tensors)
+    neutral = _neutral(old, fresh, rules, parts)
+    for key, value in neutral.items():
+        tensors[key].copy_(value)
     moved = [m._replace(why="no effect at first") if m.key in neutral else m for m in moved]
     return Upgrade(tensors, sources, moved)
 
@@ -325,46 +330,36 @@ def _fill(fresh: Tensor, old: Tensor, source: Source, axes: Axes, rules: Rules) 
     return fresh
 
 
-def _make_neutral(
-    old: Network,
-    fresh: Network,
-    rules: Rules,
-    parts: Collection[str],
-    tensors: dict[str, Tensor],
-) -> set[str]:
-    """Let new blocks and changed embeddings start so that the outputs stay as they were.
+def _neutral(
+    old: Network, fresh: Network, rules: Rules, parts: Collection[str]
+) -> dict[str, Tensor]:
+    """Return the values of new blocks and changed embeddings that leave the outputs as they were.
 
     Args:
         old: the network of the save.
         fresh: the new network.
         rules: renames from the old world to the new one.
         parts: the `PARTS` that are taken over.
-        tensors: the state dict of the new network; modified in place.
 
     Returns:
-        The keys of the changed tensors.
+        A tensor for each key in the state dict of the new network, or a number for all of it.
     """
-    keys: set[str] = set()
-    befores = parts_of(old)
-    for part, net in parts_of(fresh).items():
-        if part not in befores or ("value" if part == "value_function" else "policy") not in parts:
+    neutral: dict[str, Tensor] = {}
+    zero = torch.zeros(())
+    for part, before, net in _common_parts(old, fresh):
+        if ("value" if part == "value_function" else "policy") not in parts:
             continue
-        before, begin = befores[part], f"{part}." if part else ""
+        begin = f"{part}." if part else ""
 
         # The output layers of new blocks are zero, so that the blocks add nothing.
-        added = {
-            f"{begin}transformer.blocks.{i}.{module}.{name}"
-            for i in range(before.config.n_layer, net.config.n_layer)
-            for module in ("attention.project", "mlp.2")
-            for name in ("weight", "bias")
-        }
-        for key in added:
-            tensors[key].zero_()
-        keys |= added
+        for i in range(before.config.n_layer, net.config.n_layer):
+            for module in ("attention.project", "mlp.2"):
+                key = f"{begin}transformer.blocks.{i}.{module}"
+                neutral |= {f"{key}.weight": zero, f"{key}.bias": zero}
 
         # Types that gain their first feature or lose their last one keep their embedding.
         for name in before.embedding.types:
-            now = rules.type(name)
+            now = rules.new("type", name)
             if now not in net.embedding.types:
                 continue
             was = before.embedding.by_type[module_key(name)]
@@ -372,11 +367,72 @@ def _make_neutral(
             key = f"{begin}embedding.by_type.{module_key(now)}"
             if isinstance(was, FeaturelessEmbedding) and isinstance(is_now, TypeEmbedding):
                 # Gain 0 and bias = old vector: features have an effect once the gain is learnt.
-                tensors[f"{key}.layer_norm.weight"].zero_()
-                tensors[f"{key}.layer_norm.bias"].copy_(was.vector[0])
-                keys |= {f"{key}.layer_norm.weight", f"{key}.layer_norm.bias"}
+                gain, bias = f"{key}.layer_norm.weight", f"{key}.layer_norm.bias"
+                neutral |= {gain: zero, bias: was.vector[0]}
             if isinstance(was, TypeEmbedding) and isinstance(is_now, FeaturelessEmbedding):
                 with_features_at_their_mean = was.layer_norm(was.linear.bias.relu())
-                tensors[f"{key}.vector"].copy_(with_features_at_their_mean.unsqueeze(0))
-                keys.add(f"{key}.vector")
-    return keys
+                neutral[f"{key}.vector"] = with_features_at_their_mean.unsqueeze(0)
+    return neutral
+
+
+def function_changes(old: Network, new: Network, rules: Rules) -> list[str]:
+    """Return why outputs of the upgraded network differ for observations that both worlds share.
+
+    Args:
+        old: network of the save.
+        new: network for the new spaces.
+        rules: the renames.
+    """
+    changes = []
+    for part, was, net in _common_parts(old, new):
+        section = "vf_net" if part == "value_function" else "net"
+
+        # Blocks that are dropped.
+        num_dropped = was.config.n_layer - net.config.n_layer
+        if num_dropped > 0:
+            blocks = f"{num_dropped} of {was.config.n_layer} blocks"
+            changes.append(f"{section}.n_layer: {blocks} are dropped")
+
+        # Global features that became an entity or stopped being one.
+        is_entity = GLOBAL in net.embedding.types
+        if (GLOBAL in was.embedding.types) != is_entity:
+            verb = "became" if is_entity else "are no longer"
+            changes.append(
+                f"{section}: global features {verb} an entity, because of the global actions"
+            )
+
+        # Positions and headings that are read from other features.
+        known = {rules.new("type", name) for name in was.embedding.types} & {*net.embedding.types}
+        now = _positions(net)
+        renamed = {
+            (what, rules.new("type", name)): [rules.name(one) for one in columns]
+            for (what, name), columns in _positions(was).items()
+        }
+        for what, name in sorted(renamed.keys() | now.keys()):
+            columns = renamed.get((what, name), []), now.get((what, name), [])
+            if name in known and columns[0] != columns[1]:
+                had, has = ([one[-1] for one in names] for names in columns)
+                changes.append(f"{section}: {what} of {name} had features {had}, now {has}")
+    return changes
+
+
+def _positions(network: RogueNet) -> dict[tuple[str, str], list[Name]]:
+    """Return the effects of names on the outputs of a network that are not in any tensor.
+
+    Returns:
+        Features that give an entity type its relative position, its orientation or its place after
+        translation, by (purpose, type).
+    """
+    sources: dict[str, dict[str, list[int]]] = {}
+    if network.relpos is not None:
+        sources["relative positions"] = network.relpos.columns
+        sources["rotation of relative positions"] = network.relpos.heading_columns
+    if (translation := network.embedding.translation) is not None:
+        reference = translation.config.reference_entity
+        sources["translation"] = {**translation.columns, reference: translation.position}
+        sources["rotation of translation"] = {reference: translation.rotation}
+    return {
+        (what, name): [columns_of_type(network, name)[i] for i in indices]
+        for what, by_type in sources.items()
+        for name, indices in by_type.items()
+    }

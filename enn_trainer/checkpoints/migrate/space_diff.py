@@ -14,29 +14,34 @@ class SpaceDiff:
 
     Attributes:
         changed: names that were added or removed, and actions of another kind.
-        reordered: lists with the same names in another order.
+        reordered: lists with the same names in another order, but for labels.
+        reordered_labels: the same for the labels of actions, which stand for numbers.
     """
 
     changed: list[str] = field(default_factory=list)
     reordered: list[str] = field(default_factory=list)
+    reordered_labels: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        return "\n".join([*self.changed, *self.reordered]) or "no difference"
+        lines = [*self.changed, *self.reordered, *self.reordered_labels]
+        return "\n".join(lines) or "no difference"
 
-    def compare(self, what: str, have: Sequence[str], want: Sequence[str]) -> None:
+    def compare(
+        self, what: str, have: Sequence[str], want: Sequence[str], are_labels: bool = False
+    ) -> None:
         """Add the differences between two lists of names, described as `what`."""
-        names = {
-            "added": [name for name in want if name not in have],
-            "removed": [name for name in have if name not in want],
-        }
-        parts = [f"{verb} {some}" for verb, some in names.items() if some]
+        added = [name for name in want if name not in have]
+        removed = [name for name in have if name not in want]
+        parts = [
+            f"{verb} {some}" for verb, some in (("added", added), ("removed", removed)) if some
+        ]
         if parts:
-            hint = _renames(names["removed"], names["added"])
-            self.changed.append(f"{what}: {', '.join(parts)}{hint}")
+            self.changed.append(f"{what}: {', '.join(parts)}{_renames(removed, added)}")
         kept = [name for name in have if name in want]
         kept_now = [name for name in want if name in have]
         if kept != kept_now:
-            self.reordered.append(f"{what}: reordered {kept} to {kept_now}")
+            lists = self.reordered_labels if are_labels else self.reordered
+            lists.append(f"{what}: reordered {kept} to {kept_now}")
 
 
 def diff_spaces(
@@ -66,18 +71,8 @@ def diff_spaces(
         kind, kind_now = space.kind, want_actions[name].kind
         if kind != kind_now:
             diff.changed.append(f"action {name}: kind changed from {kind} to {kind_now}")
-        diff.compare(f"labels of {name}", space.labels, want_actions[name].labels)
+        diff.compare(f"labels of {name}", space.labels, want_actions[name].labels, are_labels=True)
     return diff
-
-
-def space_differences(
-    have: ObsSpace,
-    have_actions: Mapping[str, ActionSpace],
-    want: ObsSpace,
-    want_actions: Mapping[str, ActionSpace],
-) -> list[str]:
-    """Return the differences between two worlds as text, ignoring the order of names."""
-    return diff_spaces(have, have_actions, want, want_actions).changed
 
 
 def incompatibilities(
@@ -91,18 +86,7 @@ def incompatibilities(
     New features and entity types are no obstacle, since the network does not need them.
     """
     missing = [f"expected {one}" for one in missing_features(want, have)]
-    return missing + space_differences(ObsSpace(), have_actions, ObsSpace(), want_actions)
-
-
-def label_orders(
-    have_actions: Mapping[str, ActionSpace], want_actions: Mapping[str, ActionSpace]
-) -> list[str]:
-    """Return, as text, the actions whose labels are in another order in the second world."""
-    diff = SpaceDiff()
-    for name in have_actions.keys() & want_actions.keys():
-        labels = have_actions[name].labels, want_actions[name].labels
-        diff.compare(f"labels of {name}", *labels)
-    return sorted(diff.reordered)
+    return missing + diff_spaces(ObsSpace(), have_actions, ObsSpace(), want_actions).changed
 
 
 def _renames(removed: Sequence[str], added: Sequence[str]) -> str:

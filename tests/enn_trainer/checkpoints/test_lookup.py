@@ -12,8 +12,8 @@ import pytest
 from enn_trainer import CheckpointError, StateManager, load_agent
 from enn_trainer.checkpoints import format as checkpoint
 from enn_trainer.checkpoints import lookup, writer
+from enn_trainer.checkpoints.lookup import read_contents
 from enn_trainer.checkpoints.run_dir import RunDir
-from enn_trainer.checkpoints.saved_run import read_contents
 from enn_trainer.cli import run as enn
 from enn_trainer.config import CheckpointConfig
 from tests.enn_trainer.builders import SMALL, run_small

@@ -13,7 +13,7 @@ from enn_trainer.checkpoints import disk, writer
 from enn_trainer.checkpoints import format as checkpoint
 from enn_trainer.checkpoints.format import VerifiedSaves
 from enn_trainer.checkpoints.lookup import find
-from enn_trainer.checkpoints.run_dir import RunDir
+from enn_trainer.checkpoints.run_dir import SUPERSEDED, RunDir
 from enn_trainer.checkpoints.state_files import read_config, restore
 from enn_trainer.config import CheckpointConfig
 from enn_trainer.stop_conditions import Steps, StopsRising
@@ -287,7 +287,7 @@ def test_run_whose_only_save_was_being_replaced_is_found_by_resume(tmp_path: Pat
     settings = [*SMALL, f"data_dir={tmp_path}"]
     train(StateManager(overrides=settings, checkpoint_dir=tmp_path / "run"), Pasture)
     for path in RunDir(tmp_path / "run").saved_paths():
-        path.rename(path.with_name(f"{checkpoint.SUPERSEDED}{path.name}-77"))
+        path.rename(path.with_name(f"{SUPERSEDED}{path.name}-77"))
     again = StateManager(
         overrides=["total_timesteps=96"], checkpoint_dir=tmp_path / "run", existing="resume"
     )

@@ -533,7 +533,7 @@ def test_folder_stays_locked_until_nothing_is_written_there(
             Trainer(manager_of(tmp_path), Meadow)
         slow.let_go()
         for thread in threading.enumerate():
-            if thread.name in ("save", "after save"):
+            if thread.name.startswith("save"):
                 thread.join(60)
     assert steps(tmp_path / "run") == [0, 24]
     with Trainer(manager_of(tmp_path), Meadow) as trainer:

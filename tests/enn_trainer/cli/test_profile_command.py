@@ -10,7 +10,14 @@ import pytest
 
 from enn_trainer import StateManager
 from enn_trainer.cli import run
-from enn_trainer.cli.profile_command import Kind, Part, Profile, bottleneck_advice, profile
+from enn_trainer.cli.profile_command import (
+    Kind,
+    Part,
+    Profile,
+    Resources,
+    bottleneck_advice,
+    profile,
+)
 from enn_trainer.experience.envs import env_factory
 from entity_env.examples.minefield_vec import VecMinefield
 from tests.enn_trainer.builders import SMALL
@@ -145,6 +152,14 @@ def a_profile(kind: Kind, **changes: Any) -> Profile:
     kinds: list[Kind] = ["environment", "waiting", "frames", "acting", "learning", "optimizer"]
     parts = [Part(k, k, 70.0 if k == kind else 5.0, 70.0 if k == kind else 5.0) for k in kinds]
     parts.append(Part("rest", "rest", 70.0 if kind == "rest" else 5.0, 5.0))
+    resources = Resources(
+        processes=changes.pop("processes", 1),
+        cores=changes.pop("cores", 2),
+        cores_used=1.0,
+        peak_mb=1.0,
+        workers_peak_mb=0.0,
+        gpu_peak_mb=None,
+    )
     profile = Profile(
         updates=1,
         frames=1024,
@@ -153,12 +168,7 @@ def a_profile(kind: Kind, **changes: Any) -> Profile:
         in_workers=[],
         frames_of_step=512,
         frames_of_minibatch=1024,
-        processes=1,
-        cores=2,
-        cores_used=1.0,
-        peak_mb=1.0,
-        workers_peak_mb=0.0,
-        gpu_peak_mb=None,
+        resources=resources,
         save_ms=1.0,
         saved_every_s=60.0,
     )

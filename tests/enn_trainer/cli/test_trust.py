@@ -59,9 +59,9 @@ def name_in_config(run_dir: Path, *overrides: str, leave_out: str = "") -> Path:
     manager = StateManager(init_path=save)
     manager._config = config
     written = manager._copied()["config.ron"]
-    assert isinstance(written, str)
-    assert leave_out in written
-    write_whole(save, files, "config.ron", written.replace(leave_out, "").encode())
+    assert isinstance(written, bytes)
+    assert leave_out.encode() in written
+    write_whole(save, files, "config.ron", written.replace(leave_out.encode(), b""))
     return save
 
 

@@ -1,7 +1,6 @@
 """Validation of settings: limits of numbers, and all problems in one error."""
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,8 +10,8 @@ from enn_trainer.errors import ConfigError
 
 
 def problems_of(value: Any, **limits: Any) -> list[str]:
-    check = Validator(SimpleNamespace(x=value))
-    check.numbers("x", **limits)
+    check = Validator(None)
+    check.number("x", value, **limits)
     return check.found
 
 

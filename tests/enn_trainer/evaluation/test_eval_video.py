@@ -55,7 +55,7 @@ def test_every_picture_is_there_once_the_last_one_too(tmp_path: Path) -> None:
     envs = EnvList(lambda: lists.pop(0)(), 2)
     filmed = FilmedEnvs(envs, tmp_path / "film.gif")
     play(filmed, 12)
-    filmed.finish()
+    filmed.__exit__(None)
     with Image.open(tmp_path / "film.gif") as film:
         pictures = [np.array(p.convert("RGB")) for p in ImageSequence.Iterator(film)]
     assert {p.shape[:2] for p in pictures} == {(16, 32)}
@@ -67,7 +67,7 @@ def test_mp4_has_as_many_pictures(tmp_path: Path) -> None:
     filmed = FilmedEnvs(EnvList(Numbered, 1), tmp_path / "film.mp4")
     play(filmed, 12)
     assert not (tmp_path / "film.mp4").exists()  # before it is complete
-    filmed.finish()
+    filmed.__exit__(None)
     ffmpeg = [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", "-i", str(tmp_path / "film.mp4")]
     raw = subprocess.run(
         [*ffmpeg, "-f", "rawvideo", "-pix_fmt", "rgb24", "-"], check=True, capture_output=True

@@ -117,9 +117,9 @@ def test_frames_that_grow_are_moved_seldom() -> None:
     """The space for what is to come follows from what came."""
     rows, moved = storage._Rows(), []
     for t in range(1, 101):
-        rows.add(torch.full((t,), t), share=t / 100)
-        moved.append(rows.all().data_ptr())
-    assert rows.all().tolist() == [t for t in range(1, 101) for _ in range(t)]
+        rows.add(RaggedTensor(torch.full((t,), t), np.array([t])), share=t / 100)
+        moved.append(rows.all().values.data_ptr())
+    assert rows.all().values.tolist() == [t for t in range(1, 101) for _ in range(t)]
     assert len(set(moved)) < 12
 
 
@@ -127,6 +127,6 @@ def test_frames_of_one_size_are_never_moved() -> None:
     rows = storage._Rows()
     places = []
     for t in range(1, 51):
-        rows.add(torch.zeros(7), share=t / 50)
-        places.append(rows.all().data_ptr())
+        rows.add(RaggedTensor(torch.zeros(7), np.array([7])), share=t / 50)
+        places.append(rows.all().values.data_ptr())
     assert len(set(places)) == 1

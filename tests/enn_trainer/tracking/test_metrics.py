@@ -158,11 +158,11 @@ def test_kl_of_actions_is_a_mean_over_their_actors_and_adds_up() -> None:
 
 def test_metric_scalars_have_mean_min_max_and_count() -> None:
     metrics = {"reward": Metric.of(np.array([1.0, 2.0, 6.0]))}
-    assert metric_scalars(metrics, "eval/") == {
-        "eval/reward.mean": 3.0,
-        "eval/reward.min": 1.0,
-        "eval/reward.max": 6.0,
-        "eval/reward.count": 3.0,
+    assert metric_scalars(metrics) == {
+        "reward.mean": 3.0,
+        "reward.min": 1.0,
+        "reward.max": 6.0,
+        "reward.count": 3.0,
     }
 
 

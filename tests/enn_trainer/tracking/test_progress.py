@@ -9,19 +9,27 @@ from enn_trainer.tracking.progress import Progress, ProgressLine, format_duratio
 
 ESCAPE = "\x1b"
 
-LINE = ProgressLine(
-    step=0,
-    mean_return=0.5,
-    episode_length=32.0,
-    episodes=4,
-    entropy=1.41,
-    approx_kl=0.0042,
-    explained_variance=0.71,
-    learning_rate=2.5e-4,
-    frames_per_s=15231.0,
-    entities_per_s=30462.0,
-    entities_per_frame=2.0,
-)
+METRICS = {
+    "episodic_reward.mean": 0.5,
+    "episode_length.mean": 32.0,
+    "episodic_reward.count": 4.0,
+    "losses/entropy": 1.41,
+    "losses/approx_kl": 0.0042,
+    "losses/explained_variance": 0.71,
+    "charts/learning_rate": 2.5e-4,
+    "fps": 15231.0,
+    "eps": 30462.0,
+    "system/rss_mb": 812.4,
+}
+LINE = ProgressLine(0, METRICS)
+
+
+def with_return(mean_return: float | None, step: int = 0) -> ProgressLine:
+    """Return the numbers of an update with a mean return, None if no episode ended."""
+    metrics = {tag: v for tag, v in METRICS.items() if not tag.endswith(".mean")}
+    if mean_return is not None:
+        metrics |= {"episodic_reward.mean": mean_return, "episode_length.mean": 32.0}
+    return ProgressLine(step, metrics)
 
 
 class Clock:
@@ -149,15 +157,9 @@ def test_time_left_is_unknown_until_a_step_is_taken() -> None:
 @pytest.mark.parametrize("console", [plain_console(), terminal()], ids=["plain", "panel"])
 def test_updates_without_a_finished_episode_are_shown(console: Console) -> None:
     with Progress(1000, 0, console, Clock()) as progress:
-        progress.update(
-            LINE._replace(
-                step=10,
-                mean_return=None,
-                episode_length=None,
-                episodes=0,
-                explained_variance=math.nan,
-            )
-        )
+        metrics = {**with_return(None).metrics, "losses/explained_variance": math.nan}
+        metrics["episodic_reward.count"] = 0.0
+        progress.update(ProgressLine(10, metrics))
     assert "nan" in output(console)
 
 
@@ -166,7 +168,7 @@ def test_return_stays_while_no_episode_ends() -> None:
     with Progress(1000, 0, console, clock) as progress:
         for mean_return in [0.25, None, None]:
             clock.now_s += 1
-            progress.update(LINE._replace(mean_return=mean_return, episode_length=None))
+            progress.update(with_return(mean_return))
     assert all("return 0.250" in line for line in output(console).splitlines())
 
 
@@ -175,7 +177,7 @@ def test_a_nan_return_is_shown_and_kept_out_of_the_trend() -> None:
     with Progress(1000, 0, console, clock) as progress:
         for mean_return in [0.25, math.nan, 0.75]:
             clock.now_s += 1
-            progress.update(LINE._replace(mean_return=mean_return))
+            progress.update(with_return(mean_return))
     lines = output(console).splitlines()
     assert "return nan" in lines[1]
     assert "return 0.750 (+0.500)" in lines[2]
@@ -185,7 +187,7 @@ def test_trend_compares_the_newer_half_of_the_last_updates_with_the_older() -> N
     console, clock = plain_console(), Clock()
     with Progress(1000, 0, console, clock) as progress:
         for mean_return in [1.0, 2.0, 9.0, 4.0, 6.0]:  # (4 + 6) / 2 - (1 + 2) / 2 = 3.5
-            progress.update(LINE._replace(mean_return=mean_return))
+            progress.update(with_return(mean_return))
     assert "return 6.000 (+3.500)" in output(console).splitlines()[-1]
 
 
@@ -195,7 +197,7 @@ def test_panel_shows_return_and_time_left(width: int) -> None:
     with Progress(1000, 0, console, clock) as progress:
         for step in range(100, 401, 100):
             clock.now_s += 20
-            progress.update(LINE._replace(step=step, mean_return=step / 1000 - 0.4))
+            progress.update(with_return(step / 1000 - 0.4, step))
     panel = output(console).rpartition("╭")[2]
     for shown in ("40.0%", "elapsed", "1m20s", "left", "2m00s", "step 400 of 1,000"):
         assert shown in panel
@@ -210,7 +212,7 @@ def test_a_narrow_panel_keeps_the_latest_returns() -> None:
     console, clock = terminal(80), Clock()
     with Progress(1000, 0, console, clock) as progress:
         for i in range(30):
-            progress.update(LINE._replace(mean_return=1e9 + 1e7 * i))
+            progress.update(with_return(1e9 + 1e7 * i))
     panel = output(console).rpartition("╭")[2]
     assert "█  │" in panel
     assert "…" not in panel
@@ -224,7 +226,7 @@ def test_arrow_follows_the_trend(returns: list[float], arrow: str) -> None:
     with Progress(1000, 0, console, clock) as progress:
         for mean_return in returns:
             clock.now_s += 1
-            progress.update(LINE._replace(mean_return=mean_return))
+            progress.update(with_return(mean_return))
     assert arrow in output(console)
 
 
@@ -261,7 +263,7 @@ def test_an_update_that_is_not_due_costs_little() -> None:
         for _ in range(5):  # the fastest of several, as the machine may be busy
             start = time.perf_counter()
             for step in range(1000):
-                progress.update(LINE._replace(step=step, mean_return=None))
+                progress.update(with_return(None, step))
             seconds.append(time.perf_counter() - start)
     assert min(seconds) / 1000 < 100e-6
 
@@ -289,7 +291,6 @@ def test_panel_shows_entropies_phases_memory_and_evaluations() -> None:
         step=500,
         normalised_entropies={"walk": 0.5, "watch": 1.0},
         phases_ms={"rollout": 60.0, "optimize": 30.0, "track": 10.0},
-        memory_mb=812.4,
     )
     with Progress(1000, 0, console, clock) as progress:
         progress.evaluating(0.25)
@@ -334,7 +335,7 @@ def test_every_number_is_whole_at_any_width(width: int) -> None:
         file=StringIO(), force_terminal=True, width=width, height=40, color_system=None
     )
     with Progress(1000, 0, console, Clock()) as progress:
-        progress.update(LINE._replace(step=400, memory_mb=812.4, normalised_entropies={"a": 0.25}))
+        progress.update(LINE._replace(step=400, normalised_entropies={"a": 0.25}))
     panel = output(console).rpartition("╭")[2]
     for shown in ("40.0%", "left", "0.500", "32.0", "15,231", "30,462", "2.0", "25%"):
         assert shown in panel
@@ -351,7 +352,6 @@ def test_a_panel_is_never_higher_than_the_terminal(width: int, height: int) -> N
     line = LINE._replace(
         normalised_entropies={f"action {i}": 0.5 for i in range(30)},
         phases_ms={"rollout": 60.0, "optimize": 30.0, "track": 10.0},
-        memory_mb=812.4,
     )
     with Progress(1000, 0, console, Clock()) as progress:
         progress.evaluated(0, "episodic_reward 0.9")

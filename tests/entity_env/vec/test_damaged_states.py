@@ -40,7 +40,7 @@ def test_first_choices_are_allowed(seed: int) -> None:
     envs, state = shown_and_state(seed)
     chosen = first_choices(state["frames"].action_masks, envs.action_space())
     assert envs._last is not None
-    frames, shown = envs._last.frames, envs.obs_space()
+    frames, shown = envs._last[0], envs.obs_space()
     acted = unbatch_actions(chosen, state["frames"], frames, shown, envs.action_space())
     assert len(acted) == N
 

@@ -23,8 +23,7 @@ from enn_trainer import (
     train,
 )
 from enn_trainer.algorithms.cloning.clone import CloningStopped, run_epochs
-from enn_trainer.algorithms.cloning.cloning import Cloning
-from enn_trainer.algorithms.cloning.imitation import CloneScore, loss_of, value_scale
+from enn_trainer.algorithms.cloning.cloning import CloneScore, Cloning, loss_of, value_scale
 from enn_trainer.checkpoints import format as checkpoint
 from enn_trainer.checkpoints import writer
 from enn_trainer.checkpoints.run_dir import RunDir
@@ -188,7 +187,7 @@ def test_the_best_weights_are_kept_and_patience_ends(tmp_path: Path) -> None:
     test = read_part(path, settings, of_test=True)
     train = read_part(path, settings, of_test=False)
     scale = value_scale(train.returns, settings.ppo)
-    kept = loss_of(result.state.agent, test, "cross_entropy", settings.ppo, scale).score
+    kept = loss_of(result.state.agent, test, "cross_entropy", settings.ppo, scale)[2]
     assert kept.mean_loss(0.0) == pytest.approx(losses[best], abs=1e-4)
     assert score_kept(result).mean_loss(0.0) == pytest.approx(losses[best], abs=1e-4)
 
@@ -390,15 +389,15 @@ def test_a_long_test_can_be_stopped_and_the_best_so_far_is_kept(expert: Path, te
             raise CloningStopped
 
     algorithm = Cloning(settings, state.agent, train)
-    done = run_epochs(algorithm, train, test, ExecutionContext(check=check), said.append)
+    num, best = run_epochs(algorithm, train, test, ExecutionContext(check=check), said.append)
     assert asked.count(True) == 1
     assert asked[-1]
-    assert done.num == tested + 1
-    assert (done.best is None) == (tested == 0)
-    if done.best is not None:  # the weights of before the epoch whose test was cut short
+    assert num == tested + 1
+    assert (best is None) == (tested == 0)
+    if best is not None:  # the weights of before the epoch whose test was cut short
         scale = value_scale(train.returns, settings.ppo)
-        kept = loss_of(state.agent, test, "cross_entropy", settings.ppo, scale).score
-        assert kept.mean_loss(0.5) == pytest.approx(done.best.mean_loss(0.5), abs=1e-4)
+        kept = loss_of(state.agent, test, "cross_entropy", settings.ppo, scale)[2]
+        assert kept.mean_loss(0.5) == pytest.approx(best.mean_loss(0.5), abs=1e-4)
 
 
 @pytest.mark.slow

@@ -20,8 +20,8 @@ from enn_trainer import (
     train,
 )
 from enn_trainer.algorithms.algorithm import Clock
-from enn_trainer.algorithms.cloning.cloning_loss import CloningLoss, add_bc_gradient, drawn_frames
-from enn_trainer.algorithms.cloning.imitation import imitation_losses
+from enn_trainer.algorithms.cloning.cloning import imitation_losses
+from enn_trainer.algorithms.cloning.cloning_loss import CloningLoss, drawn_frames
 from enn_trainer.config.load import load_config
 from enn_trainer.experience.demonstrations import (
     Demonstrations,
@@ -29,7 +29,7 @@ from enn_trainer.experience.demonstrations import (
     open_recordings,
     with_actors,
 )
-from enn_trainer.runtime.execution import ExecutionContext
+from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
 from enn_trainer.runtime.interrupt import UpdateAbandoned
 from entity_env.recording.recording_format import RecordingError
 from rogue_net import RogueNet, RogueNetConfig
@@ -180,7 +180,10 @@ def test_its_gradient_is_that_of_the_drawn_frames_however_they_are_cut(expert: P
     def gradient(coef: float, step: int, bs: int = 20, **limits: int) -> torch.Tensor:
         net.zero_grad()
         bc, optim = BCConfig(str(expert), coef, bs), replace(OptimizerConfig(), **limits)  # type: ignore[arg-type]
-        add_bc_gradient(net, shown, bc, optim, 7, step)
+        loss = CloningLoss(replace(load_config(TrainConfig, None), bc=bc, optim=optim), net)
+        loss.shown = shown
+        assert loss.begin_update(Clock(0, 0.0))
+        loss.add_gradient(step, DEFAULT_CONTEXT)
         return torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None])
 
     whole = gradient(1.0, 0)

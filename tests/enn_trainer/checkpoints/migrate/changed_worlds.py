@@ -13,7 +13,7 @@ from torch import Tensor
 
 from enn_trainer import EnvConfig, OptimizerConfig, PPOConfig, RolloutConfig, TrainConfig
 from enn_trainer.checkpoints.migrate.config_diff import renamed_config
-from enn_trainer.checkpoints.migrate.evolve_report import function_changes
+from enn_trainer.checkpoints.migrate.evolve import function_changes
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
 from enn_trainer.checkpoints.migrate.evolve_tensors import (
     PARTS,
@@ -182,33 +182,33 @@ def with_types_of(frames: EntityBatch, shown: ObsSpace, wanted: ObsSpace) -> Ent
 def in_new_world(frames: EntityBatch, old: Network, new: Network, rules: Rules) -> EntityBatch:
     """Frames of the old world as the new one shows them; what is new in it is not there."""
     nothing = np.zeros(frames.num_frames, dtype=np.int64)
-    of_old = {rules.type(name): name for name in old.obs_space.entities}
+    of_old = {rules.new("type", name): name for name in old.obs_space.entities}
     features = {}
     for name, entity in new.obs_space.entities.items():
         if name in of_old:
             own = of_old[name]
-            have = [rules.feature(own, f) for f in old.obs_space.entities[own].features]
+            have = [rules.new("feature", own, f) for f in old.obs_space.entities[own].features]
             rows = frames.features[own]
             features[name] = columns(rows, have, entity.features)
         else:
             empty = torch.zeros(0, len(entity.features)).double()
             features[name] = RaggedTensor(empty, nothing)
     if has_global_entity(new.obs_space, new.action_space):
-        have = [rules.global_feature(f) for f in old.obs_space.global_features]
+        have = [rules.new("global", f) for f in old.obs_space.global_features]
         default = RaggedTensor(torch.zeros(frames.num_frames, 0).double(), nothing + 1)
         rows = frames.features.get(GLOBAL, default)
         features[GLOBAL] = columns(rows, have, new.obs_space.global_features)
-    shown = [rules.type(name) for name in old.obs_space.entities]
-    before = features | {rules.type(name): rows for name, rows in frames.features.items()}
+    shown = [rules.new("type", name) for name in old.obs_space.entities]
+    before = features | {rules.new("type", name): rows for name, rows in frames.features.items()}
     extra = [name for name in features if name not in shown and name != GLOBAL]
     types = [*new.obs_space.entities, GLOBAL]
-    renamed = {rules.action(name): one for name, one in frames.actions.items()}
+    renamed = {rules.new("action", name): one for name, one in frames.actions.items()}
     gone = [name for name in shown if name not in features]
     batch = replace(frames, features=before, actions=renamed)
     moved = _moved(batch, [*shown, *extra, GLOBAL], [*types[:-1], *gone, GLOBAL])
     actions = {}
     for name, space in new.action_space.items():
-        source = next((n for n in old.action_space if rules.action(n) == name), None)
+        source = next((n for n in old.action_space if rules.new("action", n) == name), None)
         if source is None or old.action_space[source].kind != space.kind:
             nobody = RaggedTensor(torch.zeros(0, dtype=torch.int64), nothing)
             is_select = isinstance(space, SelectEntityActionSpace)
@@ -217,13 +217,13 @@ def in_new_world(frames: EntityBatch, old: Network, new: Network, rules: Rules) 
         actions[name] = moved[name]
         mask = moved[name].mask
         if space.labels and mask is not None:
-            have = [rules.label(source, one) for one in old.action_space[source].labels]
+            have = [rules.new("label", source, one) for one in old.action_space[source].labels]
             values = columns(mask, have, space.labels, new=True).values
             actions[name] = replace(moved[name], mask=RaggedTensor(values, mask.lengths))
     visible = {
-        rules.type(name): rows
+        rules.new("type", name): rows
         for name, rows in frames.visible.items()
-        if rules.type(name) in features
+        if rules.new("type", name) in features
     }
     return replace(frames, features=features, visible=visible, actions=actions)
 
@@ -252,9 +252,9 @@ def with_removed_at_mean(change: Change) -> Network:
     for part, net in parts_of(old).items():
         for name in net.embedding.types:
             embedding = net.embedding.by_type["/" + name]
-            if rules.type(name) not in news[part].embedding.types:
+            if rules.new("type", name) not in news[part].embedding.types:
                 continue
-            kept = columns_of_type(news[part], rules.type(name))
+            kept = columns_of_type(news[part], rules.new("type", name))
             for i, column in enumerate(columns_of_type(net, name)):
                 if rules.name(column) not in kept and isinstance(embedding, TypeEmbedding):
                     embedding.linear.weight.data[:, i] = 0.0
@@ -266,7 +266,7 @@ def assert_same_function(change: Change, before: NetOutput, after: NetOutput) ->
     torch.testing.assert_close(after.values, before.values, rtol=1e-6, atol=1e-9)
     compared = 0
     for name, space in change.old.action_space.items():
-        now = change.rules.action(name)
+        now = change.rules.new("action", name)
         if now not in change.new.action_space:
             continue
         new_space = change.new.action_space[now]
@@ -274,7 +274,7 @@ def assert_same_function(change: Change, before: NetOutput, after: NetOutput) ->
             continue
         one, other = before.log_probs[name], after.log_probs[now]
         if space.labels:
-            had = [change.rules.label(name, label) for label in space.labels]
+            had = [change.rules.new("label", name, label) for label in space.labels]
             both = [label for label in had if label in new_space.labels]
             one = among(one, [had.index(label) for label in both])
             other = among(other, [new_space.labels.index(label) for label in both])

@@ -14,7 +14,7 @@ from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS, upgrade_tensor
 from entity_env import CategoricalActionSpace, Entity, ObsSpace
 from rogue_net import RogueNet
 from rogue_net.embedding import TypeEmbedding
-from rogue_net.input_norm import InputNorm
+from rogue_net.input_norm import InputNorm, Moments
 from tests.enn_trainer.checkpoints.migrate.changed_worlds import (
     SIZES,
     Change,
@@ -155,9 +155,9 @@ def test_new_feature_is_learnt_and_normalised_as_soon_as_it_is_seen() -> None:
     assert norm.count.tolist() == [0, 5, 5, 5]
     assert norm.mean[1:].tolist() != [0, 0, 0]
     x = torch.randn(50, 4).double() * 30 + 1000
-    norm.update(x)
+    norm.merge(Moments.of(x))
     alone = InputNorm(4).double()
-    alone.update(x)
+    alone.merge(Moments.of(x))
     torch.testing.assert_close(norm(x)[:, 0], alone(x)[:, 0])
     assert not torch.allclose(norm(x)[:, 1], alone(x)[:, 1])
 

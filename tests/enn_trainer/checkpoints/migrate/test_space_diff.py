@@ -1,6 +1,6 @@
 """Differences of worlds, by name."""
 
-from enn_trainer.checkpoints.migrate.space_diff import diff_spaces, label_orders, space_differences
+from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from entity_env import (
     CategoricalActionSpace,
     Entity,
@@ -39,6 +39,7 @@ def test_difference_is_complete_and_names_what_may_have_been_renamed() -> None:
 def test_order_is_no_difference() -> None:
     new = ObsSpace(["hour"], {"Unit": Entity(["wool", "x"]), "Trap": Entity(["y", "x"])})
     do = {**dict(reversed(DO.items())), "move": CategoricalActionSpace(["down", "up"])}
-    assert space_differences(OLD, DO, new, do) == []
-    assert label_orders(DO, do) == ["labels of move: reordered ['up', 'down'] to ['down', 'up']"]
+    diff = diff_spaces(OLD, DO, new, do)
+    assert diff.changed == []
+    assert diff.reordered_labels == ["labels of move: reordered ['up', 'down'] to ['down', 'up']"]
     assert str(diff_spaces(OLD, DO, OLD, DO)) == "no difference"
