@@ -8,7 +8,7 @@ COMPILED := setup.py $(wildcard rogue_net/native/*.[ch])
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadgroup
 RUN := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: demo test test-fast bench soak clean
+.PHONY: demo test test-fast test-install bench soak dist clean
 
 demo: .venv/installed
 	$(BIN)/enn train --config configs/move_to_origin.ron total_timesteps=600000 max_train_time=150 \
@@ -18,7 +18,11 @@ test: .venv/developing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(PYTEST)
+	$(PYTEST) --ignore=tests/install
+
+# What is built for users, each in an environment of its own: wheels, the sdist, a checkout.
+test-install: .venv/developing
+	$(PYTEST) tests/install
 
 # Between edits, two minutes: what takes only a moment.
 test-fast: .venv/developing
@@ -33,8 +37,21 @@ bench: .venv/developing
 soak: .venv/developing
 	$(BIN)/python -W error -m tests.soak $(SOAK)
 
+# Files to install from, equal to the byte for the same commit and compiler: the sdist, a wheel of this
+# platform for every Python, and one without the compiled part for the platforms that have none.
+dist: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
+dist: .venv/developing
+	rm -rf dist build
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	rm -rf build
+	ENN_PURE=1 $(BIN)/python -m build --no-isolation --wheel --outdir dist .
+	$(BIN)/abi3audit --strict dist/*-abi3-*.whl
+	$(BIN)/auditwheel show dist/*-abi3-*.whl
+	$(BIN)/check-wheel-contents dist/*.whl
+	$(BIN)/twine check --strict dist/*
+
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 .venv/bin/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 was not found: make PYTHON=/path/to/python3.11" >&2; exit 1; }
