@@ -223,13 +223,15 @@ def claim(run_dir: Path) -> Iterator[bool]:
 
 def _bind(name: bytes, stack: ExitStack) -> bool:
     """Hold a name until the stack is closed; return False if another process holds it."""
-    with socket.socket(socket.AF_UNIX) as named:
-        try:
-            named.bind(name)
-        except OSError as error:
-            return error.errno != errno.EADDRINUSE
-        stack.callback(FileLock(named.detach()).close)
-        return True
+    named = socket.socket(socket.AF_UNIX)
+    stack.callback(FileLock(named.fileno()).close)  # before it has a name that a child could keep
+    try:
+        named.bind(name)
+    except OSError as error:
+        return error.errno != errno.EADDRINUSE
+    finally:
+        named.detach()
+    return True
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
