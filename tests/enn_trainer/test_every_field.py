@@ -352,7 +352,7 @@ CASES: dict[str, Case] = {
         that=lambda ran: ran.result.eval["eval/size.mean"] == 3,
         but=EVAL,
     ),
-    "EvalConfig.capture_videos": refused(  # `Seen` does not render; test_eval_video.py has films
+    "EvalConfig.capture_videos": refused(  # `Seen` does not render; test_video.py has films
         *EVAL, "eval.capture_videos=true", field="eval.capture_videos"
     ),
     "EvalConfig.episodes": shows(*EPISODES, that=whole(5), but=(*EPISODES, "eval.episodes=4")),
