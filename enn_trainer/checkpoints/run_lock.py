@@ -136,6 +136,7 @@ class RunLock:
     def _acquire(self) -> FileLock:
         """Return the lock file, locked and signed, after cleaning up the folder."""
         while True:
+            # Open and lock the file.
             with disk.naming(self._path):
                 lock = FileLock(open_plain(self._path, os.O_RDWR | os.O_CREAT))
             with ExitStack() as on_error:
@@ -154,7 +155,8 @@ class RunLock:
                         "sure that no other process trains there"
                     )
                 else:
-                    if not _is_at(lock.descriptor, self._path):  # removed between the two
+                    # Sign it, unless it was removed meanwhile, and clean up.
+                    if not _is_at(lock.descriptor, self._path):
                         continue
                     _sign(lock.descriptor)
                     with folder_lock(self._run_dir):  # pinning needs no lock but this

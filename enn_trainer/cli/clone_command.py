@@ -40,6 +40,7 @@ def clone_command(arguments: Sequence[str]) -> int:
         ConfigError, CheckpointError, EntityEnvError, NotFiniteError: a mistake in the arguments,
             a recording is damaged, or it fails.
     """
+    # Arguments.
     about = "Train a network to imitate recordings."
     parser = OneLineParser(prog="enn clone", description=about, epilog=_EPILOG)
     files = "files of one world, also of entity-gym; and settings, such as clone.loss=kl"
@@ -53,6 +54,7 @@ def clone_command(arguments: Sequence[str]) -> int:
         print(hps_info(CloneRunConfig, options.hps_info or None))
         return 0
 
+    # Clone.
     recordings = [a for a in options.arguments if "=" not in a or Path(a).is_file()]
     overrides = [a for a in options.arguments if a not in recordings]
     try:

@@ -127,6 +127,7 @@ def profile_command(arguments: Sequence[str]) -> int:
         ConfigError, CheckpointError, EntityEnvError, NotFiniteError: a mistake in the arguments,
             or the run fails.
     """
+    # Arguments.
     about = "Train for some seconds, and print where the time goes."
     parser = OneLineParser(prog="enn profile", description=about, epilog=_EPILOG)
     parser.add_argument("overrides", nargs="*", metavar="FIELD=VALUE", help="settings")
@@ -141,6 +142,7 @@ def profile_command(arguments: Sequence[str]) -> int:
     manager = StateManager(
         init_path=options.config, overrides=options.overrides, environment=os.environ
     )
+    # Measure.
     create_envs = factory_of(manager.config.env, "env")
     try:
         with stopped_by(signal.SIGINT):
@@ -148,6 +150,7 @@ def profile_command(arguments: Sequence[str]) -> int:
     except StoppedAtOnce:
         print("interrupted; nothing was measured", file=sys.stderr)
         return STOPPED_AT_ONCE
+    # Print and write.
     show(measured, Console())
     if path is not None:
         content = asdict(measured)

@@ -298,6 +298,7 @@ class TrainConfig(Versioned, Section):
     def upgrade_rules(cls) -> Dict[int, List[RewriteRule]]:
         """Return the rules that keep the meaning of files of older versions, by version."""
         return {
+            # A file of a version means the old default wherever it names no value.
             0: [
                 ChangeDefault(("net", "relpos_encoding", "per_entity_values"), True, False),
                 ChangeDefault(("vf_net", "relpos_encoding", "per_entity_values"), True, False),

@@ -380,6 +380,7 @@ def _count_choices(argument: str, action: Choice | Select, components: Sequence[
         InvalidSpace: they differ; or values are given for other components than a `Box`, are not
             in its space, or are missing.
     """
+    # Values in place of the choices of a component: all of them must be in its space.
     counts = [component.num_choices for component in components]
     if isinstance(action, Choice) and action.values is not None:
         for component in components:
@@ -403,6 +404,7 @@ def _count_choices(argument: str, action: Choice | Select, components: Sequence[
             f"{argument}.values: expected what the choices stand for in {components[0].box}, got "
             "none; give a list of values, or wrap the environment so that its actions are discrete"
         )
+    # Several actors share one list of choices.
     acts_once = isinstance(action, Choice) and action.actors is None
     if not counts[0] or (len(set(counts)) > 1 and not acts_once):
         raise InvalidSpace(

@@ -300,6 +300,7 @@ class SideTranslator:
         self._member_columns = np.eye(team_size, dtype=np.float32)
         self.obs_space = ObsSpace()
         self.action_space: dict[ActionName, ActionSpace] = {}
+        # The types of all groups; those of a team have a column for each of its members.
         columns = [f"member.{i}" for i in range(team_size)]
         for group in self._groups:
             self.action_space |= group.action_space

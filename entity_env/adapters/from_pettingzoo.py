@@ -69,6 +69,7 @@ class FromPettingZoo(Adapted, Match):
         remake: bool | None = None,
         **kwargs: Any,
     ) -> None:
+        # Make the world, and a side for each agent or team.
         self._make = partial(self.make_world, make_env, **kwargs)
         self.env = self._make()
         try:
@@ -92,6 +93,7 @@ class FromPettingZoo(Adapted, Match):
         except BaseException:
             self.env.close()
             raise
+        # State of the match.
         self.num_sides = len(self._sides)
         self._remake = keeps_state(self.env) if remake is None else remake
         self._spaces = self._sides[0].obs_space, self._sides[0].action_space

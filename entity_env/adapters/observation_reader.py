@@ -319,6 +319,7 @@ def _field_at(space: Space, path: str, argument: str) -> _Field:
     """Return the field of an observation at a path, which `argument` names in messages."""
     _, keys, space = locate(space, path, argument)
     path, shape = path or _OBSERVATION, space.shape or ()
+    # The columns of a row by the kind of space, and the conversion of an observation to rows.
     is_flat, num_rows = not _is_table(space), None
     try:
         if isinstance(space, GraphPart):

@@ -225,6 +225,7 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
             raise gymnasium.error.ResetNeeded("step: no episode is running, call reset first")
         if not self.action_space.contains(action):
             raise ValueError(f"action: expected one of {self.action_space}, got {action!r}")
+        # Choices of the actors, of which illegal ones are replaced.
         chosen = np.asarray(action, dtype=np.int64)
         taken, num_illegal = {}, 0
         for name, actors in self._actors.items():
@@ -242,6 +243,7 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
                 num_illegal += int(illegal.sum())
                 own = np.where(illegal, actors.legal.argmax(axis=1), own)
             taken[name] = Ragged(actors.choices[own], np.array([len(own)]))
+        # Step, and show the outcome.
         spaces_of = self._obs_space, self._action_space
         obs = self.world.act(unbatch_actions(taken, self._batch, [self._obs], *spaces_of)[0])
         info = {"metrics": dict(obs.metrics), "illegal_actions": num_illegal}

@@ -115,6 +115,7 @@ def serve(channel: Channel) -> None:
     Every message is the name of a method and its arguments. Every answer is the result, or the
     exception for the caller to raise.
     """
+    # Set up the process.
     setup, path, argv, main_file = channel.receive()
     if setup.core is not None:
         with contextlib.suppress(OSError):  # it was taken away since
@@ -142,6 +143,7 @@ def serve(channel: Channel) -> None:
             error = WorkerError(f"{setup} failed:\n{traceback.format_exc()}")
         channel.send(error)
 
+    # Make the environments, then answer messages until the last one.
     answer(start)
     gc.collect()
     gc.freeze()  # what lives as long as the worker is not looked through again: 8% of a step

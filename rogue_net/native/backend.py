@@ -236,6 +236,7 @@ def _run_whole(
     choices: Mapping[str, network.ChoiceInput],
 ) -> Output:
     """Compute a narrow network in one call."""
+    # Parameters in the order of `blocks.h`, and the call.
     gate = None if net.relpos is None else net.relpos.gate
     heads = [net.action_heads[module_key(name)] for name in choices]
     linears: list[Any] = [_COMPILED_HEADS[type(head)](head) for head in heads]
@@ -254,6 +255,7 @@ def _run_whole(
             *(parameter for one in linears for parameter in (one.weight, one.bias)),
         ],
     )
+    # Outputs.
     left = iter(compiled.run())
     x, means = next(left), [next(left) for _ in net.regression_heads]
     decisions = {}
