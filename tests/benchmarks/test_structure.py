@@ -129,6 +129,7 @@ def test_exceptions_are_not_above_the_limit(structure: Any) -> None:
     assert structure.above(8, counts) == ["a.py:h (10)", "a.py:f (9)"]
 
 
+@pytest.mark.slow
 def test_exceptions_name_what_exists(structure: Any) -> None:
     modules = structure.read_modules(structure.ROOT)
     names = [name for m in modules for name, _ in [*m.functions, *m.classes]]
@@ -257,12 +258,14 @@ def test_two_checkouts_are_two_columns(
         assert f"\n{row}\n" in out
 
 
+@pytest.mark.slow
 def test_nothing_outside_its_class_asks_for_the_kind_of_an_action(structure: Any) -> None:
     """So that a kind of action is one file, and a line in each of two tables."""
     modules = structure.read_modules(structure.ROOT)
     assert not [check for module in modules for check in structure.kind_checks(module)]
 
 
+@pytest.mark.slow
 def test_collecting_frames_depends_on_few_modules(structure: Any) -> None:
     """On no checkpoint, recording, configuration or evaluation, and not on the state of a run."""
     modules = structure.read_modules(structure.ROOT)

@@ -327,6 +327,7 @@ class Training:
         self.process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the file is the only lock")
 @pytest.mark.parametrize("how", ["removed", "renamed"])
 def test_second_process_is_refused_though_the_parent_folder_was_made_anew(
@@ -349,6 +350,7 @@ def test_second_process_is_refused_though_the_parent_folder_was_made_anew(
                 pass
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the file is the only lock")
 def test_second_process_is_refused_under_every_path_of_a_folder_behind_a_link(
     tmp_path: Path,

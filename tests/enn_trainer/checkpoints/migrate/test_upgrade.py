@@ -34,6 +34,7 @@ def same(one: StateManager, other: StateManager) -> None:
             assert data == others[name], name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [GOLDEN, *VERSIONS], ids=lambda path: path.name)
 def test_nothing_is_lost(path: Path, tmp_path: Path) -> None:
     saved = upgrade_checkpoint(path, tmp_path / "new")
