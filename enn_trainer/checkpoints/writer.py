@@ -19,6 +19,7 @@ from enn_trainer.checkpoints.run_lock import folder_lock
 from enn_trainer.checkpoints.state_files import FileContent, as_bytes
 from enn_trainer.config import CheckpointConfig
 from enn_trainer.errors import CheckpointError
+from entity_env.process import close_in_children
 
 INTERVAL = "interval"
 EVALUATED = "evaluated"
@@ -179,7 +180,6 @@ class RunSaver:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._process = os.getpid()
         self._known = VerifiedSaves()
         self._writing: futures.Future[WriteResult] | None = None
         self._last_save_s = time.monotonic()
@@ -261,6 +261,10 @@ class RunSaver:
         numbers, self._numbers = self._numbers, {}
         return numbers
 
+    def close_in_child(self) -> None:
+        """Forget the save that is being written: a forked child has not the thread that does."""
+        self._writing = None
+
     def _valid_saves(self, run_dir: Path) -> dict[str, Mapping[str, Any]]:
         """Return the manifests of all valid saves of a run, by name; nothing is being written."""
         saves = self._known.update(RunDir(run_dir).saved_paths())
@@ -290,6 +294,7 @@ class RunSaver:
         contents = run.copy()
         self._numbers["checkpoint/copy_ms"] = (time.perf_counter() - start) * 1e3
         self._last_save_s = time.monotonic()
+        close_in_children(self)
         # A thread of its own, so that no save is left waiting. A program that ends by itself ends
         # when the save is complete.
         pool = futures.ThreadPoolExecutor(1, "save")
@@ -302,7 +307,7 @@ class RunSaver:
 
     def _finish(self, on_demand: bool = False) -> WriteResult | None:
         """Wait for the save that is being written; print and count its result, and return it."""
-        if self._writing is None or os.getpid() != self._process:  # a forked child has no threads
+        if self._writing is None:
             return None
         futures.wait([self._writing])  # if this is interrupted, it is still being written
         writing, self._writing = self._writing, None

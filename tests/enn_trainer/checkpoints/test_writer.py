@@ -484,6 +484,23 @@ def test_a_forked_child_does_not_wait_for_a_save_that_its_parent_writes(
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
+def test_a_run_is_saved_in_a_child_that_is_forked_after_its_manager_was_made(
+    tmp_path: Path,
+) -> None:
+    manager = manager_of(tmp_path, ALWAYS)
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(60)
+        with suppress(BaseException), Trainer(manager, Meadow) as trainer:
+            trainer.step()
+            trainer.save()
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert steps(tmp_path / "run") == [0, 24]
+
+
 def test_pins_that_cannot_be_read_switch_no_saving_off(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
