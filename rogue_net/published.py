@@ -31,9 +31,14 @@ _RENAMED = {
 }
 """Patterns of published names, and the names here, made of their groups."""
 _PARTS = {
-    **{"kproj": "key_projection", "vproj": "value_projection"},
-    **{"0": "norm", "1": "linear", "3": "layer_norm"},
-    **{"proj": "project", "query_proj": "query", "key_proj": "key"},
+    "kproj": "key_projection",
+    "vproj": "value_projection",
+    "0": "norm",
+    "1": "linear",
+    "3": "layer_norm",
+    "proj": "project",
+    "query_proj": "query",
+    "key_proj": "key",
 }
 """Names here of the parts of a module, in a group `part`; a group `name` is of a type or action."""
 _UNUSED = [
@@ -113,9 +118,7 @@ def _rename(name: str) -> str:
     for pattern, new in _RENAMED.items():
         if match := re.fullmatch(pattern, name):
             named = match.groupdict()
-            part, key = (
-                _PARTS.get(named.get("part", "")),
-                module_key(named.get("name") or ALL_TYPES),
-            )
+            part = _PARTS.get(named.get("part", ""))
+            key = module_key(named.get("name") or ALL_TYPES)
             return new.format(*match.groups(), part=part, name=key)
     raise ValueError(f"{name}: not a parameter of a network that can be converted")

@@ -164,9 +164,14 @@ def _config(trained: TrainConfig, options: argparse.Namespace) -> TrainConfig:
     num_envs = options.num_envs or _num_envs(trained, options)
     evaluation = EvalConfig(**settings, num_envs=num_envs, suites=suites)
     # Recordings are those of the run, not of this command.
-    captures: dict[str, Any] = {"capture_samples": None, "capture_logits": False}
-    captures["capture_samples_subsample"] = 1
-    return dataclasses.replace(trained, env=env, eval=evaluation, **captures)
+    return dataclasses.replace(
+        trained,
+        env=env,
+        eval=evaluation,
+        capture_samples=None,
+        capture_logits=False,
+        capture_samples_subsample=1,
+    )
 
 
 def _num_envs(trained: TrainConfig, options: argparse.Namespace, sides: int = 1) -> int:

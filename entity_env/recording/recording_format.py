@@ -264,7 +264,6 @@ MAX_MASK_PER_BYTE = 512
 Ten thousand actors that may all select each other stay below it.
 """
 _MAX_NUMBER = 2**62
-_COUNTS = "iu"
 
 
 class Header(NamedTuple):
