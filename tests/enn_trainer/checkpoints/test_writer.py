@@ -492,6 +492,7 @@ def test_a_run_is_saved_in_a_child_that_is_forked_after_its_manager_was_made(
     if child == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(60)
+        torch.set_num_threads(1)  # a child of a process that used OpenMP has none of its threads
         with suppress(BaseException), Trainer(manager, Meadow) as trainer:
             trainer.step()
             trainer.save()
