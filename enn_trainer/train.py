@@ -2,7 +2,7 @@
 
 import sys
 
-from enn_trainer.cli import train_command
+from enn_trainer.cli.train_command import train_command
 
 if __name__ == "__main__":
     sys.exit(train_command(sys.argv[1:], "python -m enn_trainer.train"))

@@ -28,8 +28,10 @@ ENN = ("-c", "from enn_trainer.cli import main; main()")
 START = """
 import sys
 import enn_trainer.cli, tests.fork_server
+for command in enn_trainer.cli.COMMANDS.values():
+    command.load()
 code = tests.fork_server.serve(int(sys.argv[1]))
-del sys, enn_trainer, tests
+del sys, enn_trainer, tests, command
 exec(code)
 """
 READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "OMP_", "MKL_", "KMP_", "OPENBLAS_")

@@ -71,6 +71,7 @@ def test_entity_env_never_imports_torch() -> None:
 def test_importing_the_package_imports_no_extra_and_no_tracker() -> None:
     code = (
         "import sys, enn_trainer, enn_trainer.cli; "
+        "[command.load() for command in enn_trainer.cli.COMMANDS.values()]; "
         f"found = {HEAVY_OR_EXTRA!r} & set(sys.modules); assert not found, found"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)
