@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from enn_trainer.command import EXPECTED_ERRORS, ArgumentsExit, failed
+from enn_trainer.cli.arguments import EXPECTED_ERRORS, ArgumentsExit, failed
 from entity_env.errors import as_error
 from entity_env.process import reader_may_leave
 
