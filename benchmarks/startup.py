@@ -2,9 +2,10 @@
 
     python benchmarks/startup.py [--repeats 5] [--results FILE.md]
 
-Importing `enn_trainer` and its `train` is compared with importing torch alone, in processes that take turns; the
-first update is that of `make demo`, from the start of the command to its first line. Each figure is
-the median, with the smallest and largest. The exit status is 1 if one of them is above its bound.
+Importing `enn_trainer` and its `train` is compared with importing torch alone, in processes that
+take turns; the first update is that of `make demo`, from the start of the command to its first
+line. Each figure is the median, with the smallest and largest. The exit status is 1 if one of them
+is above its bound.
 """
 
 import argparse

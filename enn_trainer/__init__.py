@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     )
     from enn_trainer.load_agent import Act, RogueNetAgent, load_agent
     from enn_trainer.policy import PPOAgent
+    from enn_trainer.runtime.versions import __version__ as __version__
     from enn_trainer.session import TrainResult
     from enn_trainer.state import State, init_train_state
     from enn_trainer.state_manager import StateManager, load_checkpoint
@@ -60,6 +61,7 @@ export_lazily(
         ),
         "enn_trainer.load_agent": "Act RogueNetAgent load_agent",
         "enn_trainer.policy": "PPOAgent",
+        "enn_trainer.runtime.versions": "__version__",
         "enn_trainer.session": "TrainResult",
         "enn_trainer.state": "State init_train_state",
         "enn_trainer.state_manager": "StateManager load_checkpoint",
