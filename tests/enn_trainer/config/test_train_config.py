@@ -21,8 +21,7 @@ from enn_trainer.config.load import load_config
 from enn_trainer.config.ppo_config import OptimizerConfig, ParamGroupConfig, PPOConfig
 from enn_trainer.config.ron import loads
 from enn_trainer.errors import CheckpointError, ConfigError, EnnTrainerError
-from rogue_net.config import RogueNetConfig
-from rogue_net.value_bins import ValueBinsConfig
+from rogue_net.config import RogueNetConfig, ValueBinsConfig
 
 GOLDEN_CONFIG = (
     Path(__file__).parents[2] / "golden" / "checkpoint_enn_trainer_0.1.16" / "config.ron"
