@@ -97,7 +97,7 @@ def with_out(arguments: Sequence[str]) -> list[str]:
     following = [*arguments[1:], ""]
     return [
         "--out" if one == "--json" and after.endswith(".json") else one
-        for one, after in zip(arguments, following, strict=True)
+        for one, after in zip(arguments, following, strict=False)
     ]
 
 

@@ -166,8 +166,9 @@ def parse_kwargs(pairs: str | Sequence[str], field: str) -> dict[str, Any]:
         ConfigError: an argument has another form, or is given twice.
     """
     kwargs: dict[str, Any] = {}
-    is_list = isinstance(pairs, str) and not pairs.lstrip().startswith("{")
-    for text in split_pairs(pairs) if is_list else [pairs] if isinstance(pairs, str) else pairs:
+    if isinstance(pairs, str):
+        pairs = [pairs] if pairs.lstrip().startswith("{") else split_pairs(pairs)
+    for text in pairs:
         for name, value in _arguments_in(text, field):
             if name in kwargs:
                 raise ConfigError(f"{field}: expected every argument once, got {name} twice")

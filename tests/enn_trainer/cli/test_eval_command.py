@@ -350,7 +350,7 @@ def test_any_exception_of_a_world_is_one_line_with_the_place(
                 *QUICK,
                 "--env",
                 f"{world}:Mine",
-                "--json",
+                "--out",
                 str(tmp_path / "a"),
             ]
         )
