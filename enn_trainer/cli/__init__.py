@@ -52,6 +52,10 @@ COMMANDS = {
         "list, verify, delete, pin, show and compare saves: enn checkpoints list runs/xor",
         "checkpoints_command:checkpoints_command",
     ),
+    "inspect": Command(
+        "say what a file or folder is: enn inspect runs/xor",
+        "inspect_command:inspect_command",
+    ),
     "play": Command(
         "play an environment by hand: enn play Minefield --record mine.rec",
         "play_command:play_command",
