@@ -7,6 +7,7 @@ import shutil
 import socket
 import struct
 import time
+import zlib
 from pathlib import Path
 
 import pytest
@@ -311,8 +312,8 @@ def test_huge_files_take_neither_time_nor_memory(
 def test_record_that_claims_gigabytes_is_not_allocated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "huge.rec"
-    path.write_bytes(b"enn-rec\0" + struct.pack("<IIII", 1, 1 << 31, 0, 0))
+    path, head = tmp_path / "huge.rec", struct.pack("<II", 1 << 31, 0)
+    path.write_bytes(b"enn-rec\0" + struct.pack("<I", 1) + head + struct.pack("<I", zlib.crc32(head)))
     assert "ends before its header" in inspected(path, capsys, status=1)
 
 
