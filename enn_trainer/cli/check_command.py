@@ -3,8 +3,8 @@
 import json
 from collections.abc import Sequence
 
+from enn_trainer.cli.arguments import OneLineParser, positive
 from enn_trainer.cli.load_world import load_world
-from enn_trainer.command import OneLineParser, positive
 from enn_trainer.errors import ConfigError
 from entity_env.check_env import check_env
 

@@ -20,10 +20,11 @@ from enn_trainer.checkpoints.migrate.evolve_rules import Rules, read_renames
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.checkpoints.run_dir import RunDir, examine
 from enn_trainer.checkpoints.state_files import read_config, read_state
+from enn_trainer.cli.arguments import OneLineParser, positive
 from enn_trainer.cli.load_world import make_any_world, parse_kwargs
 from enn_trainer.cli.show_save import diff_saves, in_bytes, show_save
 from enn_trainer.cli.trust import resume_command, shell_command
-from enn_trainer.command import OneLineParser, add_rename_arguments, positive, renames
+from enn_trainer.command import add_rename_arguments, renames
 from enn_trainer.config import CheckpointConfig, TrainConfig
 from enn_trainer.config.load import dump_config, load_with_sources
 from enn_trainer.errors import CheckpointError, ConfigError

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from enn_trainer.algorithms.cloning.clone import CloneResult, clone
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
+from enn_trainer.cli.arguments import STOPPED_AT_ONCE, OneLineParser, check_config_file
 from enn_trainer.cli.load_world import make_world
 from enn_trainer.cli.trust import names_code, resume_command
-from enn_trainer.command import STOPPED_AT_ONCE, OneLineParser, check_config_file
 from enn_trainer.config import CloneRunConfig, EnvConfig
 from enn_trainer.config.help import hps_info
 from enn_trainer.config.load import load_with_sources

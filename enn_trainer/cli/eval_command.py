@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from enn_trainer.checkpoints.lookup import SavedRun, read_saved_run
+from enn_trainer.cli.arguments import OneLineParser, failed, positive, writable, write_json
 from enn_trainer.cli.load_world import envs_by_id, make_any_world, parse_kwargs
 from enn_trainer.cli.trust import NamedEnv, code_in, find_untrusted, line_with_trust
-from enn_trainer.command import OneLineParser, failed, positive, writable, write_json
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.eval_config import EvalEnvConfig, EvalSuiteConfig, all_suites, with_env
 from enn_trainer.errors import CheckpointError, ConfigError

@@ -4,8 +4,8 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+from enn_trainer.cli.arguments import OneLineParser, positive
 from enn_trainer.cli.load_world import make_world, parse_kwargs
-from enn_trainer.command import OneLineParser, positive
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.load_agent import load_agent
 from enn_trainer.runtime.start_folder import located, paths_from

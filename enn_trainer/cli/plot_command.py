@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.state_files import read_config, read_state
-from enn_trainer.command import OneLineParser, positive
+from enn_trainer.cli.arguments import OneLineParser, positive
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.eval_metrics import t_quantile_975
 from enn_trainer.tracking.track import METRICS_FILE, RUN_FILE

@@ -14,8 +14,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from rich.console import Console
 
-from enn_trainer.cli.load_world import factory_of
-from enn_trainer.command import (
+from enn_trainer.cli.arguments import (
     STOPPED_AT_ONCE,
     OneLineParser,
     check_config_file,
@@ -23,6 +22,7 @@ from enn_trainer.command import (
     writable,
     write_json,
 )
+from enn_trainer.cli.load_world import factory_of
 from enn_trainer.config import EnvConfig
 from enn_trainer.experience.envs import EnvFactory
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
