@@ -73,6 +73,10 @@ COMMANDS = {
         "say where the time of a run goes: enn profile env.id=my_file.py:MyEnv",
         "profile_command:profile_command",
     ),
+    "doctor": Command(
+        "say what is installed, what is missing and what to type: enn doctor --try",
+        "doctor_command:doctor_command",
+    ),
     "envs": Command(
         "list the worlds that ship with this program",
         "envs_command:envs_command",

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from enn_trainer.checkpoints.migrate.config_diff import not_default, shown
-from enn_trainer.command import FAILURE, OneLineParser
+from enn_trainer.cli.arguments import FAILURE, OneLineParser
 from enn_trainer.config import CloneRunConfig, TrainConfig
 from enn_trainer.config.formats import read_file
 from enn_trainer.config.load import load_config
@@ -97,8 +97,9 @@ def _page(path: Path, console: Console) -> list[str]:
 
 
 def _page_of_folder(path: Path, console: Console) -> list[str]:
+    from enn_trainer.checkpoints.format import is_save
     from enn_trainer.checkpoints.legacy_0_1_16 import is_published
-    from enn_trainer.checkpoints.run_dir import RunDir, is_save
+    from enn_trainer.checkpoints.run_dir import RunDir
     from enn_trainer.cli.show_save import show_save
 
     entries = list(islice(path.iterdir(), MAX_ENTRIES))

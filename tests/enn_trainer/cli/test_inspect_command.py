@@ -313,7 +313,9 @@ def test_record_that_claims_gigabytes_is_not_allocated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, head = tmp_path / "huge.rec", struct.pack("<II", 1 << 31, 0)
-    path.write_bytes(b"enn-rec\0" + struct.pack("<I", 1) + head + struct.pack("<I", zlib.crc32(head)))
+    path.write_bytes(
+        b"enn-rec\0" + struct.pack("<I", 1) + head + struct.pack("<I", zlib.crc32(head))
+    )
     assert "ends before its header" in inspected(path, capsys, status=1)
 
 
