@@ -16,10 +16,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from enn_trainer.cli.arguments import FAILURE, OneLineParser
 from enn_trainer.tables import aligned
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 US = "enn-trainer"
 USUAL_FRAMES_PER_S = 24_301
@@ -92,8 +95,13 @@ def doctor_command(arguments: Sequence[str]) -> int:
 
 
 def _checks(options: argparse.Namespace) -> Iterator[Check]:
-    yield from _check_packages()
-    yield _check_numpy(options.timeout)
+    try:
+        yield from _check_packages()
+        yield _check_numpy(options.timeout)
+    except ModuleNotFoundError as error:  # packaging, or the metadata of this package
+        is_ours = error.name == US  # then it runs without being installed
+        fix = f"{_PIP} {_ROOT if is_ours else error.name}"
+        yield Check("packages", "missing", f"{error.name}", fix, blocks=not is_ours)
     yield from _check_torch(options.timeout)
     yield _check_compiled(options.timeout)
     yield from _check_machine()
@@ -112,84 +120,69 @@ def _checks(options: argparse.Namespace) -> Iterator[Check]:
 
 def _check_packages() -> Iterator[Check]:
     """Check Python, this package, what it requires and its extras, by their metadata."""
-    python = platform.python_version()
-    try:
-        from packaging.requirements import Requirement
-        from packaging.specifiers import SpecifierSet
+    from packaging.requirements import Requirement
+    from packaging.specifiers import SpecifierSet
 
-        ours = importlib.metadata.distribution(US)
-    except importlib.metadata.PackageNotFoundError:
+    ours = importlib.metadata.distribution(US)
+    python, wanted = platform.python_version(), ours.metadata["Requires-Python"] or ""
+    if SpecifierSet(wanted).contains(python, prereleases=True):
         yield Check("python", "ok", python)
-        yield Check(US, "missing", "not installed: extras are not known", f"{_PIP} {_ROOT}")
-        return
-    except ImportError:
-        yield Check("python", "ok", python)
-        yield Check("packages", "missing", "packaging", f"{_PIP} packaging", blocks=True)
-        return
-    wanted = ours.metadata["Requires-Python"] or ""
-    too_old = not SpecifierSet(wanted).contains(python, prereleases=True)
-    text = f"{python}, expected {wanted}" if too_old else python
-    yield Check("python", "problem" if too_old else "ok", text, blocks=too_old)
+    else:
+        yield Check("python", "problem", f"{python}, expected {wanted}", blocks=True)
     yield Check(US, "ok", f"{ours.version} in {_ROOT}")
 
     requirements = [Requirement(line) for line in ours.requires or []]
+    always = [r for r in requirements if _applies(r)]
     for extra in ["", *(ours.metadata.get_all("Provides-Extra") or [])]:
-        found: list[str] = []
-        missing: list[str] = []
-        for one in requirements:
-            of_all = one.marker is None or one.marker.evaluate({"extra": ""})
-            is_here = one.marker is None or one.marker.evaluate({"extra": extra})
-            if not is_here or (extra and of_all) or one.name == US:
-                continue
-            version = _version(one.name)
-            fits = version is not None and one.specifier.contains(version, prereleases=True)
-            line = f"{one.name}{one.specifier}" + ("" if version is None else f" (not {version})")
-            (found if fits else missing).append(f"{one.name} {version}" if fits else line)
-        name, status = f"extra {extra}" if extra else "packages", "missing" if missing else "ok"
+        own = [r for r in requirements if _applies(r, extra) and r not in always and r.name != US]
+        needed = own if extra else always
+        missing = [f"{r.name}{r.specifier}" for r in needed if not _fits(r)]
+        name, fix = f"extra {extra}" if extra else "packages", f"{_PIP} {shlex.join(missing)}"
         if not missing:
-            yield Check(name, status, ", ".join(found))
-        elif extra:
-            yield Check(name, status, f"{', '.join(missing)}; {_PIP} '{US}[{extra}]'")
+            found = ", ".join(f"{r.name} {importlib.metadata.version(r.name)}" for r in needed)
+            yield Check(name, "ok", found)
+        elif extra:  # nothing is broken
+            yield Check(name, "missing", f"{', '.join(missing)}; {_PIP} '{US}[{extra}]'")
         else:
-            names = shlex.join(line.partition(" ")[0] for line in missing)
-            yield Check(name, status, ", ".join(missing), f"{_PIP} {names}", blocks=True)
+            yield Check(name, "missing", ", ".join(missing), fix, blocks=True)
 
 
-def _version(name: str) -> str | None:
+def _applies(requirement: "Requirement", extra: str = "") -> bool:
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+
+
+def _fits(requirement: "Requirement") -> bool:
     with suppress(importlib.metadata.PackageNotFoundError):
-        return importlib.metadata.version(name)
-    return None
+        version = importlib.metadata.version(requirement.name)
+        return requirement.specifier.contains(version, prereleases=True)
+    return False
 
 
 def _check_numpy(timeout_s: float) -> Check:
     """Check numpy, and which packages hold it at version 1 or need version 2."""
+    from packaging.requirements import Requirement
+
     found, problem = _ask("numpy_facts", timeout_s)
     if problem:
         again = f"{_PIP} --force-reinstall numpy"
         return Check("numpy", "problem", f"cannot be imported: {problem}", again, blocks=True)
-    version, holding, unfit = found["version"], [], []
-    with suppress(ImportError):
-        from packaging.requirements import Requirement
-
-        for package in importlib.metadata.distributions():
-            with suppress(Exception):  # a damaged installation of another package
-                for line in package.requires or []:
-                    one = Requirement(line) if line.startswith("numpy") else None
-                    if one is None or one.name != "numpy" or "extra" in str(one.marker):
-                        continue
-                    if one.marker is None or one.marker.evaluate():
-                        if not one.specifier.contains("2.0.0"):
-                            holding.append(package.name)
-                        if not one.specifier.contains(version, prereleases=True):
-                            unfit.append(f"{package.name} ({line})")
-    by = ", ".join(sorted({*holding}))
-    held = f"; held below 2 by {by}" if by and version.startswith("1.") else ""
+    version, holding, unfit = found["version"], set(), set()
+    for package in importlib.metadata.distributions():
+        with suppress(Exception):  # a damaged installation of another package
+            for line in package.requires or []:
+                if not line.startswith("numpy") or (one := Requirement(line)).name != "numpy":
+                    continue
+                if _applies(one) and not one.specifier.contains(version, prereleases=True):
+                    unfit.add(f"{package.name} ({line})")
+                if _applies(one) and version < "2" and not one.specifier.contains("2.0"):
+                    holding.add(package.name)
+    held = f"; held below 2 by {', '.join(sorted(holding))}" if holding else ""
     if not unfit:
         return Check("numpy", "ok", version + held)
     fix = f"{_PIP} 'numpy>=2'"
-    if held:  # what it is for works without it, but for environments of entity-gym
-        fix = f"{_PIP.removesuffix('install')}uninstall -y {by.replace(',', '')} && {fix}"
-    text = f"{version}, which does not suit {', '.join(sorted({*unfit}))}{held}"
+    if "ragged-buffer" in holding:  # needed for environments and recordings of entity-gym only
+        fix = f"{_PIP.removesuffix('install')}uninstall -y ragged-buffer && {fix}"
+    text = f"{version}, which does not suit {', '.join(sorted(unfit))}{held}"
     return Check("numpy", "problem", text, fix)
 
 
@@ -274,7 +267,7 @@ def measure_speed() -> dict[str, Any]:
 def _check_torch(timeout_s: float) -> Iterator[Check]:
     found, problem = _ask("torch_facts", timeout_s)
     if problem:
-        is_missing = _version("torch") is None
+        is_missing = "No module named 'torch'" in problem
         status, again = ("missing", "") if is_missing else ("problem", "--force-reinstall ")
         yield Check("torch", status, problem, f"{_PIP} {again}torch", blocks=True)
         return
@@ -294,13 +287,11 @@ def _check_compiled(timeout_s: float) -> Check:
     problem = problem or found["problem"]
     if not problem:
         return Check("compiled part", "ok", found["instructions"])
-    has_sources = (_ROOT / "setup.py").is_file()
-    again = f"-e {_ROOT}" if has_sources else "--force-reinstall WHEEL  (that for this system)"
-    fix = f"{_PIP} {again}"
+    fix = f"{_PIP} --force-reinstall WHEEL  (that for this system)"
     if "ROGUE_NET_NATIVE" in problem:
         fix = "unset ROGUE_NET_NATIVE"
-    elif has_sources and not (shutil.which("cc") or shutil.which("gcc")):
-        fix = f"{fix}  (after installing a C compiler, such as gcc)"
+    elif (_ROOT / "setup.py").is_file():
+        fix = f"{_PIP} -e {_ROOT}  (with a C compiler, such as gcc)"
     status = "missing" if problem == "not compiled" else "problem"
     return Check("compiled part", status, f"{problem}; training is slower without it", fix)
 
@@ -316,17 +307,13 @@ def _check_machine() -> Iterator[Check]:
         usable = min(usable, int(quota) / int(period))
     yield Check("cores", "ok", f"{usable:g} of {count} usable, {_processor()}")
 
-    total = available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with suppress(OSError, ValueError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        available = next(1024 * int(s.split()[1]) for s in lines if s.startswith("MemAvailable"))
-    for (limit,) in _limits("memory.max"):
-        total, available = min(total, int(limit)), min(available, int(limit))
-    text = f"{available / 1e9:.1f} of {total / 1e9:.1f} GB available"
+    size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    size = min([size, *(int(limit) for (limit,) in _limits("memory.max"))])
+    text = f"{size / 1e9:.1f} GB"
     with suppress(OSError):
         shm = shutil.disk_usage("/dev/shm").total
         text += f"; /dev/shm {shm / 1e9:.1f} GB, which workers do not need"
-    yield Check("memory", "ok" if available >= LEAST_BYTES else "problem", text)
+    yield Check("memory", "ok" if size >= LEAST_BYTES else "problem", text)
 
 
 def _limits(file: str) -> Iterator[list[str]]:

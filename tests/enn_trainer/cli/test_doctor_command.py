@@ -79,7 +79,7 @@ def test_all_parts_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert checks["torch"]["found"].startswith(f"{torch.__version__}, ")
     assert "imported in" in checks["torch"]["found"]
     assert checks["numpy"]["found"].startswith(np.__version__)
-    assert " GB available" in checks["memory"]["found"]
+    assert " GB; /dev/shm " in checks["memory"]["found"]
 
 
 def test_report_has_the_system(capsys: pytest.CaptureFixture[str]) -> None:
@@ -186,6 +186,7 @@ def test_nothing_is_installed(tmp_path: Path) -> None:
     rows = {line.split("  ")[0]: line.split() for line in done.stdout.splitlines()}
     assert rows["packages"][1] == rows["torch"][1] == "missing"
     assert rows["numpy"][1] == "problem"
+    assert "device" not in rows
     fixes = done.stdout.partition("to fix:\n")[2]
     assert "pip install 'torch>=2.6' 'numpy>=1.26'" in fixes
 
@@ -215,7 +216,7 @@ def test_missing_and_old_requirements_are_named(
     assert status == 1
     found = checks["packages"]
     assert found["status"] == "missing"
-    assert found["found"].startswith("no-such-package>=1, rich>=999 (not ")
+    assert found["found"] == "no-such-package>=1, rich>=999"
     assert shlex.split(found["fix"])[-2:] == ["no-such-package>=1", "rich>=999"]
 
 
@@ -248,8 +249,8 @@ def test_package_that_is_not_installed_is_called_so(
     monkeypatch.setattr(doctor_command, "US", "enn-trainer-of-nobody")
     status, checks = examined(capsys)
     assert status == 0
-    assert checks["enn-trainer-of-nobody"]["status"] == "missing"
-    assert checks["enn-trainer-of-nobody"]["fix"].endswith(f"pip install {ROOT}")
+    assert checks["packages"]["status"] == "missing"
+    assert checks["packages"]["fix"].endswith(f"pip install {ROOT}")
 
 
 def test_packages_that_need_numpy_2_are_named(first: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +264,7 @@ def test_packages_that_need_numpy_2_are_named(first: Path, monkeypatch: pytest.M
     assert check.found.startswith("1.26.4, which does not suit jax (numpy>=2.0)")
     assert "ragged-buffer" in check.found.partition("held below 2 by")[2]
     assert "other" not in check.found
-    assert "pip uninstall -y" in check.fix
+    assert "pip uninstall -y ragged-buffer && " in check.fix
     assert check.fix.endswith("pip install 'numpy>=2'")
     monkeypatch.setattr(doctor_command, "_ask", lambda *_: ({"version": "2.4.0"}, ""))
     assert "held" not in doctor_command._check_numpy(1.0).found
@@ -292,13 +293,11 @@ def test_compiled_part_has_its_cure(
     facts: dict[str, Any], status: str, fix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor_command, "_ask", lambda *_: (facts, ""))
-    monkeypatch.setattr(doctor_command.shutil, "which", lambda _: "/usr/bin/cc")
     check = doctor_command._check_compiled(1.0)
     assert (check.status, check.blocks) == (status, False)
-    assert check.fix.endswith(fix)
+    assert fix in check.fix
     assert facts["problem"] in check.found
-    monkeypatch.setattr(doctor_command.shutil, "which", lambda _: None)
-    assert ("C compiler" in doctor_command._check_compiled(1.0).fix) == bool(fix)
+    assert ("C compiler" in check.fix) == bool(fix)
     monkeypatch.setattr(doctor_command, "_ROOT", Path("/nowhere"))  # installed from a wheel
     assert ("--force-reinstall WHEEL" in doctor_command._check_compiled(1.0).fix) == bool(fix)
 
@@ -310,7 +309,7 @@ def test_limits_of_a_container_count(monkeypatch: pytest.MonkeyPatch) -> None:
     cores, memory = doctor_command._check_machine()
     assert cores.found.startswith("1.5 of ")
     assert memory.status == "problem"
-    assert memory.found.startswith("0.4 of 0.4 GB available")
+    assert memory.found.startswith("0.4 GB")
 
 
 def test_limits_are_those_of_the_group_and_of_groups_around_it(
