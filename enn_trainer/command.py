@@ -44,6 +44,13 @@ _EXISTING: dict[str, tuple[Existing, str]] = {
 }
 """Options for a folder that has a run already: the value for `StateManager`, and the help."""
 
+_EPILOG = """\
+examples:
+  {0} env.id=Xor total_timesteps=5000 --checkpoint-dir runs/first
+  {0} --checkpoint-dir runs/xor --resume total_timesteps=2000
+  {0} env.id=Xor rollout.processes=2 --dry-run
+  {0} --hps-info "learning rate\""""
+
 
 def command(
     config_cls: type[TrainConfig] = TrainConfig,
@@ -104,7 +111,7 @@ def run_command(
         check: raises before `run` if the run must not begin; not called with `--trust`.
     """
     # Parse, and list settings.
-    options = _parser(program).parse_intermixed_args(arguments)
+    options = run_parser(program).parse_intermixed_args(arguments)
     if options.hps_info is not None:
         print(hps_info(config_cls, options.hps_info or None))
         return 0
@@ -232,9 +239,11 @@ def renames(options: argparse.Namespace) -> list[str]:
     return [*options.rename, *of_file]
 
 
-def _parser(program: str) -> argparse.ArgumentParser:
+def run_parser(program: str) -> OneLineParser:
+    """Return the parser of a command that trains, such as `enn train`."""
     # Configuration.
-    parser = OneLineParser(prog=program, description="Train an agent in a world made of entities.")
+    about = "Train an agent in a world made of entities."
+    parser = OneLineParser(prog=program, description=about, epilog=_EPILOG.format(program))
     settings = "settings, such as optim.lr=0.003 or optim.lr='step: 0.003@0 cos 0@1e6'"
     parser.add_argument("overrides", nargs="*", metavar="FIELD=VALUE", help=settings)
     parser.option("--config", "FILE", "a configuration file: .ron .yaml .toml .json", type=Path)

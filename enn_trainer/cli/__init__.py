@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from enn_trainer.cli.arguments import EXPECTED_ERRORS, ArgumentsExit, failed
+from enn_trainer.cli.arguments import EXPECTED_ERRORS, ArgumentsExit, OneLineParser, failed
 from enn_trainer.cli.failures import REPORT, is_unforeseen, torch_problem
 from entity_env.errors import as_error
 from entity_env.process import reader_may_leave
@@ -30,6 +30,12 @@ class Command(NamedTuple):
         found: Callable[[Sequence[str]], int | None]
         found = getattr(importlib.import_module(f"{__name__}.{module}"), function)
         return found
+
+    def parser(self) -> OneLineParser:
+        """Return the parser of the arguments, which every module of a command has."""
+        module = importlib.import_module(f"{__name__}.{self.place.partition(':')[0]}")
+        parser: OneLineParser = module.parser()
+        return parser
 
 
 COMMANDS = {
@@ -80,6 +86,10 @@ COMMANDS = {
     "envs": Command(
         "list the worlds that ship with this program",
         "envs_command:envs_command",
+    ),
+    "completion": Command(
+        "complete arguments in bash or zsh: source <(enn completion bash)",
+        "completion_command:completion_command",
     ),
 }
 
