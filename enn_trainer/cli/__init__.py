@@ -59,6 +59,10 @@ COMMANDS = {
         "list, verify, delete, pin, show and compare saves: enn checkpoints list runs/xor",
         "checkpoints_command:checkpoints_command",
     ),
+    "inspect": Command(
+        "say what a file or folder is: enn inspect runs/xor",
+        "inspect_command:inspect_command",
+    ),
     "play": Command(
         "play an environment by hand: enn play Minefield --record mine.rec",
         "play_command:play_command",
@@ -74,6 +78,10 @@ COMMANDS = {
     "profile": Command(
         "say where the time of a run goes: enn profile env.id=my_file.py:MyEnv",
         "profile_command:profile_command",
+    ),
+    "doctor": Command(
+        "say what is installed, what is missing and what to type: enn doctor --try",
+        "doctor_command:doctor_command",
     ),
     "envs": Command(
         "list the worlds that ship with this program",
