@@ -69,7 +69,7 @@ COMMANDS = {
         "profile_command:profile_command",
     ),
     "envs": Command(
-        "list the worlds that ship with this program",
+        "list the worlds that ship with this program, describe one: enn envs TreasureHunt",
         "envs_command:envs_command",
     ),
 }
