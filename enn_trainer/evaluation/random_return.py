@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import closing
+from typing import Any
 
 import numpy as np
 
@@ -42,7 +43,7 @@ def random_return(
     end_s = time.monotonic() + seconds
     made: list[Environment | Match] = []
 
-    def create() -> Environment | Match | VecEnv:
+    def create() -> Any:
         if made:
             return made.pop()
         if time.monotonic() > end_s:
@@ -52,7 +53,7 @@ def random_return(
     try:
         with global_randomness_kept():
             # As many environments as matches need; a vectorised one plays alone.
-            first = create()
+            first: Environment | Match | VecEnv = create()
             if isinstance(first, VecEnv):
                 envs = first
             else:
