@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 from enn_trainer.algorithms.optimizers import total_steps
@@ -16,9 +15,9 @@ from enn_trainer.evaluation.eval_metrics import Measured
 from enn_trainer.evaluation.evaluator import RunEvaluator
 from enn_trainer.runtime.spans import Spans
 from enn_trainer.state_manager import StateManager
-from enn_trainer.tracking.progress import Progress, ProgressLine, ReturnHistory
+from enn_trainer.tracking.progress import RETURN, Progress, ProgressLine, ReturnHistory
 from enn_trainer.tracking.track import Track, open_track
-from rogue_net.native import advice
+from rogue_net.native.backend import advice
 
 MOST_NAMES = 8
 """Entity types and actions that are named when a run begins."""
@@ -80,18 +79,16 @@ class ProgressDisplay(Callback):
             self._progress.evaluating(share)
 
     def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
-        """Add the return to those of the run, and display the progress of an update."""
-        mean_return = metrics.get("episodic_reward.mean", math.nan)
-        if math.isfinite(mean_return):
-            self._history.add(mean_return)
-            trainer.state.memory[RETURNS] = asdict(self._history)
-        if self._progress is None:
-            return
+        """Display the progress of an update, and store the returns of the run in its state."""
         tags = {n: f"policy/{n}/normalised_entropy" for n in trainer.state.action_space}
         entropies = {n: metrics[tag] for n, tag in tags.items() if tag in metrics}
-        self._progress.update(
-            ProgressLine(trainer.state.step, metrics, entropies, self._numbers.phases_ms)
-        )
+        line = ProgressLine(trainer.state.step, metrics, entropies, self._numbers.phases_ms)
+        history = self._history
+        if self._progress is None:
+            history.add(metrics.get(RETURN, math.nan))
+        else:
+            self._progress.update(line)
+        trainer.state.memory[RETURNS] = {**vars(history), "means": [*history.means]}
 
     def on_eval_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
         """Print the results of an evaluation."""
@@ -107,9 +104,10 @@ class ProgressDisplay(Callback):
 def header(manager: StateManager) -> Iterator[str]:
     """Yield lines that describe a run: world, network, machine and folder."""
     config, state, folder = manager.config, manager.state, manager.checkpoint_dir
+    named = [*state.obs_space.entities] or ["none"], [*state.action_space]
     types, actions = (
-        ", ".join([*names][:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
-        for names in (state.obs_space.entities or {"global": None}, state.action_space)
+        ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
+        for names in named
     )
     yield f"{config.env.id}  entities: {types}  actions: {actions}"
     parameters = list(state.agent.parameters())

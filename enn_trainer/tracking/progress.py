@@ -103,7 +103,9 @@ class ReturnHistory:
         return history
 
     def add(self, value: float) -> None:
-        """Add the mean return of an update; when there are too many means, join them in pairs."""
+        """Add the mean return of an update, unless it is NaN; join pairs of too many means."""
+        if not math.isfinite(value):
+            return
         self.total, self.count = self.total + value, self.count + 1
         if self.count < self.each:
             return
@@ -137,7 +139,7 @@ class Progress:
         clock: monotonic time in seconds.
         max_seconds: time limit from now; None without a limit.
         header: lines about the run, at the top of the panel; elsewhere printed first.
-        history: returns of all updates of the run, to which the caller adds them.
+        history: returns of the updates before this process, to which those of this one are added.
         random: return of random play; None if it was not measured.
     """
 
@@ -192,6 +194,7 @@ class Progress:
         view.evaluating = None
         view.episodes += int(p.metrics["episodic_reward.count"])
         value = p.metrics.get(RETURN, nan)
+        view.history.add(value)
         if math.isfinite(value):
             view.returns.append(value)
             view.best = value if view.best is None else max(view.best, value)

@@ -1,5 +1,5 @@
 """Attention and blocks in C, for the CPU. Where it was not compiled, `AVAILABLE` is False."""
 
-from rogue_net.native.library import AVAILABLE, INSTRUCTIONS, advice
+from rogue_net.native.library import AVAILABLE, INSTRUCTIONS
 
-__all__ = ["AVAILABLE", "INSTRUCTIONS", "advice"]
+__all__ = ["AVAILABLE", "INSTRUCTIONS"]

@@ -5,10 +5,13 @@ ones embedding and attention are, and matrix products stay with torch, which is 
 Both take frames that lie one after the other, without padding.
 """
 
+import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -34,7 +37,7 @@ from rogue_net.ragged import ActionBatch, EntityBatch, Lengths, of_action, to_de
 from rogue_net.relpos.encoding import RelposEncoding
 from rogue_net.transformer import Transformer
 
-__all__ = ["Output", "draw_uniforms", "has_compiled_blocks", "run", "threads_at_work"]
+__all__ = ["Output", "advice", "draw_uniforms", "has_compiled_blocks", "run", "threads_at_work"]
 
 ROWS_OF_SHAPE = 64
 """Rows are padded to a multiple: on the CPU torch compiles products in bfloat16 for each number of
@@ -127,6 +130,19 @@ class PackedContext(Context):
             self.tables,
             None if gate is None else gate.float(),
         )
+
+
+def advice() -> str | None:
+    """Return a line about a missing compiled part, with the remedy; None if it is in use."""
+    if library.AVAILABLE:
+        return None
+    checkout = Path(__file__).parents[2]
+    remedy = "with a C compiler, in a checkout: pip install ."
+    if os.environ.get(library.SWITCH) == "0":
+        remedy = f"unset {library.SWITCH}"
+    elif (checkout / "setup.py").is_file():
+        remedy = f"with a C compiler: pip install -e {shlex.quote(str(checkout))}"
+    return f"not compiled, about half as fast on the CPU; {remedy}"
 
 
 def draw_uniforms(keys: Sequence[int], env: npt.NDArray[np.int64], lengths: Lengths) -> Tensor:

@@ -4,7 +4,6 @@ import ctypes
 import hashlib
 import importlib
 import os
-import shlex
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,19 +51,6 @@ AVAILABLE = _MODULE is not None
 INSTRUCTIONS: str | None = None if _MODULE is None else _MODULE.instructions
 """The instruction set in use, such as "x86-64-v4"; None without compiled code."""
 _LIBRARY = None if _MODULE is None else ctypes.CDLL(_MODULE.__file__)
-
-
-def advice() -> str | None:
-    """Return a line about a missing compiled part, with the remedy; None if it is in use."""
-    if AVAILABLE:
-        return None
-    checkout = Path(__file__).parents[2]
-    remedy = "with a C compiler, in a checkout: pip install ."
-    if os.environ.get(SWITCH) == "0":
-        remedy = f"unset {SWITCH}"
-    elif (checkout / "setup.py").is_file():
-        remedy = f"with a C compiler: pip install -e {shlex.quote(str(checkout))}"
-    return f"not compiled, about half as fast on the CPU; {remedy}"
 
 
 _INT, _FLOAT, _POINTER = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
