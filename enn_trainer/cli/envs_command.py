@@ -9,9 +9,10 @@ from typing import Any
 
 from rich.console import Console
 
+from enn_trainer.cli.arguments import OneLineParser
 from enn_trainer.cli.known_worlds import KNOWN_WORLDS, KnownWorld
 from enn_trainer.cli.load_world import load_world, make_any_world, parse_kwargs
-from enn_trainer.command import OneLineParser
+from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.eval_metrics import with_interval
 from enn_trainer.evaluation.random_return import random_return
 from enn_trainer.runtime.start_folder import paths_from
@@ -31,7 +32,16 @@ core. The return of random play is measured by this command.
 examples:
   enn envs
   enn envs TreasureHunt
-  enn envs orchard.py:Orchard --env-kwargs trees=9"""
+  enn envs orchard.py:Orchard trees=9"""
+
+
+def parser() -> OneLineParser:
+    """Return the parser of `enn envs`."""
+    about = "List the worlds that ship with this program, or describe one of these or of yours."
+    parser = OneLineParser(prog="enn envs", description=about, epilog=_EPILOG)
+    parser.world(required=False)
+    parser.flag("--json", "print JSON")
+    return parser
 
 
 def envs_command(arguments: Sequence[str]) -> None:
@@ -40,20 +50,14 @@ def envs_command(arguments: Sequence[str]) -> None:
     Raises:
         ConfigError: there is no such world, or it does not take the arguments.
     """
-    about = "List the worlds that ship with this program, or describe one of these or of yours."
-    parser = OneLineParser(prog="enn envs", description=about, epilog=_EPILOG)
-    where = "one of the list, file.py:Name or package.module:Name"
-    parser.add_argument("env", metavar="NAME", nargs="?", help=where)
-    kwargs = "its arguments (default: those of its settings)"
-    parser.option("--env-kwargs", "KEY=VALUE[,...]", kwargs)
-    parser.flag("--json", "print JSON")
-    options = parser.parse_args(arguments)
+    options = parser().parse_intermixed_args(arguments)
+    typed = [*options.kwargs, *options.env_kwargs]
     console = Console()
 
     # The list.
     if options.env is None:
-        if options.env_kwargs is not None:
-            parser.error("--env-kwargs: expected NAME as well")
+        if typed:
+            raise ConfigError(f"ENV: expected the name of a world before {typed[0]}, got none")
         known = list(KNOWN_WORLDS.values())
         if options.json:
             print(json.dumps([facts(world, ENV_REGISTRY[world.name]()) for world in known]))
@@ -63,7 +67,7 @@ def envs_command(arguments: Sequence[str]) -> None:
 
     # One world.
     with paths_from(Path.cwd()):
-        description = describe(options.env, options.env_kwargs)
+        description = describe(options.env, typed)
     text = json.dumps(description) if options.json else as_text(description)
     for line in text.splitlines():
         console.out(printable(line, console.encoding), highlight=False)
@@ -97,21 +101,21 @@ def spaces(world: Environment | Match | VecEnv) -> dict[str, Any]:
     }
 
 
-def describe(name: str, env_kwargs: str | None) -> dict[str, Any]:
+def describe(name: str, typed: Sequence[str]) -> dict[str, Any]:
     """Return the description of a world as plain data, after playing at random in it.
 
     Args:
         name: name of the world.
-        env_kwargs: its arguments as typed; None for those of its settings.
+        typed: its arguments; without any, those of its settings.
 
     Raises:
         ConfigError: there is no such world, or it does not take the arguments.
     """
     # The known facts are not those of other arguments.
-    known = KNOWN_WORLDS.get(name) if env_kwargs is None else None
-    kwargs = parse_kwargs((known.kwargs if known else env_kwargs) or (), "--env-kwargs")
-    create_world = load_world(name, kwargs, "--env-kwargs", "NAME")
-    world = make_any_world(name, kwargs, "--env-kwargs", "NAME")
+    known = None if typed else KNOWN_WORLDS.get(name)
+    kwargs = parse_kwargs((known.kwargs if known else typed) or (), "KEY=VALUE")
+    create_world = load_world(name, kwargs, "KEY=VALUE")
+    world = make_any_world(name, kwargs, "KEY=VALUE")
     doc = vars(type(world)).get("__doc__") or ""
     of_world = spaces(world) if known is None else facts(known, world)
     world.close()
@@ -162,10 +166,10 @@ def _lines_to_type(
     name: str, kwargs: Mapping[str, Any], known: KnownWorld | None, is_vectorised: bool
 ) -> list[str]:
     """Return command lines to type for a world, with its arguments where they are needed."""
-    settings = [] if known or not kwargs else [f"env.kwargs={json.dumps(kwargs)}"]
     pairs = [f"{argument}={json.dumps(value)}" for argument, value in kwargs.items()]
-    train, play = ["enn", "train", name, *settings], ["enn", "play", name, *pairs]
-    check = ["enn", "check", name, *(["--kwargs", json.dumps(kwargs)] if kwargs else [])]
+    settings = [f"env.kwargs={json.dumps(kwargs)}"] if kwargs and not known else []
+    train, play, check = (["enn", command, name] for command in ("train", "play", "check"))
+    train, play, check = train + settings, play + pairs, check + pairs
     lines = [train] if is_vectorised else [train, play] if known else [train, play, check]
     return [shlex.join(line) for line in lines]
 
@@ -183,4 +187,4 @@ def _show_list(known: Sequence[KnownWorld], console: Console) -> None:
         )
     columns = ("world", "entities", "actions", "teaches", "frames", "minutes", "return")
     show_table(columns, rows, console, num_left=4)
-    print("enn envs NAME tells more of one.")
+    print("enn envs ENV tells more of one.")

@@ -4,9 +4,10 @@ import functools
 import json
 from collections.abc import Sequence
 
+from enn_trainer.cli.arguments import OneLineParser
 from enn_trainer.cli.load_world import envs_by_id, factory_of, load_world
 from enn_trainer.cli.trust import check_run, line_with_trust, next_steps
-from enn_trainer.command import run_command
+from enn_trainer.command import run_command, run_parser
 from enn_trainer.config import EnvConfig
 from enn_trainer.evaluation.eval_metrics import Measured
 from enn_trainer.evaluation.random_return import random_return
@@ -16,6 +17,11 @@ from enn_trainer.trainer import train
 RANDOM_EPISODES = 32
 RANDOM_SECONDS = 0.5
 """Limits of random play at the beginning of a run."""
+
+
+def parser() -> OneLineParser:
+    """Return the parser of `enn train`."""
+    return run_parser("enn train")
 
 
 def train_command(arguments: Sequence[str], program: str = "enn train") -> int:

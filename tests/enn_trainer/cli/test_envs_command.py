@@ -118,8 +118,8 @@ def test_one_world_has_spaces_rules_returns_settings_and_lines_to_type(
 
 
 def test_the_return_of_random_play_is_measured_and_reproducible() -> None:
-    found = describe("MultiArmedBandit", None)["return_random"]
-    assert found == describe("MultiArmedBandit", None)["return_random"]
+    found = describe("MultiArmedBandit", [])["return_random"]
+    assert found == describe("MultiArmedBandit", [])["return_random"]
     mean, ci95 = map(float, found.split(" ± "))
     assert abs(mean - 0.2) < 2 * ci95  # one of five arms pays
 
@@ -127,7 +127,7 @@ def test_the_return_of_random_play_is_measured_and_reproducible() -> None:
 def test_a_world_of_a_file_is_described_with_its_arguments(
     orchard: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["envs", orchard, "--env-kwargs", "trees=3"]) == 0
+    assert run(["envs", orchard, "trees=3"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("orchard.py:Orchard(trees=3)\n\nentities and their features\n")
     assert "  global  season\n  Tree    height\n" in out
@@ -135,7 +135,7 @@ def test_a_world_of_a_file_is_described_with_its_arguments(
     assert "best possible" not in out
     assert "settings:" not in out
     assert "  enn train orchard.py:Orchard 'env.kwargs={\"trees\": 3}'\n" in out
-    assert "  enn check orchard.py:Orchard --kwargs '{\"trees\": 3}'\n" in out
+    assert "  enn check orchard.py:Orchard trees=3\n" in out
 
 
 def test_facts_of_the_settings_are_left_out_for_other_arguments(
@@ -153,8 +153,9 @@ def test_facts_of_the_settings_are_left_out_for_other_arguments(
     [
         (["Duell"], "got 'Duell', did you mean Duel?"),
         (["orchard.py:Orchid"], "got 'Orchid', did you mean Orchard?"),
-        (["orchard.py:Orchard"], "--env-kwargs: missing a required argument: 'trees'"),
-        (["Xor", "--env-kwargs", "size=3"], "--env-kwargs: got an unexpected keyword"),
+        (["orchard.py:Orchard"], "KEY=VALUE: missing a required argument: 'trees'"),
+        (["--env-kwargs", "size=3"], "ENV: expected the name of a world before size=3"),
+        (["Xor", "--env-kwargs", "size=3"], "KEY=VALUE: got an unexpected keyword"),
     ],
 )
 def test_a_mistake_is_one_line(
