@@ -8,7 +8,7 @@ COMPILED := setup.py $(wildcard rogue_net/native/*.[ch])
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadgroup
 RUN := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: demo test test-fast test-install bench soak dist clean
+.PHONY: demo test test-fast test-install bench soak completion dist clean
 
 demo: .venv/installed
 	$(BIN)/enn train --config configs/move_to_origin.ron total_timesteps=600000 max_train_time=150 \
@@ -37,10 +37,14 @@ bench: .venv/developing
 soak: .venv/developing
 	$(BIN)/python -W error -m tests.soak $(SOAK)
 
+# What `enn completion` prints, made again after a change of commands, worlds or settings.
+completion: .venv/developing
+	$(BIN)/python docs/generate/completion.py
+
 # Files to install from, equal to the byte for the same commit and compiler: the sdist, a wheel of this
 # platform for every Python, and one without the compiled part for the platforms that have none.
 dist: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
-dist: .venv/developing
+dist: .venv/developing completion
 	rm -rf dist build
 	$(BIN)/python -m build --no-isolation --outdir dist .
 	rm -rf build

@@ -79,6 +79,10 @@ COMMANDS = {
         "list the worlds that ship with this program, describe one: enn envs TreasureHunt",
         "envs_command:envs_command",
     ),
+    "completion": Command(
+        "complete arguments in bash or zsh: source <(enn completion bash)",
+        "completion_command:completion_command",
+    ),
 }
 
 
