@@ -94,7 +94,7 @@ def not_negative(text: str) -> int:
 
 def with_out(arguments: Sequence[str]) -> list[str]:
     """Return arguments with `--out` in place of `--json FILE.json`, its name before."""
-    following = [*arguments[1:], ""]
+    following = [*arguments[1:], ""][: len(arguments)]
     return [
         "--out" if one == "--json" and after.endswith(".json") else one
         for one, after in zip(arguments, following, strict=True)

@@ -5,13 +5,10 @@ ones embedding and attention are, and matrix products stay with torch, which is 
 Both take frames that lie one after the other, without padding.
 """
 
-import os
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import attrgetter
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -29,6 +26,7 @@ from rogue_net.embedding import EntityEmbedding, FeaturelessEmbedding, TypeEmbed
 from rogue_net.heads import CategoricalHead
 from rogue_net.layout import Layout, rows_of_types, visible_rows
 from rogue_net.native import functions, library, network
+from rogue_net.native.compiled import advice
 from rogue_net.native.functions import PackedFrames, TypeRows
 from rogue_net.native.library import fits
 from rogue_net.native.network import threads_at_work
@@ -130,19 +128,6 @@ class PackedContext(Context):
             self.tables,
             None if gate is None else gate.float(),
         )
-
-
-def advice() -> str | None:
-    """Return a line about a missing compiled part, with the remedy; None if it is in use."""
-    if library.AVAILABLE:
-        return None
-    checkout = Path(__file__).parents[2]
-    remedy = "with a C compiler, in a checkout: pip install ."
-    if os.environ.get(library.SWITCH) == "0":
-        remedy = f"unset {library.SWITCH}"
-    elif (checkout / "setup.py").is_file():
-        remedy = f"with a C compiler: pip install -e {shlex.quote(str(checkout))}"
-    return f"not compiled, about half as fast on the CPU; {remedy}"
 
 
 def draw_uniforms(keys: Sequence[int], env: npt.NDArray[np.int64], lengths: Lengths) -> Tensor:
