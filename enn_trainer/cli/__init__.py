@@ -84,7 +84,7 @@ COMMANDS = {
         "doctor_command:doctor_command",
     ),
     "envs": Command(
-        "list the worlds that ship with this program",
+        "list the worlds that ship with this program, describe one: enn envs TreasureHunt",
         "envs_command:envs_command",
     ),
     "completion": Command(
