@@ -11,10 +11,12 @@ from enn_trainer.algorithms.cloning.clone import CloneResult, clone
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.cli.load_world import make_world
 from enn_trainer.cli.trust import names_code, resume_command
-from enn_trainer.command import STOPPED_AT_ONCE, OneLineParser, check_config_file
+from enn_trainer.command import STOPPED_AT_ONCE, OneLineParser
 from enn_trainer.config import CloneRunConfig, EnvConfig
 from enn_trainer.config.help import hps_info
 from enn_trainer.config.load import load_with_sources
+from enn_trainer.config.shipped import find_config
+from enn_trainer.config.typed_settings import settings_from_options
 from enn_trainer.errors import ConfigError
 from enn_trainer.state import State
 from entity_env.errors import EntityEnvError
@@ -49,7 +51,8 @@ def clone_command(arguments: Sequence[str]) -> int:
     parser.option("--config", "FILE", "a configuration file (RON)", type=Path)
     parser.option("--checkpoint-dir", "DIR", "save the clone here; a new folder", type=Path)
     parser.option("--hps-info", "QUERY", "list the settings, or search them", nargs="?", const="")
-    options = parser.parse_intermixed_args(arguments)
+    words = settings_from_options(arguments, parser, CloneRunConfig)
+    options = parser.parse_intermixed_args(words)
     if options.hps_info is not None:
         print(hps_info(CloneRunConfig, options.hps_info or None))
         return 0
@@ -60,10 +63,8 @@ def clone_command(arguments: Sequence[str]) -> int:
     try:
         if options.checkpoint_dir is None:
             raise ConfigError("--checkpoint-dir: expected a folder to save the clone in, got none")
-        check_config_file(options.config)
-        config, _ = load_with_sources(
-            CloneRunConfig, options.config, overrides, environment=os.environ
-        )
+        file = find_config(options.config)
+        config, _ = load_with_sources(CloneRunConfig, file, overrides, environment=os.environ)
         result = clone(recordings, config, options.checkpoint_dir)
     except KeyboardInterrupt:  # no code of an environment runs here
         print("interrupted; nothing was saved", file=sys.stderr)

@@ -18,12 +18,12 @@ from enn_trainer.cli.load_world import factory_of
 from enn_trainer.command import (
     STOPPED_AT_ONCE,
     OneLineParser,
-    check_config_file,
     positive,
     writable,
     write_json,
 )
-from enn_trainer.config import EnvConfig
+from enn_trainer.config import EnvConfig, TrainConfig
+from enn_trainer.config.typed_settings import settings_from_options, typed_settings
 from enn_trainer.experience.envs import EnvFactory
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.spans import SpanTimes, times_between
@@ -135,13 +135,16 @@ def profile_command(arguments: Sequence[str]) -> int:
     length = f"measure N updates (default: {SECONDS:g} seconds)"
     parser.option("--updates", "N", length, type=positive)
     parser.option("--json", "FILE", "also write the numbers to FILE", type=Path)
-    options = parser.parse_intermixed_args(arguments)
+    words = settings_from_options(arguments, parser, TrainConfig)
+    options = parser.parse_intermixed_args(words)
 
-    check_config_file(options.config)
+    typed = typed_settings(TrainConfig, options.overrides, options.config, is_new=True)
     path = None if options.json is None else writable(options.json, "--json")
     manager = StateManager(
-        init_path=options.config, overrides=options.overrides, environment=os.environ
+        init_path=typed.config, overrides=typed.overrides, environment=os.environ
     )
+    if typed.note:
+        print(typed.note, file=sys.stderr)
     # Measure.
     create_envs = factory_of(manager.config.env, "env")
     try:
