@@ -21,7 +21,7 @@ from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.help import hps_info
 from enn_trainer.config.load import show_config
-from enn_trainer.config.typed_settings import settings_from_options, typed_settings
+from enn_trainer.config.typed_settings import parse_typed, typed_settings
 from enn_trainer.errors import CheckpointError, ConfigError, NotFiniteError
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.state import State, init_train_state
@@ -108,9 +108,7 @@ def run_command(
         takes_world: True if the first word may be the world to train in.
     """
     # Parse, and list settings.
-    parser = _parser(program)
-    words = settings_from_options(arguments, parser, config_cls)
-    options = parser.parse_intermixed_args(words)
+    options = parse_typed(_parser(program), arguments, config_cls)
     if options.hps_info is not None:
         print(hps_info(config_cls, options.hps_info or None))
         return 0

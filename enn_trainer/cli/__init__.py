@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from enn_trainer.command import EXPECTED_ERRORS, ArgumentsExit, failed
 from entity_env.errors import as_error
+from entity_env.extras import remedy
 from entity_env.process import reader_may_leave
 
 
@@ -102,6 +103,10 @@ def run(arguments: Sequence[str]) -> int:
             return failed(error)
         except ArgumentsExit:
             raise
+        except ModuleNotFoundError as error:  # raised where an environment needs an extra
+            if not remedy(error):
+                raise
+            return failed(error, f"{error}{remedy(error)}")
         except SystemExit as error:  # raised by an environment, as commands return a status
             raise as_error(error) from error
     nearest = difflib.get_close_matches(name, COMMANDS, n=1)

@@ -16,7 +16,7 @@ from enn_trainer.config import CloneRunConfig, EnvConfig
 from enn_trainer.config.help import hps_info
 from enn_trainer.config.load import load_with_sources
 from enn_trainer.config.shipped import find_config
-from enn_trainer.config.typed_settings import settings_from_options
+from enn_trainer.config.typed_settings import parse_typed
 from enn_trainer.errors import ConfigError
 from enn_trainer.state import State
 from entity_env.errors import EntityEnvError
@@ -51,8 +51,7 @@ def clone_command(arguments: Sequence[str]) -> int:
     parser.option("--config", "FILE", "a configuration file (RON)", type=Path)
     parser.option("--checkpoint-dir", "DIR", "save the clone here; a new folder", type=Path)
     parser.option("--hps-info", "QUERY", "list the settings, or search them", nargs="?", const="")
-    words = settings_from_options(arguments, parser, CloneRunConfig)
-    options = parser.parse_intermixed_args(words)
+    options = parse_typed(parser, arguments, CloneRunConfig)
     if options.hps_info is not None:
         print(hps_info(CloneRunConfig, options.hps_info or None))
         return 0

@@ -23,7 +23,7 @@ from enn_trainer.command import (
     write_json,
 )
 from enn_trainer.config import EnvConfig, TrainConfig
-from enn_trainer.config.typed_settings import settings_from_options, typed_settings
+from enn_trainer.config.typed_settings import parse_typed, typed_settings
 from enn_trainer.experience.envs import EnvFactory
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.spans import SpanTimes, times_between
@@ -135,8 +135,7 @@ def profile_command(arguments: Sequence[str]) -> int:
     length = f"measure N updates (default: {SECONDS:g} seconds)"
     parser.option("--updates", "N", length, type=positive)
     parser.option("--json", "FILE", "also write the numbers to FILE", type=Path)
-    words = settings_from_options(arguments, parser, TrainConfig)
-    options = parser.parse_intermixed_args(words)
+    options = parse_typed(parser, arguments, TrainConfig)
 
     typed = typed_settings(TrainConfig, options.overrides, options.config, is_new=True)
     path = None if options.json is None else writable(options.json, "--json")

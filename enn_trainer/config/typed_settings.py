@@ -20,8 +20,15 @@ from entity_env.errors import UnknownWorld
 from entity_env.named_world import find_world
 
 
+def parse_typed(
+    parser: argparse.ArgumentParser, words: Sequence[str], config_cls: type[Any]
+) -> argparse.Namespace:
+    """Parse a command line on which options may name settings, see `settings_from_options`."""
+    return parser.parse_intermixed_args(settings_from_options(parser, words, config_cls))
+
+
 def settings_from_options(
-    words: Sequence[str], parser: argparse.ArgumentParser, config_cls: type[Any]
+    parser: argparse.ArgumentParser, words: Sequence[str], config_cls: type[Any]
 ) -> list[str]:
     """Return a command line with FIELD=VALUE in place of each option that names a setting.
 
@@ -30,8 +37,8 @@ def settings_from_options(
     have precedence. An option that is neither, or that names several settings, ends the program.
 
     Args:
-        words: arguments of the command.
         parser: parser of the command, which also reports errors.
+        words: arguments of the command.
         config_cls: class of the configuration.
     """
     kinds, known = dict(_settings(config_cls)), parser._option_string_actions
