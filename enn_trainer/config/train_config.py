@@ -220,7 +220,7 @@ class TrainConfig(Versioned, Section):
         """Give sections that a subclass declares, also anew, their own defaults."""
         super().__init_subclass__(**options)
         for name, kind in inspect.get_annotations(cls).items():
-            if name not in vars(cls) and is_dataclass(kind):
+            if name not in vars(cls) and inspect.isclass(kind) and is_dataclass(kind):
                 setattr(cls, name, field(default_factory=kind))
 
     def _check(self, check: Validator) -> None:

@@ -153,7 +153,8 @@ def _checked_world(config_cls: type[Any], word: str, others: Sequence[str]) -> s
     paths = _named_by(word, dict(_settings(config_cls)))
     if paths:
         raise ConfigError(f"{word}: expected a value, as in {paths[0]}=VALUE")
-    if word in shipped_configs() or Path(word).suffix in (".ron", ".yaml", ".yml", ".toml"):
+    suffixes = (".ron", ".yaml", ".yml", ".toml", ".json")
+    if word in shipped_configs() or Path(word).suffix in suffixes:
         raise ConfigError(f"{word!r}: expected a world, got a configuration; --config {word}")
     again = next((other for other in others if other.startswith("env.id=")), None)
     if again is not None:

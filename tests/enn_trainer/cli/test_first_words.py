@@ -144,3 +144,12 @@ def test_missing_extra_is_one_line_with_what_to_type(
     assert error.startswith("error: ")
     assert error.endswith(f"; pip install 'enn-trainer[{extra}]'\n")
     assert error.count("\n") == 1
+
+
+def test_missing_extra_of_a_video_is_one_line_with_what_to_type(
+    xor_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for suffix, package in ((".gif", "PIL"), (".mp4", "imageio_ffmpeg")):
+        monkeypatch.setitem(sys.modules, package, None)
+        error = refused(["eval", str(xor_run), "--video", f"film{suffix}"], capsys)
+        assert error.endswith(f"{package} is missing; pip install 'enn-trainer[video]'\n")
