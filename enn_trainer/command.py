@@ -21,7 +21,6 @@ from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.help import hps_info
 from enn_trainer.config.load import show_config
-from enn_trainer.config.typed_settings import parse_typed, typed_settings
 from enn_trainer.errors import CheckpointError, ConfigError, NotFiniteError
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.state import State, init_train_state
@@ -107,6 +106,9 @@ def run_command(
         check: raises before `run` if the run must not begin; not called with `--trust`.
         takes_world: True if the first word may be the world to train in.
     """
+    # `enn_trainer.cli` imports this module.
+    from enn_trainer.cli.typed_settings import parse_typed, typed_settings
+
     # Parse, and list settings.
     options = parse_typed(_parser(program), arguments, config_cls)
     if options.hps_info is not None:

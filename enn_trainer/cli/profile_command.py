@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 
 from enn_trainer.cli.load_world import factory_of
+from enn_trainer.cli.typed_settings import parse_typed, typed_settings
 from enn_trainer.command import (
     STOPPED_AT_ONCE,
     OneLineParser,
@@ -23,7 +24,6 @@ from enn_trainer.command import (
     write_json,
 )
 from enn_trainer.config import EnvConfig, TrainConfig
-from enn_trainer.config.typed_settings import parse_typed, typed_settings
 from enn_trainer.experience.envs import EnvFactory
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.spans import SpanTimes, times_between

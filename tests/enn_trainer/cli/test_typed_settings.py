@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from enn_trainer.cli import run
+from enn_trainer.cli.typed_settings import parse_typed, settings_from_options, typed_settings
 from enn_trainer.command import OneLineParser
 from enn_trainer.config import CloneRunConfig, PPOConfig, TrainConfig
 from enn_trainer.config.load import load_config
-from enn_trainer.config.typed_settings import parse_typed, settings_from_options, typed_settings
 from enn_trainer.errors import ConfigError
 
 WORLD = """
@@ -92,6 +92,30 @@ def test_option_that_names_no_setting_is_one_line_with_the_nearest(
     assert error.startswith("error: ")
     assert expected in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "setting"),
+    [
+        (["--env-kwargs", "size=3"], 'env.kwargs={"size": 3}'),
+        (["env.kwargs=size=3,label=a b"], 'env.kwargs={"size": 3, "label": "a b"}'),
+        (["--eval.env.kwargs=grid=[1, 2]"], 'eval.env.kwargs={"grid": [1, 2]}'),
+        (["--env-kwargs", '{"size": 3}'], 'env.kwargs={"size": 3}'),
+        (["env.kwargs="], "env.kwargs="),
+    ],
+)
+def test_arguments_of_a_world_are_spelled_as_in_all_commands(
+    typed: list[str], setting: str
+) -> None:
+    assert parse_typed(parser(), typed, TrainConfig).words == [setting]
+
+
+def test_argument_of_a_world_that_is_there_twice_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        parse_typed(parser(), ["--env-kwargs", "size=3,size=4"], TrainConfig)
+    assert "error: env.kwargs: expected every argument once" in capsys.readouterr().err
 
 
 def test_options_are_those_of_the_configuration_class(capsys: pytest.CaptureFixture[str]) -> None:

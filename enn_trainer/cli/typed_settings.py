@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
+from enn_trainer.cli.load_world import parse_kwargs
 from enn_trainer.config.build import strip_optional, type_of_field
 from enn_trainer.config.help import join_path
 from enn_trainer.config.shipped import configs_of_world, find_config, shipped_configs
@@ -23,8 +24,21 @@ from entity_env.named_world import find_world
 def parse_typed(
     parser: argparse.ArgumentParser, words: Sequence[str], config_cls: type[Any]
 ) -> argparse.Namespace:
-    """Parse a command line on which options may name settings, see `settings_from_options`."""
-    return parser.parse_intermixed_args(settings_from_options(parser, words, config_cls))
+    """Parse a command line on which options may name settings, see `settings_from_options`.
+
+    Arguments of the environment may be given as `env.kwargs=size=3,label=a`.
+    """
+    try:
+        settings = map(_with_json, settings_from_options(parser, words, config_cls))
+        return parser.parse_intermixed_args(list(settings))
+    except ConfigError as error:
+        parser.error(str(error))
+
+
+def _with_json(word: str) -> str:
+    """Return an assignment such as `env.kwargs=size=3` with JSON; any other word as it is."""
+    match = re.fullmatch(r"((?:eval\.)?env\.kwargs)=(\w+=.*)", word, re.DOTALL)
+    return f"{match[1]}={json.dumps(parse_kwargs(match[2], match[1]))}" if match else word
 
 
 def settings_from_options(
