@@ -7,12 +7,12 @@
 
 _shtab_enn_checkpoints_subparsers=(list verify prune pin unpin show diff evolve upgrade)
 _shtab_enn_config_subparsers=(dump-schema check-schema upgrade-schema upgrade-config)
-_shtab_enn_subparsers=(train clone check eval checkpoints play config plot profile envs completion)
+_shtab_enn_subparsers=(train clone check eval checkpoints inspect play config plot profile doctor envs completion)
 
 _shtab_enn_train_option_strings=(-h --help --config --checkpoint-dir --resume --resume-or-start --force --resume-from --init-from --init-parts --rename --rename-file --trust --hps-info --dry-run --print-config -v --verbose)
 _shtab_enn_clone_option_strings=(-h --help --config --checkpoint-dir --hps-info)
 _shtab_enn_check_option_strings=(-h --help --env-kwargs --episodes --max-steps --seed)
-_shtab_enn_eval_option_strings=(-h --help --opponent --episodes --suite --env --env-kwargs --trust --deterministic --seed --num-envs --processes --max-steps --out --json --video)
+_shtab_enn_eval_option_strings=(-h --help --opponent --episodes --baseline --suite --env --env-kwargs --trust --deterministic --seed --num-envs --processes --max-steps --out --json --video)
 _shtab_enn_checkpoints_list_option_strings=(-h --help --json)
 _shtab_enn_checkpoints_verify_option_strings=(-h --help)
 _shtab_enn_checkpoints_prune_option_strings=(-h --help --keep --keep-every-steps --best --keep-every-minutes --keep-best --dry-run)
@@ -23,6 +23,7 @@ _shtab_enn_checkpoints_diff_option_strings=(-h --help --env --env-kwargs --renam
 _shtab_enn_checkpoints_evolve_option_strings=(-h --help --env --env-kwargs --rename --rename-file --to --new-label-prob --set)
 _shtab_enn_checkpoints_upgrade_option_strings=(-h --help --to)
 _shtab_enn_checkpoints_option_strings=(-h --help)
+_shtab_enn_inspect_option_strings=(-h --help)
 _shtab_enn_play_option_strings=(-h --help --env-kwargs --agent --side --record --episodes --seed)
 _shtab_enn_config_dump_schema_option_strings=(-h --help)
 _shtab_enn_config_check_schema_option_strings=(-h --help)
@@ -31,7 +32,8 @@ _shtab_enn_config_upgrade_config_option_strings=(-h --help --include-defaults --
 _shtab_enn_config_option_strings=(-h --help --class)
 _shtab_enn_plot_option_strings=(-h --help --metric --out --smooth)
 _shtab_enn_profile_option_strings=(-h --help --config --updates --out --json)
-_shtab_enn_envs_option_strings=(-h --help)
+_shtab_enn_doctor_option_strings=(-h --help --try --json --timeout)
+_shtab_enn_envs_option_strings=(-h --help --env-kwargs --json)
 _shtab_enn_completion_option_strings=(-h --help)
 _shtab_enn_option_strings=(-h --help --version)
 
@@ -58,6 +60,7 @@ _shtab_enn_checkpoints_evolve___rename_file_COMPGEN=_shtab_compgen_files
 _shtab_enn_checkpoints_evolve___to_COMPGEN=_shtab_compgen_files
 _shtab_enn_checkpoints_upgrade_pos_0_COMPGEN=_shtab_compgen_files
 _shtab_enn_checkpoints_upgrade___to_COMPGEN=_shtab_compgen_files
+_shtab_enn_inspect_pos_0_COMPGEN=_shtab_compgen_files
 _shtab_enn_play___record_COMPGEN=_shtab_compgen_files
 _shtab_enn_config_dump_schema_pos_0_COMPGEN=_shtab_compgen_files
 _shtab_enn_config_check_schema_pos_0_COMPGEN=_shtab_compgen_files
@@ -71,6 +74,7 @@ _shtab_enn_profile___out_COMPGEN=_shtab_compgen_files
 _shtab_enn_train_pos_0_choices=(env.kwargs= env.id= env.validate= net.embd_pdrop= net.resid_pdrop= net.attn_pdrop= net.n_layer= net.n_head= net.d_model= net.pooling= net.relpos_encoding.extent= net.relpos_encoding.position_features= net.relpos_encoding.scale= net.relpos_encoding.per_entity_values= net.relpos_encoding.exclude_entities= net.relpos_encoding.value_relpos_projection= net.relpos_encoding.key_relpos_projection= net.relpos_encoding.per_entity_projections= net.relpos_encoding.radial= net.relpos_encoding.distance= net.relpos_encoding.rotation_vec_features= net.relpos_encoding.rotation_angle_feature= net.relpos_encoding.interpolate= net.relpos_encoding.value_gate= net.relpos_encoding.enable_negative_distance_weight_bug= net.d_qk= net.translation.reference_entity= net.translation.position_features= net.translation.rotation_vec_features= net.translation.rotation_angle_feature= net.translation.add_dist_feature= net.precision= optim.lr= optim.lr_warmup_steps= optim.bs= optim.weight_decay= optim.micro_bs= optim.anneal_lr= optim.update_epochs= optim.max_grad_norm= optim.groups= optim.name= optim.kwargs= optim.shuffle= optim.max_entities= ppo.gae= ppo.gamma= ppo.gae_lambda= ppo.norm_adv= ppo.clip_coef= ppo.clip_vloss= ppo.ent_coef= ppo.vf_coef= ppo.target_kl= ppo.anneal_entropy= ppo.ratio= ppo.weight_by= ppo.dual_clip= ppo.value_loss= ppo.vf_clip_coef= ppo.huber_delta= ppo.value_bins.low= ppo.value_bins.high= ppo.value_bins.num_bins= ppo.value_bins.sigma= ppo.reward_scaling= ppo.ent_targets= ppo.ent_target_lr= rollout.steps= rollout.num_envs= rollout.processes= eval.steps= eval.interval= eval.num_envs= eval.processes= eval.env.kwargs= eval.env.id= eval.env.validate= eval.capture_videos= eval.capture_samples= eval.capture_logits= eval.capture_samples_subsample= eval.run_on_first_step= eval.opponent= eval.opponent_only= eval.episodes= eval.max_steps= eval.deterministic= eval.seed= eval.suites= vf_net.embd_pdrop= vf_net.resid_pdrop= vf_net.attn_pdrop= vf_net.n_layer= vf_net.n_head= vf_net.d_model= vf_net.pooling= vf_net.relpos_encoding.extent= vf_net.relpos_encoding.position_features= vf_net.relpos_encoding.scale= vf_net.relpos_encoding.per_entity_values= vf_net.relpos_encoding.exclude_entities= vf_net.relpos_encoding.value_relpos_projection= vf_net.relpos_encoding.key_relpos_projection= vf_net.relpos_encoding.per_entity_projections= vf_net.relpos_encoding.radial= vf_net.relpos_encoding.distance= vf_net.relpos_encoding.rotation_vec_features= vf_net.relpos_encoding.rotation_angle_feature= vf_net.relpos_encoding.interpolate= vf_net.relpos_encoding.value_gate= vf_net.relpos_encoding.enable_negative_distance_weight_bug= vf_net.d_qk= vf_net.translation.reference_entity= vf_net.translation.position_features= vf_net.translation.rotation_vec_features= vf_net.translation.rotation_angle_feature= vf_net.translation.add_dist_feature= vf_net.precision= name= seed= total_timesteps= max_train_time= torch_deterministic= cuda= track= wandb_project_name= wandb_entity= capture_samples= capture_logits= capture_samples_subsample= trial= data_dir= cuda_empty_cache= stop= bc.path= bc.coef= bc.bs= bc.loss= mlflow_tracking_uri= checkpoint.every_seconds= checkpoint.keep= checkpoint.keep_every_steps= checkpoint.keep_every_minutes= checkpoint.best= checkpoint.keep_best= MoveToOrigin CherryPick PickMatchingBalls Minefield MultiSnake MultiArmedBandit NotHotdog Xor Count FloorIsLava MineSweeper RockPaperScissors TreasureHunt Duel)
 _shtab_enn_clone_pos_0_choices=(env.kwargs= env.id= env.validate= net.embd_pdrop= net.resid_pdrop= net.attn_pdrop= net.n_layer= net.n_head= net.d_model= net.pooling= net.relpos_encoding.extent= net.relpos_encoding.position_features= net.relpos_encoding.scale= net.relpos_encoding.per_entity_values= net.relpos_encoding.exclude_entities= net.relpos_encoding.value_relpos_projection= net.relpos_encoding.key_relpos_projection= net.relpos_encoding.per_entity_projections= net.relpos_encoding.radial= net.relpos_encoding.distance= net.relpos_encoding.rotation_vec_features= net.relpos_encoding.rotation_angle_feature= net.relpos_encoding.interpolate= net.relpos_encoding.value_gate= net.relpos_encoding.enable_negative_distance_weight_bug= net.d_qk= net.translation.reference_entity= net.translation.position_features= net.translation.rotation_vec_features= net.translation.rotation_angle_feature= net.translation.add_dist_feature= net.precision= optim.lr= optim.lr_warmup_steps= optim.bs= optim.weight_decay= optim.micro_bs= optim.anneal_lr= optim.update_epochs= optim.max_grad_norm= optim.groups= optim.name= optim.kwargs= optim.shuffle= optim.max_entities= ppo.gae= ppo.gamma= ppo.gae_lambda= ppo.norm_adv= ppo.clip_coef= ppo.clip_vloss= ppo.ent_coef= ppo.vf_coef= ppo.target_kl= ppo.anneal_entropy= ppo.ratio= ppo.weight_by= ppo.dual_clip= ppo.value_loss= ppo.vf_clip_coef= ppo.huber_delta= ppo.value_bins.low= ppo.value_bins.high= ppo.value_bins.num_bins= ppo.value_bins.sigma= ppo.reward_scaling= ppo.ent_targets= ppo.ent_target_lr= rollout.steps= rollout.num_envs= rollout.processes= eval.steps= eval.interval= eval.num_envs= eval.processes= eval.env.kwargs= eval.env.id= eval.env.validate= eval.capture_videos= eval.capture_samples= eval.capture_logits= eval.capture_samples_subsample= eval.run_on_first_step= eval.opponent= eval.opponent_only= eval.episodes= eval.max_steps= eval.deterministic= eval.seed= eval.suites= vf_net.embd_pdrop= vf_net.resid_pdrop= vf_net.attn_pdrop= vf_net.n_layer= vf_net.n_head= vf_net.d_model= vf_net.pooling= vf_net.relpos_encoding.extent= vf_net.relpos_encoding.position_features= vf_net.relpos_encoding.scale= vf_net.relpos_encoding.per_entity_values= vf_net.relpos_encoding.exclude_entities= vf_net.relpos_encoding.value_relpos_projection= vf_net.relpos_encoding.key_relpos_projection= vf_net.relpos_encoding.per_entity_projections= vf_net.relpos_encoding.radial= vf_net.relpos_encoding.distance= vf_net.relpos_encoding.rotation_vec_features= vf_net.relpos_encoding.rotation_angle_feature= vf_net.relpos_encoding.interpolate= vf_net.relpos_encoding.value_gate= vf_net.relpos_encoding.enable_negative_distance_weight_bug= vf_net.d_qk= vf_net.translation.reference_entity= vf_net.translation.position_features= vf_net.translation.rotation_vec_features= vf_net.translation.rotation_angle_feature= vf_net.translation.add_dist_feature= vf_net.precision= name= seed= total_timesteps= max_train_time= torch_deterministic= cuda= track= wandb_project_name= wandb_entity= capture_samples= capture_logits= capture_samples_subsample= trial= data_dir= cuda_empty_cache= stop= bc.path= bc.coef= bc.bs= bc.loss= mlflow_tracking_uri= checkpoint.every_seconds= checkpoint.keep= checkpoint.keep_every_steps= checkpoint.keep_every_minutes= checkpoint.best= checkpoint.keep_best= clone.loss= clone.epochs= clone.bs= clone.lr= clone.value_coef= clone.test_fraction= clone.patience= clone.max_frames= MoveToOrigin CherryPick PickMatchingBalls Minefield MultiSnake MultiArmedBandit NotHotdog Xor Count FloorIsLava MineSweeper RockPaperScissors TreasureHunt Duel)
 _shtab_enn_check_pos_0_choices=(MoveToOrigin CherryPick PickMatchingBalls Minefield MultiSnake MultiArmedBandit NotHotdog Xor Count FloorIsLava MineSweeper RockPaperScissors TreasureHunt Duel)
+_shtab_enn_eval___baseline_choices=(random greedy)
 _shtab_enn_eval___env_choices=(MoveToOrigin CherryPick PickMatchingBalls Minefield MultiSnake MultiArmedBandit NotHotdog Xor Count FloorIsLava MineSweeper RockPaperScissors TreasureHunt Duel)
 _shtab_enn_checkpoints_diff___env_choices=(MoveToOrigin CherryPick PickMatchingBalls Minefield MultiSnake MultiArmedBandit NotHotdog Xor Count FloorIsLava MineSweeper RockPaperScissors TreasureHunt Duel)
 _shtab_enn_checkpoints_evolve___env_choices=(MoveToOrigin CherryPick PickMatchingBalls Minefield MultiSnake MultiArmedBandit NotHotdog Xor Count FloorIsLava MineSweeper RockPaperScissors TreasureHunt Duel)
@@ -79,8 +83,9 @@ _shtab_enn_checkpoints_pos_0_choices=(list verify prune pin unpin show diff evol
 _shtab_enn_play_pos_0_choices=(MoveToOrigin CherryPick PickMatchingBalls Minefield MultiSnake MultiArmedBandit NotHotdog Xor Count FloorIsLava MineSweeper RockPaperScissors TreasureHunt Duel)
 _shtab_enn_config_pos_0_choices=(dump-schema check-schema upgrade-schema upgrade-config)
 _shtab_enn_profile_pos_0_choices=(env.kwargs= env.id= env.validate= net.embd_pdrop= net.resid_pdrop= net.attn_pdrop= net.n_layer= net.n_head= net.d_model= net.pooling= net.relpos_encoding.extent= net.relpos_encoding.position_features= net.relpos_encoding.scale= net.relpos_encoding.per_entity_values= net.relpos_encoding.exclude_entities= net.relpos_encoding.value_relpos_projection= net.relpos_encoding.key_relpos_projection= net.relpos_encoding.per_entity_projections= net.relpos_encoding.radial= net.relpos_encoding.distance= net.relpos_encoding.rotation_vec_features= net.relpos_encoding.rotation_angle_feature= net.relpos_encoding.interpolate= net.relpos_encoding.value_gate= net.relpos_encoding.enable_negative_distance_weight_bug= net.d_qk= net.translation.reference_entity= net.translation.position_features= net.translation.rotation_vec_features= net.translation.rotation_angle_feature= net.translation.add_dist_feature= net.precision= optim.lr= optim.lr_warmup_steps= optim.bs= optim.weight_decay= optim.micro_bs= optim.anneal_lr= optim.update_epochs= optim.max_grad_norm= optim.groups= optim.name= optim.kwargs= optim.shuffle= optim.max_entities= ppo.gae= ppo.gamma= ppo.gae_lambda= ppo.norm_adv= ppo.clip_coef= ppo.clip_vloss= ppo.ent_coef= ppo.vf_coef= ppo.target_kl= ppo.anneal_entropy= ppo.ratio= ppo.weight_by= ppo.dual_clip= ppo.value_loss= ppo.vf_clip_coef= ppo.huber_delta= ppo.value_bins.low= ppo.value_bins.high= ppo.value_bins.num_bins= ppo.value_bins.sigma= ppo.reward_scaling= ppo.ent_targets= ppo.ent_target_lr= rollout.steps= rollout.num_envs= rollout.processes= eval.steps= eval.interval= eval.num_envs= eval.processes= eval.env.kwargs= eval.env.id= eval.env.validate= eval.capture_videos= eval.capture_samples= eval.capture_logits= eval.capture_samples_subsample= eval.run_on_first_step= eval.opponent= eval.opponent_only= eval.episodes= eval.max_steps= eval.deterministic= eval.seed= eval.suites= vf_net.embd_pdrop= vf_net.resid_pdrop= vf_net.attn_pdrop= vf_net.n_layer= vf_net.n_head= vf_net.d_model= vf_net.pooling= vf_net.relpos_encoding.extent= vf_net.relpos_encoding.position_features= vf_net.relpos_encoding.scale= vf_net.relpos_encoding.per_entity_values= vf_net.relpos_encoding.exclude_entities= vf_net.relpos_encoding.value_relpos_projection= vf_net.relpos_encoding.key_relpos_projection= vf_net.relpos_encoding.per_entity_projections= vf_net.relpos_encoding.radial= vf_net.relpos_encoding.distance= vf_net.relpos_encoding.rotation_vec_features= vf_net.relpos_encoding.rotation_angle_feature= vf_net.relpos_encoding.interpolate= vf_net.relpos_encoding.value_gate= vf_net.relpos_encoding.enable_negative_distance_weight_bug= vf_net.d_qk= vf_net.translation.reference_entity= vf_net.translation.position_features= vf_net.translation.rotation_vec_features= vf_net.translation.rotation_angle_feature= vf_net.translation.add_dist_feature= vf_net.precision= name= seed= total_timesteps= max_train_time= torch_deterministic= cuda= track= wandb_project_name= wandb_entity= capture_samples= capture_logits= capture_samples_subsample= trial= data_dir= cuda_empty_cache= stop= bc.path= bc.coef= bc.bs= bc.loss= mlflow_tracking_uri= checkpoint.every_seconds= checkpoint.keep= checkpoint.keep_every_steps= checkpoint.keep_every_minutes= checkpoint.best= checkpoint.keep_best= MoveToOrigin CherryPick PickMatchingBalls Minefield MultiSnake MultiArmedBandit NotHotdog Xor Count FloorIsLava MineSweeper RockPaperScissors TreasureHunt Duel)
+_shtab_enn_envs_pos_0_choices=(MoveToOrigin CherryPick PickMatchingBalls Minefield MultiSnake MultiArmedBandit NotHotdog Xor Count FloorIsLava MineSweeper RockPaperScissors TreasureHunt Duel)
 _shtab_enn_completion_pos_0_choices=(bash zsh)
-_shtab_enn_pos_0_choices=(train clone check eval checkpoints play config plot profile envs completion)
+_shtab_enn_pos_0_choices=(train clone check eval checkpoints inspect play config plot profile doctor envs completion)
 
 _shtab_enn_train_pos_0_nargs='*'
 _shtab_enn_train__h_nargs=0
@@ -137,6 +142,8 @@ _shtab_enn_checkpoints_upgrade___help_nargs=0
 _shtab_enn_checkpoints_pos_0_nargs=A...
 _shtab_enn_checkpoints__h_nargs=0
 _shtab_enn_checkpoints___help_nargs=0
+_shtab_enn_inspect__h_nargs=0
+_shtab_enn_inspect___help_nargs=0
 _shtab_enn_play_pos_1_nargs='*'
 _shtab_enn_play__h_nargs=0
 _shtab_enn_play___help_nargs=0
@@ -163,8 +170,15 @@ _shtab_enn_profile_pos_0_nargs='*'
 _shtab_enn_profile__h_nargs=0
 _shtab_enn_profile___help_nargs=0
 _shtab_enn_profile___json_nargs=0
+_shtab_enn_doctor__h_nargs=0
+_shtab_enn_doctor___help_nargs=0
+_shtab_enn_doctor___try_nargs=0
+_shtab_enn_doctor___json_nargs=0
+_shtab_enn_envs_pos_1_nargs='*'
 _shtab_enn_envs__h_nargs=0
 _shtab_enn_envs___help_nargs=0
+_shtab_enn_envs___env_kwargs_nargs=+
+_shtab_enn_envs___json_nargs=0
 _shtab_enn_completion__h_nargs=0
 _shtab_enn_completion___help_nargs=0
 _shtab_enn_pos_0_nargs=A...
