@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -30,6 +30,9 @@ def failed(error: Exception, message: str | None = None) -> int:
     return USAGE_ERROR if isinstance(error, ConfigError | CheckpointError) else FAILURE
 
 
+_WORLD = "file.py:Name, package.module:Name, or one of `enn envs`"
+
+
 class ArgumentsExit(SystemExit):
     """Exit of a program because of its arguments: a mistake in them, or `--help`."""
 
@@ -47,6 +50,20 @@ class OneLineParser(argparse.ArgumentParser):
     def flag(self, name: str, help: str) -> None:
         """Add an option without a value."""
         self.add_argument(name, action="store_true", help=help)
+
+    def world(self, required: bool = True) -> None:
+        """Add the arguments `ENV KEY=VALUE ...`, also as `--env-kwargs`."""
+        self.add_argument("env", metavar="ENV", nargs=None if required else "?", help=_WORLD)
+        self.add_argument("kwargs", nargs="*", metavar="KEY=VALUE", help="arguments of ENV")
+        self._env_kwargs("""arguments of ENV, also as JSON: '{"size": 3}'""")
+
+    def env_options(self, help: str, kwargs_help: str, required: bool = False) -> None:
+        """Add the options `--env` and `--env-kwargs`."""
+        self.option("--env", "ENV", f"{help}: {_WORLD}", required=required)
+        self._env_kwargs(kwargs_help)
+
+    def _env_kwargs(self, help: str) -> None:
+        self.option("--env-kwargs", "KEY=VALUE", help, nargs="+", action="extend", default=[])
 
     def error(self, message: str) -> NoReturn:
         """Exit with an error message and `USAGE_ERROR`."""
@@ -67,10 +84,21 @@ def positive(text: str) -> int:
     return number
 
 
-def check_config_file(path: Path | None) -> None:
-    """Raise a ConfigError if `--config` names something else than a file."""
-    if path is not None and not path.is_file():
-        raise ConfigError(f"--config: expected a configuration file, got {path}")
+def not_negative(text: str) -> int:
+    """Return the value of an argument that has to be a number of at least 0."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"expected a number of at least 0, got {number}")
+    return number
+
+
+def with_out(arguments: Sequence[str]) -> list[str]:
+    """Return arguments with `--out` in place of `--json FILE.json`, its name before."""
+    following = [*arguments[1:], ""][: len(arguments)]
+    return [
+        "--out" if one == "--json" and after.endswith(".json") else one
+        for one, after in zip(arguments, following, strict=False)
+    ]
 
 
 def writable(path: Path, field: str) -> Path:

@@ -75,10 +75,8 @@ def _entries(kind: FieldType, path: str = "") -> Iterator[_Entry]:
 
 def _described(label: str, entry: _Entry) -> str:
     line = f"{label}: {entry.field.type}"
-    if entry.field.has_default:
-        line += f" = {entry.field.default!r}"
-    elif not isinstance(entry.field.type, Struct):
-        line += " (required)"
+    if not isinstance(entry.field.type, Struct):
+        line += f" = {entry.field.default!r}" if entry.field.has_default else " (required)"
     return f"{line:<52}  # {entry.doc}" if entry.doc else line
 
 

@@ -5,10 +5,11 @@ string annotations: no `from __future__ import annotations` here. The `Attribute
 are its help.
 """
 
+import inspect
 import sys
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Dict, List, Literal, NamedTuple, Optional
+from typing import Any, Dict, List, Literal, NamedTuple, Optional
 
 from enn_trainer.config.eval_config import RECORDING, EnvConfig, EvalConfig, all_suites, suite_path
 from enn_trainer.config.ppo_config import OptimizerConfig, PPOConfig
@@ -188,11 +189,11 @@ class TrainConfig(Versioned, Section):
         checkpoint: When the run is saved, and which saves are kept.
     """
 
-    env: EnvConfig
-    net: RogueNetConfig
-    optim: OptimizerConfig
-    ppo: PPOConfig
-    rollout: RolloutConfig
+    env: EnvConfig = field(default_factory=EnvConfig)
+    net: RogueNetConfig = field(default_factory=RogueNetConfig)
+    optim: OptimizerConfig = field(default_factory=OptimizerConfig)
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
     eval: Optional[EvalConfig] = None
     vf_net: Optional[RogueNetConfig] = None
     name: str = field(default_factory=_script_name, metadata=COMPUTED)
@@ -214,6 +215,13 @@ class TrainConfig(Versioned, Section):
     bc: Optional[BCConfig] = None
     mlflow_tracking_uri: Optional[str] = None
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Give sections that a subclass declares, also anew, their own defaults."""
+        super().__init_subclass__(**options)
+        for name, kind in inspect.get_annotations(cls).items():
+            if name not in vars(cls) and inspect.isclass(kind) and is_dataclass(kind):
+                setattr(cls, name, field(default_factory=kind))
 
     def _check(self, check: Validator) -> None:
         check.require(
