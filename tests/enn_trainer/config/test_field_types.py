@@ -15,7 +15,7 @@ from enn_trainer.config.help import hps_info
 from enn_trainer.config.load import dump_config, load_config
 from enn_trainer.config.schema import schema_of
 from enn_trainer.errors import ConfigError
-from tests.enn_trainer.config.builders import Inner
+from tests.enn_trainer.config.builders import Inner, Outer
 
 
 class Colour(enum.Enum):
@@ -79,7 +79,9 @@ def test_fields_have_defaults_and_the_descriptions_of_the_class_that_says_most_a
         "colour": None,
     }
     assert (kind.fields["sizes"].default, kind.fields["sizes"].has_default) == ([1], True)
-    assert (kind.fields["net"].default, kind.fields["net"].has_default) == (None, False)
+    outer = field_type(Outer)
+    assert isinstance(outer, Struct)
+    assert (outer.fields["inner"].default, outer.fields["inner"].has_default) == (None, False)
 
 
 def test_a_configuration_of_newer_forms_is_loaded_explained_and_has_a_schema() -> None:
