@@ -28,6 +28,14 @@ GOLDEN_CONFIG = (
 )
 
 
+def build_if_torch_is_there(build: Callable[[], Any]) -> None:
+    """Build a configuration, some of which ask torch about its optimizers."""
+    try:
+        build()
+    except ModuleNotFoundError as error:
+        pytest.skip(f"needs {error.name}")
+
+
 def train_config(**changes: Any) -> TrainConfig:
     sections = {
         "env": EnvConfig(),
@@ -258,7 +266,7 @@ def test_every_field_has_a_description() -> None:
 )
 def test_a_value_out_of_range_is_refused(build: Callable[[], Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=f"^{problem}"):
-        build()
+        build_if_torch_is_there(build)
 
 
 @pytest.mark.parametrize(
@@ -360,7 +368,7 @@ def test_paths_as_long_as_a_file_can_have_are_accepted() -> None:
 )
 def test_a_long_text_is_shortened_in_the_message(build: Callable[[], Any]) -> None:
     with pytest.raises(ConfigError) as error:
-        build()
+        build_if_torch_is_there(build)
     assert len(str(error.value)) < 300
 
 
