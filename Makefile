@@ -74,7 +74,7 @@ release: .venv/developing
 	@echo "next: git push --follow-tags"
 
 clean:
-	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-plain-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 .venv/bin/pip:
 	@$(or $(PYTHON),false) $(IS_NEW_ENOUGH) || { echo "expected Python 3.11 or newer, found" \
