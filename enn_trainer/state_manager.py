@@ -7,8 +7,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import hyperstate
-
 from enn_trainer.checkpoints import disk, lookup, writer
 from enn_trainer.checkpoints import format as saves
 from enn_trainer.checkpoints.migrate.config_diff import changes, shown, worth_a_line
@@ -18,6 +16,7 @@ from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.run_lock import RunLock
 from enn_trainer.checkpoints.state_files import FileContent, as_bytes, copied, read_config, restore
 from enn_trainer.config import TrainConfig
+from enn_trainer.config.hyperstate_door import ManagerBase
 from enn_trainer.config.load import Sources, load_with_sources
 from enn_trainer.config.schedules import hyperstate_schedules, read_hyperstate_schedules
 from enn_trainer.errors import CheckpointError, ConfigError
@@ -27,7 +26,7 @@ from enn_trainer.state import State, init_train_state
 from enn_trainer.tables import aligned
 
 
-class StateManager(hyperstate.StateManager[TrainConfig, State]):
+class StateManager(ManagerBase[TrainConfig, State]):
     """Loads the configuration, makes or restores the state, and saves both.
 
     It has the interface of hyperstate's manager, but loading, overrides and checkpoints are this
@@ -111,11 +110,20 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             self.init_from = InitFrom(Path(init_from), init_parts, init_renames)
         elif tuple(init_parts) != PARTS or init_renames:
             raise ConfigError("--init-parts, --rename: expected --init-from beside them")
+        self.init_path = init_path
+        self.checkpoint_dir = None if checkpoint_dir is None else Path(checkpoint_dir)
+        self._initial_state = initial_state
+        self._deserialize_ctx: dict[str, Any] = {}
+
+        # Configuration and state, read when they are first used.
+        self.config_cls, self.state_cls = config_cls, state_cls
+        self.overrides = overrides
+        self._config: TrainConfig | None = None
         self._sources: Sources | None = None
-        super().__init__(config_cls, state_cls, initial_state, init_path, checkpoint_dir, overrides)
+        self._state: State | None = None
 
     @classmethod
-    def adopt(cls, manager: "hyperstate.StateManager[TrainConfig, State]") -> "StateManager":
+    def adopt(cls, manager: ManagerBase[TrainConfig, State]) -> "StateManager":
         """Return a manager of this class for the run of a hyperstate manager.
 
         A configuration or state that was already loaded, and perhaps changed, is kept.
@@ -179,6 +187,10 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         """Replace the state, for example by an upgraded one."""
         self._state = state
 
+    def set_deserialize_ctx(self, key: str, value: Any) -> None:
+        """Set a value of the second argument of `initial_state`."""
+        self._deserialize_ctx[key] = value
+
     @property
     def resumed_from(self) -> saves.Checkpoint | None:
         """Save that the state comes from; None for a new run."""
@@ -232,8 +244,10 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             return False
         return saved.path.parent.resolve() == run_dir.resolve()
 
-    def hand_back(self, manager: "hyperstate.StateManager[TrainConfig, State]") -> None:
+    def hand_back(self, manager: ManagerBase[TrainConfig, State]) -> None:
         """Copy the configuration and state of this manager to the one it was adopted from."""
+        if manager is self:
+            return
         manager._config, manager._state = self.config, self.state
         manager._schedules = hyperstate_schedules(self.config)
 

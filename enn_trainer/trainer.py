@@ -5,8 +5,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
-import hyperstate
-
 from enn_trainer.algorithms.algorithm import Clock
 from enn_trainer.algorithms.ppo.losses import LossStats
 from enn_trainer.callbacks.built_in import add_built_in
@@ -14,6 +12,7 @@ from enn_trainer.callbacks.callback import Callback
 from enn_trainer.callbacks.callback_list import Callbacks
 from enn_trainer.checkpointing import Checkpoints, Status
 from enn_trainer.config import EvalConfig, TrainConfig
+from enn_trainer.config.hyperstate_door import ManagerBase
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.evaluator import CreateOpponent, RunEvaluator, scalars_of
@@ -38,7 +37,7 @@ from entity_env.seeding import derive_seed
 
 
 def train(
-    state_manager: "hyperstate.StateManager[TrainConfig, State]",
+    state_manager: ManagerBase[TrainConfig, State],
     env: EnvSource,
     create_opponent: CreateOpponent | None = None,
     agent: PPOAgent | None = None,
@@ -103,7 +102,7 @@ class Trainer:
 
     def __init__(
         self,
-        state_manager: "hyperstate.StateManager[TrainConfig, State]",
+        state_manager: ManagerBase[TrainConfig, State],
         env: EnvSource,
         create_opponent: CreateOpponent | None = None,
         agent: PPOAgent | None = None,

@@ -1,7 +1,7 @@
 """Settings of environments and evaluations, and the named suites of these.
 
-hyperstate's type reader knows `Optional[int]` and not `int | None`: no
-`from __future__ import annotations` here. It reads the `Attributes:` of each class as its help.
+hyperstate's managers read these classes too, and know `Optional[int]` and not `int | None`: no
+`from __future__ import annotations` here. The `Attributes:` of each class are its help.
 """
 
 import json

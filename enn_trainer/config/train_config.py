@@ -1,7 +1,8 @@
 """The settings of a run and of cloning, their versions, and the rules that upgrade older files.
 
-hyperstate's type reader knows `Optional[int]`, `List` and `Dict`, and not string annotations: no
-`from __future__ import annotations` here. It reads the `Attributes:` of each class as its help.
+hyperstate's managers read these classes too, and know only `Optional[int]`, `List` and `Dict`, not
+string annotations: no `from __future__ import annotations` here. The `Attributes:` of each class
+are its help.
 """
 
 import inspect
@@ -10,12 +11,11 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Literal, NamedTuple, Optional
 
-from hyperstate import Versioned
-from hyperstate.schema.rewrite_rule import ChangeDefault, RewriteRule
-
 from enn_trainer.config.eval_config import RECORDING, EnvConfig, EvalConfig, all_suites, suite_path
 from enn_trainer.config.ppo_config import OptimizerConfig, PPOConfig
+from enn_trainer.config.rewrite_rules import ChangeDefault, RewriteRule
 from enn_trainer.config.validation import COMPUTED, PATH, Section, Validator, limited
+from enn_trainer.config.versioned import Versioned
 from enn_trainer.errors import ConfigError
 from enn_trainer.stop_conditions import read_bound
 from entity_env.errors import short_repr

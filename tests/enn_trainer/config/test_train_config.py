@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hyperstate.schema import types as schema
-from hyperstate.schema.types import materialize_type
 
 from enn_trainer.config import (
     CheckpointConfig,
@@ -17,13 +15,13 @@ from enn_trainer.config import (
     RolloutConfig,
     TrainConfig,
 )
+from enn_trainer.config import field_types as schema
 from enn_trainer.config.eval_config import EvalSuiteConfig
 from enn_trainer.config.load import load_config
 from enn_trainer.config.ppo_config import OptimizerConfig, ParamGroupConfig, PPOConfig
 from enn_trainer.config.ron import loads
 from enn_trainer.errors import CheckpointError, ConfigError, EnnTrainerError
-from rogue_net.rogue_net import RogueNetConfig
-from rogue_net.value_bins import ValueBinsConfig
+from rogue_net.config import RogueNetConfig, ValueBinsConfig
 
 GOLDEN_CONFIG = (
     Path(__file__).parents[2] / "golden" / "checkpoint_enn_trainer_0.1.16" / "config.ron"
@@ -158,7 +156,7 @@ def test_a_run_is_named_after_its_script(
 
 
 def test_every_field_has_a_description() -> None:
-    """`hyperstate` reads them from the docstrings, for its help and for ours."""
+    """They are read from the docstrings."""
     missing: list[str] = []
 
     def collect(kind: Any, path: str) -> None:
@@ -172,7 +170,7 @@ def test_every_field_has_a_description() -> None:
                     missing.append(f"{path}{field.name}")
                 collect(field.type, f"{path}{field.name}.")
 
-    collect(materialize_type(TrainConfig), "")
+    collect(schema.field_type(TrainConfig), "")
     assert missing == []
 
 
