@@ -68,6 +68,10 @@ COMMANDS = {
         "say where the time of a run goes: enn profile env.id=my_file.py:MyEnv",
         "profile_command:profile_command",
     ),
+    "init": Command(
+        "write a world to begin with: enn init garden, or --from gymnasium:CartPole-v1",
+        "init_command:init_command",
+    ),
     "envs": Command(
         "list the worlds that ship with this program",
         "envs_command:envs_command",

@@ -1,0 +1,1 @@
+"""Files that `enn init` writes. Imports nothing."""
