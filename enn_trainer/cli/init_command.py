@@ -2,6 +2,7 @@
 
 import keyword
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -50,12 +51,13 @@ _README = """\
 # {name}
 
 `world.py` has the rules, `test_world.py` their test, `settings.ron` the settings of a training.
+Type in this folder
 
-    python -m pytest                                              # run the test
-    enn check world.py:World                                      # find mistakes
-    enn train --config settings.ron --checkpoint-dir runs/first   # train, and save in runs/first
-    enn eval runs/first --env world.py:World                      # measure
-    enn play world.py:World --agent runs/first                    # play, with advice of the agent
+- `python -m pytest` to run the test;
+- `enn check world.py:World` to find mistakes;
+- `enn train --config settings.ron --checkpoint-dir runs/first` to train, and save in `runs/first`;
+- `enn eval runs/first --env world.py:World{opponent}` to measure the agent;
+- `enn play world.py:World --agent runs/first` to play, with the agent's advice.
 """
 
 
@@ -87,20 +89,25 @@ def init_command(arguments: Sequence[str]) -> None:
         else:
             name = "match.py" if options.match else "world.py"
             world, num_envs = Path(__file__).with_name("starters").joinpath(name).read_text(), 64
-        more = _AGAINST_RANDOM if options.match else ""
+        more, opponent = (_AGAINST_RANDOM, " --opponent random") if options.match else ("", "")
+        readme = _README.format(name=folder.resolve().name, opponent=opponent)
         files = {
             "world.py": world,
             "test_world.py": _TEST,
             "settings.ron": _SETTINGS.format(num_envs=num_envs, more=more),
-            "README.md": _README.format(name=folder.resolve().name),
+            "README.md": readme,
         }
         _write(folder, files)
     except OSError as error:
         expected = "expected a folder that can be made and written to"
         raise ConfigError(f"DIR: {expected}, got {folder} ({error.strerror})") from None
-    print(f"wrote {', '.join(files)} in {folder}\n\nnext:")
-    lines = [line.partition("  #")[0].rstrip() for line in _README.splitlines() if line[:1] == " "]
-    print("\n".join([f"    cd {folder}", *lines]))
+    lines = [
+        "next:",
+        f"cd {shlex.quote(str(folder))}",
+        *re.findall("^- `(.*?)`", readme, re.MULTILINE),
+    ]
+    print(f"wrote {', '.join(files)} in {folder}\n")
+    print("\n  ".join(lines))
 
 
 def _check_folder(folder: Path) -> None:

@@ -32,7 +32,7 @@ class World(PlainState, Match):
         return {"take": SelectEntityActionSpace()}
 
     def reset(self) -> list[Observation]:
-        """Begin a game. Draw from `self.rng`, so that it is the same for its seed."""
+        """Begin a game; draw from `self.rng`, so that its seed repeats it."""
         self.coins = {i: self.rng.random() for i in range(self.rng.randint(8, 12))}
         self.wealth, self.round = [0.0, 0.0], 0
         return [self.observe(0), self.observe(1)]

@@ -31,12 +31,12 @@ class World(PlainState, Environment):
         return {"load": SelectEntityActionSpace()}
 
     def reset(self) -> Observation:
-        """Begin an episode. Draw from `self.rng`, so that it is the same for its seed."""
+        """Begin an episode; draw from `self.rng`, so that its seed repeats it."""
         draw = self.rng.random
         count = self.rng.randint(5, 9)
         self.parcels = {i: [draw(), float(draw() < 0.5)] for i in range(count)}
         self.parcels[0][1] = 0.0  # one does not break
-        worth = sorted(value * (1 - fragile) for value, fragile in self.parcels.values())
+        worth = sorted(v * (1 - fragile) for v, fragile in self.parcels.values())
         self.best, self.loaded = sum(worth[-ROOM:]), 0
         return self.observe(reward=0.0)
 
