@@ -59,7 +59,8 @@ def find_world(name: str, folder: Path | None = None) -> Any:
     if not colon:
         if name in ENV_REGISTRY:
             return ENV_REGISTRY[name]
-        known = f"file.py:Name, package.module:Name or one of {', '.join(ENV_REGISTRY)}"
+        ways = "file.py:Name, package.module:Name, gymnasium:ID, pettingzoo:MODULE"
+        known = f"{ways} or one of {', '.join(ENV_REGISTRY)}"
         raise UnknownWorld(f"expected {known}; got {name!r}{_nearest(name, ENV_REGISTRY)}")
     folder = Path.cwd() if folder is None else folder
     library, _, named_there = name.partition(":")

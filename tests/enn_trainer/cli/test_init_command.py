@@ -26,7 +26,6 @@ KINDS: dict[str, list[str]] = {
     "world": [],
     "match": ["--match"],
     "cart pole": ["--from", CART_POLE],
-    "junction": ["--from", JUNCTION],
     "rock, paper, scissors": ["--from", ROCK_PAPER_SCISSORS],
 }
 FILES = ["README.md", "settings.ron", "test_world.py", "world.py"]
