@@ -19,46 +19,9 @@ examples:
   enn init coins --match
   enn init pole --from gymnasium:CartPole-v1
   enn init rps --from pettingzoo:classic.rps_v2"""
-_TEST = '''\
-"""The test of the world: `python -m pytest`."""
-
-from entity_env.testing import conformance
-
-from world import World
-
-
-def test_nothing_is_wrong_with_the_world() -> None:
-    """Spaces, masks, seeds and saved states, alone and beside others of its kind."""
-    conformance(World)
-'''
-_SETTINGS = """\
-// Settings of the training; `enn train --hps-info` lists all of them.
-TrainConfig(
-    version: 5,
-    env: (id: "world.py:World"),
-    // A small network and large steps, for a small world. Raise d_model for a harder one.
-    net: (d_model: 32, n_layer: 1),
-    optim: (lr: 0.005, bs: 256),
-    // num_envs is a multiple of the number of sides of a match.
-    rollout: (num_envs: {num_envs}, steps: 16, processes: 1),
-    total_timesteps: 30000,{more}
-)
-"""
 _AGAINST_RANDOM = """
     // The agent plays itself, and is measured against random play.
     eval: (episodes: 256, num_envs: 64, interval: 10000, opponent: "random"),"""
-_README = """\
-# {name}
-
-`world.py` has the rules, `test_world.py` their test, `settings.ron` the settings of a training.
-Type in this folder
-
-- `python -m pytest` to run the test;
-- `enn check world.py:World` to find mistakes;
-- `enn train --config settings.ron --checkpoint-dir runs/first` to train, and save in `runs/first`;
-- `enn eval runs/first --env world.py:World{opponent}` to measure the agent;
-- `enn play world.py:World --agent runs/first` to play, with the agent's advice.
-"""
 
 
 def parser() -> OneLineParser:
@@ -87,14 +50,13 @@ def init_command(arguments: Sequence[str]) -> None:
         if options.source:
             world, num_envs = _adapter(options.source)
         else:
-            name = "match.py" if options.match else "world.py"
-            world, num_envs = Path(__file__).with_name("starters").joinpath(name).read_text(), 64
+            world, num_envs = _starter("match.py" if options.match else "world.py"), 64
         more, opponent = (_AGAINST_RANDOM, " --opponent random") if options.match else ("", "")
-        readme = _README.format(name=folder.resolve().name, opponent=opponent)
+        readme = _starter("README.md").format(name=folder.resolve().name, opponent=opponent)
         files = {
             "world.py": world,
-            "test_world.py": _TEST,
-            "settings.ron": _SETTINGS.format(num_envs=num_envs, more=more),
+            "test_world.py": _starter("test_world.txt"),
+            "settings.ron": _starter("settings.ron").format(num_envs=num_envs, more=more),
             "README.md": readme,
         }
         _write(folder, files)
@@ -108,6 +70,11 @@ def init_command(arguments: Sequence[str]) -> None:
     ]
     print(f"wrote {', '.join(files)} in {folder}\n")
     print("\n  ".join(lines))
+
+
+def _starter(name: str) -> str:
+    """Return a file of `starters`."""
+    return Path(__file__).with_name("starters").joinpath(name).read_text(encoding="utf-8")
 
 
 def _check_folder(folder: Path) -> None:

@@ -5,6 +5,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from gymnasium import spaces
@@ -19,30 +20,8 @@ from entity_env.errors import short_repr
 from entity_env.spaces import ActionName, EntityName
 
 _WIDTH = 88
-_COMMENT = " " * 8 + "# "
 _Entry: TypeAlias = tuple[str, str, object]
 """A comment, the start of the line below it, and the value that follows."""
-_HEAD = '''\
-"""{name} of {library}, as entities.
-
-The mapping is the one that is inferred without it. A comment says of each field what it
-became, and what to change.
-"""
-
-from typing import Any
-
-{imports}
-
-MAPPING = {mapping}
-
-
-class World({adapter}):
-    """Arguments are those of {name}."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        """Make the environment."""
-        super().__init__({make_env}, MAPPING, **kwargs)
-'''
 
 
 def adapter_source(named: str, world: object) -> str:
@@ -74,7 +53,8 @@ def adapter_source(named: str, world: object) -> str:
         name = full if full in sys.modules else name
         imports.insert(0, "from entity_env.adapters.from_pettingzoo import FromPettingZoo")
         imports.append(f"from {name} import parallel_env")
-    return _HEAD.format(
+    head = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8")
+    return head.format(
         name=name,
         library=library,
         imports="\n".join(imports),
@@ -95,14 +75,8 @@ def _mapping_source(translator: AgentTranslator) -> str:
     for opening, closing, entries in (*sections, ("actions={", "}", choices)):
         lines += [f"    {opening}"] * bool(entries)
         for comment, head, part in entries:
-            lines += textwrap.wrap(
-                comment,
-                _WIDTH,
-                initial_indent=_COMMENT,
-                subsequent_indent=_COMMENT,
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
+            words = textwrap.wrap(comment, 78, break_long_words=False, break_on_hyphens=False)
+            lines += [f"        # {line}" for line in words]
             lines += _lay_out(head, part, 8)
         lines += [f"    {closing},"] * bool(entries)
     if ACTION_MASK in {node.path for node in nodes(observation)}:
