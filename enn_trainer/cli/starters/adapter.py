@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 
 from gymnasium import spaces
 
-from entity_env.adapters.action_translators import components_of
 from entity_env.adapters.agent_translator import AgentTranslator
 from entity_env.adapters.from_gymnasium import FromGymnasium
 from entity_env.adapters.from_pettingzoo import FromPettingZoo
@@ -134,10 +133,6 @@ def _action(
     for kind in [kind for kind, count in counts.items() if count == len(labels)]:
         select = f"Select({_source(choice.path)}, actees={_source(kind)})"
         comment += f" If it is the number of a row of {kind}, select that entity: {select}."
-    components = len(components_of(action))
-    for kind in [kind for kind, count in counts.items() if count == components > 1]:
-        comment += f" If each row of {kind} chooses for itself, write one action for all: "
-        comment += f"Choice({_source(path)}, actors={_source(kind)})."
     return comment, f"{_source(name)}: ", choice
 
 
