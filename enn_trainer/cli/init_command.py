@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from enn_trainer.command import OneLineParser
+from enn_trainer.cli.arguments import OneLineParser
 from enn_trainer.errors import ConfigError
 
 _EPILOG = """\

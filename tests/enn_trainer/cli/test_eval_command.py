@@ -18,8 +18,8 @@ from enn_trainer.cli.eval_command import (
     _as_typed,
     _config,
     _num_envs,
-    _parser,
     eval_progress,
+    parser,
     table,
 )
 from enn_trainer.cli.load_world import split_pairs
@@ -38,7 +38,7 @@ QUICK = ["--episodes", "12", "--num-envs", "6"]
 
 def evaluated(tmp_path: Path, *arguments: str, status: int = 0) -> Any:
     file = tmp_path / "out.json"
-    assert run(["eval", *arguments, "--json", str(file)]) == status
+    assert run(["eval", *arguments, "--out", str(file)]) == status
     return json.loads(file.read_text())
 
 
@@ -140,17 +140,20 @@ def test_film_of_each_suite(mines_run: Path, tmp_path: Path) -> None:
         (["MINES", "--env", "Xor"], ["--env: Xor is another world"]),
         (["MINES", "--env", "Xor", "--env-kwargs", "n=1"], ["--env-kwargs", "Xor takes"]),
         (["MINES", "--suite", "nmines=3,nmines=4"], ["--suite", "nmines twice"]),
-        (["MINES", "--json", "/dev/full"], ["--json", "/dev/full"]),
+        (["MINES", "--out", "/dev/full"], ["--out", "/dev/full"]),
         (["MINES", "--video", ".gif"], ["--video", ".mp4 or .gif"]),
         (["MINES", "--opponent", "random", "--num-envs", "1"], ["--num-envs", "at least 2"]),
         (["MINES", "--env", "Xorr"], ["--env", "did you mean Xor?"]),
         (["MINES", "--suite", "nmine=3"], ["--suite nmine=3", "nmine"]),
         (["MINES", "--suite", "3"], ["--suite", "size=3"]),
         (["MINES", "--suite", "nmines=3", "--suite", "nmines=3"], ["twice"]),
+        (["MINES", "--baseline", "best"], ["--baseline", "'random', 'greedy'"]),
+        (["MINES", "--baseline", "random", "--opponent", "random"], ["--baseline random"]),
+        (["MINES", "--baseline", "greedy", "--deterministic"], ["--baseline greedy"]),
         (["MINES", "--opponent", "nowhere"], ["--opponent: nowhere"]),
         (["MINES", "--episodes", "0"], ["--episodes"]),
         (["MINES", "--seed", "-1"], ["--seed"]),
-        (["MINES", "--json", "/no/such/folder/a.json"], ["--json"]),
+        (["MINES", "--out", "/no/such/folder/a.json"], ["--out"]),
         (["MINES", "--video", "a.avi"], ["--video", ".mp4"]),
         (["DUEL", "--num-envs", "3"], ["--num-envs", "multiples of 2"]),
     ],
@@ -223,7 +226,7 @@ def test_numbers_are_written_also_where_the_table_cannot_be_printed(
     mines_run: Path, tmp_path: Path, output: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "out.json"
-    command = [*ENN, "eval", str(mines_run), *QUICK, "--json", str(file)]
+    command = [*ENN, "eval", str(mines_run), *QUICK, "--out", str(file)]
     with open("/dev/full", "w") as full:  # noqa: PTH123
         if output == "ascii":
             monkeypatch.setenv("PYTHONIOENCODING", "ascii")
@@ -306,11 +309,11 @@ def test_default_number_of_environments_fits_sides_and_episodes(
     arguments: list[str], trained: int, sides: int, expected: int
 ) -> None:
     config = config_of(f"rollout.num_envs={trained}", "optim.bs=1")
-    assert _num_envs(config, _parser().parse_args(["run", *arguments]), sides) == expected
+    assert _num_envs(config, parser().parse_args(["run", *arguments]), sides) == expected
 
 
 def test_argument_with_a_slash_is_a_suite() -> None:
-    options = _parser().parse_args(["run", "--suite", "label=maps/a.json"])
+    options = parser().parse_args(["run", "--suite", "label=maps/a.json"])
     config = _config(config_of(), options)
     assert config.eval is not None
     [(name, suite)] = config.eval.suites.items()
@@ -350,7 +353,7 @@ def test_any_exception_of_a_world_is_one_line_with_the_place(
                 *QUICK,
                 "--env",
                 f"{world}:Mine",
-                "--json",
+                "--out",
                 str(tmp_path / "a"),
             ]
         )
@@ -360,6 +363,34 @@ def test_any_exception_of_a_world_is_one_line_with_the_place(
     assert last.startswith(
         "error: ZeroDivisionError: division by zero: in environment 0, episode 0"
     )
+
+
+def test_baselines_play_the_same_episodes_and_stand_beside_the_agent(
+    xor_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = ["--baseline", "random", "--baseline", "greedy"]
+    found = evaluated(tmp_path, str(xor_run), *QUICK, *both)["suites"]
+    lines = capsys.readouterr().out.splitlines()
+    shown = [tuple(re.split("  +", line)[:2]) for line in lines]
+    titles = ["as trained", "random", "greedy"]
+    assert shown[1:4] == [(title, "episodic_reward") for title in titles]
+    assert all(metric != "episodic_reward" for _, metric in shown[4:-1])
+    plain = evaluated(tmp_path, str(xor_run), *QUICK)["suites"]
+    greedy = evaluated(tmp_path, str(xor_run), *QUICK, "--deterministic")["suites"]
+    assert found[""] == plain[""]
+    assert found["greedy"]["metrics"] == greedy[""]["metrics"]
+    assert found["random"]["episodes"] == 12
+    assert found["random"]["config"]["opponent_only"]
+
+
+def test_each_suite_has_its_baselines() -> None:
+    options = parser().parse_args(["run", "--suite", "n=3", "--baseline", "random"])
+    evaluation = _config(config_of(), options).eval
+    assert evaluation is not None
+    assert list(evaluation.suites) == ["n=3", "random", "n=3 random"]
+    of_suite = evaluation.suites["n=3 random"]
+    assert of_suite.env == evaluation.suites["n=3"].env
+    assert (of_suite.opponent, of_suite.opponent_only) == ("random", True)
 
 
 def test_names_can_be_read_on_a_narrow_terminal() -> None:
