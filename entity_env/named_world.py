@@ -120,7 +120,9 @@ def _gymnasium_world(env_id: str, folder: Path) -> type[Environment]:
     if name not in registry:
         hint = _nearest(name, registry)
         raise UnknownWorld(f"expected an id that is registered in Gymnasium, got {name!r}{hint}")
-    return FromGymnasium.of(name)
+    world = FromGymnasium.of(name)
+    world.__doc__ = f"{name} of Gymnasium, with an inferred mapping."
+    return world
 
 
 @functools.cache
@@ -145,7 +147,8 @@ def _pettingzoo_world(name: str, folder: Path) -> type[Match]:
         raise UnknownWorld(
             f"expected a module with parallel_env, in which all agents act at once, got {name}"
         )
-    return partial_class(FromPettingZoo, {}, module.parallel_env)
+    doc = f"{name} of PettingZoo, with an inferred mapping."
+    return partial_class(FromPettingZoo, {"__doc__": doc}, module.parallel_env)
 
 
 LIBRARIES: dict[str, Callable[[str, Path], Any]] = {

@@ -101,6 +101,15 @@ def test_arguments_reach_the_world_and_may_change_the_number_of_sides(
     assert run(["train", "env.id=pettingzoo:hunt", three, *RUN]) == 0, capsys.readouterr().err
 
 
+@pytest.mark.parametrize("env_id", [CART_POLE, "pettingzoo:hunt"])
+def test_library_world_is_described_in_one_line(
+    env_id: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["envs", env_id]) == 0
+    name = env_id.partition(":")[2]
+    assert f"\n\n{name} of " in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_workers_make_library_worlds_by_themselves(tmp_path: Path) -> None:
     envs = ParallelEnvList(NamedWorld(CART_POLE, str(tmp_path)), 4, 2)
