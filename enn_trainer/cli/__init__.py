@@ -9,6 +9,7 @@ from typing import NamedTuple
 from enn_trainer.cli.arguments import EXPECTED_ERRORS, ArgumentsExit, OneLineParser, failed
 from enn_trainer.cli.failures import REPORT, is_unforeseen, torch_problem
 from entity_env.errors import as_error
+from entity_env.extras import remedy
 from entity_env.process import reader_may_leave
 
 
@@ -144,6 +145,8 @@ def run(arguments: Sequence[str]) -> int:
             problem = torch_problem(error)
             if problem is not None:
                 return failed(error, problem)
+            if isinstance(error, ModuleNotFoundError) and remedy(error):  # an extra is missing
+                return failed(error, f"{error}{remedy(error)}")
             if is_unforeseen(error):
                 error.add_note(REPORT)
             raise

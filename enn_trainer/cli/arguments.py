@@ -101,12 +101,6 @@ def with_out(arguments: Sequence[str]) -> list[str]:
     ]
 
 
-def check_config_file(path: Path | None) -> None:
-    """Raise a ConfigError if `--config` names something else than a file."""
-    if path is not None and not path.is_file():
-        raise ConfigError(f"--config: expected a configuration file, got {path}")
-
-
 def writable(path: Path, field: str) -> Path:
     """Return the file that a path leads to, through links, after checking that it can be written.
 

@@ -16,6 +16,7 @@ from enn_trainer.runtime.start_folder import start_folder
 from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError, UnknownWorld, short_repr
 from entity_env.examples import ENV_REGISTRY
+from entity_env.extras import remedy
 from entity_env.match import Match
 from entity_env.named_world import LIBRARIES, NamedWorld, find_world, is_environment_factory
 from entity_env.vec.vec_env import VecEnv
@@ -152,7 +153,7 @@ def _kind_of_result(config: EnvConfig, field: str) -> type:
         world: object = make()
     except Exception as error:
         message = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise ConfigError(f"{field}.id: calling {config.id}: {message}") from None
+        raise ConfigError(f"{field}.id: calling {config.id}: {message}{remedy(error)}") from None
     if isinstance(world, Environment | Match):
         world.close()
     return type(world)

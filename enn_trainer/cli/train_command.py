@@ -25,9 +25,9 @@ def parser() -> OneLineParser:
 
 
 def train_command(arguments: Sequence[str], program: str = "enn train") -> int:
-    """Run `enn train`: train in the environment that `env.id` names."""
-    line = line_with_trust(program, arguments)
-    return run_command(arguments, program, _train, check=functools.partial(check_run, line=line))
+    """Run `enn train`: train in the environment that `env.id` or the first word names."""
+    check = functools.partial(check_run, line=line_with_trust(program, arguments))
+    return run_command(arguments, program, _train, check=check, takes_world=True)
 
 
 def _train(manager: StateManager) -> None:
