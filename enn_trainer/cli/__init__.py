@@ -80,6 +80,10 @@ COMMANDS = {
         "say where the time of a run goes: enn profile env.id=my_file.py:MyEnv",
         "profile_command:profile_command",
     ),
+    "init": Command(
+        "write a world to begin with: enn init garden, or --from gymnasium:CartPole-v1",
+        "init_command:init_command",
+    ),
     "doctor": Command(
         "say what is installed, what is missing and what to type: enn doctor --try",
         "doctor_command:doctor_command",
