@@ -11,7 +11,12 @@ from enn_trainer.algorithms.cloning.clone import CloneResult, clone
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.cli.load_world import make_world
 from enn_trainer.cli.trust import names_code, resume_command
-from enn_trainer.command import STOPPED_AT_ONCE, OneLineParser, check_config_file
+from enn_trainer.command import (
+    STOPPED_AT_ONCE,
+    OneLineParser,
+    check_config_file,
+    interrupted_status,
+)
 from enn_trainer.config import CloneRunConfig, EnvConfig
 from enn_trainer.config.help import hps_info
 from enn_trainer.config.load import load_with_sources
@@ -26,15 +31,14 @@ those that begin with clone. such as clone.epochs=5; --hps-info lists them.
 
 examples:
   enn clone mine.rec env.id=Minefield --checkpoint-dir runs/mine
-  enn train --checkpoint-dir runs/mine --resume"""
+  enn resume runs/mine"""
 
 
 def clone_command(arguments: Sequence[str]) -> int:
     """Run `enn clone`: train a network to imitate recordings.
 
     Returns:
-        0 after cloning, also if it was asked to stop; 130 if it is interrupted while it reads, or
-        twice.
+        0 after cloning; 130 or 143 if a signal ended it, also if the clone is saved.
 
     Raises:
         ConfigError, CheckpointError, EntityEnvError, NotFiniteError: a mistake in the arguments,
@@ -69,7 +73,7 @@ def clone_command(arguments: Sequence[str]) -> int:
         print("interrupted; nothing was saved", file=sys.stderr)
         return STOPPED_AT_ONCE
     print(_summary(result, options.checkpoint_dir, config))
-    return 0
+    return interrupted_status(result.interrupted_by)
 
 
 def _summary(result: CloneResult, run_dir: Path, config: CloneRunConfig) -> str:

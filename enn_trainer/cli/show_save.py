@@ -17,8 +17,9 @@ from enn_trainer.cli.trust import measure_command, resume_command
 from enn_trainer.config import ron
 from enn_trainer.config.load import Names, leaves
 from enn_trainer.config.ron import in_one_line
+from enn_trainer.experience.handed_in import HANDED_IN
 from enn_trainer.stop_conditions import Now
-from enn_trainer.tables import aligned, printable, show_table
+from enn_trainer.tables import aligned, in_bytes, printable, show_table
 
 _SHOWN_METRICS = re.compile(r"reward\.mean|length\.mean|^losses/")
 _OF_THE_SAVE = ("step", "why", "created", "files", "metrics", "sha256", "packages")
@@ -55,6 +56,9 @@ def show_save(path: Path, console: Console, config: bool, tensors: bool) -> None
     settings, state = contents.settings, contents.state
     if settings is None:
         advice = ["only the program that wrote its settings can evaluate it and train from it"]
+    elif settings.env.id == HANDED_IN:
+        advice = ["its environment was handed in by a program, which can train from it; to measure"]
+        advice[0] += " it, give enn eval the environment by --env"
     else:
         metrics = contents.manifest.get("metrics", {})
         reached = Now(state["step"], state.get("time_used", 0.0), metrics, frozenset(), 0)
@@ -119,16 +123,6 @@ def _value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return value if isinstance(value, str) else in_one_line(value)
-
-
-def in_bytes(size: int) -> str:
-    """Return a number of bytes with a unit, such as `3.2 MB`."""
-    value, unit = float(size), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if value < 1000:
-            break
-        value, unit = value / 1000, larger
-    return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
 
 
 def diff_saves(one: Path, other: Path, console: Console) -> bool:

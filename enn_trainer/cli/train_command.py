@@ -10,9 +10,17 @@ from enn_trainer.state_manager import StateManager
 from enn_trainer.trainer import train
 
 
-def train_command(arguments: Sequence[str], program: str = "enn train") -> int:
-    """Run `enn train`: train in the environment that `env.id` names."""
-    line = line_with_trust(program, arguments)
+def train_command(
+    arguments: Sequence[str], program: str = "enn train", trusting: str | None = None
+) -> int:
+    """Run `enn train`: train in the environment that `env.id` names.
+
+    Args:
+        arguments: arguments without the name of the program.
+        program: name of the program, for the usage.
+        trusting: the command line with `--trust` as it can be typed, if another command was typed.
+    """
+    line = trusting or line_with_trust(program, arguments)
     return run_command(arguments, program, _train, check=functools.partial(check_run, line=line))
 
 
