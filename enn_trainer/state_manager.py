@@ -194,7 +194,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         return self.interrupted_by != 0
 
     def set_aside(self) -> None:
-        """Set aside what another run left in the folder of a new one, to be called after all checks.
+        """Set aside what another run left in the folder of a new one; call it after all checks.
 
         With `existing="replace"` these are its saves and everything else of it; otherwise there may
         be metrics without saves. `begin` makes it final, `put_back` undoes it.
@@ -223,14 +223,10 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             The save; None when there is no `checkpoint_dir`.
 
         Raises:
-            CheckpointError: it could not be written; the previous run is put back.
+            CheckpointError: it could not be written; `put_back` restores the previous run.
         """
         self.set_aside()
-        try:
-            first = self.save("begin")
-        except CheckpointError:
-            self.put_back()
-            raise
+        first = self.save("begin")
 
         # The folder belongs to the new run now.
         aside, self._aside = self._aside, None

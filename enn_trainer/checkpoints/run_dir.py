@@ -37,11 +37,11 @@ from enn_trainer.errors import CheckpointError
 INDEX, PINS = "index.json", "pins.json"
 LOGS = (
     *(f"{METRICS_FILE}*", f"{RUN_FILE}*", "spans.json*", "events.out.tfevents.*"),
-    *("videos", "wandb", ".wandb", "*.rec"),
+    *("videos", "wandb", ".wandb"),
 )
-"""Metrics, timers, videos and recordings of a run."""
+"""Metrics, timers and videos of a run."""
 BESIDE = (INDEX, PINS, "eval-step-*.json", *LOGS)
-"""Files beside the saves of a run that belong to it."""
+"""Files beside the saves of a run that belong to it; recordings may be of another one."""
 WRITING, DELETING, DAMAGED, SUPERSEDED = ".writing-", ".deleting-", ".damaged-", ".superseded-"
 """Prefixes of saves that are being written and deleted, were set aside, and are being replaced."""
 SET_ASIDE = ".replaced-"
@@ -155,7 +155,7 @@ class RunDir:
                     break
             found.append(entry)
         for path in sorted(self.path.iterdir()):
-            is_known = any(fnmatch.fnmatch(path.name, known) for known in (*BESIDE, LOCK))
+            is_known = any(fnmatch.fnmatch(path.name, known) for known in (*BESIDE, "*.rec", LOCK))
             if path in saves or is_known or disk.is_leftover_of(path.name, (INDEX, PINS)):
                 continue
             kinds = [kind for prefix, kind in _KINDS.items() if path.name.startswith(prefix)]

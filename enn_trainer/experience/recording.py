@@ -84,9 +84,11 @@ def _capture(
     if not section.capture_samples:
         return None
     path = [] if section is config else ["eval"]
+    is_given = config.data_dir != type(config).data_dir
+    base = config.data_dir if folder is None or is_given else folder
     return Capture(
         field=".".join([*path, "capture_samples"]),
-        path=located(Path(folder or config.data_dir, section.capture_samples)),
+        path=located(Path(base, section.capture_samples)),
         logits=section.capture_logits,
         subsample=section.capture_samples_subsample,
         seed=derive_seed(config.seed, *path, "capture"),
@@ -193,10 +195,10 @@ def continues(manager: StateManager) -> bool:
 def run_folder(manager: StateManager) -> Path | None:
     """Return the folder for metrics, videos and recordings; None for folders below `data_dir`.
 
-    It is that of the saves. A run that an earlier release began goes on where its metrics are.
+    It is that of the saves. A run that an earlier release began continues where its metrics are.
     """
     run_dir, state = manager.checkpoint_dir, manager.state
-    if run_dir is None or not continues(manager) or (run_dir / METRICS_FILE).exists():
+    if run_dir is None or not continues(manager) or os.path.lexists(run_dir / METRICS_FILE):
         return run_dir
     earlier = absolute(manager.config.data_dir, manager.start_folder) / "runs" / state.run_name
     return None if earlier.is_dir() else run_dir

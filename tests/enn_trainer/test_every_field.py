@@ -42,8 +42,7 @@ class Ran(typing.NamedTuple):
 
     def scalars(self, tag: str) -> dict[int, float]:
         """What was tracked under a tag, by step."""
-        run = self.folder / "runs" / self.manager.state.run_name
-        events = EventAccumulator(str(run)).Reload()
+        events = EventAccumulator(str(self.folder / "run")).Reload()
         return {event.step: event.value for event in events.Scalars(tag)}
 
     def recorded(self, name: str) -> list[Step]:
@@ -185,8 +184,8 @@ def invalid_rewards_are_refused(runs: Runs) -> None:
 
 def the_folder_is_used(runs: Runs) -> None:
     ran, other = runs(FILE), runs()
-    assert {path.name for path in ran.folder.iterdir()} == {"runs", "run", "file.rec"}
-    assert {path.name for path in other.folder.iterdir()} == {"runs", "run"}
+    assert {path.name for path in ran.folder.iterdir()} == {"run", "file.rec"}
+    assert {path.name for path in other.folder.iterdir()} == {"run"}
 
 
 def the_gpu_is_looked_for(runs: Runs) -> None:

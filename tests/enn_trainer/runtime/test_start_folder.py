@@ -94,7 +94,7 @@ def test_folder_that_is_given_as_typed_is_shown_as_typed(
     assert enn(arguments) == 0
     out = capsys.readouterr().out
     assert "saved runs/xor/step-000000000072\n" in out
-    assert "--checkpoint-dir runs/xor" in out
+    assert "enn resume runs/xor" in out
     assert str(home) not in out
 
 
