@@ -56,13 +56,3 @@ def printable(text: str, encoding: str) -> str:
     except UnicodeEncodeError:
         text = text.replace("±", "+-").encode(encoding, "backslashreplace").decode(encoding)
     return text
-
-
-def in_bytes(size: int) -> str:
-    """Return a number of bytes with a unit, such as `3.2 MB`."""
-    value, unit = float(size), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if value < 1000:
-            break
-        value, unit = value / 1000, larger
-    return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"

@@ -167,18 +167,12 @@ class RunLock:
 
 def is_locked(run_dir: Path) -> bool:
     """Return True if a process trains in a folder, as far as the file system has locks."""
-    try:
-        lock = FileLock(open_plain(run_dir / LOCK, os.O_RDONLY))
-    except OSError:
-        return False
-    with closing(lock):
+    with suppress(OSError), closing(FileLock(open_plain(run_dir / LOCK, os.O_RDONLY))) as lock:
         try:
             fcntl.flock(lock.descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-        except OSError:
-            return False
-        return False
+    return False
 
 
 class LockTaken(CheckpointError):  # noqa: N818 (it is the state of the lock)

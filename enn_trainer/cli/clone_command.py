@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -11,12 +12,7 @@ from enn_trainer.algorithms.cloning.clone import CloneResult, clone
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.cli.load_world import make_world
 from enn_trainer.cli.trust import names_code, resume_command
-from enn_trainer.command import (
-    STOPPED_AT_ONCE,
-    OneLineParser,
-    check_config_file,
-    interrupted_status,
-)
+from enn_trainer.command import OneLineParser, check_config_file, interrupted_status
 from enn_trainer.config import CloneRunConfig, EnvConfig
 from enn_trainer.config.help import hps_info
 from enn_trainer.config.load import load_with_sources
@@ -71,7 +67,7 @@ def clone_command(arguments: Sequence[str]) -> int:
         result = clone(recordings, config, options.checkpoint_dir)
     except KeyboardInterrupt:  # no code of an environment runs here
         print("interrupted; nothing was saved", file=sys.stderr)
-        return STOPPED_AT_ONCE
+        return interrupted_status(signal.SIGINT)
     print(_summary(result, options.checkpoint_dir, config))
     return interrupted_status(result.interrupted_by)
 

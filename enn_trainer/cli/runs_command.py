@@ -18,7 +18,7 @@ from enn_trainer.checkpoints.run_lock import is_locked
 from enn_trainer.command import OneLineParser
 from enn_trainer.config.formats import parse
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.tables import in_bytes, show_table
+from enn_trainer.tables import show_table
 from entity_env.serialization.plain_open import read_plain
 
 _EPILOG = """\
@@ -32,7 +32,6 @@ RETURNS = ("eval/episodic_reward.mean", "episodic_reward.mean")
 """Tags of the return; the first one that a run has is taken."""
 TAIL_BYTES = 1 << 18
 """Size of the end of a file of metrics that is read for the last values."""
-COLUMNS = ("run", "world", "training", "step", "return", "newest", "best", "best return", "size")
 
 
 def parser() -> OneLineParser:
@@ -61,27 +60,24 @@ def runs_command(arguments: Sequence[str]) -> None:
     elif not runs:
         print(f"{folder}: no runs here")
     else:
-        rows = [[_shown(key, run[key.replace(" ", "_")]) for key in COLUMNS] for run in runs]
-        show_table(COLUMNS, rows, Console(), num_left=3)
+        show_table([*runs[0]], [list(map(_shown, run.values())) for run in runs], Console(), 3)
 
 
 def list_runs(folder: Path) -> list[dict[str, Any]]:
-    """Return what is known of each run in a folder, by the columns of the table.
+    """Return what is known of each run in a folder, by the names of the columns.
 
     Metrics that an earlier release wrote to a folder of their own are part of the run with the
     saves, if there is one.
     """
-    within = list(folder.iterdir()) if folder.is_dir() else []
+    within = [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
     paths = [folder] if any(step_of(path) is not None for path in within) else within
     found, merged = {}, set()
     for path in sorted(paths, key=lambda path: _natural(path.name)):
-        if not path.is_dir() or path.name.startswith("."):
-            continue
         run, logs = _read_run(path)
         merged |= {logs.resolve()} - {path.resolve()}
-        if run["newest"] is not None or (logs / METRICS_FILE).is_file():
-            found[path] = run
-    return [run for path, run in found.items() if path.resolve() not in merged]
+        if run["step"] is not None:
+            found[path.resolve()] = run
+    return [run for path, run in found.items() if path not in merged]
 
 
 def _natural(name: str) -> list[int | str]:
@@ -96,36 +92,31 @@ def _read_run(path: Path) -> tuple[dict[str, Any], Path]:
     for save in sorted(save for save in path.iterdir() if step_of(save) is not None):
         with suppress(CheckpointError):
             saves[save.name] = read_manifest(save / MANIFEST)
-    newest, settings = max(saves, default=None), dict[str, Any]()
-    if newest is not None:
-        with suppress(CheckpointError, ConfigError):
-            text = read_plain_file(path / newest / "config.ron", MAX_TEXT_BYTES).decode()
-            settings = parse(text)
-    name = "" if newest is None else saves[newest].get("run_name", "")
+    newest, settings = max(saves, default=""), dict[str, Any]()
+    with suppress(CheckpointError, ConfigError):
+        settings = parse(read_plain_file(path / newest / "config.ron", MAX_TEXT_BYTES).decode())
+    name = saves[newest].get("run_name", "") if newest else ""
     logs = folder_of_metrics(path, settings.get("data_dir", "."), name)
     world = settings.get("env", {}).get("id")
-    if newest is None:
-        with suppress(OSError, ValueError, KeyError, TypeError, CheckpointError):
-            world = json.loads(read_plain_file(logs / RUN_FILE, MAX_TEXT_BYTES))["config"]["env.id"]
+    with suppress(CheckpointError, ValueError, KeyError, TypeError):
+        world = json.loads(read_plain_file(logs / RUN_FILE, MAX_TEXT_BYTES))["config"]["env.id"]
 
     # The last values of metrics, and the best save by one of them.
     rows = _last_rows(logs / METRICS_FILE)
-    values = {tag: x for known in [*saves.values()] for tag, x in measured(known).items()}
+    values = {tag: x for known in saves.values() for tag, x in measured(known).items()}
     values |= {tag: x for row in rows for tag, x in row.items() if isinstance(x, int | float)}
     tag = next((tag for tag in RETURNS if tag in values), RETURNS[0])
     best = next(iter(best_of(saves, f"{tag} max", 1)), None)
-    steps = [*(known["step"] for known in saves.values()), *(row["step"] for row in rows)]
     about = {
         "run": path.name or str(path),
-        "path": str(path),
         "world": world,
         "training": is_locked(path),
-        "step": max(steps, default=None),
+        "step": max((known["step"] for known in [*saves.values(), *rows]), default=None),
         "return": values.get(tag),
-        "newest": newest,
+        "newest": newest or None,
         "best": best,
-        "best_return": None if best is None else measured(saves[best])[tag],
-        "size": size_of_all(path),
+        "best return": None if best is None else measured(saves[best])[tag],
+        "bytes": size_of_all(path),
     }
     return about, logs
 
@@ -136,17 +127,14 @@ def _last_rows(path: Path) -> list[dict[str, Any]]:
     with suppress(OSError), read_plain(path) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
         for line in file.read().splitlines():
-            with suppress(ValueError, RecursionError):
+            with suppress(ValueError, RecursionError, TypeError, KeyError):
                 row = json.loads(line)
-                if isinstance(row, dict) and type(row.get("step")) is int:
-                    rows.append(row)
+                rows += [row] if type(row["step"]) is int else []
     return rows
 
 
-def _shown(key: str, value: Any) -> str:
+def _shown(value: object) -> str:
     """Return a cell of the table."""
     if isinstance(value, bool) or value is None:
         return "yes" if value else ""
-    if key == "size":
-        return in_bytes(value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -238,7 +238,7 @@ def test_runs_are_listed_with_metrics_in_either_place(
     assert ten["world"] == "tests.enn_trainer.worlds:Pasture"
     assert [run["step"] for run in listed] == [72, 72, 48]
     assert a["newest"] == "step-000000000048"
-    assert all(isinstance(run["return"], float) and run["size"] > 1000 for run in listed)
+    assert all(isinstance(run["return"], float) and run["bytes"] > 1000 for run in listed)
     assert ten["best"].startswith("step-")
     assert not any(run["training"] for run in listed)
     with RunDir(Path("runs/a")).lock():
