@@ -123,6 +123,7 @@ class Trainer:
         self._device = choose_device(self.config.cuda)
         create_envs = env_factory(env)
         folder = self.manager.start_folder
+        configured_id = self.config.env.id
         record_world(self.config.env, env, folder)
         with ExitStack() as stack, process_settings(self.config, ONE_LANE, folder):
             # Environments and state, under the lock of the run.
@@ -159,7 +160,7 @@ class Trainer:
             seed = derive_seed(self.config.seed, "act")
             player = AgentPlayer(self.state.agent, seed, lanes, learning=True)
             collector = Collector(envs, player, self._device, watchers)
-            self.episodes = RunningEpisodes(collector, self.config, self.state)
+            self.episodes = RunningEpisodes(collector, self.config, self.state, configured_id)
             stack.enter_context(self.checkpoints.storing(self.callbacks, self.episodes))
             begin_episodes(self.manager, self.episodes, env, self._device)
             self.checkpoints.begin()

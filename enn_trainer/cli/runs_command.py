@@ -92,12 +92,13 @@ def _read_run(path: Path) -> tuple[dict[str, Any], Path]:
     for save in sorted(save for save in path.iterdir() if step_of(save) is not None):
         with suppress(CheckpointError):
             saves[save.name] = read_manifest(save / MANIFEST)
-    newest, settings = max(saves, default=""), dict[str, Any]()
-    with suppress(CheckpointError, ConfigError):
-        settings = parse(read_plain_file(path / newest / "config.ron", MAX_TEXT_BYTES).decode())
+    newest, world, data_dir = max(saves, default=""), None, "."
+    with suppress(CheckpointError, ValueError, KeyError, TypeError):
+        text = read_plain_file(path / newest / "config.ron", MAX_TEXT_BYTES).decode()
+        settings: Any = parse(text)
+        world, data_dir = settings["env"]["id"], str(settings.get("data_dir", data_dir))
     name = saves[newest].get("run_name", "") if newest else ""
-    logs = folder_of_metrics(path, settings.get("data_dir", "."), name)
-    world = settings.get("env", {}).get("id")
+    logs = folder_of_metrics(path, data_dir, name)
     with suppress(CheckpointError, ValueError, KeyError, TypeError):
         world = json.loads(read_plain_file(logs / RUN_FILE, MAX_TEXT_BYTES))["config"]["env.id"]
 

@@ -159,13 +159,18 @@ def test_tensorboard_shows_no_number_twice(tmp_path: Path) -> None:
     assert [e.step for e in events.Scalars("losses/entropy")] == [24, 48, 72]
 
 
+def pastures(config: Any, num_envs: int, processes: int, first: int) -> EnvList:
+    """A factory, which may read `env.id`."""
+    return EnvList(Pasture, num_envs, first)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("env", "change", "why"),
     [
         (Meadow, "seed=1", "Meadow cannot save its state; derive it from PlainState to resume"),
         (Pasture, "rollout.num_envs=8", "rollout.num_envs was 6"),
-        (Pasture, "env.id=Other", "env.id was "),
+        (pastures, "env.id=Other", "env.id was "),
     ],
 )
 def test_new_episodes_begin_where_the_old_cannot_go_on(

@@ -319,6 +319,22 @@ def test_a_run_records_the_world_that_was_handed_in(capsys: pytest.CaptureFixtur
     assert "handed in by a program" in capsys.readouterr().out
 
 
+def test_episodes_of_a_save_that_names_the_default_world_continue(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Programs of earlier releases saved `MoveToOrigin`, whatever they handed in."""
+    with monkeypatch.context() as earlier:
+        earlier.setattr("enn_trainer.trainer.record_world", lambda *_: None)
+        run_small(Path(), "total_timesteps=24", env=Pasture, checkpoint_dir=Path("a"))
+    for total in (48, 72):
+        more = f"total_timesteps={total}"
+        manager = run_small(Path(), more, env=Pasture, checkpoint_dir=Path("a"))
+        out = capsys.readouterr().out
+        assert "its episodes go on" in out
+        assert "changed from the save: env" not in out
+    assert manager.config.env.id == "tests.enn_trainer.worlds:Pasture"
+
+
 @pytest.mark.slow
 def test_the_commands_that_are_printed_for_a_program_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

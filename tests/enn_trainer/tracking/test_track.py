@@ -122,7 +122,7 @@ def test_a_folder_that_cannot_be_written_is_one_line_also_when_a_run_continues(
 @pytest.mark.slow
 def test_a_full_disk_is_one_line_and_no_traceback(tmp_path: Path) -> None:
     """At this size run.json and the first lines fit; metrics.jsonl soon does not."""
-    ended = cli(tmp_path, "total_timesteps=1000", limit=10_000)
+    ended = cli(tmp_path, "total_timesteps=1000", "--no-save", limit=10_000)
     assert ended.returncode == 2
     (error,) = ended.stderr.splitlines()
     assert error.startswith("error: --checkpoint-dir, data_dir: cannot write ")
