@@ -8,6 +8,7 @@ import dataclasses
 import os
 import typing
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,6 +25,7 @@ from enn_trainer import (
     TrainResult,
     train,
 )
+from enn_trainer.cli.load_world import envs_by_id
 from entity_env import InvalidObservation
 from entity_env.recording.read_recording import Recording
 from entity_env.recording.recording_format import Step
@@ -174,6 +176,13 @@ def is_called(name: str) -> Callable[[Ran], bool]:
     return lambda ran: ran.manager.state.run_name.startswith(name)
 
 
+def the_world_is_found_by_its_id(runs: Runs) -> None:
+    named = runs().manager.config
+    assert named.env.id == f"{Seen.__module__}:Seen", "the class that was handed in"
+    with closing(envs_by_id(named.env, 2, 1, 0)) as envs:
+        assert envs.obs_space() == runs().manager.state.obs_space
+
+
 def invalid_rewards_are_refused(runs: Runs) -> None:
     faulty = 'env.kwargs={"faulty": true}'
     with pytest.raises(InvalidObservation):
@@ -270,7 +279,7 @@ CASES: dict[str, Case] = {
     "EnvConfig.kwargs": shows(
         'env.kwargs={"size": 3}', that=lambda ran: 3.0 in ran.scalars("size.mean").values(), but=()
     ),
-    "EnvConfig.id": shows("env.id=Here", that=is_called("Here__"), but=()),
+    "EnvConfig.id": the_world_is_found_by_its_id,
     "EnvConfig.validate": invalid_rewards_are_refused,
     # OptimizerConfig
     "OptimizerConfig.lr": learns_otherwise("optim.lr=0.01"),

@@ -286,7 +286,7 @@ def test_line_to_type_next_continues_the_run(
     said = trained(given, monkeypatch, capsys)
     assert f"{why}, saved " in said
     before = saved_steps(tmp_path)
-    line = next_line(said, "--resume")
+    line = next_line(said, " resume ")
     assert "1e9" not in line or ">= 1e9" in line, "what is not reached stays"
     assert "resumed" in typed(line, tmp_path, seconds=20)
     assert max(saved_steps(tmp_path)) > max(before)
