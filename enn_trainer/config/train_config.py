@@ -176,12 +176,12 @@ class TrainConfig(Versioned, Section):
         track: Send metrics to Weights & Biases.
         wandb_project_name: The Weights & Biases project to send them to.
         wandb_entity: The team or user who owns that project; the account's default if not set.
-        capture_samples: Write the samples of rollouts to this file; if its path is relative, under
-            data_dir.
+        capture_samples: Write the samples of rollouts to this file; if its path is relative, in
+            the folder of the run, or under data_dir if that is set.
         capture_logits: Keep the log-probabilities of all choices with the samples.
         capture_samples_subsample: Keep one of this many frames, chosen at random.
         trial: Number of the trial that this run is in a search for hyperparameters.
-        data_dir: Directory under which the run writes its results and logs.
+        data_dir: Directory of the folder runs, with a folder for each run by default.
         cuda_empty_cache: Empty the GPU's memory cache after each optimizer step, if there is one.
         stop: Stop as soon as one of these holds, such as "eval/episodic_reward.mean >= 0.99".
         bc: Behavioural cloning beside PPO; none if not set.
