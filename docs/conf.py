@@ -31,9 +31,13 @@ default_role = "literal"  # of docstrings, whose code is in single backticks
 autodoc_member_order = "bysource"
 napoleon_use_ivar = True  # fields of classes are members as well
 napoleon_attr_annotations = False
+napoleon_use_rtype = False
 python_maximum_signature_line_length = 88
 # Names of others, and type variables.
 nitpick_ignore_regex = [(r"py:.*", r"(?!(entity_env|rogue_net|enn_trainer)\.).*|.*\.[A-Z]")]
+
+
+HIDDEN_COLON = "\0"
 
 
 def link_results(app, name, text):
@@ -51,7 +55,13 @@ def read_docstring(app, kind, name, subject, options, lines):
         if lines[i] and not lines[i - 1] and deeper and not before.endswith("::"):
             lines[i:i] = [" " * (indent - 4) + "::", ""]
     if kind in ("attribute", "data", "property"):
-        lines.insert(0, "")  # else napoleon takes what is before a colon for a type
+        # Napoleon would take the words before a colon for a type.
+        lines[:] = [line.replace(":", HIDDEN_COLON) for line in lines]
+
+
+def show_colons(app, kind, name, subject, options, lines):
+    """Undo after napoleon what `read_docstring` hid from it."""
+    lines[:] = [line.replace(HIDDEN_COLON, ":") for line in lines]
 
 
 def setup(app):
@@ -59,3 +69,4 @@ def setup(app):
     app.connect("config-inited", lambda app, config: generate.write_pages(ROOT))
     app.connect("source-read", link_results)
     app.connect("autodoc-process-docstring", read_docstring, priority=400)
+    app.connect("autodoc-process-docstring", show_colons, priority=600)
