@@ -1,0 +1,20 @@
+"""Tests of the blocks of code in README, the documentation and docstrings."""
+
+from pathlib import Path
+
+import pytest
+from sybil.integration.pytest import SybilFile
+
+from tests.doc_blocks import DOCSTRINGS, PAGES, page_folder, has_doctests, pages
+
+__all__ = ["page_folder"]
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Collect pages and docstrings by sybil."""
+    sybil = PAGES if file_path in pages() else DOCSTRINGS if has_doctests(file_path) else None
+    if sybil is None:
+        return None
+    found: pytest.Collector = SybilFile.from_parent(parent, path=file_path, sybils=[sybil])
+    found.add_marker("slow")
+    return found
