@@ -44,6 +44,8 @@ PROGRAM = (
 )
 INSTALLERS = ("pip", "make", "git")
 """Commands that set up a machine; tests/install runs them in environments of their own."""
+NOT_YET_RUN = ("docs/checkpoints.md", "docs/evolution.md")
+"""Pages whose blocks need runs of many steps; `tests/test_docs.py` counts them."""
 _COMMAND = re.compile(r"(\$ )?([A-Z]\w*=\S* |[A-Z]\w*='[^']*' )*(enn|python|pip|make|git|torchrun) ")
 _ELEMENT = re.compile(
     r"<!-- (?P<option>setup|slow|not run)(?:: (?P<value>.*?))? -->\n"
@@ -192,6 +194,11 @@ def pages() -> list[Path]:
     """Return the pages of the documentation, without those that are made from the code."""
     written = sorted((ROOT / "docs").rglob("*.md"))
     return [ROOT / "README.md", *(path for path in written if "generated" not in path.parts)]
+
+
+def pages_that_run() -> list[Path]:
+    """Return the pages without those of `NOT_YET_RUN`."""
+    return [path for path in pages() if str(path.relative_to(ROOT)) not in NOT_YET_RUN]
 
 
 def has_doctests(path: Path) -> bool:
