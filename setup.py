@@ -29,7 +29,7 @@ IS_PURE = os.environ.get("ENN_PURE") == "1" or IS_FREE_THREADED
 
 
 def digest() -> str:
-    """Return the digest of all that is compiled, by which `library.py` recognises an old build."""
+    """Return the digest of all that is compiled, by which `compiled.py` recognises an old build."""
     files = sorted(FOLDER.glob("*.[ch]"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 

@@ -31,7 +31,7 @@ import torch
 from ceiling_measure import CORES
 from measured_on import short_revision
 
-from rogue_net.native.library import INSTRUCTIONS, SWITCH
+from rogue_net.native.compiled import INSTRUCTIONS, SWITCH
 
 MEASURE = Path(__file__).with_name("ceiling_measure.py")
 POLAR = {"extent": "[8,2]", "interpolate": "true", "radial": "true", "distance": "true"}

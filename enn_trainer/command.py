@@ -1,40 +1,39 @@
-"""Command lines of runs: arguments, errors in one line with an exit status, and dry runs."""
+"""Command lines of runs, and dry runs."""
 
 import argparse
 import functools
 import inspect
-import json
 import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from enn_trainer.checkpoints.lookup import Existing
 from enn_trainer.checkpoints.migrate.evolve_rules import SYNTAX, rename_lines
 from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
+from enn_trainer.cli.arguments import (
+    EXPECTED_ERRORS,
+    STOPPED_AT_ONCE,
+    OneLineParser,
+    check_config_file,
+    failed,
+)
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.help import hps_info
 from enn_trainer.config.load import show_config
-from enn_trainer.errors import CheckpointError, ConfigError, NotFiniteError
+from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.state import State, init_train_state
 from enn_trainer.state_manager import StateManager
-from entity_env.errors import EntityEnvError
 from entity_env.process import reader_may_leave
-from entity_env.serialization.plain_open import replace_file
 
 T = TypeVar("T")
-FAILURE = 1
-USAGE_ERROR = 2
-STOPPED_AT_ONCE = 130  # as shells have it for programs that Ctrl-C ends
-EXPECTED_ERRORS = (ConfigError, CheckpointError, EntityEnvError, NotFiniteError)
-"""Errors that are printed in one line; others are printed with a traceback."""
 DRY_STEPS = 8
 """Maximal number of steps of rollouts and evaluations in a dry run."""
 
@@ -44,6 +43,13 @@ _EXISTING: dict[str, tuple[Existing, str]] = {
     "--force": ("replace", "start over; what is there is set aside"),
 }
 """Options for a folder that has a run already: the value for `StateManager`, and the help."""
+
+_EPILOG = """\
+examples:
+  {0} env.id=Xor total_timesteps=5000 --checkpoint-dir runs/first
+  {0} --checkpoint-dir runs/xor --resume total_timesteps=2000
+  {0} env.id=Xor rollout.processes=2 --dry-run
+  {0} --hps-info "learning rate\""""
 
 
 def command(
@@ -105,7 +111,7 @@ def run_command(
         check: raises before `run` if the run must not begin; not called with `--trust`.
     """
     # Parse, and list settings.
-    options = _parser(program).parse_intermixed_args(arguments)
+    options = run_parser(program).parse_intermixed_args(arguments)
     if options.hps_info is not None:
         print(hps_info(config_cls, options.hps_info or None))
         return 0
@@ -220,83 +226,6 @@ def _shorten(config: TrainConfig, end: int, folder: str) -> None:
     )
 
 
-def failed(error: Exception, message: str | None = None) -> int:
-    """Print an error in one line and return the exit status, `USAGE_ERROR` for wrong settings.
-
-    Args:
-        error: the error; its type determines the status.
-        message: message to print instead of that of the error.
-    """
-    print(f"error: {error if message is None else message}", file=sys.stderr)
-    return USAGE_ERROR if isinstance(error, ConfigError | CheckpointError) else FAILURE
-
-
-class ArgumentsExit(SystemExit):
-    """Exit of a program because of its arguments: a mistake in them, or `--help`."""
-
-
-class OneLineParser(argparse.ArgumentParser):
-    """Argument parser whose errors are one line each; it keeps the lines of its epilog."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **options})
-
-    def option(self, name: str, metavar: str, help: str | None = None, **more: Any) -> None:
-        """Add an option with a value."""
-        self.add_argument(name, metavar=metavar, help=help, **more)
-
-    def flag(self, name: str, help: str) -> None:
-        """Add an option without a value."""
-        self.add_argument(name, action="store_true", help=help)
-
-    def error(self, message: str) -> NoReturn:
-        """Exit with an error message and `USAGE_ERROR`."""
-        self.exit(USAGE_ERROR, f"error: {message}; see {self.prog} --help\n")
-
-    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        """Exit by ArgumentsExit, as distinct from a SystemExit that an environment raises."""
-        if message:
-            print(message, end="", file=sys.stderr)
-        raise ArgumentsExit(status)
-
-
-def positive(text: str) -> int:
-    """Return the value of an argument that has to be a number above 0."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected a positive number, got {number}")
-    return number
-
-
-def check_config_file(path: Path | None) -> None:
-    """Raise a ConfigError if `--config` names something else than a file."""
-    if path is not None and not path.is_file():
-        raise ConfigError(f"--config: expected a configuration file, got {path}")
-
-
-def writable(path: Path, field: str) -> Path:
-    """Return the file that a path leads to, through links, after checking that it can be written.
-
-    Raises:
-        ConfigError: the file cannot be written, or replacing it would replace a device or a pipe.
-    """
-    try:
-        target = path.resolve()
-        is_free = target.is_file() or not target.exists()
-        ok = is_free and target.parent.is_dir() and os.access(target.parent, os.W_OK)
-    except (OSError, RuntimeError):  # the name is too long, or the links are a circle
-        ok = False
-    if not ok:
-        raise ConfigError(f"{field}: expected a file in a folder to write to, got {path}")
-    return target
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file, complete or not at all, in place of an existing one."""
-    data = (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
-    replace_file(path, data, path.with_name(f".writing-{path.name}"))
-
-
 def add_rename_arguments(parser: OneLineParser) -> None:
     """Add `--rename` and `--rename-file`; see `renames`."""
     help = f"what the world calls otherwise now: {SYNTAX}; may be repeated"
@@ -310,9 +239,11 @@ def renames(options: argparse.Namespace) -> list[str]:
     return [*options.rename, *of_file]
 
 
-def _parser(program: str) -> argparse.ArgumentParser:
+def run_parser(program: str) -> OneLineParser:
+    """Return the parser of a command that trains, such as `enn train`."""
     # Configuration.
-    parser = OneLineParser(prog=program, description="Train an agent in a world made of entities.")
+    about = "Train an agent in a world made of entities."
+    parser = OneLineParser(prog=program, description=about, epilog=_EPILOG.format(program))
     settings = "settings, such as optim.lr=0.003 or optim.lr='step: 0.003@0 cos 0@1e6'"
     parser.add_argument("overrides", nargs="*", metavar="FIELD=VALUE", help=settings)
     parser.option("--config", "FILE", "a configuration file: .ron .yaml .toml .json", type=Path)

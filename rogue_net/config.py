@@ -1,11 +1,12 @@
-"""The settings of the network. See `enn_trainer/config/` for how they are written."""
+"""The settings of the network. See `enn_trainer/config/` for how they are written. No torch."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, Optional
 
 from rogue_net.relpos import RelposEncodingConfig
-from rogue_net.translate import TranslationConfig
+from rogue_net.translation_config import TranslationConfig
 
 
 @dataclass
@@ -48,6 +49,38 @@ class RogueNetConfig:
     def drops(self) -> bool:
         """True if a dropout probability is above 0."""
         return max(self.embd_pdrop, self.resid_pdrop, self.attn_pdrop) > 0
+
+
+@dataclass
+class ValueBinsConfig:
+    """Bins of equal width whose probabilities a value function predicts.
+
+    Attributes:
+        low: Lower edge of the lowest bin. Leave room: it should be below the lowest return.
+        high: Upper edge of the highest bin, above the highest return.
+        num_bins: Number of bins.
+        sigma: Standard deviation, in widths of a bin, of the Gaussian around a return, which is
+            the target.
+    """
+
+    low: float
+    high: float
+    num_bins: int = 51
+    sigma: float = 0.75
+
+    def __post_init__(self) -> None:
+        problems = []
+        if not -math.inf < self.low < self.high < math.inf:
+            problems.append(
+                f"high: expected finite numbers with low < high, got low={self.low}, "
+                f"high={self.high}"
+            )
+        if self.num_bins < 2:
+            problems.append(f"num_bins: expected at least 2, got {self.num_bins}")
+        if not 0 < self.sigma < math.inf:
+            problems.append(f"sigma: expected a finite number above 0, got {self.sigma}")
+        if problems:
+            raise ValueError("; ".join(problems))
 
 
 def _problems(config: RogueNetConfig) -> Iterator[str]:

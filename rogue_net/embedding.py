@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from entity_env.spaces import GLOBAL, ObsSpace
 from rogue_net.input_norm import InputNorm, Moments
 from rogue_net.ragged import EntityBatch, to_device
-from rogue_net.translate import Translation, TranslationConfig
+from rogue_net.translate import Translation
+from rogue_net.translation_config import TranslationConfig
 
 
 def feature_names(obs_space: ObsSpace, with_global_entity: bool) -> dict[str, list[str]]:

@@ -16,7 +16,7 @@ from entity_env.spaces import ActionSpace, ObsSpace
 from entity_env.vec.validate import check_spaces
 from rogue_net.answer import NetOutput, answer, output_of
 from rogue_net.attention import PaddedContext, attention_mask, row_keys, weights_by_frame
-from rogue_net.config import RogueNetConfig
+from rogue_net.config import RogueNetConfig, ValueBinsConfig
 from rogue_net.distributions import Decision, decide, random_draws
 from rogue_net.embedding import EntityEmbedding, feature_names, module_key
 from rogue_net.heads import HEADS, full_precision
@@ -26,7 +26,7 @@ from rogue_net.native import backend
 from rogue_net.ragged import EntityBatch, of_action
 from rogue_net.relpos.encoding import RelposEncoding
 from rogue_net.transformer import Transformer, init_linear
-from rogue_net.value_bins import ValueBinsConfig, expected_values
+from rogue_net.value_bins import expected_values
 
 __all__ = ["NetOutput", "RogueNet", "RogueNetConfig", "RogueNetWithValueNet", "answer"]
 

@@ -4,42 +4,11 @@ Source: Farebrother et al. 2024, arXiv:2403.03950; Imani and White 2018, arXiv:1
 """
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-
-@dataclass
-class ValueBinsConfig:
-    """Bins of equal width whose probabilities a value function predicts.
-
-    Attributes:
-        low: Lower edge of the lowest bin. Leave room: it should be below the lowest return.
-        high: Upper edge of the highest bin, above the highest return.
-        num_bins: Number of bins.
-        sigma: Standard deviation, in widths of a bin, of the Gaussian around a return, which is
-            the target.
-    """
-
-    low: float
-    high: float
-    num_bins: int = 51
-    sigma: float = 0.75
-
-    def __post_init__(self) -> None:
-        problems = []
-        if not -math.inf < self.low < self.high < math.inf:
-            problems.append(
-                f"high: expected finite numbers with low < high, got low={self.low}, "
-                f"high={self.high}"
-            )
-        if self.num_bins < 2:
-            problems.append(f"num_bins: expected at least 2, got {self.num_bins}")
-        if not 0 < self.sigma < math.inf:
-            problems.append(f"sigma: expected a finite number above 0, got {self.sigma}")
-        if problems:
-            raise ValueError("; ".join(problems))
+from rogue_net.config import ValueBinsConfig
 
 
 def expected_values(logits: Tensor, bins: ValueBinsConfig) -> Tensor:

@@ -51,11 +51,13 @@ def test_imports_never_point_up(package: str) -> None:
 def test_compiled_code_has_one_door() -> None:
     """So that networks, heads and layouts never ask whether they are compiled."""
     native, door = "rogue_net.native", "rogue_net.native.backend"
+    what_there_is = {f"{native}.INSTRUCTIONS", f"{native}.PROBLEM"}  # for `enn --version`
     for package in PACKAGES:
         for path in modules(package):
             if path.parent != ROOT / "rogue_net/native":
                 found = {name for name in imports(path) if name.startswith(native)}
-                inside = {name for name in found if name != native and not name.startswith(door)}
+                found -= {native, *what_there_is}
+                inside = {name for name in found if not name.startswith(door)}
                 assert not inside, (path, inside)
 
 
@@ -67,10 +69,37 @@ def test_entity_env_never_imports_torch() -> None:
         assert "torch" not in {name.split(".")[0] for name in imports(path)}, path
 
 
+LIGHT = {
+    "from enn_trainer.runtime.versions import versions; versions()": {"torch", "numpy"},
+    "import entity_env, rogue_net, enn_trainer": {"torch", "numpy"},
+    "import enn_trainer.cli; enn_trainer.cli.usage()": {"torch", "numpy"},
+    "from enn_trainer import ConfigError": {"torch", "numpy"},
+    "import entity_env.examples; from entity_env import *": {"torch"},
+    "import enn_trainer.config, rogue_net.config, rogue_net.relpos.config": {"torch"},
+    "from enn_trainer import TrainConfig, RogueNetConfig, stop_conditions": {"torch"},
+}
+"""Imports, and the packages that they leave alone."""
+
+
+@pytest.mark.parametrize("code", LIGHT)
+def test_light_imports_import_nothing_heavy(code: str) -> None:
+    """So that configurations and small commands are instant, and work beside a broken torch."""
+    program = f"{code}\nimport sys; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        check=True,
+        cwd=ROOT,
+        timeout=60,
+        capture_output=True,
+        text=True,
+    )
+    assert not (LIGHT[code] | HEAVY_OR_EXTRA) & {*done.stdout.split()}
+
+
 @pytest.mark.slow
 def test_importing_the_package_imports_no_extra_and_no_tracker() -> None:
     code = (
-        "import sys, enn_trainer, enn_trainer.cli; "
+        "import sys, enn_trainer, enn_trainer.cli; enn_trainer.train; "
         "[command.load() for command in enn_trainer.cli.COMMANDS.values()]; "
         f"found = {HEAVY_OR_EXTRA!r} & set(sys.modules); assert not found, found"
     )
@@ -81,7 +110,7 @@ def test_importing_the_package_imports_no_extra_and_no_tracker() -> None:
 def test_importing_the_package_costs_little_beside_torch() -> None:
     """Half of `import torch` at most, as `benchmarks/startup.py` measures: nothing large comes."""
     code = (
-        "import sys, torch; before = set(sys.modules); import enn_trainer; "
+        "import sys, torch; before = set(sys.modules); import enn_trainer; enn_trainer.train; "
         "print(*sorted(set(sys.modules) - before))"
     )
     done = subprocess.run(

@@ -1,6 +1,5 @@
 """Manifest of a save: made, written, read back and checked."""
 
-import functools
 import hashlib
 import json
 import math
@@ -8,11 +7,9 @@ import platform
 import re
 import shlex
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,6 +18,7 @@ from enn_trainer.config import ron
 from enn_trainer.config.validation import dict_of_unique
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.runtime.start_folder import start_folder
+from enn_trainer.runtime.versions import package_version, revision_of
 from entity_env.errors import short_repr
 
 FORMAT_VERSION = 1
@@ -55,7 +53,7 @@ def new_manifest(
             for name, data in files.items()
         },
         **facts,
-        "packages": {name: _package_version(name) for name in _PACKAGES},
+        "packages": {name: package_version(name) for name in _PACKAGES},
         "python": platform.python_version(),
         "git": git_revision(),
         "command": shlex.join(sys.argv),
@@ -64,24 +62,9 @@ def new_manifest(
     return _as_json({**content, "sha256": own_hash(content)})
 
 
-@functools.cache  # it reads files of the package, and saves are many
-def _package_version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
-@functools.cache
 def git_revision() -> str | None:
     """Return the git revision of the folder that the run was started in, None if it has none."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
-    silent, folder = subprocess.DEVNULL, start_folder()
-    try:
-        shown = subprocess.check_output(command, stderr=silent, text=True, timeout=5, cwd=folder)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return shown.strip() or None
+    return revision_of(start_folder())
 
 
 def _as_json(content: Mapping[str, Any]) -> bytes:

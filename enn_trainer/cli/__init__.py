@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from enn_trainer.command import EXPECTED_ERRORS, ArgumentsExit, failed
+from enn_trainer.cli.arguments import EXPECTED_ERRORS, ArgumentsExit, OneLineParser, failed
+from enn_trainer.cli.failures import REPORT, is_unforeseen, torch_problem
 from entity_env.errors import as_error
 from entity_env.process import reader_may_leave
 
@@ -29,6 +30,12 @@ class Command(NamedTuple):
         found: Callable[[Sequence[str]], int | None]
         found = getattr(importlib.import_module(f"{__name__}.{module}"), function)
         return found
+
+    def parser(self) -> OneLineParser:
+        """Return the parser of the arguments, which every module of a command has."""
+        module = importlib.import_module(f"{__name__}.{self.place.partition(':')[0]}")
+        parser: OneLineParser = module.parser()
+        return parser
 
 
 COMMANDS = {
@@ -75,11 +82,21 @@ COMMANDS = {
 }
 
 
+_MORE = "enn COMMAND --help tells more, enn --version the version."
+
+
 def usage() -> str:
     """Return the help of `enn`, one line per command."""
     lines = [f"  {name:13}{command.help}" for name, command in COMMANDS.items()]
     return "\n".join(
-        ["usage: enn COMMAND ...", "", "commands:", *lines, "", "enn COMMAND --help tells more."]
+        [
+            "usage: enn COMMAND ... | --version",
+            "",
+            "commands:",
+            *lines,
+            "",
+            "enn COMMAND --help tells more.",
+        ]
     )
 
 
@@ -94,6 +111,11 @@ def run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage())
         return 0 if arguments else 2
+    if arguments[0] == "--version":
+        from enn_trainer.runtime.versions import versions  # starts other programs
+
+        print(versions())
+        return 0
     name, rest = arguments[0], arguments[1:]
     if name in COMMANDS:
         try:
@@ -101,6 +123,13 @@ def run(arguments: Sequence[str]) -> int:
         except EXPECTED_ERRORS as error:
             return failed(error)
         except ArgumentsExit:
+            raise
+        except Exception as error:
+            problem = torch_problem(error)
+            if problem is not None:
+                return failed(error, problem)
+            if is_unforeseen(error):
+                error.add_note(REPORT)
             raise
         except SystemExit as error:  # raised by an environment, as commands return a status
             raise as_error(error) from error

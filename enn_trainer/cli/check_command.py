@@ -1,12 +1,30 @@
 """The command `enn check`."""
 
-import json
+import argparse
 from collections.abc import Sequence
 
-from enn_trainer.cli.load_world import load_world
-from enn_trainer.command import OneLineParser, positive
-from enn_trainer.errors import ConfigError
+from enn_trainer.cli.arguments import OneLineParser, not_negative, positive
+from enn_trainer.cli.load_world import load_world, parse_kwargs
 from entity_env.check_env import check_env
+
+_EPILOG = """\
+examples:
+  enn check Minefield
+  enn check orchard.py:Orchard trees=9 --episodes 10"""
+
+
+def parser() -> OneLineParser:
+    """Return the parser of `enn check`."""
+    about = "Play random actions and report all problems of an environment."
+    parser = OneLineParser(prog="enn check", description=about, epilog=_EPILOG)
+    parser.world()
+    hidden = {"dest": "env_kwargs", "nargs": "+", "action": "extend"}  # its name before
+    parser.option("--kwargs", "KEY=VALUE", argparse.SUPPRESS, **hidden)
+    parser.option("--episodes", "N", "episodes to play (default: 3)", type=positive, default=3)
+    most = "maximal steps of an episode (default: 1000)"
+    parser.option("--max-steps", "N", most, type=positive, default=1000)
+    parser.option("--seed", "N", "random seed (default: 0)", type=not_negative, default=0)
+    return parser
 
 
 def check_command(arguments: Sequence[str]) -> int:
@@ -18,23 +36,9 @@ def check_command(arguments: Sequence[str]) -> int:
     Raises:
         ConfigError: the arguments name no environment.
     """
-    about = "Play random actions and report all problems of an environment."
-    parser = OneLineParser(prog="enn check", description=about)
-    where = "file.py:Name, package.module:Name, or one of `enn envs`"
-    parser.add_argument("env", metavar="ENV", help=where)
-    parser.option("--kwargs", "JSON", "arguments of ENV", default="{}")
-    parser.option("--episodes", "N", type=positive, default=3)
-    parser.option("--max-steps", "N", type=positive, default=1000)
-    parser.option("--seed", "N", type=int, default=0)
-    options = parser.parse_args(arguments)
-
-    try:
-        kwargs = json.loads(options.kwargs)
-    except ValueError as error:
-        raise ConfigError(f"--kwargs: expected JSON, got {options.kwargs!r} ({error})") from None
-    if not isinstance(kwargs, dict):
-        raise ConfigError(f'--kwargs: expected JSON such as {{"size": 3}}, got {options.kwargs!r}')
-    create_env = load_world(options.env, kwargs, "--kwargs")
+    options = parser().parse_intermixed_args(arguments)
+    kwargs = parse_kwargs([*options.kwargs, *options.env_kwargs], "KEY=VALUE")
+    create_env = load_world(options.env, kwargs, "KEY=VALUE")
     report = check_env(create_env, options.episodes, options.max_steps, options.seed)
     report.name = options.env.rpartition(":")[2]
     print(report)

@@ -20,10 +20,11 @@ from enn_trainer.checkpoints.migrate.evolve_rules import Rules, read_renames
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.checkpoints.run_dir import RunDir, examine
 from enn_trainer.checkpoints.state_files import read_config, read_state
+from enn_trainer.cli.arguments import OneLineParser, positive
 from enn_trainer.cli.load_world import make_any_world, parse_kwargs
 from enn_trainer.cli.show_save import diff_saves, in_bytes, show_save
 from enn_trainer.cli.trust import resume_command, shell_command
-from enn_trainer.command import OneLineParser, add_rename_arguments, positive, renames
+from enn_trainer.command import add_rename_arguments, renames
 from enn_trainer.config import CheckpointConfig, TrainConfig
 from enn_trainer.config.load import dump_config, load_with_sources
 from enn_trainer.errors import CheckpointError, ConfigError
@@ -35,7 +36,10 @@ from entity_env.spaces import ActionSpace, ObsSpace
 Run: TypeAlias = Callable[[argparse.Namespace], int | None]
 _EPILOG = """\
 A RUN is a --checkpoint-dir. A SAVE is one of the folders in it; or RUN@STEP, RUN@latest, RUN@best;
-or a RUN, of which the newest valid one is taken."""
+or a RUN, of which the newest valid one is taken.
+
+examples:
+  enn checkpoints """
 _SHOWN_METRICS = ("eval/episodic_reward.mean", "episodic_reward.mean", "losses/entropy")
 _POLICY = ("keep", "keep_every_steps", "keep_every_minutes", "best", "keep_best")
 """Options of `prune` that are fields of `CheckpointConfig`."""
@@ -50,7 +54,7 @@ def checkpoints_command(arguments: Sequence[str]) -> int:
     Raises:
         ConfigError, CheckpointError, EntityEnvError: a mistake in the arguments.
     """
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     run: Run = options.run
     return run(options) or 0
 
@@ -242,33 +246,36 @@ def _is_save(path: Path) -> bool:
     return is_save(path) or legacy_0_1_16.is_published(path)
 
 
-def _parser() -> OneLineParser:
+def parser() -> OneLineParser:
+    """Return the parser of `enn checkpoints`."""
     about = "List, verify, delete, pin, show, compare and upgrade saves."
-    parser = OneLineParser(prog="enn checkpoints", description=about, epilog=_EPILOG)
+    parser = OneLineParser(
+        prog="enn checkpoints", description=about, epilog=f"{_EPILOG}list runs/xor"
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(name: str, run: Run, path: str, text: str, **more: Any) -> OneLineParser:
+    def add(name: str, run: Run, path: str, text: str, example: str, **more: Any) -> OneLineParser:
         description = f"{text[0].upper()}{text[1:]}."
         command: OneLineParser = commands.add_parser(
-            name, help=text, description=description, epilog=_EPILOG
+            name, help=text, description=description, epilog=f"{_EPILOG}{name} {example}"
         )
         command.add_argument("path", type=Path, metavar=path, **more)
         command.set_defaults(run=run)
         return command
 
     def add_world(command: OneLineParser, required: bool) -> None:
-        env = "the new world: file.py:Name, package.module:Name, or one of `enn envs`"
-        command.option("--env", "ENV", env, required=required)
-        command.option("--env-kwargs", "KEY=VALUE", "arguments of ENV", nargs="*", default=[])
+        command.env_options("the new world", "arguments of ENV, also as JSON", required)
         add_rename_arguments(command)
 
     # Listing, verifying and deleting.
-    listing = add("list", _list, "RUN", "list the saves and other entries of the folder of a run")
+    listing = add(
+        "list", _list, "RUN", "list the saves and other entries of the folder of a run", "runs/xor"
+    )
     listing.flag("--json", "print JSON")
     text = "compare every file with the manifest"
-    add("verify", _verify, "PATH", text, nargs="+", help="saves or runs")
+    add("verify", _verify, "PATH", text, "runs/xor runs/duel", nargs="+", help="saves or runs")
     text = "delete the saves that the keep policy does not retain"
-    pruning = add("prune", _prune, "RUN", text)
+    pruning = add("prune", _prune, "RUN", text, "runs/xor --keep 2 --dry-run")
     pruning.option("--keep", "N", "keep the N newest", type=positive)
     pruning.option("--keep-every-steps", "N", "keep one every N steps", type=positive)
     text = "keep the best; may be repeated"
@@ -279,22 +286,24 @@ def _parser() -> OneLineParser:
     pruning.flag("--dry-run", "list them without deleting")
 
     # Pinning.
-    pinning = add("pin", _pin, "SAVE", "protect a save from deletion")
+    pinning = add("pin", _pin, "SAVE", "protect a save from deletion", "runs/xor@latest")
     pinning.option("--note", "TEXT", "reason, shown by list", default="")
-    add("unpin", _unpin, "SAVE", "allow the deletion of a pinned save again")
+    add("unpin", _unpin, "SAVE", "allow the deletion of a pinned save again", "runs/xor@latest")
 
     # Showing and comparing.
-    showing = add("show", _show, "SAVE", "print the contents of a save")
+    showing = add("show", _show, "SAVE", "print the contents of a save", "runs/xor --tensors")
     showing.flag("--config", "print the configuration")
     showing.flag("--tensors", "print every tensor")
     text = "compare a save with another save or a world; status 1 if they differ"
-    diffing = add("diff", _diff, "A", text)
+    diffing = add("diff", _diff, "A", text, "runs/mines --env MineSweeper --env-kwargs nmines=5")
     diffing.add_argument("other", type=Path, metavar="B", nargs="?")
     add_world(diffing, required=False)
     diffing.set_defaults(new_label_prob=Rules().new_label_prob)
 
     # Upgrading.
-    evolving = add("evolve", _evolve, "SAVE", "upgrade a save to a world that was changed")
+    text = "upgrade a save to a world that was changed"
+    example = "runs/orchard --env orchard.py:Orchard --to runs/new"
+    evolving = add("evolve", _evolve, "SAVE", text, example)
     add_world(evolving, required=True)
     evolving.option("--to", "RUN", "the folder of the new run", type=Path, required=True)
     text = "maximal total probability of the labels that are added to an action"
@@ -302,6 +311,6 @@ def _parser() -> OneLineParser:
     text = "settings of the new run, such as net.n_layer=3"
     evolving.option("--set", "FIELD=VALUE", text, dest="overrides", nargs="*", default=[])
     text = "write a save of an older version in the current format"
-    upgrading = add("upgrade", _upgrade, "SAVE", text)
-    upgrading.option("--to", "RUN", type=Path, required=True)
+    upgrading = add("upgrade", _upgrade, "SAVE", text, "runs/old --to runs/upgraded")
+    upgrading.option("--to", "RUN", "the folder of the new run", type=Path, required=True)
     return parser

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from enn_trainer.algorithms.cloning.clone import CloneResult, clone
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
+from enn_trainer.cli.arguments import STOPPED_AT_ONCE, OneLineParser, check_config_file
 from enn_trainer.cli.load_world import make_world
 from enn_trainer.cli.trust import names_code, resume_command
-from enn_trainer.command import STOPPED_AT_ONCE, OneLineParser, check_config_file
 from enn_trainer.config import CloneRunConfig, EnvConfig
 from enn_trainer.config.help import hps_info
 from enn_trainer.config.load import load_with_sources
@@ -26,7 +26,20 @@ those that begin with clone. such as clone.epochs=5; --hps-info lists them.
 
 examples:
   enn clone mine.rec env.id=Minefield --checkpoint-dir runs/mine
-  enn train --checkpoint-dir runs/mine --resume"""
+  enn clone --hps-info epochs"""
+
+
+def parser() -> OneLineParser:
+    """Return the parser of `enn clone`."""
+    about = "Train a network to imitate recordings."
+    parser = OneLineParser(prog="enn clone", description=about, epilog=_EPILOG)
+    files = "files of one world, also of entity-gym; and settings, such as clone.loss=kl"
+    what = "RECORDING | FIELD=VALUE"
+    parser.add_argument("arguments", nargs="*", metavar=what, help=files)
+    parser.option("--config", "FILE", "a configuration file (RON)", type=Path)
+    parser.option("--checkpoint-dir", "DIR", "save the clone here; a new folder", type=Path)
+    parser.option("--hps-info", "QUERY", "list the settings, or search them", nargs="?", const="")
+    return parser
 
 
 def clone_command(arguments: Sequence[str]) -> int:
@@ -40,16 +53,7 @@ def clone_command(arguments: Sequence[str]) -> int:
         ConfigError, CheckpointError, EntityEnvError, NotFiniteError: a mistake in the arguments,
             a recording is damaged, or it fails.
     """
-    # Arguments.
-    about = "Train a network to imitate recordings."
-    parser = OneLineParser(prog="enn clone", description=about, epilog=_EPILOG)
-    files = "files of one world, also of entity-gym; and settings, such as clone.loss=kl"
-    what = "RECORDING | FIELD=VALUE"
-    parser.add_argument("arguments", nargs="*", metavar=what, help=files)
-    parser.option("--config", "FILE", "a configuration file (RON)", type=Path)
-    parser.option("--checkpoint-dir", "DIR", "save the clone here; a new folder", type=Path)
-    parser.option("--hps-info", "QUERY", "list the settings, or search them", nargs="?", const="")
-    options = parser.parse_intermixed_args(arguments)
+    options = parser().parse_intermixed_args(arguments)
     if options.hps_info is not None:
         print(hps_info(CloneRunConfig, options.hps_info or None))
         return 0

@@ -9,12 +9,19 @@ from pathlib import Path
 
 from hyperstate import Versioned
 
-from enn_trainer.command import OneLineParser
+from enn_trainer.cli.arguments import OneLineParser
 from enn_trainer.config.schema import dump_schema, load_schema, report, schema_changes, schema_of
 from enn_trainer.config.upgrade_files import upgraded_file, write_whole
 from enn_trainer.errors import ConfigError
 from entity_env.errors import UnknownWorld
 from entity_env.named_world import find_world
+
+_EPILOG = """\
+examples:
+  enn config dump-schema schema.ron
+  enn config check-schema schema.ron
+  enn config upgrade-schema schema.ron
+  enn config upgrade-config mine.ron"""
 
 
 def config_command(arguments: Sequence[str]) -> int:
@@ -26,8 +33,15 @@ def config_command(arguments: Sequence[str]) -> int:
     Raises:
         ConfigError: a mistake in the arguments.
     """
+    options = parser().parse_args(arguments)
+    chosen: Callable[[type[Versioned], argparse.Namespace], int] = options.run
+    return chosen(_config_class(options.config_class), options)
+
+
+def parser() -> OneLineParser:
+    """Return the parser of `enn config`."""
     about = "Schemas and upgrades of configuration files."
-    parser = OneLineParser(prog="enn config", description=about)
+    parser = OneLineParser(prog="enn config", description=about, epilog=_EPILOG)
     own = "package.module:Class or file.py:Class, if you have a configuration of your own"
     parser.option("--class", "CLASS", own, dest="config_class", default="enn_trainer:TrainConfig")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -36,19 +50,16 @@ def config_command(arguments: Sequence[str]) -> int:
         ("check-schema", _check_schema, "say what changed since, and which rules older files need"),
         ("upgrade-schema", _upgrade_schema, "write it anew, once nothing is missing"),
     ):
-        command = commands.add_parser(name, help=text, description=text)
+        command = commands.add_parser(name, help=text, description=text, epilog=_EPILOG)
         command.add_argument("file", type=Path, metavar="FILE")
         command.set_defaults(run=run)
     text = "rewrite configuration files for the current version"
-    upgrade = commands.add_parser("upgrade-config", help=text, description=text)
+    upgrade = commands.add_parser("upgrade-config", help=text, description=text, epilog=_EPILOG)
     upgrade.add_argument("files", type=Path, nargs="+", metavar="FILE")
     upgrade.add_argument("--include-defaults", action="store_true", help="name every setting")
     upgrade.add_argument("--dry-run", action="store_true", help="show a diff, write nothing")
     upgrade.set_defaults(run=_upgrade_config)
-    options = parser.parse_args(arguments)
-
-    chosen: Callable[[type[Versioned], argparse.Namespace], int] = options.run
-    return chosen(_config_class(options.config_class), options)
+    return parser
 
 
 def _config_class(name: str) -> type[Versioned]:

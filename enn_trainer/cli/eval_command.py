@@ -19,9 +19,17 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from enn_trainer.checkpoints.lookup import SavedRun, read_saved_run
+from enn_trainer.cli.arguments import (
+    OneLineParser,
+    failed,
+    not_negative,
+    positive,
+    with_out,
+    writable,
+    write_json,
+)
 from enn_trainer.cli.load_world import envs_by_id, make_any_world, parse_kwargs
 from enn_trainer.cli.trust import NamedEnv, code_in, find_untrusted, line_with_trust
-from enn_trainer.command import OneLineParser, failed, positive, writable, write_json
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.eval_config import EvalEnvConfig, EvalSuiteConfig, all_suites, with_env
 from enn_trainer.errors import CheckpointError, ConfigError
@@ -59,8 +67,9 @@ environments with even indices (in a match of two the first side), and only thes
 command gives the same numbers, whatever --processes is.
 
 examples:
-  enn eval runs/mines --episodes 1000 --suite nmines=5 --suite nmines=10,nrobots=4
-  enn eval runs/duel --opponent random
+  enn eval runs/xor --episodes 1000 --json
+  enn eval runs/mines --episodes 20 --suite nmines=3 --suite nmines=1,nrobots=2 --out mines.json
+  enn eval runs/duel --episodes 20 --opponent random
   enn eval runs/orchard --env orchard.py:Orchard --env-kwargs trees=9 --video orchard.gif"""
 
 
@@ -74,7 +83,8 @@ def eval_command(arguments: Sequence[str]) -> int:
     Raises:
         EntityEnvError: the environment does not keep its contract.
     """
-    options = _parser().parse_args(arguments)
+    arguments = with_out(arguments)
+    options = parser().parse_args(arguments)
     options.line = line_with_trust("enn eval", arguments)
     try:
         # Signals raise, so that incomplete files are removed.
@@ -97,8 +107,8 @@ def _evaluate(options: argparse.Namespace) -> int:
         _check_trusted(saved, config, options)
     # Beside the save, also where the path is `.`.
     beside = saved_path.parent / f"eval-step-{saved.step:012d}.json"
-    path = writable(beside if options.json is None else options.json, "--json")
-    if options.json is None:
+    path = writable(beside if options.out is None else options.out, "--out")
+    if options.out is None:
         path = beside  # a link there is replaced: it may lead anywhere, and nobody typed it
     film = None
     if options.video is not None:
@@ -124,7 +134,7 @@ def _evaluate(options: argparse.Namespace) -> int:
 
     # Report.
     content = report(saved_path, saved.step, config, results)
-    problems = write_and_print(path, content, results)
+    problems = write_and_print(path, content, results, options.json)
     for problem in problems:
         print(f"error: {_as_typed(problem)}", file=sys.stderr)
     return 1 if problems else 0
@@ -232,14 +242,8 @@ def _as_typed(error: object) -> str:
     return "; ".join(" ".join(problem.splitlines()) for problem in typed)
 
 
-def _not_negative(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"expected a number of at least 0, got {number}")
-    return number
-
-
-def _parser() -> OneLineParser:
+def parser() -> OneLineParser:
+    """Return the parser of `enn eval`."""
     about = "Evaluate the agent of a checkpoint."
     parser = OneLineParser(prog="enn eval", description=about, epilog=_EPILOG)
     # The agent, its opponent and the episodes.
@@ -251,21 +255,21 @@ def _parser() -> OneLineParser:
     parser.option("--suite", "KEY=VALUE[,...]", suite, action="append", default=[])
 
     # The environment.
-    parser.option("--env", "ENV", "file.py:Name, package.module:Name, or one of `enn envs`")
     kwargs = "its arguments: override those of training, or replace all with another --env"
-    parser.option("--env-kwargs", "KEY=VALUE[,...]", kwargs)
+    parser.env_options("another world", f"{kwargs}; also as JSON")
     parser.flag("--trust", "import the environment that the checkpoint names")
 
     # Choices, speed and output.
     parser.flag("--deterministic", "take the most probable action")
-    parser.option("--seed", "N", "random seed (default: the run's)", type=_not_negative)
+    parser.option("--seed", "N", "random seed (default: the run's)", type=not_negative)
     parser.option("--num-envs", "N", "number of parallel environments", type=positive)
     workers = "number of worker processes (default: 1)"
     parser.option("--processes", "N", workers, type=positive, default=1)
     most = f"maximal steps in each environment (default: {EvalConfig.max_steps})"
     parser.option("--max-steps", "N", most, type=positive, default=EvalConfig.max_steps)
     beside = "report (default: eval-step-....json beside the checkpoint)"
-    parser.option("--json", "FILE", beside, type=Path)
+    parser.option("--out", "FILE", beside, type=Path)
+    parser.flag("--json", "print the report as JSON")
     parser.option("--video", "FILE", "video of the first episodes: .mp4, .gif", type=Path)
     return parser
 
@@ -295,7 +299,10 @@ def table(results: Mapping[str, SuiteResult], console: Console | None = None) ->
 
 
 def write_and_print(
-    path: Path, content: Mapping[str, Any], results: Mapping[str, SuiteResult]
+    path: Path,
+    content: Mapping[str, Any],
+    results: Mapping[str, SuiteResult],
+    as_json: bool = False,
 ) -> list[str]:
     """Write the results to the report, then print them, so that a closed pipe loses nothing.
 
@@ -303,6 +310,7 @@ def write_and_print(
         path: path of the report.
         content: content of the report.
         results: results by suite.
+        as_json: True to print the content, in place of a table.
 
     Returns:
         Messages about problems.
@@ -312,10 +320,13 @@ def write_and_print(
     try:
         write_json(path, content)
     except OSError as error:
-        problems.append(f"--json: {path} cannot be written: {error.strerror}")
+        problems.append(f"--out: {path} cannot be written: {error.strerror}")
     try:
-        table(results)
-        if not problems:
+        if as_json:
+            print(json.dumps(content, indent=1))
+        else:
+            table(results)
+        if not problems and not as_json:
             print(printable(f"written to {path}", sys.stdout.encoding))
         sys.stdout.flush()
     except OSError as error:

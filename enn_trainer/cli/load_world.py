@@ -5,10 +5,11 @@ import contextlib
 import functools
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from enn_trainer.config import EnvConfig
+from enn_trainer.config.validation import dict_of_unique
 from enn_trainer.errors import ConfigError
 from enn_trainer.experience.envs import EnvFactory, env_factory
 from enn_trainer.runtime.start_folder import start_folder
@@ -154,25 +155,40 @@ def _kind_of_result(config: EnvConfig, field: str) -> type:
 
 
 def parse_kwargs(pairs: str | Sequence[str], field: str) -> dict[str, Any]:
-    """Return the arguments of an environment that are given as `size=3` on the command line.
+    """Return the arguments of an environment that are given on the command line.
 
     Args:
-        pairs: arguments as NAME=VALUE, where values are JSON, Python literals, or text; or all of
-            them as one text, with commas between them.
+        pairs: a text as `size=3,label=a`, where values are JSON, Python literals, or text; or as
+            the JSON `{"size": 3, "label": "a"}`; or several such texts.
         field: name of the arguments on the command line, for messages.
 
     Raises:
-        ConfigError: an argument is not of the form `size=3`, or is given twice.
+        ConfigError: an argument has another form, or is given twice.
     """
     kwargs: dict[str, Any] = {}
-    for pair in split_pairs(pairs) if isinstance(pairs, str) else pairs:
+    is_list = isinstance(pairs, str) and not pairs.lstrip().startswith("{")
+    for text in split_pairs(pairs) if is_list else [pairs] if isinstance(pairs, str) else pairs:
+        for name, value in _arguments_in(text, field):
+            if name in kwargs:
+                raise ConfigError(f"{field}: expected every argument once, got {name} twice")
+            kwargs[name] = value
+    return kwargs
+
+
+def _arguments_in(text: str, field: str) -> Iterator[tuple[str, Any]]:
+    form = """an argument of ENV as in size=3, or JSON as in '{"size": 3}'"""
+    if text.lstrip().startswith("{"):
+        try:
+            yield from json.loads(text, object_pairs_hook=dict_of_unique).items()
+        except ValueError as error:
+            raise ConfigError(f"{field}: expected {form}, got {text!r} ({error})") from None
+        return
+    parts = split_pairs(text)
+    for pair in parts if all("=" in part for part in parts) else [text]:
         name, equals, value = pair.partition("=")
         if not equals or not name.isidentifier():
-            raise ConfigError(f"{field}: expected an argument of ENV as in size=3, got {pair!r}")
-        if name in kwargs:
-            raise ConfigError(f"{field}: expected every argument once, got {name} twice")
-        kwargs[name] = _value(value)
-    return kwargs
+            raise ConfigError(f"{field}: expected {form}, got {pair!r}")
+        yield name, _value(value)
 
 
 def _value(text: str) -> Any:

@@ -4,8 +4,8 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+from enn_trainer.cli.arguments import OneLineParser, not_negative, positive
 from enn_trainer.cli.load_world import make_world, parse_kwargs
-from enn_trainer.command import OneLineParser, positive
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.load_agent import load_agent
 from enn_trainer.runtime.start_folder import located, paths_from
@@ -25,6 +25,19 @@ examples:
   enn play Duel --agent runs/duel --side 0"""
 
 
+def parser() -> OneLineParser:
+    """Return the parser of `enn play`."""
+    about = "Play an environment by hand."
+    parser = OneLineParser(prog="enn play", description=about, epilog=_EPILOG)
+    parser.world()
+    parser.option("--agent", "CHECKPOINT", "agent whose advice is shown")
+    parser.option("--side", "N", "the only side of a match that you play", type=int)
+    parser.option("--record", "FILE", "record to FILE, which may exist already", type=Path)
+    parser.option("--episodes", "N", "stop after N (default: ask after each)", type=positive)
+    parser.option("--seed", "N", "random seed of the episodes (default: random)", type=not_negative)
+    return parser
+
+
 def play_command(arguments: Sequence[str]) -> None:
     """Run `enn play`: play an environment by hand.
 
@@ -32,17 +45,7 @@ def play_command(arguments: Sequence[str]) -> None:
         ConfigError, CheckpointError, EntityEnvError: a mistake in the arguments, or the environment
             or the recording fails.
     """
-    about = "Play an environment by hand."
-    parser = OneLineParser(prog="enn play", description=about, epilog=_EPILOG)
-    add = parser.add_argument
-    add("env", metavar="ENV", help="file.py:Name, package.module:Name, or one of `enn envs`")
-    add("kwargs", nargs="*", metavar="KEY=VALUE", help="arguments of ENV")
-    add("--agent", metavar="CHECKPOINT", help="agent whose advice is shown")
-    add("--side", type=int, metavar="N", help="the only side of a match that you play")
-    add("--record", type=Path, metavar="FILE", help="record to FILE, which may exist already")
-    add("--episodes", type=positive, metavar="N", help="stop after N (default: ask after each)")
-    add("--seed", type=int, metavar="N", help="seed of the episodes (default: random)")
-    options = parser.parse_intermixed_args(arguments)
+    options = parser().parse_intermixed_args(arguments)
 
     # The world, the agent and the recording.
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
@@ -52,7 +55,8 @@ def play_command(arguments: Sequence[str]) -> None:
     to = None if record is None else record.absolute()
     agent: Agent | None = None
     with paths_from(Path.cwd()):
-        world = make_world(options.env, parse_kwargs(options.kwargs, "KEY=VALUE"), "KEY=VALUE")
+        kwargs = parse_kwargs([*options.kwargs, *options.env_kwargs], "KEY=VALUE")
+        world = make_world(options.env, kwargs, "KEY=VALUE")
         if options.agent is not None:
             try:
                 agent = load_agent(located(options.agent), seed=seed, env=world).act

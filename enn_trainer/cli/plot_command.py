@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.state_files import read_config, read_state
-from enn_trainer.command import OneLineParser, positive
+from enn_trainer.cli.arguments import OneLineParser, positive
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.eval_metrics import t_quantile_975
 from enn_trainer.tracking.track import METRICS_FILE, RUN_FILE
@@ -49,8 +49,8 @@ training) are drawn as their mean, with a 95% confidence band of the mean (Stude
 several of them have one seed, there is no band.
 
 examples:
-  enn plot runs/Xor__demo__1__20261121-120000
-  enn plot runs/Xor__* --metric episodic_reward.mean --smooth 10 --out xor.png"""
+  enn plot runs/xor
+  enn plot runs/xor --metric episodic_reward.mean --smooth 10 --out xor.png"""
 
 
 class Run(NamedTuple):
@@ -85,20 +85,26 @@ class Curve(NamedTuple):
     left_out: tuple[str, ...] = ()
 
 
+def parser() -> OneLineParser:
+    """Return the parser of `enn plot`."""
+    about = "Draw return, entropy, KL and speed of runs, or other metrics."
+    parser = OneLineParser(prog="enn plot", description=about, epilog=_EPILOG)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    parser.option("--metric", "TAG", "tags to draw, one chart each", nargs="+", action="extend")
+    picture = "picture to write: .png, .svg, .pdf (default: plot.png)"
+    parser.option("--out", "FILE", picture, type=Path, default=Path("plot.png"))
+    mean = "draw the mean of the last N updates"
+    parser.option("--smooth", "N", mean, type=positive, default=1)
+    return parser
+
+
 def plot_command(arguments: Sequence[str]) -> None:
     """Run `enn plot`: draw metrics of runs into a file.
 
     Raises:
         ConfigError, CheckpointError: a mistake in the arguments.
     """
-    about = "Draw return, entropy, KL and speed of runs, or other metrics."
-    parser = OneLineParser(prog="enn plot", description=about, epilog=_EPILOG)
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
-    parser.option("--metric", "TAG", "tags to draw, one chart each", nargs="+", action="extend")
-    parser.option("--out", "FILE", type=Path, default=Path("plot.png"))
-    mean = "draw the mean of the last N updates"
-    parser.option("--smooth", "N", mean, type=positive, default=1)
-    options = parser.parse_args(arguments)
+    options = parser().parse_args(arguments)
 
     # Check that the picture can be made.
     out: Path = options.out

@@ -1,5 +1,6 @@
 """The command `enn profile`: where the time of a run goes, measured while it trains."""
 
+import json
 import math
 import os
 import signal
@@ -14,15 +15,16 @@ from typing import Any, Literal, TypeAlias
 import torch
 from rich.console import Console
 
-from enn_trainer.cli.load_world import factory_of
-from enn_trainer.command import (
+from enn_trainer.cli.arguments import (
     STOPPED_AT_ONCE,
     OneLineParser,
     check_config_file,
     positive,
+    with_out,
     writable,
     write_json,
 )
+from enn_trainer.cli.load_world import factory_of
 from enn_trainer.config import EnvConfig
 from enn_trainer.experience.envs import EnvFactory
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
@@ -66,8 +68,8 @@ _EPILOG = """\
 Settings are those of enn train. What is learned is discarded.
 
 examples:
-  enn profile env.id=Minefield rollout.processes=2
-  enn profile --config mine.ron env.id=my_file.py:MyEnv --json profile.json"""
+  enn profile env.id=Xor rollout.processes=2 --updates 3
+  enn profile --config mine.ron --updates 2 --out profile.json"""
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,19 @@ class Profile:
         return sum(part.wall_ms for part in self.parts if part.kind == kind) / self.update_ms
 
 
+def parser() -> OneLineParser:
+    """Return the parser of `enn profile`."""
+    about = "Train for some seconds, and print where the time goes."
+    parser = OneLineParser(prog="enn profile", description=about, epilog=_EPILOG)
+    parser.add_argument("overrides", nargs="*", metavar="FIELD=VALUE", help="settings")
+    parser.option("--config", "FILE", "a configuration file", type=Path)
+    length = f"measure N updates (default: {SECONDS:g} seconds)"
+    parser.option("--updates", "N", length, type=positive)
+    parser.option("--out", "FILE", "also write the numbers to FILE, as JSON", type=Path)
+    parser.flag("--json", "print the numbers as JSON")
+    return parser
+
+
 def profile_command(arguments: Sequence[str]) -> int:
     """Run `enn profile`: train for some seconds, and print where the time goes.
 
@@ -127,18 +142,10 @@ def profile_command(arguments: Sequence[str]) -> int:
         ConfigError, CheckpointError, EntityEnvError, NotFiniteError: a mistake in the arguments,
             or the run fails.
     """
-    # Arguments.
-    about = "Train for some seconds, and print where the time goes."
-    parser = OneLineParser(prog="enn profile", description=about, epilog=_EPILOG)
-    parser.add_argument("overrides", nargs="*", metavar="FIELD=VALUE", help="settings")
-    parser.option("--config", "FILE", "a configuration file", type=Path)
-    length = f"measure N updates (default: {SECONDS:g} seconds)"
-    parser.option("--updates", "N", length, type=positive)
-    parser.option("--json", "FILE", "also write the numbers to FILE", type=Path)
-    options = parser.parse_intermixed_args(arguments)
+    options = parser().parse_intermixed_args(with_out(arguments))
 
     check_config_file(options.config)
-    path = None if options.json is None else writable(options.json, "--json")
+    path = None if options.out is None else writable(options.out, "--out")
     manager = StateManager(
         init_path=options.config, overrides=options.overrides, environment=os.environ
     )
@@ -151,11 +158,14 @@ def profile_command(arguments: Sequence[str]) -> int:
         print("interrupted; nothing was measured", file=sys.stderr)
         return STOPPED_AT_ONCE
     # Print and write.
-    show(measured, Console())
+    content = asdict(measured)
+    content |= content.pop("resources")
+    content |= {"frames_per_s": measured.frames_per_s, "limit": bottleneck_advice(measured)}
+    if options.json:
+        print(json.dumps(content, indent=1))
+    else:
+        show(measured, Console())
     if path is not None:
-        content = asdict(measured)
-        content |= content.pop("resources")
-        content |= {"frames_per_s": measured.frames_per_s, "limit": bottleneck_advice(measured)}
         write_json(path, content)
     return 0
 

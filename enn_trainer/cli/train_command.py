@@ -3,11 +3,17 @@
 import functools
 from collections.abc import Sequence
 
+from enn_trainer.cli.arguments import OneLineParser
 from enn_trainer.cli.load_world import envs_by_id, factory_of
 from enn_trainer.cli.trust import check_run, line_with_trust, next_steps
-from enn_trainer.command import run_command
+from enn_trainer.command import run_command, run_parser
 from enn_trainer.state_manager import StateManager
 from enn_trainer.trainer import train
+
+
+def parser() -> OneLineParser:
+    """Return the parser of `enn train`."""
+    return run_parser("enn train")
 
 
 def train_command(arguments: Sequence[str], program: str = "enn train") -> int:

@@ -1,13 +1,7 @@
 """Python interface of the compiled part: `blocks.h` for ctypes."""
 
 import ctypes
-import hashlib
-import importlib
-import os
-import warnings
 from collections.abc import Sequence
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,44 +9,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from rogue_net.native.compiled import AVAILABLE, MODULE, SWITCH
+
 _OUT_OF_RANGE, _OVERRUN = 2, 3
 GATES = (None, "linear", "relu", "gelu", "sigmoid")
 """Gates in the order of their numbers in `blocks.h`."""
 MAX_HEAD = 64
 MOST_AXES = 8
-SWITCH = "ROGUE_NET_NATIVE"
-"""The environment variable that, set to 0, leaves everything to torch."""
 VECTOR = 8
 """Floats of a vector instruction: widths are multiples of it."""
 
 
-def _compiled() -> ModuleType | None:
-    if os.environ.get(SWITCH) == "0":
-        return None
-    try:
-        module = importlib.import_module("rogue_net.native._native")
-    except ImportError:  # there was no compiler
-        return None
-    files = sorted(Path(__file__).parent.glob("*.[ch]"))  # none where only Python was installed
-    if files:
-        source = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
-        if source != module.source:
-            warnings.warn(
-                f"{module.__file__}: expected to be compiled from the files beside it, which have "
-                "changed since; torch is used in its place. Install again: pip install -e .",
-                stacklevel=2,
-            )
-            return None
-    return module
-
-
-_MODULE = _compiled()
-AVAILABLE = _MODULE is not None
-INSTRUCTIONS: str | None = None if _MODULE is None else _MODULE.instructions
-"""The instruction set in use, such as "x86-64-v4"; None without compiled code."""
-_LIBRARY = None if _MODULE is None else ctypes.CDLL(_MODULE.__file__)
-
-
+_LIBRARY = None if MODULE is None else ctypes.CDLL(MODULE.__file__)
 _INT, _FLOAT, _POINTER = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import List, Literal, Optional
 
-from rogue_net.translate import rotation_problems
+from rogue_net.translation_config import rotation_problems
 
 GATES = ("linear", "relu", "gelu", "sigmoid")
 

@@ -18,8 +18,8 @@ from enn_trainer.cli.eval_command import (
     _as_typed,
     _config,
     _num_envs,
-    _parser,
     eval_progress,
+    parser,
     table,
 )
 from enn_trainer.cli.load_world import split_pairs
@@ -38,7 +38,7 @@ QUICK = ["--episodes", "12", "--num-envs", "6"]
 
 def evaluated(tmp_path: Path, *arguments: str, status: int = 0) -> Any:
     file = tmp_path / "out.json"
-    assert run(["eval", *arguments, "--json", str(file)]) == status
+    assert run(["eval", *arguments, "--out", str(file)]) == status
     return json.loads(file.read_text())
 
 
@@ -140,7 +140,7 @@ def test_film_of_each_suite(mines_run: Path, tmp_path: Path) -> None:
         (["MINES", "--env", "Xor"], ["--env: Xor is another world"]),
         (["MINES", "--env", "Xor", "--env-kwargs", "n=1"], ["--env-kwargs", "Xor takes"]),
         (["MINES", "--suite", "nmines=3,nmines=4"], ["--suite", "nmines twice"]),
-        (["MINES", "--json", "/dev/full"], ["--json", "/dev/full"]),
+        (["MINES", "--out", "/dev/full"], ["--out", "/dev/full"]),
         (["MINES", "--video", ".gif"], ["--video", ".mp4 or .gif"]),
         (["MINES", "--opponent", "random", "--num-envs", "1"], ["--num-envs", "at least 2"]),
         (["MINES", "--env", "Xorr"], ["--env", "did you mean Xor?"]),
@@ -150,7 +150,7 @@ def test_film_of_each_suite(mines_run: Path, tmp_path: Path) -> None:
         (["MINES", "--opponent", "nowhere"], ["--opponent: nowhere"]),
         (["MINES", "--episodes", "0"], ["--episodes"]),
         (["MINES", "--seed", "-1"], ["--seed"]),
-        (["MINES", "--json", "/no/such/folder/a.json"], ["--json"]),
+        (["MINES", "--out", "/no/such/folder/a.json"], ["--out"]),
         (["MINES", "--video", "a.avi"], ["--video", ".mp4"]),
         (["DUEL", "--num-envs", "3"], ["--num-envs", "multiples of 2"]),
     ],
@@ -223,7 +223,7 @@ def test_numbers_are_written_also_where_the_table_cannot_be_printed(
     mines_run: Path, tmp_path: Path, output: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "out.json"
-    command = [*ENN, "eval", str(mines_run), *QUICK, "--json", str(file)]
+    command = [*ENN, "eval", str(mines_run), *QUICK, "--out", str(file)]
     with open("/dev/full", "w") as full:  # noqa: PTH123
         if output == "ascii":
             monkeypatch.setenv("PYTHONIOENCODING", "ascii")
@@ -306,11 +306,11 @@ def test_default_number_of_environments_fits_sides_and_episodes(
     arguments: list[str], trained: int, sides: int, expected: int
 ) -> None:
     config = config_of(f"rollout.num_envs={trained}", "optim.bs=1")
-    assert _num_envs(config, _parser().parse_args(["run", *arguments]), sides) == expected
+    assert _num_envs(config, parser().parse_args(["run", *arguments]), sides) == expected
 
 
 def test_argument_with_a_slash_is_a_suite() -> None:
-    options = _parser().parse_args(["run", "--suite", "label=maps/a.json"])
+    options = parser().parse_args(["run", "--suite", "label=maps/a.json"])
     config = _config(config_of(), options)
     assert config.eval is not None
     [(name, suite)] = config.eval.suites.items()

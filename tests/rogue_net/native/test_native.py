@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import rogue_net.rogue_net
 from rogue_net import EntityBatch, RogueNet
 from rogue_net.native import AVAILABLE, INSTRUCTIONS
-from rogue_net.native.library import SWITCH
+from rogue_net.native.compiled import SWITCH
 from tests.rogue_net.builders import (
     KINDS,
     assert_same,

@@ -1,0 +1,130 @@
+"""Arguments of commands, and errors in one line with an exit status. Imports nothing large."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from enn_trainer.errors import CheckpointError, ConfigError, NotFiniteError
+from entity_env.errors import EntityEnvError
+from entity_env.serialization.plain_open import replace_file
+
+FAILURE = 1
+USAGE_ERROR = 2
+STOPPED_AT_ONCE = 130  # as shells have it for programs that Ctrl-C ends
+EXPECTED_ERRORS = (ConfigError, CheckpointError, EntityEnvError, NotFiniteError)
+"""Errors that are printed in one line; others are printed with a traceback."""
+
+
+def failed(error: Exception, message: str | None = None) -> int:
+    """Print an error in one line and return the exit status, `USAGE_ERROR` for wrong settings.
+
+    Args:
+        error: the error; its type determines the status.
+        message: message to print instead of that of the error.
+    """
+    print(f"error: {error if message is None else message}", file=sys.stderr)
+    return USAGE_ERROR if isinstance(error, ConfigError | CheckpointError) else FAILURE
+
+
+_WORLD = "file.py:Name, package.module:Name, or one of `enn envs`"
+
+
+class ArgumentsExit(SystemExit):
+    """Exit of a program because of its arguments: a mistake in them, or `--help`."""
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Argument parser whose errors are one line each; it keeps the lines of its epilog."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **options})
+
+    def option(self, name: str, metavar: str, help: str | None = None, **more: Any) -> None:
+        """Add an option with a value."""
+        self.add_argument(name, metavar=metavar, help=help, **more)
+
+    def flag(self, name: str, help: str) -> None:
+        """Add an option without a value."""
+        self.add_argument(name, action="store_true", help=help)
+
+    def world(self) -> None:
+        """Add the arguments `ENV KEY=VALUE ...`, also as `--env-kwargs`."""
+        self.add_argument("env", metavar="ENV", help=_WORLD)
+        self.add_argument("kwargs", nargs="*", metavar="KEY=VALUE", help="arguments of ENV")
+        self._env_kwargs("""arguments of ENV, also as JSON: '{"size": 3}'""")
+
+    def env_options(self, help: str, kwargs_help: str, required: bool = False) -> None:
+        """Add the options `--env` and `--env-kwargs`."""
+        self.option("--env", "ENV", f"{help}: {_WORLD}", required=required)
+        self._env_kwargs(kwargs_help)
+
+    def _env_kwargs(self, help: str) -> None:
+        self.option("--env-kwargs", "KEY=VALUE", help, nargs="+", action="extend", default=[])
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with an error message and `USAGE_ERROR`."""
+        self.exit(USAGE_ERROR, f"error: {message}; see {self.prog} --help\n")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """Exit by ArgumentsExit, as distinct from a SystemExit that an environment raises."""
+        if message:
+            print(message, end="", file=sys.stderr)
+        raise ArgumentsExit(status)
+
+
+def positive(text: str) -> int:
+    """Return the value of an argument that has to be a number above 0."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected a positive number, got {number}")
+    return number
+
+
+def not_negative(text: str) -> int:
+    """Return the value of an argument that has to be a number of at least 0."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"expected a number of at least 0, got {number}")
+    return number
+
+
+def with_out(arguments: Sequence[str]) -> list[str]:
+    """Return arguments with `--out` in place of `--json FILE.json`, its name before."""
+    following = [*arguments[1:], ""]
+    return [
+        "--out" if one == "--json" and after.endswith(".json") else one
+        for one, after in zip(arguments, following, strict=True)
+    ]
+
+
+def check_config_file(path: Path | None) -> None:
+    """Raise a ConfigError if `--config` names something else than a file."""
+    if path is not None and not path.is_file():
+        raise ConfigError(f"--config: expected a configuration file, got {path}")
+
+
+def writable(path: Path, field: str) -> Path:
+    """Return the file that a path leads to, through links, after checking that it can be written.
+
+    Raises:
+        ConfigError: the file cannot be written, or replacing it would replace a device or a pipe.
+    """
+    try:
+        target = path.resolve()
+        is_free = target.is_file() or not target.exists()
+        ok = is_free and target.parent.is_dir() and os.access(target.parent, os.W_OK)
+    except (OSError, RuntimeError):  # the name is too long, or the links are a circle
+        ok = False
+    if not ok:
+        raise ConfigError(f"{field}: expected a file in a folder to write to, got {path}")
+    return target
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON file, complete or not at all, in place of an existing one."""
+    data = (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
+    replace_file(path, data, path.with_name(f".writing-{path.name}"))

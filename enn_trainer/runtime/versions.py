@@ -1,0 +1,46 @@
+"""Versions of this program and of what it runs on, found without importing any of it."""
+
+import functools
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+
+@functools.cache  # it reads files of the package, and saves are many
+def package_version(name: str) -> str | None:
+    """Return the version of an installed package; None if it is not installed."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+@functools.cache
+def revision_of(folder: Path) -> str | None:
+    """Return the git revision of a folder, None if it has none."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
+    silent = subprocess.DEVNULL
+    try:
+        shown = subprocess.check_output(command, stderr=silent, text=True, timeout=5, cwd=folder)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return shown.strip() or None
+
+
+__version__ = package_version("enn-trainer") or "unknown"
+
+
+def versions() -> str:
+    """Return version and revision, the version of torch, and the instructions of compiled code."""
+    from rogue_net.native import INSTRUCTIONS, PROBLEM  # loads the compiled part
+
+    checkout = Path(__file__).parents[2]
+    revision = revision_of(checkout) if (checkout / ".git").exists() else None
+    instructions = INSTRUCTIONS or f"none, the compiled part is {PROBLEM}"
+    return "\n".join(
+        [
+            f"enn-trainer {__version__}" + (f", revision {revision}" if revision else ""),
+            f"torch {package_version('torch') or 'not installed'}",
+            f"instructions: {instructions}",
+        ]
+    )

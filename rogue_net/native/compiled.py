@@ -1,0 +1,41 @@
+"""Search for the compiled part, without torch."""
+
+import hashlib
+import importlib
+import os
+import warnings
+from pathlib import Path
+from types import ModuleType
+
+SWITCH = "ROGUE_NET_NATIVE"
+"""The environment variable that, set to 0, leaves everything to torch."""
+
+
+def _compiled() -> tuple[ModuleType | None, str]:
+    """Return the compiled module, or None and the reason."""
+    if os.environ.get(SWITCH) == "0":
+        return None, f"switched off by {SWITCH}=0"
+    try:
+        module = importlib.import_module("rogue_net.native._native")
+    except ModuleNotFoundError:
+        return None, "not compiled"
+    except ImportError as error:
+        return None, f"cannot be loaded: {' '.join(str(error).split())}"
+    files = sorted(Path(__file__).parent.glob("*.[ch]"))  # none where only Python was installed
+    if files:
+        source = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+        if source != module.source:
+            warnings.warn(
+                f"{module.__file__}: expected to be compiled from the files beside it, which have "
+                "changed since; torch is used in its place. Install again: pip install -e .",
+                stacklevel=2,
+            )
+            return None, "older than its sources"
+    return module, ""
+
+
+MODULE, PROBLEM = _compiled()
+"""The compiled module; or None and the reason, which is empty beside a module."""
+AVAILABLE = MODULE is not None
+INSTRUCTIONS: str | None = None if MODULE is None else MODULE.instructions
+"""The instruction set in use, such as "x86-64-v4"; None without compiled code."""

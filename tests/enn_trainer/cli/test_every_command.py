@@ -1,0 +1,175 @@
+"""All commands alike: names of options, examples that run, start-up, and errors."""
+
+import argparse
+import contextlib
+import json
+import shlex
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryFile
+
+import pytest
+
+from enn_trainer.cli import COMMANDS, run
+from enn_trainer.cli.arguments import OneLineParser, not_negative, positive
+from tests.enn_trainer.builders import SMALL
+from tests.enn_trainer.checkpoints.published import GOLDEN
+from tests.fork_server import ENN, PIPE, start_program
+
+ROOT = Path(__file__).parents[3]
+MEANINGS = {
+    "--seed": {"metavar": "N", "type": not_negative, "nargs": None, "const": None},
+    "--episodes": {"metavar": "N", "type": positive, "nargs": None, "const": None},
+    "--env": {"metavar": "ENV", "type": None, "nargs": None, "const": None},
+    "--env-kwargs": {"metavar": "KEY=VALUE", "type": None, "nargs": "+", "const": None},
+    "--out": {"metavar": "FILE", "type": Path, "nargs": None, "const": None},
+    "--json": {"metavar": None, "type": None, "nargs": 0, "const": True},
+}
+"""The attributes of an option in every command that has it."""
+
+
+def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Yield each command and subcommand with its parser."""
+    for name, command in COMMANDS.items():
+        todo = [(f"enn {name}", command.parser())]
+        while todo:
+            called, parser = todo.pop(0)
+            yield called, parser
+            for action in parser._actions:
+                if isinstance(action, argparse._SubParsersAction):
+                    todo += [(f"{called} {sub}", one) for sub, one in action.choices.items()]
+
+
+def examples(parser: argparse.ArgumentParser) -> list[str]:
+    _, _, block = (parser.epilog or "").partition("examples:\n")
+    return [line.strip() for line in block.splitlines() if line.startswith("  enn ")]
+
+
+def enn(line: str, folder: Path, typed: str) -> tuple[int, str, str]:
+    """Run a command line with some input, and return its status and what it prints."""
+    with TemporaryFile("w+") as file:
+        file.write(typed)
+        file.seek(0)
+        program, streams = [*ENN, *shlex.split(line)], {"stdout": PIPE, "stderr": PIPE}
+        process = start_program(program, cwd=folder, stdin=file.fileno(), text=True, **streams)
+        out, error = process.communicate(timeout=120)
+    return process.returncode, out, error
+
+
+def actions(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
+    return {name: a for a in parser._actions for name in a.option_strings or [a.dest]}
+
+
+def test_options_mean_the_same_in_all_commands() -> None:
+    seen = set()
+    for called, parser in parsers():
+        assert isinstance(parser, OneLineParser), called
+        assert parser.prog == called
+        for name, action in actions(parser).items():
+            if name in MEANINGS:
+                seen.add(name)
+                found = {key: getattr(action, key) for key in MEANINGS[name]}
+                assert found == MEANINGS[name], (called, name)
+            is_world = action.metavar == "ENV" and not action.option_strings
+            if is_world:  # is followed by its arguments
+                index = parser._actions.index(action)
+                after = [a for a in parser._actions[index + 1 :] if not a.option_strings]
+                assert action.dest == "env" or action.nargs == "?", called
+                if action.nargs is None:
+                    assert (after[0].metavar, after[0].nargs) == ("KEY=VALUE", "*"), called
+                    assert "--env-kwargs" in actions(parser), called
+    assert seen == MEANINGS.keys()
+
+
+def test_every_option_and_argument_is_described() -> None:
+    for called, parser in parsers():
+        for action in parser._actions:
+            if action.option_strings:
+                assert action.help, (called, action.option_strings)
+
+
+def test_every_help_has_an_example_of_its_command() -> None:
+    for called, parser in parsers():
+        found = examples(parser)
+        assert found, called
+        assert any(line.startswith(called) for line in found), called
+        assert found == [line.strip() for line in parser.format_help().splitlines()][-len(found) :]
+
+
+ORCHARD = """
+import numpy as np
+from entity_env import Entity, Environment, Observation, ObsSpace, PlainState
+from entity_env import SelectEntityActionMask, SelectEntityActionSpace
+
+class Orchard(PlainState, Environment):
+    def __init__(self, trees: int = 5) -> None:
+        self.trees = trees
+
+    def obs_space(self):
+        return ObsSpace(entities={"Picker": Entity([]), "Tree": Entity(["ripeness"])})
+
+    def action_space(self):
+        return {"pick": SelectEntityActionSpace()}
+
+    def reset(self):
+        self.ripe = self.rng.randint(0, self.trees - 1)
+        return self.observe(False, 0.0)
+
+    def act(self, actions):
+        return self.observe(True, float(actions["pick"].actees[0] == self.ripe))
+
+    def observe(self, done, reward):
+        trees = [[float(i == self.ripe)] for i in range(self.trees)]
+        pick = SelectEntityActionMask(actor_types=["Picker"], actee_types=["Tree"])
+        return Observation(
+            entities={"Picker": ([[]], ["me"]), "Tree": (trees, list(range(self.trees)))},
+            actions={"pick": pick},
+            done=done,
+            reward=reward,
+        )
+
+    def render(self, **kwargs):
+        return np.zeros((16, 16, 3), dtype=np.uint8)
+"""
+
+
+@pytest.fixture(scope="session")
+def workplace(
+    tmp_path_factory: pytest.TempPathFactory, xor_run: Path, mines_run: Path, duel_run: Path
+) -> Path:
+    """A folder with what examples name: runs, a recording, a world, a configuration."""
+    folder = tmp_path_factory.mktemp("workplace")
+    for name, path in (("xor", xor_run), ("mines", mines_run), ("duel", duel_run)):
+        shutil.copytree(path, folder / "runs" / name)
+    shutil.copytree(GOLDEN, folder / "runs" / "old")
+    (folder / "orchard.py").write_text(ORCHARD)
+    (folder / "mine.ron").write_text('TrainConfig(version: 5, env: (id: "Minefield"))')
+    with contextlib.chdir(folder):
+        arguments = ["env.id=orchard.py:Orchard", *SMALL, "--checkpoint-dir", "runs/orchard"]
+        assert run(["train", *arguments]) == 0
+        status, _, error = enn("play Minefield --record mine.rec --episodes 2", folder, "1\n" * 500)
+        assert status == 0, error
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_example_runs(name: str, workplace: Path, tmp_path: Path) -> None:
+    """In the order in which they are printed, as each may need what the one before made."""
+    folder = tmp_path / "here"
+    shutil.copytree(workplace, folder)
+    lines = [
+        line
+        for called, parser in parsers()
+        if called.split()[1] == name
+        for line in examples(parser)
+    ]
+    for line in dict.fromkeys(lines):
+        start = time.monotonic()
+        status, out, error = enn(line.removeprefix("enn "), folder, "q\n")
+        print(f"{time.monotonic() - start:.1f} s: {line}")
+        assert status == 0, (line, out, error)
+        if "--json" in line:
+            json.loads(out)
