@@ -12,7 +12,9 @@ __all__ = ["page_folder"]
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """Collect pages and docstrings by sybil."""
-    sybil = PAGES if file_path in pages_that_run() else DOCSTRINGS if has_doctests(file_path) else None
+    sybil = (
+        PAGES if file_path in pages_that_run() else DOCSTRINGS if has_doctests(file_path) else None
+    )
     if sybil is None:
         return None
     found: pytest.Collector = SybilFile.from_parent(parent, path=file_path, sybils=[sybil])

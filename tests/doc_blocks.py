@@ -23,14 +23,12 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sybil import Document, Example, Region, Sybil
-from sybil.evaluators.doctest import DocTestEvaluator
-from sybil.parsers.abstract.doctest import DocTestStringParser
 from sybil.parsers.rest import DocTestParser
 
 from tests.fork_server import ENN, run_program
@@ -46,7 +44,9 @@ INSTALLERS = ("pip", "make", "git")
 """Commands that set up a machine; tests/install runs them in environments of their own."""
 NOT_YET_RUN = ("docs/checkpoints.md", "docs/evolution.md")
 """Pages whose blocks need runs of many steps; `tests/test_docs.py` counts them."""
-_COMMAND = re.compile(r"(\$ )?([A-Z]\w*=\S* |[A-Z]\w*='[^']*' )*(enn|python|pip|make|git|torchrun) ")
+_COMMAND = re.compile(
+    r"(\$ )?([A-Z]\w*=\S* |[A-Z]\w*='[^']*' )*(enn|python|pip|make|git|torchrun) "
+)
 _ELEMENT = re.compile(
     r"<!-- (?P<option>setup|slow|not run)(?:: (?P<value>.*?))? -->\n"
     r"|^```(?P<language>\w*)[^\n]*\n(?P<fenced>.*?)^```$"
@@ -63,7 +63,7 @@ class Block:
     source: str
     start: int
     end: int
-    options: dict[str, str] = field(default_factory=dict)
+    options: dict[str, str]
 
 
 def blocks(text: str) -> Iterator[Block]:
@@ -78,16 +78,18 @@ def blocks(text: str) -> Iterator[Block]:
         language = found["language"] or ""
         if option or language == "sh" or (not language and _COMMAND.match(source)):
             language = "shell"
-        if language in ("python", "shell"):
-            if language == "python" and (name := saved_as(text, *found.span())):
-                options.setdefault("file", name)
+        if found["fenced"] and (name := saved_as(text, *found.span())):
+            language, options["file"] = language.replace("text", "file"), name
+        if language in ("python", "shell", "file"):
             yield Block(language, source, *found.span(), options)
         options = {}
 
 
 def saved_as(text: str, start: int, end: int) -> str | None:
     """Return the file that a page asks to save a block as, in the lines before or after it."""
-    names = re.findall(r"Save this as `(\w+\.py)`", text[start - 120 : start] + text[end : end + 60])
+    names = re.findall(
+        r"Save this as `(\w+\.\w+)`", text[start - 120 : start] + text[end : end + 60]
+    )
     return names[-1] if names else None
 
 
@@ -104,19 +106,16 @@ def run_block(example: Example) -> None:
     slow = "slow" in block.options
     if slow and os.environ.get("DOCS") != "slow":
         pytest.skip("run by make docs-slow")
+    if name := block.options.get("file"):
+        Path(name).write_text(block.source)
     if block.language == "shell":
         for command, expected in commands(block.source):
             run_command(command, expected, slow=slow)
-    elif name := block.options.get("file"):
-        Path(name).write_text(block.source)
+    elif name and block.language == "python":
         importlib.invalidate_caches()
         example.namespace.update(vars(importlib.import_module(Path(name).stem)))
-    elif block.source.startswith(">>>"):
-        evaluate, where = DocTestEvaluator(0), example.document
-        for region in DocTestStringParser(evaluate)(block.source, where.path):
-            step = Example(where, example.line, 0, region, example.namespace)
-            failure = evaluate(step)
-            assert not failure, failure
+    elif block.language == "file":
+        return
     else:
         code = compile("\n" * example.line + block.source, example.path, "exec")
         exec(code, example.namespace)

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from . import api, results
+from . import api, commands, results, settings, tags
 
-PAGES = (api.pages, results.pages)
+PAGES = (api.pages, commands.pages, results.pages, settings.pages, tags.pages)
 
 
 def write_pages(root: Path) -> None:
