@@ -1,19 +1,20 @@
 """Blocks of code in the documentation, which tests run page by page with sybil.
 
 Every Python and shell block of a page runs in its order, in a folder that holds what pages name
-without showing it: `configs` and `docs` of a checkout, and `tests/doc_files`. A shell block is fenced as `sh`, or indented and begins with a command; where commands begin with
-`$ `, the output is below them. HTML comments before a block, hidden from readers, say how it runs:
+without showing it: `configs` and `docs` of a checkout, and `tests/doc_files`. A shell block is
+fenced as `sh`, or indented and begins with a command; where commands begin with `$ `, the output is
+below them. A block beside the words "Save this as `orchard.py`" is written to this file. HTML
+comments before a block, which readers do not see, say how it runs:
 
     <!-- slow -->                     `make docs-slow` runs it, without a limit of time
     <!-- not run: needs a GPU -->     it is not run; `tests/test_docs.py` counts these
     <!-- setup: enn train Xor -->     is a shell block that readers do not see
 
-A block below or above `Save this as `orchard.py`` is written to this file. Training ends after `MAX_TRAIN_TIME` seconds. Output is compared word by word, where any number
+Training ends after `MAX_TRAIN_TIME` seconds. Output is compared word by word, where any number
 stands for every other, and `...` for anything.
 """
 
 import contextlib
-import glob
 import importlib
 import os
 import re
@@ -38,7 +39,8 @@ MAX_TRAIN_TIME = 2
 TIMEOUT_S = 60
 PROGRAM = (
     "-c",
-    "import runpy, sys; sys.path.insert(0, ''); runpy.run_path(sys.argv.pop(1), run_name='__main__')",
+    "import runpy, sys; sys.path.insert(0, '')\n"
+    "runpy.run_path(sys.argv.pop(1), run_name='__main__')",
 )
 INSTALLERS = ("pip", "make", "git")
 """Commands that set up a machine; tests/install runs them in environments of their own."""
@@ -143,7 +145,7 @@ def run_command(command: str, expected: str | None, *, slow: bool) -> None:
     while "=" in words[0]:
         name, _, value = words.pop(0).partition("=")
         settings[name] = value
-    words = [path for word in words for path in sorted(glob.glob(word)) or [word]]
+    words = [path for word in words for path in matching(word)]
     program = {"enn": ENN, "python": PROGRAM}[words[0]]
     with pytest.MonkeyPatch.context() as patch:
         for name, value in settings.items():
@@ -157,6 +159,12 @@ def run_command(command: str, expected: str | None, *, slow: bool) -> None:
     else:
         pattern = re.escape(comparable(expected)).replace(re.escape("..."), ".*")
         assert re.fullmatch(pattern, comparable(output)), f"{command}\nprinted\n{output}"
+
+
+def matching(word: str) -> list[str]:
+    """Return the paths that a word of a command stands for, or the word if there are none."""
+    paths = Path.cwd().glob(word) if "*" in word and not Path(word).is_absolute() else ()
+    return [str(path) for path in sorted(paths)] or [word]
 
 
 def comparable(output: str) -> str:

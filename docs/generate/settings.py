@@ -10,8 +10,8 @@ from enn_trainer.config.help import hps_info
 INTRODUCTION = """\
 # Settings
 
-Every setting of `enn train`, and below them the further ones of `enn clone`. [Configuration](../../configuration.md) explains
-files and command lines; `enn train --hps-info WORD` searches this list.
+Every setting of `enn train`, and below them the further ones of `enn clone`.
+[Configuration](../../configuration.md) explains files and command lines; `enn train --hps-info WORD` searches this list.
 """
 LINE = re.compile(r"( *)([^:]+): (.*?)(?: = (.*?)| \(required\))?(?: +# (.*))?")
 

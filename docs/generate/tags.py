@@ -40,7 +40,8 @@ def pages(root: Path) -> Iterator[tuple[str, str]]:
         rows.append(f"| `{tag}` | {meaning} |")
     introduction = (
         "# Tags\n\nAll tags that small runs of `Duel` and `MineSweeper` write, with evaluations; "
-        "[Tracking](../../tracking.md#tags) explains them by kind.\n\n| tag | meaning |\n| --- | --- |"
+        "[Tracking](../../tracking.md#tags) explains them by kind.\n\n| tag | meaning |\n"
+        "| --- | --- |"
     )
     yield "tags.md", "\n".join([introduction, *rows]) + "\n"
 
