@@ -25,6 +25,7 @@ import tempfile
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from doctest import ELLIPSIS
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,7 @@ class Block:
 def blocks(text: str) -> Iterator[Block]:
     """Yield the blocks of a page that are run or marked."""
     options: dict[str, str] = {}
+    end = 0
     for found in _ELEMENT.finditer(text):
         option, value = found["option"], (found["value"] or "").strip()
         if option and option != "setup":
@@ -80,18 +82,16 @@ def blocks(text: str) -> Iterator[Block]:
         language = found["language"] or ""
         if option or language == "sh" or (not language and _COMMAND.match(source)):
             language = "shell"
-        if found["fenced"] and (name := saved_as(text, *found.span())):
+        if found["fenced"] and (name := saved_as(text[end : found.start()], text[found.end() :])):
             language, options["file"] = language.replace("text", "file"), name
         if language in ("python", "shell", "file"):
             yield Block(language, source, *found.span(), options)
-        options = {}
+        options, end = {}, found.end()
 
 
-def saved_as(text: str, start: int, end: int) -> str | None:
+def saved_as(before: str, after: str) -> str | None:
     """Return the file that a page asks to save a block as, in the lines before or after it."""
-    names = re.findall(
-        r"Save this as `(\w+\.\w+)`", text[start - 120 : start] + text[end : end + 60]
-    )
+    names = re.findall(r"Save this as `(\w+\.\w+)`", before + after[:60])
     return names[-1] if names else None
 
 
@@ -194,7 +194,7 @@ def names_of_page(namespace: dict[str, Any]) -> None:
 
 
 PAGES = Sybil([parse], setup=names_of_page, fixtures=["page_folder"])
-DOCSTRINGS = Sybil([DocTestParser()], fixtures=["page_folder"])
+DOCSTRINGS = Sybil([DocTestParser(ELLIPSIS)], fixtures=["page_folder"])
 
 
 def pages() -> list[Path]:

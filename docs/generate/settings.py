@@ -11,7 +11,8 @@ INTRODUCTION = """\
 # Settings
 
 Every setting of `enn train`, and below them the further ones of `enn clone`.
-[Configuration](../../configuration.md) explains files and command lines; `enn train --hps-info WORD` searches this list.
+[Configuration](../../configuration.md) explains files and command lines;
+`enn train --hps-info WORD` searches this list.
 """
 LINE = re.compile(r"( *)([^:]+): (.*?)(?: = (.*?)| \(required\))?(?: +# (.*))?")
 

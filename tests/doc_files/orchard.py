@@ -2,8 +2,15 @@
 
 from typing import Any
 
-from entity_env import Entity, Environment, Observation, ObsSpace, PlainState
-from entity_env import SelectEntityActionMask, SelectEntityActionSpace
+from entity_env import (
+    Entity,
+    Environment,
+    Observation,
+    ObsSpace,
+    PlainState,
+    SelectEntityActionMask,
+    SelectEntityActionSpace,
+)
 
 
 class Orchard(PlainState, Environment):
