@@ -2,13 +2,13 @@
 PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 COMPILED := setup.py $(wildcard rogue_net/native/*.[ch])
 # Processes that tests start read what the first one compiled, also where Python is not to write that.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadgroup
 RUN := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: demo test test-fast test-install docs docs-slow bench soak dist clean
+.PHONY: demo test test-fast test-install docs docs-slow bench soak completion dist release clean
 
 demo: .venv/installed
 	$(BIN)/enn train --config configs/move_to_origin.ron total_timesteps=600000 max_train_time=150 \
@@ -46,10 +46,14 @@ bench: .venv/developing
 soak: .venv/developing
 	$(BIN)/python -W error -m tests.soak $(SOAK)
 
+# What `enn completion` prints, made again after a change of commands, worlds or settings.
+completion: .venv/developing
+	$(BIN)/python docs/generate/completion.py
+
 # Files to install from, equal to the byte for the same commit and compiler: the sdist, a wheel of this
 # platform for every Python, and one without the compiled part for the platforms that have none.
 dist: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
-dist: .venv/developing
+dist: .venv/developing completion
 	rm -rf dist build
 	$(BIN)/python -m build --no-isolation --outdir dist .
 	rm -rf build
@@ -59,17 +63,34 @@ dist: .venv/developing
 	$(BIN)/check-wheel-contents dist/*.whl
 	$(BIN)/twine check --strict dist/*
 
+# Checks everything, keeps a save and the schema of this version for the tests of all later ones, and
+# tags: make release VERSION=0.2.0. The tag, once pushed, starts the workflow that publishes.
+release: SCHEMA = $(shell grep -ho 'version: [0-9]*' enn_trainer/config/config_schema.ron | grep -o '[0-9]*')
+release: .venv/developing
+	@test -z "$$(git status --porcelain)" || { echo "commit or remove your changes first" >&2; exit 1; }
+	@! git rev-parse --quiet --verify "refs/tags/v$(VERSION)" >/dev/null || { echo "v$(VERSION) is tagged already" >&2; exit 1; }
+	$(BIN)/python .github/release.py check "$(VERSION)"
+	$(MAKE) test test-install dist
+	$(BIN)/python tests/golden/make_checkpoint.py --replace
+	$(BIN)/enn config dump-schema tests/golden/schemas/$(VERSION)-config$(SCHEMA).ron
+	git add tests/golden
+	git diff --cached --quiet || git commit -m "Keep a save and the schema of $(VERSION)"
+	git tag -a v$(VERSION) -m "Release $(VERSION)"
+	@echo "next: git push --follow-tags"
+
 clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.venv/bin/python:
+.venv/bin/pip:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 was not found: make PYTHON=/path/to/python3.11" >&2; exit 1; }
-	$(PYTHON) -m venv .venv
+	rm -rf .venv
+	$(PYTHON) -m venv .venv || { rm -rf .venv; echo "On Debian and Ubuntu: sudo apt install python3-venv" >&2; exit 1; }
 
-.venv/installed: pyproject.toml constraints.txt $(COMPILED) | .venv/bin/python
+.venv/installed: pyproject.toml constraints.txt $(COMPILED) | .venv/bin/pip
+	@echo "Installing into .venv, once: torch and about 60 smaller packages, 1.2 GB (4 GB more with CUDA)"
 	$(INSTALL) -e .
 	@touch $@
 
-.venv/developing: pyproject.toml constraints.txt $(COMPILED) | .venv/bin/python
-	$(INSTALL) -e '.[dev]'
+.venv/developing: pyproject.toml constraints.txt $(COMPILED) | .venv/bin/pip
+	$(INSTALL) --quiet -e '.[dev]'
 	@touch $@ .venv/installed

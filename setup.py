@@ -1,8 +1,8 @@
-"""Build of the compiled part, which `pyproject.toml` cannot describe.
+"""Build of what `pyproject.toml` cannot describe: the compiled part, and a folder of another name.
 
-It uses nothing but Python's limited interface, so that one wheel serves every Python from 3.11 on.
-Everything works without it, only slower. `ENN_PURE=1` leaves it out; so do a Python without the
-limited interface and a machine without a compiler.
+The compiled part uses nothing but Python's limited interface, so that one wheel serves every Python
+from 3.11 on. Everything works without it, only slower. `ENN_PURE=1` leaves it out; so do a Python
+without the limited interface and a machine without a compiler.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ import os
 import sysconfig
 from pathlib import Path
 
-from setuptools import Extension, setup
+from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
 FOLDER = Path("rogue_net/native")
@@ -24,6 +24,9 @@ SOURCES = [
     "blocks_v3.c",
     "blocks_v4.c",
 ]
+PACKAGES = ["entity_env", "rogue_net", "enn_trainer"]
+CONFIGS = "enn_trainer.configs"
+"""The configurations, which `enn_trainer/config/shipped.py` reads; in a checkout, at the top."""
 IS_FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 IS_PURE = os.environ.get("ENN_PURE") == "1" or IS_FREE_THREADED
 
@@ -58,6 +61,8 @@ COMPILED = Extension(
 )
 
 setup(
+    packages=[*find_packages(include=[f"{name}*" for name in PACKAGES]), CONFIGS],
+    package_dir={CONFIGS: "configs"},
     cmdclass={"build_ext": BuildExtension},
     ext_modules=[] if IS_PURE else [COMPILED],
     options={} if IS_PURE else {"bdist_wheel": {"py_limited_api": "cp311"}},

@@ -21,9 +21,9 @@ from enn_trainer.cli.arguments import (
     EXPECTED_ERRORS,
     STOPPED_AT_ONCE,
     OneLineParser,
-    check_config_file,
     failed,
 )
+from enn_trainer.cli.typed_settings import parse_typed, typed_settings
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.help import hps_info
 from enn_trainer.config.load import show_config
@@ -98,6 +98,7 @@ def run_command(
     state_cls: type[State] = State,
     initial_state: Callable[[TrainConfig, dict[str, Any]], State] = init_train_state,
     check: Callable[[StateManager], None] | None = None,
+    takes_world: bool = False,
 ) -> int:
     """Parse the arguments of a run, run it, and return the exit status.
 
@@ -109,9 +110,10 @@ def run_command(
         state_cls: class of the state.
         initial_state: makes the state of a new run.
         check: raises before `run` if the run must not begin; not called with `--trust`.
+        takes_world: True if the first word may be the world to train in.
     """
     # Parse, and list settings.
-    options = run_parser(program).parse_intermixed_args(arguments)
+    options = parse_typed(run_parser(program), arguments, config_cls)
     if options.hps_info is not None:
         print(hps_info(config_cls, options.hps_info or None))
         return 0
@@ -124,16 +126,20 @@ def run_command(
             raise ConfigError(f"{given[0]}: expected the folder as --checkpoint-dir, got none")
         if options.config and options.resume_from:
             raise ConfigError("--config and --resume-from: expected one of them, got both")
-        check_config_file(options.config)
+        if not takes_world and options.overrides and "=" not in options.overrides[0]:
+            got = f"FIELD=VALUE, got {options.overrides[0]!r}"
+            raise ConfigError(f"{program}: expected {got}; its environment is in the program")
+        is_new = not options.resume_from and given != ["--resume"]
+        typed = typed_settings(config_cls, options.overrides, options.config, is_new)
 
         # Configuration and state.
         manager = StateManager(
             config_cls,
             state_cls,
             initial_state,
-            init_path=options.config or options.resume_from,
+            init_path=typed.config or options.resume_from,
             checkpoint_dir=options.checkpoint_dir,
-            overrides=options.overrides,
+            overrides=typed.overrides,
             environment=os.environ,
             existing=_EXISTING[given[0]][0] if given else "refuse",
             init_from=options.init_from,
@@ -149,6 +155,8 @@ def run_command(
             return 0
         if options.verbose:
             print(manager.config)
+        if typed.note and manager.resumed_from is None:
+            manager.say(typed.note)
         with stopped_by(signal.SIGINT):
             if check is not None and not options.trust:
                 check(manager)
@@ -244,9 +252,13 @@ def run_parser(program: str) -> OneLineParser:
     # Configuration.
     about = "Train an agent in a world made of entities."
     parser = OneLineParser(prog=program, description=about, epilog=_EPILOG.format(program))
-    settings = "settings, such as optim.lr=0.003 or optim.lr='step: 0.003@0 cos 0@1e6'"
+    settings = (
+        "settings, such as optim.lr=0.003 or optim.lr='step: 0.003@0 cos 0@1e6', also as "
+        "--lr 0.003; for enn train a world may stand before them, as in enn train Xor"
+    )
     parser.add_argument("overrides", nargs="*", metavar="FIELD=VALUE", help=settings)
-    parser.option("--config", "FILE", "a configuration file: .ron .yaml .toml .json", type=Path)
+    configs = "a configuration file: .ron .yaml .toml .json, or the name of a shipped one: xor"
+    parser.option("--config", "FILE", configs, type=Path)
 
     # Folder of the run.
     there = "if there is one already, say with one of the next three what to do with it"

@@ -117,7 +117,8 @@ def session(trainer: SessionTrainer, stop: Condition | None) -> Iterator[Session
         stop: condition that ends the run, besides those of the configuration.
     """
     trainer.stopping.begin(stop)
-    shown = trainer.progress.shown(trainer.episodes.message)
+    random = trainer.manager.random_return()  # before the time of the run is counted
+    shown = trainer.progress.shown(trainer.episodes.message, random)
     with trainer.at_work(), shown, trainer.stopping.signals():
         current, is_discarded, is_saving = Session(trainer), False, False
         try:

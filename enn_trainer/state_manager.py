@@ -21,6 +21,7 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.config.load import Sources, load_with_sources
 from enn_trainer.config.schedules import hyperstate_schedules, read_hyperstate_schedules
 from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.evaluation.eval_metrics import Measured
 from enn_trainer.runtime.start_folder import absolute, located
 from enn_trainer.state import State, init_train_state
 from enn_trainer.tables import aligned
@@ -63,6 +64,8 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
     is_interrupted: bool = False  # a signal requested that the last run stops
     say: Callable[[str], None] = staticmethod(print)
     """Prints messages about saves and the configuration, one line each."""
+    random_return: Callable[[], Measured | None] = staticmethod(lambda: None)
+    """Measures the return of random play, for display; commands set it, Python programs may."""
 
     def __init__(
         self,

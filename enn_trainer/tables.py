@@ -1,9 +1,12 @@
 """Tables: with borders on a terminal, aligned columns elsewhere."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from entity_env.spaces import ActionSpace, ObsSpace
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -18,7 +21,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 def show_table(
     columns: Sequence[str],
     rows: Sequence[Sequence[str]],
-    console: Console,
+    console: "Console",
     num_left: int = 1,
     by_section: bool = False,
 ) -> None:
@@ -36,6 +39,8 @@ def show_table(
         for line in aligned([columns, *rows]):
             console.out(line, highlight=False)
         return
+    from rich.table import Table
+
     shown = Table()
     for i, column in enumerate(columns):  # long cells continue on the next line
         shown.add_column(column, justify="left" if i < num_left else "right", overflow="fold")
@@ -56,3 +61,16 @@ def printable(text: str, encoding: str) -> str:
     except UnicodeEncodeError:
         text = text.replace("±", "+-").encode(encoding, "backslashreplace").decode(encoding)
     return text
+
+
+def rows_of_spaces(
+    obs_space: "ObsSpace", action_space: "Mapping[str, ActionSpace]"
+) -> list[tuple[str, str]]:
+    """Return rows of names and contents: global features, entity types and actions."""
+    rows = [("global", ", ".join(obs_space.global_features) or "no features")]
+    for name, entity in obs_space.entities.items():
+        rows.append((f"entity {name}", ", ".join(entity.features) or "no features"))
+    for name, space in action_space.items():
+        kind, labels = type(space).__name__.removesuffix("ActionSpace"), ", ".join(space.labels)
+        rows.append((f"action {name}", f"{kind}: {labels}" if labels else kind))
+    return rows

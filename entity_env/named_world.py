@@ -16,6 +16,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from entity_env.environment import Environment
 from entity_env.errors import UnknownWorld
 from entity_env.examples import ENV_REGISTRY
+from entity_env.extras import remedy
 from entity_env.match import Match
 from entity_env.vec.vec_env import VecEnv
 
@@ -111,7 +112,8 @@ def _import(where: str, folder: Path) -> ModuleType:
         return _import_file(path.resolve()) if is_file else importlib.import_module(where)
     except (Exception, SystemExit) as error:
         message = " ".join(str(error).split())
-        raise UnknownWorld(f"importing {where}: {type(error).__name__}: {message}") from None
+        cure = remedy(error)
+        raise UnknownWorld(f"importing {where}: {type(error).__name__}: {message}{cure}") from None
     finally:
         sys.path.remove(neighbours)
         if neighbours not in sys.path:  # for what is imported later, now behind everything else

@@ -2,7 +2,7 @@
 
 import copy
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import ActionMask, ActionName, EntityID, EntityName
-from entity_env.errors import InvalidObservation, InvalidSpace
+from entity_env.errors import InvalidObservation, InvalidSpace, short_repr
 from entity_env.real_numbers import Floats, as_block, as_flag
 
 GLOBAL = "__global__"
@@ -133,6 +133,44 @@ class Observation:
         self.visible = visible if visible is not None else {}
         self.metrics = metrics if metrics is not None else {}
 
+    def __repr__(self) -> str:
+        counts = {name: _size(block) for name, block in self.features.items()}
+        offered = list(self.actions) if isinstance(self.actions, Mapping) else self.actions
+        shown = f"entities={short_repr(counts)}, actions={short_repr(offered)}"
+        return f"Observation({shown}, reward={short_repr(self.reward)}, {self._end})"
+
+    def __str__(self) -> str:
+        # Entities by type.
+        lines = [f"Observation: reward {short_repr(self.reward)}, {self._end}"]
+        if _size(self.global_features):
+            lines.append(f"  global features: {_numbers([self.global_features])}")
+        for name, block in self.features.items():
+            shown = f"  {short_repr(name)}: {_size(block)}"
+            if _size(block):
+                shown += f", features {_numbers(block)}"
+            for what, values in (("ids", self.ids), ("visible", self.visible)):
+                if isinstance(values, Mapping) and name in values:
+                    shown += f", {what} {_items(values[name])}"
+            lines.append(shown)
+        # Actions with their actors and choices, and metrics.
+        actions = self.actions.items() if isinstance(self.actions, Mapping) else ()
+        for name, mask in actions:
+            fields = getattr(mask, "__dict__", {"": mask}).items()
+            words = [
+                _allowed(values) if part == "mask" else f"{part} {_items(values)}"
+                for part, values in fields
+                if values is not None
+            ]
+            lines.append(f"  action {short_repr(name)}: {', '.join(words) or 'everything allowed'}")
+        if self.metrics:
+            lines.append(f"  metrics: {short_repr(self.metrics)}")
+        more = [f"  and {len(lines) - _MOST_LINES} more"] if len(lines) > _MOST_LINES else []
+        return "\n".join(lines[:_MOST_LINES] + more)
+
+    @property
+    def _end(self) -> str:
+        return "terminated" if self.terminated else "truncated" if self.truncated else "not over"
+
     @property
     def done(self) -> bool:
         """The episode is over, one way or the other."""
@@ -171,6 +209,44 @@ class Observation:
 
 
 _FLAG_TYPES = {bool, type(None)}
+_MOST_LINES = 40
+_MOST_ROWS = 3
+_MOST_NUMBERS = 8
+
+
+def _size(values: object) -> int:
+    return len(values) if isinstance(values, Sized) else 0
+
+
+def _allowed(mask: Any) -> str:
+    """Return the number of choices that a mask allows as text."""
+    try:
+        legal = np.asarray(mask)
+    except ValueError:  # rows of different lengths
+        return f"mask {short_repr(mask)}"
+    return f"{np.count_nonzero(legal)} of {legal.size} choices allowed"
+
+
+def _items(values: Any) -> str:
+    """Return the first values of a sequence as text on one line."""
+    if not isinstance(values, np.ndarray | list | tuple):
+        return short_repr(values)
+    first = short_repr(list(values[: 2 * _MOST_ROWS]))
+    return f"{first} ..." if len(values) > 2 * _MOST_ROWS else first
+
+
+def _numbers(values: Any) -> str:
+    """Return the first rows of numbers as text on one line."""
+    try:
+        first = np.asarray(values[:_MOST_ROWS], dtype=np.float64)
+    except (TypeError, ValueError):  # a mistake, which a check reports
+        first = np.empty(())
+    if first.ndim != 2:
+        return short_repr(values)
+    rest = ["..."] if first.shape[1] > _MOST_NUMBERS else []
+    numbers = ([f"{number:.4g}" for number in row[:_MOST_NUMBERS]] for row in first)
+    rows = [f"[{', '.join([*row, *rest])}]" for row in numbers]
+    return " ".join([*rows, *(["..."] if len(values) > _MOST_ROWS else [])])
 
 
 @lru_cache(maxsize=256)

@@ -43,12 +43,12 @@ PROGRAM = (
     "import runpy, sys; sys.path.insert(0, '')\n"
     "runpy.run_path(sys.argv.pop(1), run_name='__main__')",
 )
-INSTALLERS = ("pip", "make", "git")
+INSTALLERS = ("pip", ".venv/bin/pip", "python3", "make", "git")
 """Commands that set up a machine; tests/install runs them in environments of their own."""
 NOT_YET_RUN = ("docs/checkpoints.md", "docs/evolution.md")
 """Pages whose blocks need runs of many steps; `tests/test_docs.py` counts them."""
 _COMMAND = re.compile(
-    r"(\$ )?([A-Z]\w*=\S* |[A-Z]\w*='[^']*' )*(enn|python|pip|make|git|torchrun) "
+    r"(\$ )?([A-Z]\w*=\S* |[A-Z]\w*='[^']*' )*(enn|python3?|(\.venv/bin/)?pip|make|git|torchrun) "
 )
 _ELEMENT = re.compile(
     r"<!-- (?P<option>setup|slow|not run)(?:: (?P<value>.*?))? -->\n"

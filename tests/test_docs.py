@@ -13,14 +13,34 @@ from safetensors.torch import load_file
 
 from enn_trainer import Callback, TrainConfig, load_checkpoint
 from enn_trainer.config.load import load_config
-from entity_env import ActionSpace
+from enn_trainer.stop_conditions import Steps
+from entity_env import ActionSpace, PlainState
+from entity_env.named_world import find_world
 from rogue_net.distributions import ActionDistribution
 from rogue_net.heads import ActionHead
 from tests.doc_blocks import NOT_YET_RUN, blocks, comparable, pages, run_command
-from tests.enn_trainer.builders import SMALL
+from tests.enn_trainer.builders import SMALL, run_small, weights
 from tests.fork_server import run_program
 
 ROOT = Path(__file__).parent.parent
+
+
+def test_the_world_of_the_readme_resumes_in_the_middle_of_its_episodes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So that what it promises of resuming holds for its own world."""
+    world = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
+    (tmp_path / "orchard.py").write_text(world)
+    orchard = find_world("orchard.py:Orchard", tmp_path)
+    assert issubclass(orchard, PlainState)
+    run_small(tmp_path, env=orchard, checkpoint_dir=tmp_path / "run", stop=Steps(48))
+    capsys.readouterr()
+    resumed = run_small(tmp_path, env=orchard, checkpoint_dir=tmp_path / "run")
+    straight = run_small(tmp_path, env=orchard)
+    shown = capsys.readouterr().out
+    assert "at step 48; " in shown
+    assert "episodes restart" not in shown
+    assert torch.equal(weights(resumed), weights(straight))
 
 
 @pytest.mark.slow

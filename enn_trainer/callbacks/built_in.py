@@ -1,5 +1,6 @@
 """Callbacks of the trainer itself: tracking, progress and schedules."""
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,11 +11,18 @@ from enn_trainer.callbacks.callback import Callback, RunningTrainer
 from enn_trainer.callbacks.callback_list import Callbacks
 from enn_trainer.callbacks.run_metrics import MetricsLog, RunMetrics, Stopwatch
 from enn_trainer.config.schedules import follow_schedules
+from enn_trainer.evaluation.eval_metrics import Measured
 from enn_trainer.evaluation.evaluator import RunEvaluator
 from enn_trainer.runtime.spans import Spans
 from enn_trainer.state_manager import StateManager
-from enn_trainer.tracking.progress import Progress, ProgressLine
+from enn_trainer.tracking.progress import RETURN, Progress, ProgressLine, ReturnHistory
 from enn_trainer.tracking.track import Track, open_track
+from rogue_net.native.backend import advice
+
+MOST_NAMES = 8
+"""Entity types and actions that are named when a run begins."""
+RETURNS = "returns"
+"""Name of the returns of a run in `State.memory`."""
 
 
 class ProgressDisplay(Callback):
@@ -29,19 +37,27 @@ class ProgressDisplay(Callback):
     def __init__(self, manager: StateManager, numbers: RunMetrics, evaluator: RunEvaluator) -> None:
         self._manager, self._numbers, self._evaluator = manager, numbers, evaluator
         self._first_step = manager.state.step
+        self._history = ReturnHistory.restored(manager.state.memory.get(RETURNS))
         self._progress: Progress | None = None
 
     @contextmanager
-    def shown(self, episodes: str) -> Iterator[None]:
+    def shown(self, episodes: str, random: Measured | None) -> Iterator[None]:
         """Return a context in which the progress of the run is displayed.
 
         Args:
             episodes: message on how episodes continue after a resume.
+            random: return of random play, if it was measured.
         """
         config, state, manager = self._manager.config, self._manager.state, self._manager
         limit = config.max_train_time
-        seconds_left = None if limit is None else limit - state.time_used
-        progress = Progress(total_steps(config), state.step, max_seconds=seconds_left)
+        progress = Progress(
+            total_steps(config),
+            state.step,
+            max_seconds=None if limit is None else limit - state.time_used,
+            header=list(header(manager)),
+            history=self._history,
+            random=random,
+        )
         with progress as self._progress:
             before, manager.say = manager.say, progress.say
             try:
@@ -63,14 +79,16 @@ class ProgressDisplay(Callback):
             self._progress.evaluating(share)
 
     def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
-        """Display the progress of an update."""
-        if self._progress is None:
-            return
+        """Display the progress of an update, and store the returns of the run in its state."""
         tags = {n: f"policy/{n}/normalised_entropy" for n in trainer.state.action_space}
         entropies = {n: metrics[tag] for n, tag in tags.items() if tag in metrics}
-        self._progress.update(
-            ProgressLine(trainer.state.step, metrics, entropies, self._numbers.phases_ms)
-        )
+        line = ProgressLine(trainer.state.step, metrics, entropies, self._numbers.phases_ms)
+        history = self._history
+        if self._progress is None:
+            history.add(metrics.get(RETURN, math.nan))
+        else:
+            self._progress.update(line)
+        trainer.state.memory[RETURNS] = {**vars(history), "means": [*history.means]}
 
     def on_eval_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
         """Print the results of an evaluation."""
@@ -81,6 +99,25 @@ class ProgressDisplay(Callback):
             else:
                 where = f"[eval {name}]" if name else "[eval]"
                 self.say(f"{where} step {step}  {suite.in_words()}")
+
+
+def header(manager: StateManager) -> Iterator[str]:
+    """Yield lines that describe a run: world, network, machine and folder."""
+    config, state, folder = manager.config, manager.state, manager.checkpoint_dir
+    named = [*state.obs_space.entities] or ["none"], [*state.action_space]
+    types, actions = (
+        ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
+        for names in named
+    )
+    yield f"{config.env.id}  entities: {types}  actions: {actions}"
+    parameters = list(state.agent.parameters())
+    device = parameters[0].device.type if parameters else "cpu"
+    processes = f"{config.rollout.processes} process{'es'[: 2 * (config.rollout.processes > 1)]}"
+    of_network = f"{sum(p.numel() for p in parameters):,} parameters on {device}"
+    where = "no folder, nothing is saved" if folder is None else f"folder {folder}"
+    yield f"{of_network}  {processes}  seed {config.seed}  {where}"
+    if device == "cpu" and (missing := advice()) is not None:
+        yield missing
 
 
 def add_built_in(

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from enn_trainer.cli.arguments import EXPECTED_ERRORS, ArgumentsExit, OneLineParser, failed
 from enn_trainer.cli.failures import REPORT, is_unforeseen, torch_problem
 from entity_env.errors import as_error
+from entity_env.extras import remedy
 from entity_env.process import reader_may_leave
 
 
@@ -59,6 +60,10 @@ COMMANDS = {
         "list, verify, delete, pin, show and compare saves: enn checkpoints list runs/xor",
         "checkpoints_command:checkpoints_command",
     ),
+    "inspect": Command(
+        "say what a file or folder is: enn inspect runs/xor",
+        "inspect_command:inspect_command",
+    ),
     "play": Command(
         "play an environment by hand: enn play Minefield --record mine.rec",
         "play_command:play_command",
@@ -75,9 +80,17 @@ COMMANDS = {
         "say where the time of a run goes: enn profile env.id=my_file.py:MyEnv",
         "profile_command:profile_command",
     ),
+    "doctor": Command(
+        "say what is installed, what is missing and what to type: enn doctor --try",
+        "doctor_command:doctor_command",
+    ),
     "envs": Command(
-        "list the worlds that ship with this program",
+        "list the worlds that ship with this program, describe one: enn envs TreasureHunt",
         "envs_command:envs_command",
+    ),
+    "completion": Command(
+        "complete arguments in bash or zsh: source <(enn completion bash)",
+        "completion_command:completion_command",
     ),
 }
 
@@ -128,6 +141,8 @@ def run(arguments: Sequence[str]) -> int:
             problem = torch_problem(error)
             if problem is not None:
                 return failed(error, problem)
+            if isinstance(error, ModuleNotFoundError) and remedy(error):  # an extra is missing
+                return failed(error, f"{error}{remedy(error)}")
             if is_unforeseen(error):
                 error.add_note(REPORT)
             raise

@@ -51,9 +51,9 @@ class OneLineParser(argparse.ArgumentParser):
         """Add an option without a value."""
         self.add_argument(name, action="store_true", help=help)
 
-    def world(self) -> None:
+    def world(self, required: bool = True) -> None:
         """Add the arguments `ENV KEY=VALUE ...`, also as `--env-kwargs`."""
-        self.add_argument("env", metavar="ENV", help=_WORLD)
+        self.add_argument("env", metavar="ENV", nargs=None if required else "?", help=_WORLD)
         self.add_argument("kwargs", nargs="*", metavar="KEY=VALUE", help="arguments of ENV")
         self._env_kwargs("""arguments of ENV, also as JSON: '{"size": 3}'""")
 
@@ -94,17 +94,11 @@ def not_negative(text: str) -> int:
 
 def with_out(arguments: Sequence[str]) -> list[str]:
     """Return arguments with `--out` in place of `--json FILE.json`, its name before."""
-    following = [*arguments[1:], ""]
+    following = [*arguments[1:], ""][: len(arguments)]
     return [
         "--out" if one == "--json" and after.endswith(".json") else one
-        for one, after in zip(arguments, following, strict=True)
+        for one, after in zip(arguments, following, strict=False)
     ]
-
-
-def check_config_file(path: Path | None) -> None:
-    """Raise a ConfigError if `--config` names something else than a file."""
-    if path is not None and not path.is_file():
-        raise ConfigError(f"--config: expected a configuration file, got {path}")
 
 
 def writable(path: Path, field: str) -> Path:

@@ -9,12 +9,14 @@ from pathlib import Path
 
 from enn_trainer.algorithms.cloning.clone import CloneResult, clone
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
-from enn_trainer.cli.arguments import STOPPED_AT_ONCE, OneLineParser, check_config_file
+from enn_trainer.cli.arguments import STOPPED_AT_ONCE, OneLineParser
 from enn_trainer.cli.load_world import make_world
 from enn_trainer.cli.trust import names_code, resume_command
+from enn_trainer.cli.typed_settings import parse_typed
 from enn_trainer.config import CloneRunConfig, EnvConfig
 from enn_trainer.config.help import hps_info
 from enn_trainer.config.load import load_with_sources
+from enn_trainer.config.shipped import find_config
 from enn_trainer.errors import ConfigError
 from enn_trainer.state import State
 from entity_env.errors import EntityEnvError
@@ -53,7 +55,7 @@ def clone_command(arguments: Sequence[str]) -> int:
         ConfigError, CheckpointError, EntityEnvError, NotFiniteError: a mistake in the arguments,
             a recording is damaged, or it fails.
     """
-    options = parser().parse_intermixed_args(arguments)
+    options = parse_typed(parser(), arguments, CloneRunConfig)
     if options.hps_info is not None:
         print(hps_info(CloneRunConfig, options.hps_info or None))
         return 0
@@ -64,10 +66,8 @@ def clone_command(arguments: Sequence[str]) -> int:
     try:
         if options.checkpoint_dir is None:
             raise ConfigError("--checkpoint-dir: expected a folder to save the clone in, got none")
-        check_config_file(options.config)
-        config, _ = load_with_sources(
-            CloneRunConfig, options.config, overrides, environment=os.environ
-        )
+        file = find_config(options.config)
+        config, _ = load_with_sources(CloneRunConfig, file, overrides, environment=os.environ)
         result = clone(recordings, config, options.checkpoint_dir)
     except KeyboardInterrupt:  # no code of an environment runs here
         print("interrupted; nothing was saved", file=sys.stderr)

@@ -50,6 +50,12 @@ MOST_ENVS = 256
 """More environments at once are hardly faster."""
 LINE_EVERY_S = 5.0
 UNNAMED = "as trained"
+RETURN = "episodic_reward"
+BASELINES: dict[str, dict[str, Any]] = {
+    "random": {"opponent": "random", "opponent_only": True, "deterministic": False},
+    "greedy": {"deterministic": True},
+}
+"""Settings of suites that stand beside each other one, by the name that `--baseline` takes."""
 
 _OPTIONS = {
     "opponent": "--opponent",
@@ -69,6 +75,7 @@ command gives the same numbers, whatever --processes is.
 examples:
   enn eval runs/xor --episodes 1000 --json
   enn eval runs/mines --episodes 20 --suite nmines=3 --suite nmines=1,nrobots=2 --out mines.json
+  enn eval runs/xor --episodes 100 --baseline random --baseline greedy
   enn eval runs/duel --episodes 20 --opponent random
   enn eval runs/orchard --env orchard.py:Orchard --env-kwargs trees=9 --video orchard.gif"""
 
@@ -172,6 +179,7 @@ def _config(trained: TrainConfig, options: argparse.Namespace) -> TrainConfig:
     same = ("episodes", "max_steps", "processes", "deterministic", "seed", "opponent")
     settings = {name: getattr(options, name) for name in same}
     num_envs = options.num_envs or _num_envs(trained, options)
+    suites |= _baselines(suites, options)
     evaluation = EvalConfig(**settings, num_envs=num_envs, suites=suites)
     # Recordings are those of the run, not of this command.
     return dataclasses.replace(
@@ -182,6 +190,28 @@ def _config(trained: TrainConfig, options: argparse.Namespace) -> TrainConfig:
         capture_logits=False,
         capture_samples_subsample=1,
     )
+
+
+def _baselines(
+    suites: Mapping[str, EvalSuiteConfig], options: argparse.Namespace
+) -> dict[str, EvalSuiteConfig]:
+    """Return a suite for each baseline and each suite, also the unnamed one, by name.
+
+    Raises:
+        ConfigError: a baseline is given that would not be one.
+    """
+    if "random" in options.baseline and options.opponent is not None:
+        raise ConfigError(
+            "--baseline random: expected no --opponent, as it plays all sides; "
+            "--opponent random lets the agent play against it"
+        )
+    if "greedy" in options.baseline and options.deterministic:
+        raise ConfigError("--baseline greedy: expected no --deterministic, which is the same")
+    return {
+        f"{name} {baseline}".strip(): dataclasses.replace(suite, **BASELINES[baseline])
+        for baseline in dict.fromkeys(options.baseline)
+        for name, suite in [("", EvalSuiteConfig()), *suites.items()]
+    }
 
 
 def _num_envs(trained: TrainConfig, options: argparse.Namespace, sides: int = 1) -> int:
@@ -252,6 +282,10 @@ def parser() -> OneLineParser:
     many = f"episodes of each suite (default: {DEFAULT_EPISODES})"
     parser.option("--episodes", "N", many, type=positive, default=DEFAULT_EPISODES)
     suite = "also evaluate with these arguments of the environment; may be repeated"
+    baseline = "also evaluate a random player, or the most probable actions, in the same episodes"
+    names = "{random,greedy}"
+    more: dict[str, Any] = {"action": "append", "default": [], "choices": BASELINES}
+    parser.option("--baseline", names, f"{baseline}; may be repeated", **more)
     parser.option("--suite", "KEY=VALUE[,...]", suite, action="append", default=[])
 
     # The environment.
@@ -294,6 +328,7 @@ def table(results: Mapping[str, SuiteResult], console: Console | None = None) ->
             message = f"{title}: no results, as no episode counts{missing}"
             console.out(printable(message, console.encoding), highlight=False)
     if rows:
+        rows.sort(key=lambda row: row[1] != RETURN)  # those of all suites first
         columns = ("suite", "metric", "mean ± 95% ci", "min", "max", "values", "episodes")
         show_table(columns, rows, console, num_left=2, by_section=True)
 

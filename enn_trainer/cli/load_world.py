@@ -16,6 +16,7 @@ from enn_trainer.runtime.start_folder import start_folder
 from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError, UnknownWorld, short_repr
 from entity_env.examples import ENV_REGISTRY
+from entity_env.extras import remedy
 from entity_env.match import Match
 from entity_env.named_world import NamedWorld, find_world, is_environment_factory
 from entity_env.vec.vec_env import VecEnv
@@ -148,7 +149,7 @@ def _kind_of_result(config: EnvConfig, field: str) -> type:
         world: object = make()
     except Exception as error:
         message = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise ConfigError(f"{field}.id: calling {config.id}: {message}") from None
+        raise ConfigError(f"{field}.id: calling {config.id}: {message}{remedy(error)}") from None
     if isinstance(world, Environment | Match):
         world.close()
     return type(world)
@@ -166,8 +167,9 @@ def parse_kwargs(pairs: str | Sequence[str], field: str) -> dict[str, Any]:
         ConfigError: an argument has another form, or is given twice.
     """
     kwargs: dict[str, Any] = {}
-    is_list = isinstance(pairs, str) and not pairs.lstrip().startswith("{")
-    for text in split_pairs(pairs) if is_list else [pairs] if isinstance(pairs, str) else pairs:
+    if isinstance(pairs, str):
+        pairs = [pairs] if pairs.lstrip().startswith("{") else split_pairs(pairs)
+    for text in pairs:
         for name, value in _arguments_in(text, field):
             if name in kwargs:
                 raise ConfigError(f"{field}: expected every argument once, got {name} twice")

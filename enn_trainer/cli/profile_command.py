@@ -18,14 +18,14 @@ from rich.console import Console
 from enn_trainer.cli.arguments import (
     STOPPED_AT_ONCE,
     OneLineParser,
-    check_config_file,
     positive,
     with_out,
     writable,
     write_json,
 )
 from enn_trainer.cli.load_world import factory_of
-from enn_trainer.config import EnvConfig
+from enn_trainer.cli.typed_settings import parse_typed, typed_settings
+from enn_trainer.config import EnvConfig, TrainConfig
 from enn_trainer.experience.envs import EnvFactory
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.spans import SpanTimes, times_between
@@ -142,13 +142,15 @@ def profile_command(arguments: Sequence[str]) -> int:
         ConfigError, CheckpointError, EntityEnvError, NotFiniteError: a mistake in the arguments,
             or the run fails.
     """
-    options = parser().parse_intermixed_args(with_out(arguments))
+    options = parse_typed(parser(), with_out(arguments), TrainConfig)
 
-    check_config_file(options.config)
+    typed = typed_settings(TrainConfig, options.overrides, options.config, is_new=True)
     path = None if options.out is None else writable(options.out, "--out")
     manager = StateManager(
-        init_path=options.config, overrides=options.overrides, environment=os.environ
+        init_path=typed.config, overrides=typed.overrides, environment=os.environ
     )
+    if typed.note:
+        print(typed.note, file=sys.stderr)
     # Measure.
     create_envs = factory_of(manager.config.env, "env")
     try:

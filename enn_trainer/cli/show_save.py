@@ -11,21 +11,29 @@ from torch import Tensor
 
 from enn_trainer.checkpoints.lookup import Contents, read_contents
 from enn_trainer.checkpoints.manifest import MANIFEST
+from enn_trainer.checkpoints.migrate.config_diff import not_default, shown
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.checkpoints.run_dir import RunDir
-from enn_trainer.cli.trust import measure_command, resume_command
+from enn_trainer.cli.trust import measure_command, resume_command, shell_command
 from enn_trainer.config import ron
 from enn_trainer.config.load import Names, leaves
 from enn_trainer.config.ron import in_one_line
 from enn_trainer.stop_conditions import Now
-from enn_trainer.tables import aligned, printable, show_table
+from enn_trainer.tables import aligned, printable, rows_of_spaces, show_table
 
 _SHOWN_METRICS = re.compile(r"reward\.mean|length\.mean|^losses/")
 _OF_THE_SAVE = ("step", "why", "created", "files", "metrics", "sha256", "packages")
 """Fields of a manifest that are about the checkpoint, or are shown apart."""
 
 
-def show_save(path: Path, console: Console, config: bool, tensors: bool) -> None:
+def show_save(
+    path: Path,
+    console: Console,
+    config: bool = False,
+    tensors: bool = False,
+    non_default: bool = False,
+    run: Path | None = None,
+) -> None:
     """Print the contents of a checkpoint.
 
     Args:
@@ -33,12 +41,18 @@ def show_save(path: Path, console: Console, config: bool, tensors: bool) -> None
         console: console to print to.
         config: True to print the configuration too.
         tensors: True to print every tensor too.
+        non_default: True to print the settings that are not default too.
+        run: the folder of the run, to print commands for the run; None for those of the save.
 
     Raises:
         CheckpointError: the checkpoint is missing or damaged.
     """
     contents = read_contents(path)
+    settings, state = contents.settings, contents.state
     _print([str(contents.path), *aligned(_facts(contents))], console)
+    if non_default and settings is not None:
+        changed = [(change.path, shown(change.after)) for change in not_default(settings)]
+        _print(["", "settings that are not default", *aligned(changed)] if changed else [], console)
     if config:
         console.out(f"\n{contents.config.rstrip()}", highlight=False)
     if tensors:
@@ -52,15 +66,17 @@ def show_save(path: Path, console: Console, config: bool, tensors: bool) -> None
         show_table(("file", "tensor", "shape", "dtype", "norm"), rows, console, 2, by_section=True)
 
     # The commands to type next.
-    settings, state = contents.settings, contents.state
     if settings is None:
         advice = ["only the program that wrote its settings can evaluate it and train from it"]
     else:
         metrics = contents.manifest.get("metrics", {})
         reached = Now(state["step"], state.get("time_used", 0.0), metrics, frozenset(), 0)
-        resume = resume_command(contents.path, settings, reached, in_place=False)
-        advice = [f"to measure it:     {measure_command(contents.path, settings)}"]
+        where = contents.path if run is None else run
+        resume = resume_command(where, settings, reached, in_place=run is not None)
+        advice = [f"to measure it:     {measure_command(where, settings)}"]
         advice.append(f"to train from it:  {resume}")
+    if run is not None:
+        advice.append(f"to list its saves: {shell_command('enn', 'checkpoints', 'list', str(run))}")
     _print(["", *advice], console)
 
 
@@ -105,14 +121,7 @@ def _facts(contents: Contents) -> list[tuple[str, str]]:
     numbers = sum(tensor.numel() for tensor in tensors)
     facts.append(("tensors", f"{len(tensors)} with {numbers:,} numbers"))
 
-    # The spaces.
-    facts.append(("global", ", ".join(contents.obs_space.global_features) or "no features"))
-    for name, entity in contents.obs_space.entities.items():
-        facts.append((f"entity {name}", ", ".join(entity.features) or "no features"))
-    for name, space in contents.action_space.items():
-        kind, labels = type(space).__name__.removesuffix("ActionSpace"), ", ".join(space.labels)
-        facts.append((f"action {name}", f"{kind}: {labels}" if labels else kind))
-    return facts
+    return facts + rows_of_spaces(contents.obs_space, contents.action_space)
 
 
 def _value(value: Any) -> str:

@@ -1,14 +1,22 @@
 """The command `enn train`."""
 
 import functools
+import json
 from collections.abc import Sequence
 
 from enn_trainer.cli.arguments import OneLineParser
-from enn_trainer.cli.load_world import envs_by_id, factory_of
+from enn_trainer.cli.load_world import envs_by_id, factory_of, load_world
 from enn_trainer.cli.trust import check_run, line_with_trust, next_steps
 from enn_trainer.command import run_command, run_parser
+from enn_trainer.config import EnvConfig
+from enn_trainer.evaluation.eval_metrics import Measured
+from enn_trainer.evaluation.random_return import random_return
 from enn_trainer.state_manager import StateManager
 from enn_trainer.trainer import train
+
+RANDOM_EPISODES = 32
+RANDOM_SECONDS = 0.5
+"""Limits of random play at the beginning of a run."""
 
 
 def parser() -> OneLineParser:
@@ -17,9 +25,9 @@ def parser() -> OneLineParser:
 
 
 def train_command(arguments: Sequence[str], program: str = "enn train") -> int:
-    """Run `enn train`: train in the environment that `env.id` names."""
-    line = line_with_trust(program, arguments)
-    return run_command(arguments, program, _train, check=functools.partial(check_run, line=line))
+    """Run `enn train`: train in the environment that `env.id` or the first word names."""
+    check = functools.partial(check_run, line=line_with_trust(program, arguments))
+    return run_command(arguments, program, _train, check=check, takes_world=True)
 
 
 def _train(manager: StateManager) -> None:
@@ -27,6 +35,17 @@ def _train(manager: StateManager) -> None:
     factory_of(config.env, "env")
     if config.eval is not None and config.eval.env is not None:
         factory_of(config.eval.env, "eval.env")
+    if not manager.is_dry:
+        manager.random_return = functools.partial(_random_return, config.env)
     result = train(manager, envs_by_id)
     if result.checkpoint is not None and not manager.is_dry:
         print(next_steps(result, manager))
+
+
+def _random_return(env: EnvConfig) -> Measured | None:
+    """Return the return of random play; None if it is not measured soon, or the world fails."""
+    try:
+        create_world = load_world(env.id, json.loads(env.kwargs), "env.kwargs", "env.id")
+        return random_return(create_world, RANDOM_EPISODES, RANDOM_SECONDS)
+    except Exception:  # of the environment; the run reports it
+        return None

@@ -76,10 +76,8 @@ def _entries(kind: schema.Type, path: str = "") -> Iterator[_Entry]:
 
 def _described(label: str, entry: _Entry) -> str:
     line = f"{label}: {entry.field.type}"
-    if entry.field.has_default:
-        line += f" = {entry.field.default!r}"
-    elif not isinstance(entry.field.type, schema.Struct):
-        line += " (required)"
+    if not isinstance(entry.field.type, schema.Struct):
+        line += f" = {entry.field.default!r}" if entry.field.has_default else " (required)"
     return f"{line:<52}  # {entry.doc}" if entry.doc else line
 
 

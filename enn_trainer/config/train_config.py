@@ -4,10 +4,11 @@ hyperstate's type reader knows `Optional[int]`, `List` and `Dict`, and not strin
 `from __future__ import annotations` here. It reads the `Attributes:` of each class as its help.
 """
 
+import inspect
 import sys
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Dict, List, Literal, NamedTuple, Optional
+from typing import Any, Dict, List, Literal, NamedTuple, Optional
 
 from hyperstate import Versioned
 from hyperstate.schema.rewrite_rule import ChangeDefault, RewriteRule
@@ -188,11 +189,11 @@ class TrainConfig(Versioned, Section):
         checkpoint: When the run is saved, and which saves are kept.
     """
 
-    env: EnvConfig
-    net: RogueNetConfig
-    optim: OptimizerConfig
-    ppo: PPOConfig
-    rollout: RolloutConfig
+    env: EnvConfig = field(default_factory=EnvConfig)
+    net: RogueNetConfig = field(default_factory=RogueNetConfig)
+    optim: OptimizerConfig = field(default_factory=OptimizerConfig)
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
     eval: Optional[EvalConfig] = None
     vf_net: Optional[RogueNetConfig] = None
     name: str = field(default_factory=_script_name, metadata=COMPUTED)
@@ -214,6 +215,13 @@ class TrainConfig(Versioned, Section):
     bc: Optional[BCConfig] = None
     mlflow_tracking_uri: Optional[str] = None
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Give sections that a subclass declares, also anew, their own defaults."""
+        super().__init_subclass__(**options)
+        for name, kind in inspect.get_annotations(cls).items():
+            if name not in vars(cls) and inspect.isclass(kind) and is_dataclass(kind):
+                setattr(cls, name, field(default_factory=kind))
 
     def _check(self, check: Validator) -> None:
         check.require(

@@ -14,7 +14,7 @@ from torch import Tensor
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.errors import ConfigError
 from entity_env.ragged import Ragged, exclusive_cumsum
-from entity_env.recording.entity_gym_samples import open_entity_gym_samples
+from entity_env.recording.entity_gym_samples import is_entity_gym, open_entity_gym_samples
 from entity_env.recording.read_recording import Episode, Recording
 from entity_env.recording.recording_format import Decisions, RecordingError
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
@@ -109,9 +109,7 @@ def open_recording(path: Path, field: str = "RECORDING") -> Recording:
             begin = file.read(8)
     except OSError as error:
         raise ConfigError(f"{field}: expected a file, got {path} ({error.strerror})") from None
-    # Recordings of entity-gym begin with a version, 0 or 1, in eight bytes.
-    is_entity_gym = begin[1:] == bytes(7) and begin[0] in (0, 1)
-    return open_entity_gym_samples(path) if is_entity_gym else Recording.open(path)
+    return open_entity_gym_samples(path) if is_entity_gym(begin) else Recording.open(path)
 
 
 def check_same_spaces(

@@ -36,7 +36,7 @@ def versions() -> str:
 
     checkout = Path(__file__).parents[2]
     revision = revision_of(checkout) if (checkout / ".git").exists() else None
-    instructions = INSTRUCTIONS or f"none, the compiled part is {PROBLEM}"
+    instructions = INSTRUCTIONS or f"none; compiled part: {PROBLEM}"
     return "\n".join(
         [
             f"enn-trainer {__version__}" + (f", revision {revision}" if revision else ""),

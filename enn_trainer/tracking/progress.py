@@ -3,8 +3,9 @@
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from math import nan
 from types import MappingProxyType
 from typing import NamedTuple, Self, final
@@ -16,6 +17,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from enn_trainer.evaluation.eval_metrics import Measured, with_interval
+from enn_trainer.tables import printable
+
 PANEL_EVERY_S = 0.2
 """Minimal time between panels, each of which takes a few milliseconds, at most about 2%."""
 LINE_EVERY_S = 1.0
@@ -23,6 +27,9 @@ LINE_EVERY_S = 1.0
 PANEL_WIDTH = 100
 """Maximal width of the panel in columns; wider ones are tiring to read."""
 TREND_UPDATES = 30
+MOST_MEANS = 64
+"""Maximal number of means that stand for the returns of a whole run."""
+MOST_BARS = 30
 SPEED_SAMPLES = 30
 SAMPLE_EVERY_S = 1.0
 """Speed is measured over the last 30 seconds, or over 30 updates where these take longer."""
@@ -34,14 +41,16 @@ WIDE, LESS_WIDE = 70, 46
 PHASE_STYLES = [("█", "cyan"), ("▓", "magenta"), ("▒", "yellow"), ("░", "green"), ("·", "dim")]
 """Glyphs and colours of phases; the glyphs differ, for terminals without colours."""
 _LAYOUTS = [
-    (6, True, True, True),
-    (2, True, True, True),
-    (0, True, True, True),
-    (0, True, True, False),
-    (0, False, True, False),
-    (0, False, False, False),
+    (True, 6, True, True, True),
+    (True, 2, True, True, True),
+    (True, 0, True, True, True),
+    (True, 0, True, True, False),
+    (True, 0, False, True, False),
+    (False, 0, False, True, False),
+    (False, 0, False, False, False),
 ]
-"""Number of actions, with phases, with details, with empty rows: the first that fits is shown."""
+"""With a header, number of actions, with phases, with details, with empty rows: the first that
+fits is shown."""
 
 
 class ProgressLine(NamedTuple):
@@ -65,6 +74,56 @@ def format_duration(seconds: float) -> str:
     return f"{s // 86400}d{s % 86400 // 3600:02}h"
 
 
+@dataclass
+class ReturnHistory:
+    """Returns of all updates of a run, as a bounded number of means over equally many of them.
+
+    Attributes:
+        means: means over `each` updates in which episodes ended, at most `MOST_MEANS`.
+        each: number of updates of a mean, a power of 2.
+        total: sum of the returns since the last mean.
+        count: number of these returns, below `each`.
+    """
+
+    means: list[float] = field(default_factory=list)
+    each: int = 1
+    total: float = 0.0
+    count: int = 0
+
+    @classmethod
+    def restored(cls, saved: object) -> "ReturnHistory":
+        """Return the history of a save, an empty one if it is none; files may contain anything."""
+        history = cls()
+        if isinstance(saved, dict) and saved.keys() == vars(history).keys():
+            numbers = [*(saved["means"] if isinstance(saved["means"], list) else [None])]
+            numbers += [saved["total"], saved["each"], saved["count"]]
+            are_finite = all(type(n) in (int, float) and math.isfinite(n) for n in numbers)
+            if are_finite and len(numbers) < MOST_MEANS + 3 and 0 <= saved["count"] < saved["each"]:
+                history = cls(**{**saved, "means": list(saved["means"])})
+        return history
+
+    def add(self, value: float) -> None:
+        """Add the mean return of an update, unless it is NaN; join pairs of too many means."""
+        if not math.isfinite(value):
+            return
+        self.total, self.count = self.total + value, self.count + 1
+        if self.count < self.each:
+            return
+        self.means.append(self.total / self.count)
+        self.total, self.count = 0.0, 0
+        if len(self.means) == MOST_MEANS:
+            pairs = zip(self.means[::2], self.means[1::2], strict=True)
+            self.means = [(first + second) / 2 for first, second in pairs]
+            self.each *= 2
+
+    def at_most(self, num: int) -> list[float]:
+        """Return at most `num` means of about equally many updates, in their order."""
+        means = self.means + ([self.total / self.count] if self.count else [])
+        num = min(num, len(means))
+        ends = [i * len(means) // num for i in range(num + 1)] if num > 0 else []
+        return [sum(means[start:end]) / (end - start) for start, end in pairwise(ends)]
+
+
 @final
 class Progress:
     """Progress display; the last panel or line stays when the context is left.
@@ -79,6 +138,9 @@ class Progress:
         console: console to print to; standard output by default.
         clock: monotonic time in seconds.
         max_seconds: time limit from now; None without a limit.
+        header: lines about the run, at the top of the panel; elsewhere printed first.
+        history: returns of the updates before this process, to which those of this one are added.
+        random: return of random play; None if it was not measured.
     """
 
     def __init__(
@@ -88,8 +150,12 @@ class Progress:
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
         max_seconds: float | None = None,
+        header: Sequence[str] = (),
+        history: ReturnHistory | None = None,
+        random: Measured | None = None,
     ) -> None:
-        self._view = _View(total_steps, deque(maxlen=TREND_UPDATES))
+        latest = deque[float](maxlen=TREND_UPDATES)
+        self._view = _View(total_steps, latest, history or ReturnHistory(), header, random)
         self._line: ProgressLine | None = None
         self._console = Console() if console is None else console
         self._clock = clock
@@ -101,12 +167,17 @@ class Progress:
         self._live: Live | None = None
         if self._console.is_interactive:
             # Redrawn by `update`, not by a thread: workers may be forked while the panel is up.
-            waiting = Panel("waiting for the first update", title=TITLE, width=self._width())
+            waiting = self._first_panel("waiting for the first update")
             self._live = Live(waiting, console=self._console, auto_refresh=False)
 
     def __enter__(self) -> Self:
         if self._live is not None:
             self._live.start(refresh=True)
+        else:
+            random = self._view.random
+            played = [] if random is None else [f"random play: return {with_interval(random)}"]
+            for line in (*self._view.header, *played):
+                self._console.out(printable(line, self._console.encoding), highlight=False)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -123,6 +194,7 @@ class Progress:
         view.evaluating = None
         view.episodes += int(p.metrics["episodic_reward.count"])
         value = p.metrics.get(RETURN, nan)
+        view.history.add(value)
         if math.isfinite(value):
             view.returns.append(value)
             view.best = value if view.best is None else max(view.best, value)
@@ -155,8 +227,7 @@ class Progress:
         p, view, now, width = self._line, self._view, self._clock(), self._width()
         self._is_shown, self._shown_s = True, now
         if p is None:  # an evaluation before the first update
-            text = f"evaluating {int(100 * (view.evaluating or 0.0))}%"
-            display = Panel(text, title=TITLE, width=width)
+            display = self._first_panel(f"evaluating {int(100 * (view.evaluating or 0.0))}%")
         else:
             # Time to the last step, at the speed since the oldest sample, or to the time limit.
             left_s = math.inf if self._end_s is None else max(self._end_s - now, 0.0)
@@ -174,6 +245,12 @@ class Progress:
         if self._live is not None:
             self._live.update(display, refresh=True)
 
+    def _first_panel(self, text: str) -> Panel:
+        """Return a panel without an update: the header, if there is room, and a line."""
+        width, header = self._width(), list(_header(self._view, self._width() - 4))
+        lines = header if len(header) + 4 < self._console.height else []
+        return Panel(Group(*lines, Text(text)), title=TITLE, width=width)
+
     def _width(self) -> int:
         # Two columns stay free: a terminal echoes "^C" there, and would wrap and shift the panel.
         return min(self._console.width - 2, PANEL_WIDTH)
@@ -185,6 +262,9 @@ class _View:
 
     total_steps: int  # at which the run is complete
     returns: deque[float]  # mean returns of the latest updates in which episodes ended
+    history: ReturnHistory  # mean returns of all updates in which episodes ended
+    header: Sequence[str]  # lines about the run
+    random: Measured | None  # return of random play
     best: float | None = None  # the highest mean return of all updates
     episodes: int = 0  # that ended
     last_eval: str | None = None  # step and result
@@ -240,8 +320,10 @@ def _panel(view: _View, p: ProgressLine, width: int, height: int) -> Panel:
         height: rows of the terminal; a higher panel could not be redrawn in place.
     """
     inner_width = width - 6  # without border and padding
-    for num_actions, phases, details, gaps in _LAYOUTS:
+    for header, num_actions, phases, details, gaps in _LAYOUTS:
         blocks = list(_blocks(view, p, inner_width, num_actions, phases, details))
+        if lines := list(_header(view, inner_width) if header else ()):
+            blocks.insert(0, (Group(*lines), len(lines)))
         num_rows = 2 + sum(rows for _, rows in blocks) + (len(blocks) + 1 if gaps else 0)
         if num_rows < height:  # a row stays free for the cursor
             break
@@ -256,6 +338,14 @@ def _panel(view: _View, p: ProgressLine, width: int, height: int) -> Panel:
         padding=(int(gaps), 2),
         width=width,
     )
+
+
+def _header(view: _View, width: int) -> Iterator[Text]:
+    """Yield the lines about the run, cut to a width."""
+    for line in view.header:
+        text = Text(printable(line, "utf-8"), no_wrap=True)
+        text.truncate(width, overflow="ellipsis")
+        yield text
 
 
 def _blocks(
@@ -299,7 +389,7 @@ def _blocks(
 
 
 def _return_line(view: _View, p: ProgressLine, width: int) -> Text:
-    """Return a line with the return, its trend, and as many of the latest returns as fit."""
+    """Return a line with the return, its trend, and the returns of the whole run as bars."""
     text = _labelled("return", _number(p.metrics.get(RETURN), ".3f"), "bold")
     low, high = min(view.returns, default=0.0), max(view.returns, default=0.0)
     if view.trend is not None:
@@ -307,16 +397,18 @@ def _return_line(view: _View, p: ProgressLine, width: int) -> Text:
         if abs(view.trend) <= 0.1 * (high - low):
             arrow, style = "→", "yellow"
         text.append(f"  {arrow} {view.trend:+.3f}", style)
-    best = Text("   ").append(_labelled("best", _number(view.best, ".3f")))
-    if text.cell_len + best.cell_len <= width:
-        text.append(best)
+    random = None if view.random is None else view.random.mean
+    for label, value in (("best", view.best), ("random", random)):
+        more = Text("   ").append(_labelled(label, _number(value, ".3f")))
+        if text.cell_len + more.cell_len <= width and (label == "best" or value is not None):
+            text.append(more)
     text.append("   ")
 
-    # A bar for each return, scaled to the lowest and the highest of them.
+    # Bars, scaled to the lowest and the highest of them.
+    means = view.history.at_most(min(width - text.cell_len, MOST_BARS))
+    low, high = min(means, default=0.0), max(means, default=0.0)
     scale = (len(SPARKS) - 1) / (high - low) if high > low else 0.0
-    bars = "".join(SPARKS[round((value - low) * scale)] for value in view.returns)
-    room = width - text.cell_len
-    return text.append(bars[-room:], "cyan") if room > 0 else text
+    return text.append("".join(SPARKS[round((value - low) * scale)] for value in means), "cyan")
 
 
 def _details(view: _View, p: ProgressLine, width: int) -> Table:

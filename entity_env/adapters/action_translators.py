@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium import spaces
 
 from entity_env.actions import ActionMask
 from entity_env.adapters.gymnasium_spaces import (
@@ -26,6 +25,7 @@ from entity_env.adapters.gymnasium_spaces import (
 from entity_env.adapters.mapping import AGENT, Choice, Select
 from entity_env.adapters.observation_reader import Frame
 from entity_env.errors import InvalidObservation, InvalidSpace
+from entity_env.extras import needs_extra
 from entity_env.spaces import (
     ActionName,
     ActionSpace,
@@ -35,6 +35,9 @@ from entity_env.spaces import (
     GlobalCategoricalActionSpace,
     SelectEntityActionSpace,
 )
+
+with needs_extra():
+    from gymnasium import spaces
 
 Masks: TypeAlias = Sequence[Flags | None]
 """For each component of an action (choices,) bool, None where everything is allowed."""

@@ -6,8 +6,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from entity_env.adapters.agent_translator import AgentTranslator, View
 from entity_env.adapters.gymnasium_api import Adapted, names_of, world_seed
@@ -15,12 +13,17 @@ from entity_env.adapters.gymnasium_spaces import Flags, as_array
 from entity_env.adapters.mapping import FieldMap
 from entity_env.environment import Observation, filter_observation
 from entity_env.errors import EntityEnvError, InvalidObservation
+from entity_env.extras import needs_extra
 from entity_env.ragged import Ragged
 from entity_env.real_numbers import as_flags
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionName, ObsSpace
 from entity_env.vec.batching import batch_obs, unbatch_actions
 from entity_env.vec.vec_env import VecEnv, VecObs
+
+with needs_extra():
+    from gymnasium.vector import AutoresetMode, VectorEnv
+    from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 GymnasiumVectorEnv: TypeAlias = VectorEnv[Any, Any, Any]
 

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, Self, TypeAlias
 
 import numpy as np
-from gymnasium import spaces
 
 from entity_env.actions import Action
 from entity_env.adapters.agent_translator import AgentName, AgentTranslator, SideTranslator, View
@@ -25,8 +24,12 @@ from entity_env.adapters.gymnasium_api import (
 from entity_env.adapters.mapping import FieldMap
 from entity_env.environment import Observation
 from entity_env.errors import EntityEnvError, InvalidObservation, InvalidSpace
+from entity_env.extras import needs_extra
 from entity_env.match import Match
 from entity_env.spaces import ActionName
+
+with needs_extra():
+    from gymnasium import spaces
 
 Teams: TypeAlias = Mapping[str, Sequence[AgentName]]
 

@@ -5,13 +5,16 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
-import gymnasium
 import numpy as np
 import numpy.typing as npt
 
 from entity_env.errors import LONG, EntityEnvError, InvalidObservation, short_repr
+from entity_env.extras import needs_extra
 from entity_env.real_numbers import real_array
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+
+with needs_extra():
+    import gymnasium
 
 T = TypeVar("T")
 GymnasiumEnv: TypeAlias = gymnasium.Env[Any, Any]

@@ -6,10 +6,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium import spaces
 
 from entity_env.errors import LONG, InvalidObservation, InvalidSpace, short_repr
+from entity_env.extras import needs_extra
 from entity_env.real_numbers import real_array
+
+with needs_extra():
+    from gymnasium import spaces
 
 Space: TypeAlias = spaces.Space[Any]
 Numbers: TypeAlias = npt.NDArray[np.float32]

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium import spaces
 
 from entity_env.adapters.gymnasium_spaces import (
     DISCRETE,
@@ -25,7 +24,11 @@ from entity_env.adapters.gymnasium_spaces import (
 )
 from entity_env.adapters.mapping import FieldMap, Globals, Rows
 from entity_env.errors import InvalidObservation, InvalidSpace
+from entity_env.extras import needs_extra
 from entity_env.spaces import Entity, EntityName, ObsSpace
+
+with needs_extra():
+    from gymnasium import spaces
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 _Convert: TypeAlias = Callable[[Any], Numbers]

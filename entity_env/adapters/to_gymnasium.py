@@ -4,17 +4,20 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium import spaces
 
 from entity_env.environment import Environment, Observation
 from entity_env.errors import InvalidAction, InvalidObservation
+from entity_env.extras import needs_extra
 from entity_env.ragged import Ragged
 from entity_env.spaces import GLOBAL, ActionName, ActionSpace, EntityName, ObsSpace
 from entity_env.vec.batching import batch_obs, unbatch_actions
 from entity_env.vec.vec_env import VecActionMask, VecObs
+
+with needs_extra():
+    import gymnasium
+    from gymnasium import spaces
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]

@@ -14,6 +14,7 @@ from 0.
 """
 
 import struct
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -65,6 +66,11 @@ class _Sample(NamedTuple):
     fields: dict[str, Any]
 
 
+def is_entity_gym(begin: bytes) -> bool:
+    """Return True if the first bytes of a file are those of such a recording: its version."""
+    return begin[1:8] == bytes(7) and begin[0] in _VERSIONS
+
+
 def open_entity_gym_samples(path: str | Path) -> Recording:
     """Open a file that entity-gym recorded.
 
@@ -73,8 +79,9 @@ def open_entity_gym_samples(path: str | Path) -> Recording:
     """
     path = Path(path)
     with path.open("rb") as file:
-        header, *samples = _blocks(file, path)
-        last = samples[-1] if samples else header
+        blocks = _blocks(file, path)
+        header = next(blocks)
+        last = (deque(blocks, maxlen=1) or [header])[0]  # a list of all could be long
         contents = _unpack(file, path, header)
         complete = file.seek(0, 2) == last[1]
     first = next(_samples(path, last[1]), None)

@@ -1,5 +1,6 @@
 """`Recording`: a recording to read by steps or by episodes, or to split into two parts."""
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -92,8 +93,9 @@ class Recording:
         """
         path = Path(path)
         with path.open("rb") as file:
-            header, *steps = records(file, path)
-            last = steps[-1] if steps else header
+            found = records(file, path)
+            header = next(found)
+            last = (deque(found, maxlen=1) or [header])[0]  # a list of all could be long
             contents = read_header(file, path, header)
             complete = file.seek(0, 2) == last.end
         return cls(*contents, complete, path, partial(_read_steps, path, contents, last))

@@ -26,6 +26,7 @@ from rogue_net.embedding import EntityEmbedding, FeaturelessEmbedding, TypeEmbed
 from rogue_net.heads import CategoricalHead
 from rogue_net.layout import Layout, rows_of_types, visible_rows
 from rogue_net.native import functions, library, network
+from rogue_net.native.compiled import advice
 from rogue_net.native.functions import PackedFrames, TypeRows
 from rogue_net.native.library import fits
 from rogue_net.native.network import threads_at_work
@@ -34,7 +35,7 @@ from rogue_net.ragged import ActionBatch, EntityBatch, Lengths, of_action, to_de
 from rogue_net.relpos.encoding import RelposEncoding
 from rogue_net.transformer import Transformer
 
-__all__ = ["Output", "draw_uniforms", "has_compiled_blocks", "run", "threads_at_work"]
+__all__ = ["Output", "advice", "draw_uniforms", "has_compiled_blocks", "run", "threads_at_work"]
 
 ROWS_OF_SHAPE = 64
 """Rows are padded to a multiple: on the CPU torch compiles products in bfloat16 for each number of

@@ -3,6 +3,7 @@
 import hashlib
 import importlib
 import os
+import shlex
 import warnings
 from pathlib import Path
 from types import ModuleType
@@ -39,3 +40,16 @@ MODULE, PROBLEM = _compiled()
 AVAILABLE = MODULE is not None
 INSTRUCTIONS: str | None = None if MODULE is None else MODULE.instructions
 """The instruction set in use, such as "x86-64-v4"; None without compiled code."""
+
+
+def advice() -> str | None:
+    """Return a line on why the compiled part is not in use and the remedy; None if it is."""
+    if AVAILABLE:
+        return None
+    checkout = Path(__file__).parents[2]
+    remedy = "with a C compiler, in a checkout, type: pip install ."
+    if os.environ.get(SWITCH) == "0":
+        remedy = f"type: unset {SWITCH}"
+    elif (checkout / "setup.py").is_file():
+        remedy = f"with a C compiler, type: pip install -e {shlex.quote(str(checkout))}"
+    return f"compiled part {PROBLEM}: about half as fast; {remedy}"

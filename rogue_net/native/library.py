@@ -9,7 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from rogue_net.native.compiled import AVAILABLE, MODULE, SWITCH
+from rogue_net.native.compiled import AVAILABLE as AVAILABLE
+from rogue_net.native.compiled import MODULE, SWITCH
 
 _OUT_OF_RANGE, _OVERRUN = 2, 3
 GATES = (None, "linear", "relu", "gelu", "sigmoid")

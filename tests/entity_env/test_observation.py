@@ -1,6 +1,7 @@
 """What one observation says of itself."""
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from entity_env import (
     CategoricalActionMask,
     CategoricalActionSpace,
     Entity,
+    GlobalCategoricalActionMask,
     InvalidObservation,
     InvalidSpace,
     Observation,
@@ -101,3 +103,74 @@ def test_seed_makes_rng_reproducible_and_leaves_a_generator_of_ones_own() -> Non
     env.rng = own  # type: ignore[assignment]
     env.seed(3)
     assert env.rng is own
+
+
+def test_print_says_what_is_in_it() -> None:
+    obs = Observation(
+        entities={
+            "Trap": np.array([[1, 2], [3, 4], [5, 6], [7, 1 / 3]], dtype=np.float32),
+            "Player": ([[]], ["me"]),
+            "Wall": [],
+        },
+        global_features=[0.5],
+        visible={"Trap": [True, False, True, True]},
+        actions={
+            "move": CategoricalActionMask(actor_types=["Player"], mask=[[True, False, True]]),
+            "pick": SelectEntityActionMask(actor_ids=["me"], actee_types=["Trap"]),
+            "wait": GlobalCategoricalActionMask(),
+        },
+        reward=1.5,
+        truncated=True,
+        metrics={"found": 2.0},
+    )
+    assert str(obs).splitlines() == [
+        "Observation: reward 1.5, truncated",
+        "  global features: [0.5]",
+        "  'Trap': 4, features [1, 2] [3, 4] [5, 6] ..., visible [True, False, True, True]",
+        "  'Player': 1, features [], ids ['me']",
+        "  'Wall': 0",
+        "  action 'move': actor_types ['Player'], 2 of 3 choices allowed",
+        "  action 'pick': actor_ids ['me'], actee_types ['Trap']",
+        "  action 'wait': everything allowed",
+        "  metrics: {'found': 2.0}",
+    ]
+    assert repr(obs) == (
+        "Observation(entities={'Trap': 4, 'Player': 1, 'Wall': 0}, "
+        "actions=['move', 'pick', 'wait'], reward=1.5, truncated)"
+    )
+
+
+def test_print_is_bounded_for_any_number_of_entities_types_and_features() -> None:
+    many = Observation(
+        features={"Ant": np.zeros((10_000, 500)), **{f"type {i}": [[1.0]] for i in range(1000)}},
+        ids={"Ant": [f"ant {i}" for i in range(10_000)]},
+        actions={"walk": CategoricalActionMask(mask=np.ones((10_000, 4), dtype=np.bool_))},
+        done=True,
+    )
+    shown = str(many)
+    assert "'Ant': 10000, features [0, 0, 0, 0, 0, 0, 0, 0, ...] [" in shown
+    assert shown.endswith("more")
+    assert len(shown) < 3000
+    assert "\n" not in repr(many)
+    assert len(repr(many)) < 300
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"features": {"A": 3}},
+        {"features": {"A": [[1.0], [2.0, 3.0]]}},
+        {"features": {"A": [["text"]]}},
+        {"features": {"A": [1.0, 2.0]}},
+        {"features": {"A": [[1.0]]}, "visible": 5},
+        {"actions": 5},
+        {"actions": {"a": CategoricalActionMask(actor_ids=5)}},  # type: ignore[arg-type]
+        {"actions": {"a": CategoricalActionMask(mask=[[True], [True, False]])}},
+        {"actions": {"a": None}},
+        {"global_features": 3.0, "reward": "much", "metrics": [1]},
+    ],
+)
+def test_an_observation_with_a_mistake_can_be_printed(wrong: dict[str, Any]) -> None:
+    obs = Observation(**wrong)
+    assert str(obs).startswith("Observation: reward ")
+    assert repr(obs).startswith("Observation(entities={")

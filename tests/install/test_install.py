@@ -131,7 +131,12 @@ def test_what_is_installed_trains_saves_loads_and_acts(
     lines = output.splitlines()[-4:]
     assert lines[:3] == ["trained 5120", "acts True", f"compiled {is_compiled}"]
     assert lines[3].startswith(f"from {place}")
-    assert "usage: enn" in run(python.parent / "enn", "--help", folder=tmp_path)
+    enn = python.parent / "enn"
+    assert "usage: enn" in run(enn, "--help", folder=tmp_path)
+    place = "checkout/configs" if name == "editable" else "site-packages/enn_trainer/configs"
+    for by_name in (("--config", "move_to_origin"), ("MoveToOrigin",)):
+        shown = run(enn, "train", *by_name, "--print-config", folder=tmp_path)
+        assert f"{place}/move_to_origin.ron" in shown
 
 
 def test_a_wheel_has_no_sources_of_the_compiled_part_and_all_else(built: Built) -> None:
@@ -145,6 +150,8 @@ def test_a_wheel_has_no_sources_of_the_compiled_part_and_all_else(built: Built) 
     assert {
         str(path.relative_to(ROOT)) for path in files if path.suffix in (".py", ".typed", ".txt")
     } <= pure
+    configs = {f"enn_trainer/configs/{path.name}" for path in (ROOT / "configs").iterdir()}
+    assert {name for name in names if name.startswith("enn_trainer/configs/")} == configs <= pure
 
 
 def test_sizes_are_small(built: Built) -> None:

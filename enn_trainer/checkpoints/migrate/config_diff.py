@@ -11,6 +11,7 @@ from enn_trainer.checkpoints.migrate.evolve_rules import Rules
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.build import as_data
 from enn_trainer.config.help import join_path
+from enn_trainer.config.load import load_config
 from enn_trainer.config.ppo_config import OptimizerConfig, PPOConfig
 from enn_trainer.config.ron import in_one_line
 from enn_trainer.config.schedules import as_written
@@ -73,6 +74,11 @@ def changes(before: object, after: object, path: str = "") -> list[Change]:
             continue
         found += changes(*pair, join_path(path, field.name))
     return found
+
+
+def not_default(config: TrainConfig) -> list[Change]:
+    """Return the settings that differ from their defaults."""
+    return changes(load_config(type(config), None), config)
 
 
 def fixed(found: list[Change]) -> list[Change]:

@@ -147,6 +147,9 @@ def test_film_of_each_suite(mines_run: Path, tmp_path: Path) -> None:
         (["MINES", "--suite", "nmine=3"], ["--suite nmine=3", "nmine"]),
         (["MINES", "--suite", "3"], ["--suite", "size=3"]),
         (["MINES", "--suite", "nmines=3", "--suite", "nmines=3"], ["twice"]),
+        (["MINES", "--baseline", "best"], ["--baseline", "'random', 'greedy'"]),
+        (["MINES", "--baseline", "random", "--opponent", "random"], ["--baseline random"]),
+        (["MINES", "--baseline", "greedy", "--deterministic"], ["--baseline greedy"]),
         (["MINES", "--opponent", "nowhere"], ["--opponent: nowhere"]),
         (["MINES", "--episodes", "0"], ["--episodes"]),
         (["MINES", "--seed", "-1"], ["--seed"]),
@@ -350,7 +353,7 @@ def test_any_exception_of_a_world_is_one_line_with_the_place(
                 *QUICK,
                 "--env",
                 f"{world}:Mine",
-                "--json",
+                "--out",
                 str(tmp_path / "a"),
             ]
         )
@@ -360,6 +363,34 @@ def test_any_exception_of_a_world_is_one_line_with_the_place(
     assert last.startswith(
         "error: ZeroDivisionError: division by zero: in environment 0, episode 0"
     )
+
+
+def test_baselines_play_the_same_episodes_and_stand_beside_the_agent(
+    xor_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = ["--baseline", "random", "--baseline", "greedy"]
+    found = evaluated(tmp_path, str(xor_run), *QUICK, *both)["suites"]
+    lines = capsys.readouterr().out.splitlines()
+    shown = [tuple(re.split("  +", line)[:2]) for line in lines]
+    titles = ["as trained", "random", "greedy"]
+    assert shown[1:4] == [(title, "episodic_reward") for title in titles]
+    assert all(metric != "episodic_reward" for _, metric in shown[4:-1])
+    plain = evaluated(tmp_path, str(xor_run), *QUICK)["suites"]
+    greedy = evaluated(tmp_path, str(xor_run), *QUICK, "--deterministic")["suites"]
+    assert found[""] == plain[""]
+    assert found["greedy"]["metrics"] == greedy[""]["metrics"]
+    assert found["random"]["episodes"] == 12
+    assert found["random"]["config"]["opponent_only"]
+
+
+def test_each_suite_has_its_baselines() -> None:
+    options = parser().parse_args(["run", "--suite", "n=3", "--baseline", "random"])
+    evaluation = _config(config_of(), options).eval
+    assert evaluation is not None
+    assert list(evaluation.suites) == ["n=3", "random", "n=3 random"]
+    of_suite = evaluation.suites["n=3 random"]
+    assert of_suite.env == evaluation.suites["n=3"].env
+    assert (of_suite.opponent, of_suite.opponent_only) == ("random", True)
 
 
 def test_names_can_be_read_on_a_narrow_terminal() -> None:

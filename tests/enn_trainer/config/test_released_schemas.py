@@ -135,7 +135,7 @@ def doctored(
     kinds = {f.name: hints[f.name] for f in dataclasses.fields(TrainConfig)}
     own = {f.name: copy.copy(f) for f in dataclasses.fields(TrainConfig)}
     if section:
-        kinds[section] = _other(kinds[section], name, new)
+        kinds[section], own[section] = _other(kinds[section], name, new), dataclasses.field()
         return _class(kinds, own, config_version, rule)
     del kinds[name], own[name]
     for field_name, kind, default in new:

@@ -38,6 +38,7 @@ MAKERS = [
     make_four,
     make_named,
     lambda: Meadow(),
+    lambda **arguments: Meadow(**arguments),
     functools.partial(make_required, 1, 2, 3, 4),
 ]
 

@@ -1,11 +1,20 @@
 import math
+import random
 import time
 from io import StringIO
 
 import pytest
 from rich.console import Console
 
-from enn_trainer.tracking.progress import Progress, ProgressLine, format_duration
+from enn_trainer.evaluation.eval_metrics import Measured
+from enn_trainer.tracking.progress import (
+    MOST_BARS,
+    MOST_MEANS,
+    Progress,
+    ProgressLine,
+    ReturnHistory,
+    format_duration,
+)
 
 ESCAPE = "\x1b"
 
@@ -370,3 +379,125 @@ def test_time_left_ends_with_the_time_that_training_may_take(max_seconds: float,
         clock.now_s += 2
         progress.update(LINE._replace(step=20_480))
     assert f"left {left}  " in output(console)
+
+
+HEADER = [
+    "Xor  entities: Input  actions: output",
+    "25,795 parameters on cpu  seed 1  folder runs/x",
+]
+PLAYED = Measured(mean=0.125, ci95=0.0625, min=0.0, max=1.0, count=32)
+
+
+def history_of(values: list[float]) -> ReturnHistory:
+    history = ReturnHistory()
+    for value in values:
+        history.add(value)
+    return history
+
+
+def test_the_header_is_printed_first_elsewhere_with_the_return_of_random_play() -> None:
+    console = plain_console()
+    with Progress(1000, 0, console, Clock(), header=HEADER, random=PLAYED) as progress:
+        progress.update(LINE)
+    *first, _ = output(console).splitlines()
+    assert first == [*HEADER, "random play: return 0.125 ± 0.0625"]
+
+
+def test_the_header_is_at_the_top_of_the_panel_and_random_play_beside_the_return() -> None:
+    console, clock = terminal(), Clock()
+    with Progress(1000, 0, console, clock, header=HEADER, random=PLAYED) as progress:
+        assert HEADER[1] in output(console)
+        progress.evaluating(0.5)
+        assert HEADER[1] in output(console).rpartition("╭")[2]
+        clock.now_s += 1
+        progress.update(LINE)
+    rows = output(console).rpartition("╭")[2].splitlines()
+    assert [row.strip("│ ") for row in rows[2:4]] == HEADER
+    (row,) = [row for row in rows if "return  0.500" in row]
+    assert "best  0.500   random  0.125   ▁" in row
+
+
+def test_control_characters_of_names_are_escaped() -> None:
+    for console in (plain_console(), terminal()):
+        with Progress(1000, 0, console, Clock(), header=["an\x07 \x1b[31mentity"]) as progress:
+            progress.update(LINE)
+        assert "an\\x07 \\x1b[31mentity" in output(console)
+
+
+@pytest.mark.parametrize("height", [5, 6, 8, 10, 14, 18, 24, 60])
+@pytest.mark.parametrize("width", [40, 100])
+def test_a_panel_with_a_header_is_never_higher_than_the_terminal(width: int, height: int) -> None:
+    console = Console(
+        file=StringIO(), force_terminal=True, width=width, height=height, color_system=None
+    )
+
+    def rows() -> list[str]:
+        return ("╭" + output(console).rpartition("╭")[2]).rstrip("\n").splitlines()
+
+    with Progress(1000, 0, console, Clock(), header=[f"line {i} " * 9 for i in (1, 2, 3)]) as shown:
+        assert len(rows()) < height
+        shown.update(LINE)
+    assert sum("│" in row or "╰" in row or "╭" in row for row in rows()) < height
+    assert any("line 3" in row for row in rows()) == (height >= (18 if width == 40 else 14))
+
+
+def test_bars_are_those_of_the_whole_run() -> None:
+    """The first updates stay visible however long the run is: here the return falls, then stays."""
+    console, clock = terminal(), Clock()
+    with Progress(10_000, 0, console, clock) as progress:
+        for step in range(10_000):
+            progress.update(with_return(1.0 if step < 1000 else 0.0, step))
+        clock.now_s += 1
+        progress.update(with_return(0.0, 10_000))
+    (row,) = [r for r in output(console).rpartition("╭")[2].splitlines() if "return" in r]
+    bars = row.strip("│ ").split()[-1]
+    assert len(bars) == MOST_BARS
+    assert bars.startswith("███")
+    assert set(bars[4:]) == {"▁"}
+
+
+@pytest.mark.parametrize("num", [0, 1, 5, 63, 64, 65, 1000, 4097])
+def test_a_history_is_bounded_and_has_the_mean_of_all_returns(num: int) -> None:
+    values = random.Random(num).choices(range(10), k=num)
+    history = history_of([*map(float, values), math.nan, math.inf])
+    assert len(history.means) < MOST_MEANS
+    assert len(history.means) * history.each + history.count == num
+    assert sum(history.means) * history.each + history.total == pytest.approx(sum(values))
+    for most in (0, 1, 7, 30, 100):
+        assert len(history.at_most(most)) == min(most, len(history.means) + bool(history.count))
+    if num:
+        assert min(values) <= min(history.at_most(7)) <= max(history.at_most(7)) <= max(values)
+
+
+def test_few_returns_are_shown_as_they_are() -> None:
+    assert history_of([1.0, 3.0, 2.0]).at_most(30) == [1.0, 3.0, 2.0]
+    assert history_of([1.0, 3.0, 2.0, 4.0]).at_most(2) == [2.0, 3.0]
+
+
+def test_a_history_continues_from_its_saved_fields() -> None:
+    straight, half = (
+        history_of([float(i) for i in range(300)]),
+        history_of([float(i) for i in range(150)]),
+    )
+    resumed = ReturnHistory.restored(vars(half))
+    for i in range(150, 300):
+        resumed.add(float(i))
+    assert resumed == straight
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        None,
+        [],
+        {"means": []},
+        {"means": None, "each": 1, "total": 0.0, "count": 0},
+        {"means": [math.nan], "each": 1, "total": 0.0, "count": 0},
+        {"means": ["1"], "each": 1, "total": 0.0, "count": 0},
+        {"means": [1.0] * 1000, "each": 1, "total": 0.0, "count": 0},
+        {"means": [1.0], "each": 1, "total": 0.0, "count": 5},
+        {"means": [1.0], "each": 0, "total": 0.0, "count": 0},
+    ],
+)
+def test_a_damaged_history_begins_anew(saved: object) -> None:
+    assert ReturnHistory.restored(saved) == ReturnHistory()

@@ -1,0 +1,81 @@
+"""Write the completion scripts that `enn completion` prints.
+
+    python docs/generate/completion.py
+
+Made from the parsers of all commands, the names of the worlds and the schema of the configuration;
+a test compares. Needs shtab, which users do not.
+"""
+
+import argparse
+from pathlib import Path
+
+import shtab
+
+from enn_trainer.cli import COMMANDS
+from enn_trainer.cli.arguments import OneLineParser
+from enn_trainer.config import CloneRunConfig
+from enn_trainer.config.schema import load_schema, schema_of
+from entity_env.examples import ENV_REGISTRY
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = ROOT / "enn_trainer/config/config_schema.ron"
+SCRIPTS = {"bash": "enn.bash", "zsh": "_enn"}
+"""The script of each shell, as its name in `enn_trainer/cli/completion/`."""
+NO_SPACE = """
+# A setting goes on with its value.
+_enn() {
+  _shtab_enn
+  [[ "${COMPREPLY-}" == *= ]] && compopt -o nospace 2>/dev/null
+  return 0
+}
+
+complete -o bashdefault -F _enn enn
+"""
+
+
+def settings(fields: list[str]) -> list[str]:
+    """Return `optim.lr=` for each setting that a command line can give a value."""
+    sections = {field.rpartition(".")[0] for field in fields}
+    return [
+        f"{one}=" for one in fields if one not in sections and "[" not in one and "{" not in one
+    ]
+
+
+def whole_parser() -> argparse.ArgumentParser:
+    """Return the parser of `enn` with all commands, and with the words that complete arguments."""
+    parser = OneLineParser(prog="enn")
+    parser.flag("--version", "print the version")
+    commands = parser.add_subparsers(metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        own = command.parser()
+        _add_words(own, name)
+        commands.add_parser(name, help=command.help, parents=[own], add_help=False)
+    return parser
+
+
+def _add_words(parser: argparse.ArgumentParser, command: str) -> None:
+    fields = [*load_schema(SCHEMA).fields]
+    if command == "clone":
+        fields = [*schema_of(CloneRunConfig).fields]
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for subparser in action.choices.values():
+                _add_words(subparser, command)
+        elif action.metavar == "ENV":
+            action.choices = [*ENV_REGISTRY]
+        elif "FIELD=VALUE" in str(action.metavar):
+            action.choices = [*settings(fields), *ENV_REGISTRY]
+        elif action.type is Path:
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+
+
+def scripts() -> dict[str, str]:
+    """Return the text of each script by its name."""
+    texts = {name: shtab.complete(whole_parser(), shell) for shell, name in SCRIPTS.items()}
+    bash, _, _ = texts["enn.bash"].rpartition("complete -o")
+    return texts | {"enn.bash": bash.rstrip() + "\n" + NO_SPACE}
+
+
+if __name__ == "__main__":
+    for name, text in scripts().items():
+        (ROOT / "enn_trainer/cli/completion" / name).write_text(text)

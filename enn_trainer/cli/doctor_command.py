@@ -1,0 +1,334 @@
+"""The command `enn doctor`. Parts that may be broken, such as torch, are tried in processes."""
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from enn_trainer.cli.arguments import FAILURE, OneLineParser
+from enn_trainer.tables import aligned
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+US = "enn-trainer"
+USUAL_FRAMES_PER_S = 24_301
+"""MoveToOrigin on two cores of an AMD EPYC, as in benchmarks/results/same_speed.md."""
+TRIAL = ["env.id=MoveToOrigin", "rollout.num_envs=64", "rollout.steps=32", "rollout.processes=2"]
+TRIAL += ["net.d_model=16", "net.n_layer=1", "optim.lr=0.003", "optim.bs=2048"]
+"""The settings of that measurement."""
+TRIAL_S = 2.0
+LEAST_BYTES = 1 << 29
+"""Memory below which a run of a small network does not fit."""
+_PIP = shlex.join([sys.executable, "-m", "pip", "install"])
+_ROOT = Path(__file__).parents[2]
+_EPILOG = """\
+The status is 1 if training could not work. Nothing is sent anywhere.
+
+examples:
+  enn doctor
+  enn doctor --try
+  enn doctor --json"""
+
+
+class Check(NamedTuple):
+    """Result of a check.
+
+    Attributes:
+        name: of the part.
+        status: "ok", "missing" or "problem".
+        found: a description.
+        fix: the line to type; "" if nothing is to be mended.
+        blocks: True if training cannot work.
+    """
+
+    name: str
+    status: str
+    found: str
+    fix: str = ""
+    blocks: bool = False
+
+
+def parser() -> OneLineParser:
+    """Return the parser of `enn doctor`."""
+    about = "Say whether training works here: what is installed, what is missing, what to type."
+    parser = OneLineParser(prog="enn doctor", description=about, epilog=_EPILOG)
+    parser.add_argument("--try", dest="trial", action="store_true", help="train for two seconds")
+    parser.flag("--json", "print JSON")
+    wait = "seconds to wait for torch (default: 120)"
+    parser.option("--timeout", "S", wait, type=float, default=120.0)
+    return parser
+
+
+def doctor_command(arguments: Sequence[str]) -> int:
+    """Run `enn doctor`: list the parts that training needs, and how to mend them.
+
+    Returns:
+        0, 1 if training could not work.
+    """
+    options = parser().parse_args(arguments)
+    checks = list(_checks(options))
+    if options.json:
+        system = {"system": platform.platform(), "machine": platform.machine()}
+        found = {check.name: check._asdict() for check in checks}
+        about = {**system, "processor": _processor(), "checks": found}
+        print(json.dumps({**about, "can_train": not any(c.blocks for c in checks)}, indent=1))
+    else:
+        print(*aligned([(c.name, c.status, c.found) for c in checks]), sep="\n")
+        fixes = dict.fromkeys(check.fix for check in checks if check.fix)
+        if fixes:
+            print("", "to fix:", *(f"  {fix}" for fix in fixes), sep="\n")
+    return FAILURE if any(check.blocks for check in checks) else 0
+
+
+def _checks(options: argparse.Namespace) -> Iterator[Check]:
+    try:
+        yield from _check_packages()
+        yield _check_numpy(options.timeout)
+    except ModuleNotFoundError as error:  # packaging, or the metadata of this package
+        is_ours = error.name == US  # then it runs without being installed
+        fix = f"{_PIP} {_ROOT if is_ours else error.name}"
+        yield Check("packages", "missing", f"{error.name}", fix, blocks=not is_ours)
+    yield from _check_torch(options.timeout)
+    yield _check_compiled(options.timeout)
+    yield from _check_machine()
+    if options.trial:
+        found, problem = _ask("measure_speed", options.timeout)
+        if problem:
+            yield Check("speed", "problem", f"training failed: {problem}", blocks=True)
+        else:
+            speed = found["frames_per_s"]
+            usual = f"{speed / USUAL_FRAMES_PER_S:.2f} times as fast as two cores of an AMD EPYC"
+            yield Check("speed", "ok", f"{speed:,.0f} frames/s in MoveToOrigin, {usual}")
+
+
+# Packages
+
+
+def _check_packages() -> Iterator[Check]:
+    """Check Python, this package, what it requires and its extras, by their metadata."""
+    from packaging.requirements import Requirement
+    from packaging.specifiers import SpecifierSet
+
+    ours = importlib.metadata.distribution(US)
+    python, wanted = platform.python_version(), ours.metadata["Requires-Python"] or ""
+    if SpecifierSet(wanted).contains(python, prereleases=True):
+        yield Check("python", "ok", python)
+    else:
+        yield Check("python", "problem", f"{python}, expected {wanted}", blocks=True)
+    yield Check(US, "ok", f"{ours.version} in {_ROOT}")
+
+    requirements = [Requirement(line) for line in ours.requires or []]
+    always = [r for r in requirements if _applies(r)]
+    for extra in ["", *(ours.metadata.get_all("Provides-Extra") or [])]:
+        own = [r for r in requirements if _applies(r, extra) and r not in always and r.name != US]
+        needed = own if extra else always
+        missing = [f"{r.name}{r.specifier}" for r in needed if not _fits(r)]
+        name, fix = f"extra {extra}" if extra else "packages", f"{_PIP} {shlex.join(missing)}"
+        if not missing:
+            found = ", ".join(f"{r.name} {importlib.metadata.version(r.name)}" for r in needed)
+            yield Check(name, "ok", found)
+        elif extra:  # nothing is broken
+            yield Check(name, "missing", f"{', '.join(missing)}; {_PIP} '{US}[{extra}]'")
+        else:
+            yield Check(name, "missing", ", ".join(missing), fix, blocks=True)
+
+
+def _applies(requirement: "Requirement", extra: str = "") -> bool:
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+
+
+def _fits(requirement: "Requirement") -> bool:
+    with suppress(importlib.metadata.PackageNotFoundError):
+        version = importlib.metadata.version(requirement.name)
+        return requirement.specifier.contains(version, prereleases=True)
+    return False
+
+
+def _check_numpy(timeout_s: float) -> Check:
+    """Check numpy, and which packages hold it at version 1 or need version 2."""
+    from packaging.requirements import Requirement
+
+    found, problem = _ask("numpy_facts", timeout_s)
+    if problem:
+        again = f"{_PIP} --force-reinstall numpy"
+        return Check("numpy", "problem", f"cannot be imported: {problem}", again, blocks=True)
+    version, holding, unfit = found["version"], set(), set()
+    for package in importlib.metadata.distributions():
+        with suppress(Exception):  # a damaged installation of another package
+            for line in package.requires or []:
+                if not line.startswith("numpy") or (one := Requirement(line)).name != "numpy":
+                    continue
+                if _applies(one) and not one.specifier.contains(version, prereleases=True):
+                    unfit.add(f"{package.name} ({line})")
+                if _applies(one) and version < "2" and not one.specifier.contains("2.0"):
+                    holding.add(package.name)
+    held = f"; held below 2 by {', '.join(sorted(holding))}" if holding else ""
+    if not unfit:
+        return Check("numpy", "ok", version + held)
+    fix = f"{_PIP} 'numpy>=2'"
+    if "ragged-buffer" in holding:  # needed for environments and recordings of entity-gym only
+        fix = f"{_PIP.removesuffix('install')}uninstall -y ragged-buffer && {fix}"
+    text = f"{version}, which does not suit {', '.join(sorted(unfit))}{held}"
+    return Check("numpy", "problem", text, fix)
+
+
+# Parts that are tried in a process of their own
+
+
+def _ask(function: str, timeout_s: float) -> tuple[dict[str, Any], str]:
+    """Call a function of this module in a new process; return its result, or {} and the problem."""
+    code = f"import sys; sys.path[:] = {sys.path!r}; import json, {__name__} as m; "
+    code += f"print(); print(json.dumps(m.{function}()))"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-W", "ignore", "-c", code],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+        )
+    except subprocess.TimeoutExpired:
+        return {}, f"no answer within {timeout_s:g} s"
+    if done.returncode < 0:
+        return {}, f"the process was killed by {signal.Signals(-done.returncode).name}"
+    with suppress(ValueError, IndexError):
+        return json.loads(done.stdout.splitlines()[-1]), ""
+    return {}, (done.stderr.strip().splitlines() or ["it ended without an answer"])[-1]
+
+
+def numpy_facts() -> dict[str, Any]:
+    """Return the version of numpy, after using it."""
+    import numpy as np
+
+    assert np.ones(3) @ np.ones(3) == 3
+    return {"version": np.__version__}
+
+
+def compiled_facts() -> dict[str, Any]:
+    """Return the instructions of the compiled part, or why it is not used."""
+    from rogue_net.native import INSTRUCTIONS, PROBLEM
+
+    return {"instructions": INSTRUCTIONS, "problem": PROBLEM}
+
+
+def torch_facts() -> dict[str, Any]:
+    """Return the version of torch, its devices and the time to import it, after using it."""
+    start = time.perf_counter()
+    import torch
+
+    seconds = time.perf_counter() - start
+    assert torch.ones(3) @ torch.ones(3) == 3
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    kind = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU"
+    return {
+        "version": torch.__version__,
+        "build": f"ROCm {torch.version.hip}" if torch.version.hip else kind,
+        "import_s": seconds,
+        "gpus": [torch.cuda.get_device_name(i) for i in range(count)],
+        "warnings": [" ".join(str(one.message).split()) for one in found],
+        "mps": torch.backends.mps.is_available(),
+    }
+
+
+def measure_speed() -> dict[str, Any]:
+    """Train in a temporary folder, and return the number of frames per second."""
+    from enn_trainer.state_manager import StateManager
+    from enn_trainer.trainer import Trainer
+    from entity_env.examples import MoveToOrigin
+
+    with TemporaryDirectory() as folder:
+        overrides = [*TRIAL, f"data_dir={folder}", "total_timesteps=1000000000"]
+        with Trainer(StateManager(overrides=overrides), MoveToOrigin) as trainer:
+            for _ in range(2):  # the first updates are slower
+                trainer.step()
+            before, start = trainer.state.step, time.perf_counter()
+            while (took := time.perf_counter() - start) < TRIAL_S:
+                trainer.step()
+            return {"frames_per_s": (trainer.state.step - before) / took}
+
+
+def _check_torch(timeout_s: float) -> Iterator[Check]:
+    found, problem = _ask("torch_facts", timeout_s)
+    if problem:
+        is_missing = "No module named 'torch'" in problem
+        status, again = ("missing", "") if is_missing else ("problem", "--force-reinstall ")
+        yield Check("torch", status, problem, f"{_PIP} {again}torch", blocks=True)
+        return
+    version, build, import_s = (found[key] for key in ("version", "build", "import_s"))
+    yield Check("torch", "ok", f"{version}, {build} build, imported in {import_s:.1f} s")
+    why = "; ".join(found["warnings"]) or "no driver or no GPU"
+    if found["gpus"]:
+        yield Check("device", "ok", ", ".join(found["gpus"]))
+    elif build != "CPU":
+        yield Check("device", "problem", f"CPU, as torch for {build} finds no GPU: {why}")
+    else:
+        yield Check("device", "ok", "CPU" + ", as MPS is not used" * found["mps"])
+
+
+def _check_compiled(timeout_s: float) -> Check:
+    found, problem = _ask("compiled_facts", timeout_s)
+    problem = problem or found["problem"]
+    if not problem:
+        return Check("compiled part", "ok", found["instructions"])
+    fix = f"{_PIP} --force-reinstall WHEEL  (that for this system)"
+    if "ROGUE_NET_NATIVE" in problem:
+        fix = "unset ROGUE_NET_NATIVE"
+    elif (_ROOT / "setup.py").is_file():
+        fix = f"{_PIP} -e {_ROOT}  (with a C compiler, such as gcc)"
+    status = "missing" if problem == "not compiled" else "problem"
+    return Check("compiled part", status, f"{problem}; training is slower without it", fix)
+
+
+# Machine
+
+
+def _check_machine() -> Iterator[Check]:
+    """Check cores and memory, within the limits of the control group (a container, a job)."""
+    count = os.cpu_count() or 1
+    usable = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else count)
+    for quota, period in _limits("cpu.max"):
+        usable = min(usable, int(quota) / int(period))
+    yield Check("cores", "ok", f"{usable:g} of {count} usable, {_processor()}")
+
+    size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    size = min([size, *(int(limit) for (limit,) in _limits("memory.max"))])
+    text = f"{size / 1e9:.1f} GB"
+    with suppress(OSError):
+        shm = shutil.disk_usage("/dev/shm").total
+        text += f"; /dev/shm {shm / 1e9:.1f} GB, which workers do not need"
+    yield Check("memory", "ok" if size >= LEAST_BYTES else "problem", text)
+
+
+def _limits(file: str) -> Iterator[list[str]]:
+    """Yield the limits of the control group of this process, and of those around it."""
+    with suppress(OSError):
+        own = Path(Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip())
+        for folder in (own, *own.parents):
+            with suppress(OSError):
+                words = Path(f"/sys/fs/cgroup{folder}", file).read_text().split()
+                if words[0] != "max":
+                    yield words
+
+
+def _processor() -> str:
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(s.partition(":")[2].strip() for s in lines if s.startswith("model name"))
+    return platform.processor() or platform.machine()

@@ -1,0 +1,189 @@
+"""The command `enn inspect`."""
+
+import shlex
+import stat
+import time
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+from rich.console import Console
+
+from enn_trainer.checkpoints.migrate.config_diff import not_default, shown
+from enn_trainer.cli.arguments import FAILURE, OneLineParser
+from enn_trainer.config import CloneRunConfig, TrainConfig
+from enn_trainer.config.formats import read_file
+from enn_trainer.config.load import load_config
+from enn_trainer.config.schema import load_schema
+from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.tables import aligned, printable, rows_of_spaces
+from entity_env.recording.entity_gym_samples import is_entity_gym, open_entity_gym_samples
+from entity_env.recording.read_recording import Recording
+from entity_env.recording.recording_format import PREFIX, RecordingError
+from entity_env.serialization.plain_open import read_plain
+
+MAX_CONFIG_BYTES = 1 << 18
+"""Larger files are no configurations; slow formats are read in a second up to this size."""
+MAX_ENTRIES = 10_000
+COUNTING_S = 2.0
+"""Time for counting the frames of a recording."""
+_SECTIONS = {"env", "net", "optim", "ppo", "rollout"}
+_EPILOG = """\
+PATH is a run, a save (also RUN@STEP, RUN@latest, RUN@best), a recording, also of entity-gym, a
+configuration or a schema; the status is 1 if it is damaged or something else.
+
+examples:
+  enn inspect runs/xor
+  enn inspect mine.rec
+  enn inspect mine.ron"""
+
+
+def parser() -> OneLineParser:
+    """Return the parser of `enn inspect`."""
+    about = "Say what a file or folder is, on one page. Nothing in it is executed."
+    parser = OneLineParser(prog="enn inspect", description=about, epilog=_EPILOG)
+    parser.add_argument("path", type=Path, metavar="PATH", help="a file or folder")
+    return parser
+
+
+def inspect_command(arguments: Sequence[str]) -> int:
+    """Run `enn inspect`: print what a file or folder is, and what to type next.
+
+    Returns:
+        0, 1 if it is damaged or not of this program.
+    """
+    path, console = parser().parse_args(arguments).path, Console()
+    status = FAILURE
+    try:
+        lines, status = _page(path, console), 0
+    except (CheckpointError, ConfigError, RecordingError) as error:
+        lines = [f"{path}: cannot be used: {error}"]
+    except OSError as error:
+        lines = [f"{path}: cannot be read: {error.strerror}"]
+    except ValueError as error:
+        lines = [f"{path}: nothing of ours: {error}"]
+    for line in lines:
+        console.out(printable(line, console.encoding), highlight=False)
+    return status
+
+
+def _page(path: Path, console: Console) -> list[str]:
+    """Return lines about a path; those about a save are printed.
+
+    Raises:
+        CheckpointError, ConfigError, RecordingError: it is damaged.
+        OSError: it cannot be read.
+        ValueError: it is nothing of ours; the message says what it is.
+    """
+    if "@" in path.name and not path.exists():
+        from enn_trainer.checkpoints.lookup import resolve
+
+        path = resolve(path)
+    mode = path.stat().st_mode
+    if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+        raise ValueError("a pipe, a socket or a device, which is not opened")
+    try:
+        return _page_of_folder(path, console) if stat.S_ISDIR(mode) else _page_of_file(path)
+    except (CheckpointError, RecordingError):
+        raise
+    except ValueError:
+        # Files beside the saves of a run, and files of a save.
+        for folder in path.absolute().parents[:3]:
+            kind = "save" if (folder / "manifest.json").is_file() else "run"
+            if kind == "save" or any(folder.glob("step-*/manifest.json")):
+                about = f"{path}: belongs to the {kind} {folder}"
+                return [about, *_next("to see it", "enn", "inspect", folder)]
+        raise
+
+
+def _page_of_folder(path: Path, console: Console) -> list[str]:
+    from enn_trainer.checkpoints.format import is_save
+    from enn_trainer.checkpoints.legacy_0_1_16 import is_published
+    from enn_trainer.checkpoints.run_dir import RunDir
+    from enn_trainer.cli.show_save import show_save
+
+    entries = list(islice(path.iterdir(), MAX_ENTRIES))
+    if len(entries) in (0, MAX_ENTRIES):
+        raise ValueError(f"a folder with {len(entries):,} or more files" if entries else "a folder")
+    if is_save(path) or is_published(path):
+        show_save(path, console, non_default=True)
+        return []
+    if saves := RunDir(path).all_saves():
+        about = f"{path}: a run; saves: {len(saves)}, from {saves[0].name}; the newest valid one:"
+        console.out(printable(about, console.encoding), highlight=False)
+        show_save(path, console, non_default=True, run=path)
+        return []
+    num_runs = sum(bool(RunDir(entry).saved_paths()) for entry in entries)
+    if not num_runs:
+        raise ValueError(f"a folder without saves; entries: {len(entries)}")
+    return [f"{path}: a folder with runs: {num_runs}", *_next("to list them", "enn", "runs", path)]
+
+
+def _page_of_file(path: Path) -> list[str]:
+    # Opened without waiting, whatever has taken its place since it was looked at.
+    with read_plain(path.resolve()) as file:
+        begin = file.read(4096) or b""
+    if begin.startswith(PREFIX[:8]):
+        return _page_of_recording(Recording.open(path))
+    if is_entity_gym(begin):
+        return _page_of_recording(open_entity_gym_samples(path))
+    is_small = path.stat().st_size <= MAX_CONFIG_BYTES
+    if begin and is_small and path.suffix in (".ron", ".yaml", ".yml", ".toml", ".json"):
+        return _page_of_config(path)
+    if begin.startswith((b"\x80", b"PK\x03\x04")):  # the latter is a zip, as torch.save writes
+        raise ValueError("it may hold a pickle, which can run any code, so it is not opened")
+    is_text = begin.isascii() and b"\0" not in begin
+    raise ValueError("text" if begin and is_text else "a binary file" if begin else "an empty file")
+
+
+def _page_of_recording(recording: Recording) -> list[str]:
+    # Count until the time is over.
+    frames = ended = 0
+    deadline, more = time.monotonic() + COUNTING_S, ""
+    for step in recording.steps():
+        frames += len(step.decisions)
+        ended += int((step.terminated | step.truncated).sum())
+        if time.monotonic() > deadline:
+            more = " or more"
+            break
+
+    path, num_envs = recording.path, recording.num_envs
+    facts = [
+        ("environments", "unknown" if num_envs is None else str(num_envs)),
+        ("frames", f"{frames:,}{more}, 1 of {recording.subsample} was kept"),
+        ("episodes", f"{ended:,}{more} with an end"),
+        ("complete", "yes" if recording.complete else "no, its torn end is left out"),
+        *rows_of_spaces(recording.obs_space, recording.action_space),
+    ]
+    clone = "enn", "clone", path, "env.id=WORLD", "--checkpoint-dir", "NEW"
+    return [f"{path}: a recording", *aligned(facts), *_next("to imitate it", *clone)]
+
+
+def _page_of_config(path: Path) -> list[str]:
+    values = read_file(path)
+    if not isinstance(values, dict):
+        raise ValueError(f"a {path.suffix} file without settings of this program")
+    if {"name", "version", "fields"} <= values.keys():
+        schema = load_schema(path)
+        about = f"{path}: the schema of {schema.name}, version {schema.version}"
+        return [about, *_next("to compare it", "enn", "config", "check-schema", path)]
+    version = values.get("version")
+    if type(version) is not int and not _SECTIONS & {*values}:
+        raise ValueError(f"a {path.suffix} file without settings of this program")
+
+    cls = CloneRunConfig if "clone" in values else TrainConfig
+    config = load_config(cls, path)
+    settings = [(change.path, shown(change.after)) for change in not_default(config)]
+    lines = [f"{path}: a configuration, version {version}, of {config.env.id}"]
+    if settings:
+        lines += ["", "settings that are not default", *aligned(settings)]
+    train = ["train"] if cls is TrainConfig else ["clone", "RECORDING"]
+    lines += _next("to train with it", "enn", *train, "--config", path)
+    if version != cls.version():
+        lines += _next("to upgrade it", "enn", "config", "upgrade-config", path)[1:]
+    return lines
+
+
+def _next(purpose: str, *command: object) -> list[str]:
+    """Return lines about a command to type next."""
+    return ["", f"{purpose}:  {shlex.join(map(str, command))}"]

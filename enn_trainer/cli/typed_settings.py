@@ -1,0 +1,195 @@
+"""Settings of a command line: `optim.lr=0.1`, `--lr 0.1`, and the name of an environment."""
+
+import argparse
+import contextlib
+import dataclasses
+import difflib
+import inspect
+import json
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, get_type_hints
+
+from enn_trainer.cli.load_world import parse_kwargs
+from enn_trainer.config.build import strip_optional, type_of_field
+from enn_trainer.config.help import join_path
+from enn_trainer.config.shipped import configs_of_world, find_config, shipped_configs
+from enn_trainer.errors import ConfigError
+from entity_env.errors import UnknownWorld
+from entity_env.named_world import find_world
+
+
+def parse_typed(
+    parser: argparse.ArgumentParser, words: Sequence[str], config_cls: type[Any]
+) -> argparse.Namespace:
+    """Parse a command line on which options may name settings, see `settings_from_options`.
+
+    Arguments of the environment may be given as `env.kwargs=size=3,label=a`.
+    """
+    try:
+        settings = map(_with_json, settings_from_options(parser, words, config_cls))
+        return parser.parse_intermixed_args(list(settings))
+    except ConfigError as error:
+        parser.error(str(error))
+
+
+def _with_json(word: str) -> str:
+    """Return an assignment such as `env.kwargs=size=3` with JSON; any other word as it is."""
+    match = re.fullmatch(r"((?:eval\.)?env\.kwargs)=(\w+=.*)", word, re.DOTALL)
+    return f"{match[1]}={json.dumps(parse_kwargs(match[2], match[1]))}" if match else word
+
+
+def settings_from_options(
+    parser: argparse.ArgumentParser, words: Sequence[str], config_cls: type[Any]
+) -> list[str]:
+    """Return a command line with FIELD=VALUE in place of each option that names a setting.
+
+    An option names a setting by its whole path, or by the last part of it if that is the last part
+    of no other setting; "-", "_" and "." are equivalent. `--env` is `env.id`. Options of the parser
+    have precedence. An option that is neither, or that names several settings, ends the program.
+
+    Args:
+        parser: parser of the command, which also reports errors.
+        words: arguments of the command.
+        config_cls: class of the configuration.
+    """
+    kinds, known = dict(_settings(config_cls)), parser._option_string_actions
+    left, translated = list(words), []
+    while left and left[0] != "--":
+        word = left.pop(0)
+        option, equals, value = word.partition("=")
+        paths = _named_by(option.removeprefix("--"), kinds)
+        is_abbreviation = not paths and any(name.startswith(option) for name in known)
+        if not word.startswith("--") or option in known or is_abbreviation:
+            translated.append(word)
+            continue
+
+        # The setting, and its value.
+        if not paths:
+            parser.error(f"{option}: no such option{_nearest_option(option, known, kinds)}")
+        if len(paths) > 1:
+            several = " or ".join(f"--{path}" for path in paths)
+            parser.error(f"{option}: expected {several}, got the last part of all of them")
+        has_next = bool(left) and not left[0].startswith("--")
+        if not equals and kinds[paths[0]] is bool:
+            value = left.pop(0) if has_next and left[0].lower() in ("true", "false") else "true"
+        elif not equals:
+            if not has_next:
+                parser.error(f"{option}: expected a value of {paths[0]}, got none")
+            value = left.pop(0)
+        translated.append(f"{paths[0]}={value}")
+    return [*translated, *left]
+
+
+def _settings(config_cls: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the path and type of each setting that a command line can name, without sections."""
+    kinds = get_type_hints(config_cls)
+    for field in dataclasses.fields(config_cls):
+        kind, path = strip_optional(kinds[field.name]), join_path(prefix, field.name)
+        if dataclasses.is_dataclass(kind):
+            yield from _settings(kind, path)
+        else:
+            yield path, kind
+
+
+def _named_by(name: str, paths: Iterable[str]) -> list[str]:
+    """Return the settings with this path or, without any, with this last part of their path."""
+    if name == "env":
+        return ["env.id"]
+    last, whole = [], []
+    for path in paths:
+        names = [re.sub("[-.]", "_", text) for text in (name, path, path.rpartition(".")[2])]
+        whole += [path] if names[0] == names[1] else []
+        last += [path] if names[0] == names[2] else []
+    return whole or last
+
+
+def _nearest_option(option: str, known: Iterable[str], paths: Iterable[str]) -> str:
+    fields = {f"--{name}" for path in paths for name in (path, path.rpartition(".")[2])}
+    names = {name.replace("_", "-"): name for name in (*fields, "--env", *known)}
+    nearest = difflib.get_close_matches(option.replace("_", "-"), names, n=1)
+    return f", did you mean {nearest[0]}?" if nearest else ""
+
+
+class TypedSettings(NamedTuple):
+    """Settings of a command line.
+
+    Attributes:
+        config: configuration file, if any.
+        overrides: assignments such as `optim.lr=0.1`.
+        note: line about a shipped configuration that was chosen, "" without one.
+    """
+
+    config: Path | None
+    overrides: list[str]
+    note: str = ""
+
+
+def typed_settings(
+    config_cls: type[Any], words: Sequence[str], config: Path | None, is_new: bool
+) -> TypedSettings:
+    """Return the settings of a command line on which a world may be the first word.
+
+    Without `--config`, a shipped configuration of that world is used.
+
+    Args:
+        config_cls: class of the configuration.
+        words: a world, if the first one has no "=", and assignments.
+        config: value of `--config`: a file or the name of a shipped configuration.
+        is_new: False for a run that has its configuration from a save.
+
+    Raises:
+        ConfigError: a word is neither, or an assignment sets an argument of the world.
+    """
+    # The world, and its shipped configuration.
+    file, overrides, note = find_config(config), list(words), ""
+    if overrides and "=" not in overrides[0]:
+        world = overrides[0]
+        overrides[0] = f"env.id={_checked_world(config_cls, world, overrides[1:])}"
+        shipped = configs_of_world(world) if is_new and file is None else []
+        if shipped:
+            file, *others = shipped
+            also = "".join(f", as is {other.stem}" for other in others)
+            note = f"settings: {file.stem}, shipped with this program{also}; --config for others"
+
+    # Problems that have a better message where the world is known.
+    for word in overrides[1:]:
+        if "=" not in word:
+            raise ConfigError(f"{word!r}: expected FIELD=VALUE; a world is the first word")
+    _check_no_argument(config_cls, overrides)
+    return TypedSettings(file, overrides, note)
+
+
+def _checked_world(config_cls: type[Any], word: str, others: Sequence[str]) -> str:
+    """Return a word after checking that it is no setting, configuration or second world."""
+    paths = _named_by(word, dict(_settings(config_cls)))
+    if paths:
+        raise ConfigError(f"{word}: expected a value, as in {paths[0]}=VALUE")
+    suffixes = (".ron", ".yaml", ".yml", ".toml", ".json")
+    if word in shipped_configs() or Path(word).suffix in suffixes:
+        raise ConfigError(f"{word!r}: expected a world, got a configuration; --config {word}")
+    again = next((other for other in others if other.startswith("env.id=")), None)
+    if again is not None:
+        raise ConfigError(f"env.id: expected one world, got {word} and {again}")
+    return word
+
+
+def _check_no_argument(config_cls: type[Any], overrides: Sequence[str]) -> None:
+    """Raise if an assignment names an argument of the world in place of a setting."""
+    assignments = dict(word.split("=", 1) for word in overrides if "=" in word)
+    unknown = [
+        name for name in assignments if type_of_field(config_cls, name.split(".")[0]) is None
+    ]
+    if not unknown or "env.id" not in assignments:
+        return
+    world, arguments = assignments["env.id"], set[str]()
+    with contextlib.suppress(UnknownWorld, TypeError, ValueError):  # reported when it is made
+        arguments = set(inspect.signature(find_world(world)).parameters)
+    for name in filter(arguments.__contains__, unknown):
+        value: Any = assignments[name]
+        with contextlib.suppress(ValueError):
+            value = json.loads(value)
+        typed = shlex.quote(f"env.kwargs={json.dumps({name: value})}")
+        raise ConfigError(f"{name}: no such field, but an argument of {world}: {typed}")

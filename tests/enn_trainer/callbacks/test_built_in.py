@@ -1,0 +1,136 @@
+"""The lines with which a run begins, and the returns that it keeps."""
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from enn_trainer.callbacks import built_in
+from enn_trainer.callbacks.built_in import RETURNS
+from enn_trainer.cli import run, train_command
+from enn_trainer.state_manager import StateManager
+from enn_trainer.trainer import Trainer
+from entity_env.examples import MultiArmedBandit, Xor
+from rogue_net.native import compiled
+from tests.enn_trainer.builders import SMALL, manager_of, run_small
+from tests.enn_trainer.worlds import Meadow
+
+BANDIT = ["env.id=MultiArmedBandit", "rollout.steps=32"]
+WORLD = """\
+from entity_env.examples import Xor
+
+class Failing(Xor):
+    def act(self, actions):
+        raise SystemExit("no")
+"""
+
+
+def small(tmp_path: Path, *more: str) -> list[str]:
+    return ["train", *SMALL, f"data_dir={tmp_path}", *more]
+
+
+def test_a_run_begins_with_what_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(built_in, "advice", lambda: None)
+    where = ["--checkpoint-dir", str(tmp_path / "run")]
+    assert run(small(tmp_path, "env.id=Duel", "seed=3", *where)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    parameters = sum(
+        p.numel() for p in StateManager(init_path=tmp_path / "run").state.agent.parameters()
+    )
+    assert lines[:2] == [
+        "Duel  entities: Ally, Enemy  actions: attack",
+        f"{parameters:,} parameters on cpu  1 process  seed 3  folder {tmp_path}/run",
+    ]
+    assert lines[2].startswith("random play: return ")
+    assert lines[3].startswith("step ")
+
+
+def test_many_types_are_not_all_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(built_in, "MOST_NAMES", 1)
+    run_small(tmp_path, env=Meadow)
+    assert ", ...  actions: " in capsys.readouterr().out.splitlines()[0]
+
+
+def test_missing_compiled_code_is_said_with_the_line_to_type(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled, "AVAILABLE", False)
+    monkeypatch.setattr(compiled, "PROBLEM", "older than its sources")
+    monkeypatch.delenv("ROGUE_NET_NATIVE", raising=False)
+    root = Path(compiled.__file__).parents[2]
+    run_small(tmp_path, env=Xor)
+    line = "compiled part older than its sources: about half as fast; "
+    cure = f"with a C compiler, type: pip install -e {root}"
+    assert line + cure in capsys.readouterr().out.splitlines()
+    monkeypatch.setenv("ROGUE_NET_NATIVE", "0")
+    assert str(compiled.advice()).endswith("; type: unset ROGUE_NET_NATIVE")
+    monkeypatch.delenv("ROGUE_NET_NATIVE")
+    monkeypatch.setattr(compiled, "__file__", str(tmp_path / "a/b/c.py"))
+    assert str(compiled.advice()).endswith("in a checkout, type: pip install .")
+
+
+def test_random_play_does_not_change_the_run(tmp_path: Path) -> None:
+    found = []
+    for measured in (True, False):
+        manager = manager_of(tmp_path, *BANDIT, "total_timesteps=384")
+        if measured:
+            measure = functools.partial(train_command._random_return, manager.config.env)
+            manager.random_return = measure
+            assert manager.random_return() is not None
+        before = np.random.get_state()[1].copy()  # type: ignore[index,union-attr]  # noqa: NPY002
+        with Trainer(manager, MultiArmedBandit) as trainer:
+            trainer.run()
+            assert np.array_equal(np.random.get_state()[1], before)  # type: ignore[arg-type,index]  # noqa: NPY002
+            found.append((trainer.state.agent.state_dict(), trainer.state.memory))
+    (one, memory), (other, same) = found
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert memory == same
+
+
+def test_python_programs_make_no_other_environments_than_those_of_the_run(tmp_path: Path) -> None:
+    made = []
+
+    class Counted(Xor):
+        def __init__(self) -> None:
+            made.append(self)
+
+    run_small(tmp_path, env=Counted)
+    assert len(made) == 6
+
+
+def test_a_world_that_fails_in_random_play_is_reported_by_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "worlds.py").write_text(WORLD)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RuntimeError, match="the environment raised SystemExit: no"):
+        run(small(tmp_path, "env.id=worlds.py:Failing"))
+    assert "random play" not in capsys.readouterr().out
+
+
+def test_slow_worlds_are_not_played_at_random(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train_command, "RANDOM_SECONDS", 0.0)
+    assert run(small(tmp_path, "env.id=Xor")) == 0
+    assert "random play" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("steps", [[], ["step", "step"]])
+def test_a_resumed_run_keeps_the_returns_of_the_whole_run(steps: list[str], tmp_path: Path) -> None:
+    straight = run_small(tmp_path, "total_timesteps=96", env=Xor)
+    folder = tmp_path / "run"
+    run_small(tmp_path, "total_timesteps=48", env=Xor, checkpoint_dir=folder)
+    manager = manager_of(tmp_path, "total_timesteps=96", checkpoint_dir=folder)
+    with Trainer(manager, Xor) as trainer:
+        for step in steps:
+            getattr(trainer, step)()
+        trainer.run()
+    assert len(straight.state.memory[RETURNS]["means"]) == 4
+    assert manager.state.memory[RETURNS] == straight.state.memory[RETURNS]

@@ -1,0 +1,169 @@
+import json
+import re
+import statistics
+from pathlib import Path
+
+import pytest
+
+from enn_trainer.cli import run
+from enn_trainer.cli.envs_command import describe
+from enn_trainer.cli.known_worlds import KNOWN_WORLDS
+from enn_trainer.cli.load_world import parse_kwargs
+from enn_trainer.state_manager import StateManager
+from entity_env.examples import ENV_REGISTRY
+
+ROOT = Path(__file__).parents[3]
+ORCHARD = """\
+from entity_env import CategoricalActionMask, CategoricalActionSpace, Entity, Environment
+from entity_env import Observation, ObsSpace
+
+
+class Orchard(Environment):
+    def __init__(self, trees: int) -> None:
+        self.trees = trees
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace(["season"], {"Tree": Entity(["height"])})
+
+    def action_space(self) -> dict:
+        return {"water": CategoricalActionSpace(["yes", "no"])}
+
+    def reset(self) -> Observation:
+        return self.show()
+
+    def act(self, actions) -> Observation:
+        return self.show(done=True, reward=self.trees)
+
+    def show(self, **more) -> Observation:
+        actions = {"water": CategoricalActionMask()}
+        trees = {"Tree": [[1.0]] * self.trees}
+        return Observation(global_features=[0.0], features=trees, actions=actions, **more)
+"""
+
+
+@pytest.fixture
+def orchard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "orchard.py").write_text(ORCHARD)
+    monkeypatch.chdir(tmp_path)
+    return "orchard.py:Orchard"
+
+
+def measured_rows() -> dict[str, tuple[int, float, float]]:
+    """Return frames, median minutes and median result of each row of the committed results."""
+    rows = {}
+    for line in (ROOT / "benchmarks/results/learning.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 6 and cells[1].replace(",", "").isdigit():
+            results = [float(r.partition(": ")[2]) for r in cells[3].split(", ")]
+            seconds = [float(s) for s in cells[4].split(", ")]
+            frames, minutes = int(cells[1].replace(",", "")), statistics.median(seconds) / 60
+            rows[cells[0].rstrip("*")] = frames, round(minutes, 1), statistics.median(results)
+    return rows
+
+
+@pytest.mark.parametrize("name", [w.name for w in KNOWN_WORLDS.values() if w.config])
+def test_numbers_of_training_are_those_of_the_committed_results(name: str) -> None:
+    world = KNOWN_WORLDS[name]
+    row = {"Duel": "duel against random"}.get(world.name, world.config)
+    found = int(world.frames), float(world.minutes), float(world.learnt)
+    assert found == measured_rows()[row]
+
+
+def test_every_shipped_world_has_its_facts_in_the_same_order() -> None:
+    assert list(KNOWN_WORLDS) == list(ENV_REGISTRY)
+
+
+def test_settings_exist_and_make_the_world_with_the_arguments_of_its_facts() -> None:
+    named = {w.name: w for w in KNOWN_WORLDS.values() if w.config}
+    assert KNOWN_WORLDS.keys() - named == {"MineSweeper"}
+    for name, known in named.items():
+        env = StateManager(init_path=ROOT / f"configs/{known.config}.ron").config.env
+        assert env.id == name
+        kwargs = parse_kwargs(known.kwargs or (), "kwargs")
+        mine, theirs = (ENV_REGISTRY[name](**k) for k in (kwargs, json.loads(env.kwargs)))
+        assert vars(mine) == vars(theirs)
+
+
+def test_the_list_has_a_plain_line_for_each_world(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["envs"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + len(ENV_REGISTRY) + 1
+    columns = ["world", "entities", "actions", "teaches", "frames", "minutes", "return"]
+    assert lines[0].split() == columns
+    hunt = next(line for line in lines if line.startswith("TreasureHunt"))
+    assert re.split(r"  +", hunt)[1:3] == ["Trap, Treasure", "move"]
+    assert hunt.split()[-5:] == ["100,352", "2.2", "3.36", "of", "5"]
+
+
+def test_the_list_as_json_has_the_spaces_and_facts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["envs", "--json"]) == 0
+    worlds = {world["name"]: world for world in json.loads(capsys.readouterr().out)}
+    assert worlds.keys() == ENV_REGISTRY.keys()
+    assert worlds["Duel"]["entities"] == {"Ally": ["hp", "damage"], "Enemy": ["hp", "damage"]}
+    assert worlds["Duel"]["learnt_measure"] == "of matches won"
+    assert worlds["MineSweeper"]["frames"] is None
+    assert worlds["Xor"]["actions"]["output"] == {"kind": "global", "labels": ["0", "1"]}
+
+
+def test_one_world_has_spaces_rules_returns_settings_and_lines_to_type(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["envs", "Count"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Count(masked_choices=2)\n\nBeans without features; the reward is 1")
+    assert re.search(r"^  count +categorical +0, 1, 2, 3, 4, 5, 6, 7, 8, 9$", out, re.MULTILINE)
+    assert re.search(r"^  learnt +1 after 2,000 frames, 0\.2 minutes$", out, re.MULTILINE)
+    assert "settings: configs/count.ron\n" in out
+    assert out.endswith("type\n  enn train Count\n  enn play Count masked_choices=2\n")
+
+
+def test_the_return_of_random_play_is_measured_and_reproducible() -> None:
+    found = describe("MultiArmedBandit", [])["return_random"]
+    assert found == describe("MultiArmedBandit", [])["return_random"]
+    mean, ci95 = map(float, found.split(" ± "))
+    assert abs(mean - 0.2) < 2 * ci95  # one of five arms pays
+
+
+def test_a_world_of_a_file_is_described_with_its_arguments(
+    orchard: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["envs", orchard, "trees=3"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("orchard.py:Orchard(trees=3)\n\nentities and their features\n")
+    assert "  global  season\n  Tree    height\n" in out
+    assert "  random play  3 ± 0\n" in out
+    assert "best possible" not in out
+    assert "settings:" not in out
+    assert "  enn train orchard.py:Orchard 'env.kwargs={\"trees\": 3}'\n" in out
+    assert "  enn check orchard.py:Orchard trees=3\n" in out
+
+
+def test_facts_of_the_settings_are_left_out_for_other_arguments(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["envs", "Count", "--env-kwargs", "masked_choices=5"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Count(masked_choices=5)\n")
+    assert "learnt" not in out
+    assert "  enn train Count 'env.kwargs={\"masked_choices\": 5}'\n" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["Duell"], "got 'Duell', did you mean Duel?"),
+        (["orchard.py:Orchid"], "got 'Orchid', did you mean Orchard?"),
+        (["orchard.py:Orchard"], "KEY=VALUE: missing a required argument: 'trees'"),
+        (["--env-kwargs", "size=3"], "ENV: expected the name of a world before size=3"),
+        (["Xor", "--env-kwargs", "size=3"], "KEY=VALUE: got an unexpected keyword"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    orchard: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["envs", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert message in err
+    assert err.count("\n") == 1

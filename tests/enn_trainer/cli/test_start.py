@@ -1,0 +1,165 @@
+"""Start of `enn`: commands that are instant, versions, and errors."""
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import enn_trainer
+from enn_trainer.cli import COMMANDS, run
+from enn_trainer.cli.failures import REPORT
+from rogue_net.native import INSTRUCTIONS
+from tests.fork_server import ENN
+
+ROOT = Path(__file__).parents[3]
+LIGHT = [["--help"], ["--version"], ["completion", "bash"], ["completion", "zsh"], ["envs"]]
+BROKEN = {
+    "an error of the linker": "raise OSError('libtorch_cpu.so: cannot open shared object file')",
+    "an import error": "raise ImportError('undefined symbol: iJIT_NotifyEvent')",
+    "one inside": "import torch.inner",
+}
+
+
+def enn(arguments: Sequence[str], **environment: str) -> "subprocess.CompletedProcess[str]":
+    first = environment.pop("first", str(ROOT))
+    path = os.pathsep.join([first, str(ROOT)])
+    return subprocess.run(
+        [sys.executable, *ENN, *arguments],
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=first,
+    )
+
+
+@pytest.fixture(params=BROKEN)
+def broken_torch(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A folder with a torch that cannot be imported."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(BROKEN[request.param])
+    (tmp_path / "torch" / "inner.py").write_text("raise OSError('no GPU, no CPU')")
+    return str(tmp_path)
+
+
+@pytest.mark.alone
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", LIGHT[:-1])
+def test_light_commands_take_a_fifth_of_a_second(arguments: list[str]) -> None:
+    """Of processor time, which does not depend on what else is running; the best of three."""
+    seconds = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert enn(arguments).returncode == 0
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(seconds) < 0.2, seconds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", LIGHT, ids=" ".join)
+def test_light_commands_work_beside_a_broken_torch(arguments: list[str], broken_torch: str) -> None:
+    done = enn(arguments, first=broken_torch)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == enn(arguments).stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [["train"], ["eval", "runs/x"], ["profile"]])
+def test_a_broken_torch_is_one_line_with_the_cure(arguments: list[str], broken_torch: str) -> None:
+    done = enn(arguments, first=broken_torch)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert done.stderr.startswith("error: torch: expected one that can be imported, got ")
+    assert done.stderr.endswith(f"type: {sys.executable} -m pip install --force-reinstall torch\n")
+
+
+def test_a_missing_torch_is_one_line_with_the_cure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def load(command: object) -> None:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.setattr("enn_trainer.cli.Command.load", load)
+    assert run(["train"]) == 1
+    error = capsys.readouterr().err
+    assert "torch: " in error
+    assert f"{sys.executable} -m pip install torch\n" in error
+    assert error.count("\n") == 1
+
+
+def test_version_names_what_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    first, torch, instructions = capsys.readouterr().out.splitlines()
+    assert enn_trainer.__version__ == version("enn-trainer")
+    assert first.startswith(f"enn-trainer {enn_trainer.__version__}")
+    assert ", revision " in first
+    assert torch == f"torch {version('torch')}"
+    if INSTRUCTIONS is not None:
+        assert instructions == f"instructions: {INSTRUCTIONS}"
+
+
+@pytest.mark.slow
+def test_version_says_why_nothing_is_compiled(tmp_path: Path) -> None:
+    done = enn(["--version"], ROGUE_NET_NATIVE="0")
+    assert "instructions: none; compiled part: switched off by ROGUE_NET_NATIVE=0" in (done.stdout)
+    (tmp_path / "rogue_net" / "native").mkdir(parents=True)
+    for file in ("__init__.py", "native/__init__.py", "native/compiled.py"):
+        (tmp_path / "rogue_net" / file).write_text((ROOT / "rogue_net" / file).read_text())
+    assert "compiled part: not compiled" in enn(["--version"], first=str(tmp_path)).stdout
+    (tmp_path / "rogue_net" / "native" / "_native.abi3.so").write_bytes(b"of another machine")
+    out = enn(["--version"], first=str(tmp_path)).stdout
+    assert "instructions: none; compiled part: cannot be loaded: " in out
+
+
+def test_unforeseen_error_keeps_its_traceback_and_says_where_to_report_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("enn_trainer.cli.envs_command.ENV_REGISTRY", None)
+    with pytest.raises(AttributeError) as caught:
+        run(["envs"])
+    assert caught.value.__notes__ == [REPORT]
+
+
+@pytest.mark.slow
+def test_traceback_ends_with_the_line_to_report_it() -> None:
+    code = "import enn_trainer.cli as c; c.COMMANDS['envs'] = 3; c.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "envs"], capture_output=True, text=True, timeout=60, cwd=ROOT
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("Traceback (most recent call last):\n")
+    assert done.stderr.splitlines()[-2:] == [
+        "AttributeError: 'int' object has no attribute 'load'",
+        REPORT,
+    ]
+
+
+@pytest.mark.slow
+def test_error_in_code_of_a_user_is_no_bug_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from entity_env.examples import Xor\n"
+        "class Mine(Xor):\n"
+        "    def act(self, actions): raise RuntimeError('mine')\n"
+    )
+    with pytest.raises(RuntimeError, match="mine") as caught:
+        run(
+            [
+                "train",
+                f"env.id={tmp_path}/mine.py:Mine",
+                "rollout.processes=1",
+                "total_timesteps=9",
+                f"data_dir={tmp_path}",
+            ]
+        )
+    assert REPORT not in getattr(caught.value, "__notes__", [])
+
+
+def test_every_command_is_a_file_with_a_parser() -> None:
+    for name, command in COMMANDS.items():
+        assert command.place == f"{name}_command:{name}_command"
+        assert command.parser().prog == f"enn {name}"

@@ -1,0 +1,231 @@
+"""Command lines: options that name settings, and the world as their first word."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from enn_trainer.cli import run
+from enn_trainer.cli.typed_settings import parse_typed, settings_from_options, typed_settings
+from enn_trainer.command import OneLineParser
+from enn_trainer.config import CloneRunConfig, PPOConfig, TrainConfig
+from enn_trainer.config.load import load_config
+from enn_trainer.errors import ConfigError
+
+WORLD = """
+from entity_env.examples import Xor
+
+
+class Orchard(Xor):
+    def __init__(self, trees=5, label=""):
+        super().__init__()
+"""
+
+
+def parser() -> OneLineParser:
+    parser = OneLineParser(prog="enn test")
+    parser.add_argument("words", nargs="*")
+    parser.option("--config", "FILE")
+    parser.option("--checkpoint-dir", "DIR")
+    parser.flag("--verbose", "show more")
+    return parser
+
+
+@pytest.mark.parametrize(
+    ("typed", "settings"),
+    [
+        ("--seed 3", "seed=3"),
+        ("--seed=3", "seed=3"),
+        ("--seed -3", "seed=-3"),
+        ("--total-timesteps 1000", "total_timesteps=1000"),
+        ("--total_timesteps=1000", "total_timesteps=1000"),
+        ("--lr 0.1", "optim.lr=0.1"),
+        ("--optim.lr 0.1", "optim.lr=0.1"),
+        ("--optim-lr 0.1", "optim.lr=0.1"),
+        ("--env Xor", "env.id=Xor"),
+        ("--env.id Xor", "env.id=Xor"),
+        ("--env-kwargs {}", "env.kwargs={}"),
+        ("--eval.seed 3", "eval.seed=3"),
+        ("--relpos-encoding.extent [1]", None),
+        ("--track", "track=true"),
+        ("--track Xor", "track=true Xor"),
+        ("--track false Xor", "track=false Xor"),
+        ("--track=0", "track=0"),
+        ("--track --seed 3", "track=true seed=3"),
+        ("Xor --seed 3 optim.lr=1 --lr 2", "Xor seed=3 optim.lr=1 optim.lr=2"),
+        ("--config --seed", None),
+        ("--verb --check dir --seed 3", "--verb --check dir seed=3"),
+        ("-v --seed 3 -- --seed 4", "-v seed=3 -- --seed 4"),
+    ],
+)
+def test_option_that_names_one_setting_is_that_setting(typed: str, settings: str | None) -> None:
+    words = typed.split()
+    if settings is None:
+        with pytest.raises(SystemExit):
+            settings_from_options(parser(), words, TrainConfig)
+    else:
+        assert settings_from_options(parser(), words, TrainConfig) == settings.split()
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("--steps 3", "--steps: expected --rollout.steps or --eval.steps, got the last part"),
+        ("--sede 3", "--sede: no such option, did you mean --seed?"),
+        ("--total-timestep 3", "did you mean --total-timesteps?"),
+        ("--learning-rate-of-all 3", "--learning-rate-of-all: no such option;"),
+        ("--chekpoint-dir d", "did you mean --checkpoint-dir?"),
+        ("--optim.lrr 3", "did you mean --optim.lr?"),
+        ("--enf Xor", "did you mean --env?"),
+        ("--seed", "--seed: expected a value of seed, got none"),
+        ("--seed --track", "--seed: expected a value of seed, got none"),
+        ("--optim 3", "--optim: no such option"),  # a section
+    ],
+)
+def test_option_that_names_no_setting_is_one_line_with_the_nearest(
+    typed: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit:
+        parse_typed(parser(), typed.split(), TrainConfig)
+    assert exit.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert expected in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "setting"),
+    [
+        (["--env-kwargs", "size=3"], 'env.kwargs={"size": 3}'),
+        (["env.kwargs=size=3,label=a b"], 'env.kwargs={"size": 3, "label": "a b"}'),
+        (["--eval.env.kwargs=grid=[1, 2]"], 'eval.env.kwargs={"grid": [1, 2]}'),
+        (["--env-kwargs", '{"size": 3}'], 'env.kwargs={"size": 3}'),
+        (["env.kwargs="], "env.kwargs="),
+    ],
+)
+def test_arguments_of_a_world_are_spelled_as_in_all_commands(
+    typed: list[str], setting: str
+) -> None:
+    assert parse_typed(parser(), typed, TrainConfig).words == [setting]
+
+
+def test_argument_of_a_world_that_is_there_twice_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        parse_typed(parser(), ["--env-kwargs", "size=3,size=4"], TrainConfig)
+    assert "error: env.kwargs: expected every argument once" in capsys.readouterr().err
+
+
+def test_options_are_those_of_the_configuration_class(capsys: pytest.CaptureFixture[str]) -> None:
+    assert parse_typed(parser(), ["--epochs", "3"], CloneRunConfig).words == ["clone.epochs=3"]
+    with pytest.raises(SystemExit):
+        parse_typed(parser(), ["--epochs", "3"], TrainConfig)
+    with pytest.raises(SystemExit):
+        parse_typed(parser(), ["--lr", "3"], CloneRunConfig)
+    assert "--optim.lr or --clone.lr" in capsys.readouterr().err
+
+
+def test_first_word_is_a_world_with_its_shipped_configuration() -> None:
+    typed = typed_settings(TrainConfig, ["MultiSnake", "seed=3"], None, is_new=True)
+    assert typed.overrides == ["env.id=MultiSnake", "seed=3"]
+    assert typed.config is not None
+    assert typed.config.name == "multisnake_1snakes11len.ron"
+    assert typed.note == (
+        "settings: multisnake_1snakes11len, shipped with this program, as is "
+        "multisnake_2snakes11len; --config for others"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "config", "is_new"),
+    [
+        (["Xor"], Path("count"), True),
+        (["Xor"], None, False),
+        (["MineSweeper"], None, True),
+        (["gymnasium:CartPole-v1"], None, True),
+        (["env.id=Xor"], None, True),
+        ([], None, True),
+    ],
+)
+def test_other_command_lines_choose_no_configuration(
+    words: list[str], config: Path | None, is_new: bool
+) -> None:
+    typed = typed_settings(TrainConfig, words, config, is_new)
+    assert (typed.config is None) == (config is None)
+    assert typed.note == ""
+    if words:
+        assert typed.overrides == [f"env.id={words[0].removeprefix('env.id=')}"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["lr"], "lr: expected a value, as in optim.lr=VALUE"),
+        (["optim.lr"], "optim.lr: expected a value, as in optim.lr=VALUE"),
+        (["xor"], "'xor': expected a world, got a configuration; --config xor"),
+        (["my/own.yaml"], "'my/own.yaml': expected a world, got a configuration; --config"),
+        (["Xor", "env.id=Count"], "env.id: expected one world, got Xor and env.id=Count"),
+        (["Xor", "Count"], "'Count': expected FIELD=VALUE; a world is the first word"),
+        (["seed=3", "Xor"], "'Xor': expected FIELD=VALUE; a world is the first word"),
+        (
+            ["Count", "masked_choices=3"],
+            "masked_choices: no such field, but an argument of Count: "
+            "'env.kwargs={\"masked_choices\": 3}'",
+        ),
+    ],
+)
+def test_mistaken_words_are_one_line_with_what_to_type(words: list[str], expected: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        typed_settings(TrainConfig, words, None, is_new=True)
+    assert str(error.value).startswith(expected)
+
+
+def test_argument_of_a_world_in_a_file_is_recognised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("orchard.py").write_text(WORLD)
+    for words, shown in (
+        (["orchard.py:Orchard", "trees=3"], '{"trees": 3}'),
+        (["env.id=orchard.py:Orchard", "label=a b"], '{"label": "a b"}'),
+    ):
+        with pytest.raises(ConfigError, match=r"an argument of orchard\.py:Orchard") as error:
+            typed_settings(TrainConfig, words, None, is_new=True)
+        assert str(error.value).endswith(f"'env.kwargs={shown}'")
+    for words in (["orchard.py:Orchard", "seed=3"], ["nowhere.py:Orchard", "trees=3"]):
+        assert typed_settings(TrainConfig, words, None, is_new=True).overrides[1:] == words[1:]
+
+
+def test_typed_settings_win_over_variables_and_these_over_the_shipped_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENN_OPTIM__LR", "0.5")
+    monkeypatch.setenv("ENN_SEED", "5")
+    monkeypatch.setenv("ENN_ENV__ID", "Count")
+    assert run(["train", "Xor", "--seed", "6", "--print-config"]) == 0
+    table = capsys.readouterr().out
+    rows = {line.split()[0]: " ".join(line.split()[1:]) for line in table.splitlines()}
+    assert rows["seed"] == "6 command line"
+    assert rows["id"] == '"Xor" command line'
+    assert rows["lr"] == "0.5 environment variable ENN_OPTIM__LR"
+    assert rows["total_timesteps"].endswith("configs/xor.ron")
+    assert "shipped" not in table
+
+
+def test_configuration_has_all_defaults() -> None:
+    assert TrainConfig() == load_config(TrainConfig, None)
+    assert CloneRunConfig() == load_config(CloneRunConfig, None)
+
+
+def test_section_that_a_subclass_declares_anew_has_its_own_defaults() -> None:
+    @dataclass
+    class OwnPPO(PPOConfig):
+        bonus: float = 2.0
+
+    @dataclass
+    class OwnConfig(TrainConfig):
+        ppo: OwnPPO
+
+    assert OwnConfig().ppo == OwnPPO() == load_config(OwnConfig, None).ppo
