@@ -11,14 +11,8 @@ from enn_trainer import StateManager, train
 from entity_env.examples import Duel, MineSweeper
 
 SMALL = (
-    "total_timesteps=256",
-    "rollout.num_envs=16",
-    "rollout.steps=8",
-    "rollout.processes=1",
-    "optim.bs=64",
-    "eval.episodes=16",
-    "eval.interval=128",
-    "eval.num_envs=16",
+    "total_timesteps=256 rollout.num_envs=16 rollout.steps=8 rollout.processes=1 optim.bs=64 "
+    "eval.episodes=16 eval.interval=128 eval.num_envs=16"
 )
 
 
@@ -52,7 +46,7 @@ def written() -> set[str]:
     for world in (Duel, MineSweeper):
         with tempfile.TemporaryDirectory() as folder:
             with contextlib.redirect_stdout(None):
-                train(StateManager(overrides=[*SMALL, f"data_dir={folder}"]), world)
+                train(StateManager(overrides=[*SMALL.split(), f"data_dir={folder}"]), world)
             for path in Path(folder).rglob("metrics.jsonl"):
                 for line in path.read_text().splitlines():
                     tags |= json.loads(line).keys()
