@@ -31,7 +31,7 @@ docs: .venv/developing
 
 # Runs the blocks of the documentation that take more than 30 s; make test runs the others.
 docs-slow: .venv/developing
-	ENN_DOCS=slow $(PYTEST) README.md docs
+	DOCS=slow $(PYTEST) README.md docs
 
 # Between edits, two minutes: what takes only a moment.
 test-fast: .venv/developing
