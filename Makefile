@@ -1,6 +1,6 @@
 # The two commands a newcomer needs: `make demo` and `make test`.
-PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
-	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null && echo $$p && break; done)
+IS_NEW_ENOUGH := -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do $$p $(IS_NEW_ENOUGH) && echo $$p && break; done)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 COMPILED := setup.py $(wildcard rogue_net/native/*.[ch])
@@ -8,7 +8,7 @@ COMPILED := setup.py $(wildcard rogue_net/native/*.[ch])
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadgroup
 RUN := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: demo test test-fast test-install docs docs-slow bench soak completion dist release clean
+.PHONY: demo test test-fast test-plain test-install docs docs-slow bench soak completion dist release clean
 
 demo: .venv/installed
 	$(BIN)/enn train --config configs/move_to_origin.ron total_timesteps=600000 max_train_time=150 \
@@ -37,6 +37,10 @@ docs-slow: .venv/developing
 test-fast: .venv/developing
 	$(BIN)/ruff check .
 	$(PYTEST) -m "not slow"
+
+# What needs no torch, in an environment of its own: make test-plain PYTHON=python3.13
+test-plain:
+	$(PYTHON) tests/plain.py
 
 # Two minutes; fails if training is more than a quarter slower than committed. BENCH=--update writes.
 bench: .venv/developing
@@ -79,10 +83,11 @@ release: .venv/developing
 	@echo "next: git push --follow-tags"
 
 clean:
-	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-plain-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 .venv/bin/pip:
-	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 was not found: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(or $(PYTHON),false) $(IS_NEW_ENOUGH) || { echo "expected Python 3.11 or newer, found" \
+		"$$($(or $(PYTHON),python3) --version 2>&1): make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	rm -rf .venv
 	$(PYTHON) -m venv .venv || { rm -rf .venv; echo "On Debian and Ubuntu: sudo apt install python3-venv" >&2; exit 1; }
 

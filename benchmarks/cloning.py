@@ -122,7 +122,7 @@ def continued(folder: Path) -> dict[int, float]:
     """Return the mean returns of the evaluations, by step."""
     manager = StateManager(checkpoint_dir=folder / "clone1", overrides=[*PPO, *own(folder)])
     train(manager, CherryPick)
-    events = EventAccumulator(str(folder / "runs" / manager.state.run_name)).Reload()
+    events = EventAccumulator(str(folder / "clone1")).Reload()
     return {event.step: event.value for event in events.Scalars("eval/episodic_reward.mean")}
 
 

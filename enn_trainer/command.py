@@ -60,7 +60,7 @@ def command(
     """Make a command out of a function that takes a state manager.
 
     It understands the arguments of `enn train`. A mistake in them ends the program with one line
-    and status 2.
+    and status 2; a signal that ended a run ends it with status 130 or 143, after the function.
 
     Example:
         >>> @command()
@@ -80,7 +80,7 @@ def command(
 
             program = Path(sys.argv[0]).name
             status = run_command(sys.argv[1:], program, run, config_cls, state_cls, initial_state)
-            if not outcome:
+            if status or not outcome:
                 sys.exit(status)
             return outcome[0]
 
@@ -124,6 +124,8 @@ def run_command(
             raise ConfigError(f"{' and '.join(given)}: expected one of them, got {len(given)}")
         if given and not options.checkpoint_dir:
             raise ConfigError(f"{given[0]}: expected the folder as --checkpoint-dir, got none")
+        if options.no_save and options.checkpoint_dir:
+            raise ConfigError("--no-save and --checkpoint-dir: expected one of them, got both")
         if options.config and options.resume_from:
             raise ConfigError("--config and --resume-from: expected one of them, got both")
         if not takes_world and options.overrides and "=" not in options.overrides[0]:
@@ -146,6 +148,7 @@ def run_command(
             init_parts=PARTS if options.init_parts is None else options.init_parts.split(","),
             init_renames=renames(options),
         )
+        manager.is_saved_by_default = not options.no_save
         if options.resume_from and not (manager.init_path and manager.init_path.is_dir()):
             raise ConfigError(f"--resume-from: expected a checkpoint, got {options.resume_from}")
 
@@ -168,7 +171,15 @@ def run_command(
     except StoppedAtOnce:
         print("stopped at once; the newest save stands", file=sys.stderr)
         return STOPPED_AT_ONCE
-    return 0
+    except KeyboardInterrupt:  # before the run began
+        print("interrupted", file=sys.stderr)
+        return STOPPED_AT_ONCE
+    return interrupted_status(manager.interrupted_by)
+
+
+def interrupted_status(number: int) -> int:
+    """Return the exit status of a run that a signal ended, as shells have it; 0 for no signal."""
+    return 128 + number if number else 0
 
 
 def dry_run(manager: StateManager, run: Callable[[StateManager], object]) -> None:
@@ -202,6 +213,7 @@ def dry_run(manager: StateManager, run: Callable[[StateManager], object]) -> Non
             trial.is_dry = True
             _shorten(trial.config, end, folder)
             run(trial)
+            manager.interrupted_by = trial.interrupted_by
             if trial.is_interrupted:
                 print("dry run: interrupted")
                 return
@@ -262,7 +274,9 @@ def run_parser(program: str) -> OneLineParser:
 
     # Folder of the run.
     there = "if there is one already, say with one of the next three what to do with it"
-    parser.option("--checkpoint-dir", "DIR", f"save the run here; {there}", type=Path)
+    folder = "folder of the run (default: a new one, runs/<world>-<n>)"
+    parser.option("--checkpoint-dir", "DIR", f"{folder}; {there}", type=Path)
+    parser.flag("--no-save", "save nothing, and make no folder")
     for flag, (_, text) in _EXISTING.items():
         parser.add_argument(flag, dest=flag, action="store_true", help=text)
 

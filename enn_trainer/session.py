@@ -97,12 +97,12 @@ class Session:
         To be called before the save, whose manifest has the result.
         """
         trainer, manager = self._trainer, self._trainer.manager
-        manager.is_interrupted = trainer.stopping.interrupts.requested
+        manager.interrupted_by = trainer.stopping.interrupts.number
         is_evaluated = trainer.log.last_eval_step == trainer.state.step
         if trainer.config.eval is not None and not manager.is_interrupted and not is_evaluated:
             trainer.evaluate_now()
             trainer.stopping.reason()
-            manager.is_interrupted = trainer.stopping.interrupts.requested
+            manager.interrupted_by = trainer.stopping.interrupts.number
 
 
 @contextmanager

@@ -7,17 +7,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import hyperstate
-
 from enn_trainer.checkpoints import disk, lookup, writer
 from enn_trainer.checkpoints import format as saves
 from enn_trainer.checkpoints.migrate.config_diff import changes, shown, worth_a_line
 from enn_trainer.checkpoints.migrate.evolve import InitFrom, state_from
 from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
-from enn_trainer.checkpoints.run_dir import RunDir
+from enn_trainer.checkpoints.run_dir import RunDir, new_run_dir
 from enn_trainer.checkpoints.run_lock import RunLock
 from enn_trainer.checkpoints.state_files import FileContent, as_bytes, copied, read_config, restore
 from enn_trainer.config import TrainConfig
+from enn_trainer.config.hyperstate_door import ManagerBase
 from enn_trainer.config.load import Sources, load_with_sources
 from enn_trainer.config.schedules import hyperstate_schedules, read_hyperstate_schedules
 from enn_trainer.errors import CheckpointError, ConfigError
@@ -27,7 +26,7 @@ from enn_trainer.state import State, init_train_state
 from enn_trainer.tables import aligned
 
 
-class StateManager(hyperstate.StateManager[TrainConfig, State]):
+class StateManager(ManagerBase[TrainConfig, State]):
     """Loads the configuration, makes or restores the state, and saves both.
 
     It has the interface of hyperstate's manager, but loading, overrides and checkpoints are this
@@ -61,7 +60,8 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
 
     save_interval_s: float | None = None  # overrules `checkpoint.every_seconds`
     is_dry: bool = False  # its saves are temporary, see `dry_run`
-    is_interrupted: bool = False  # a signal requested that the last run stops
+    is_saved_by_default: bool = False  # a run without `checkpoint_dir` gets a folder of its own
+    interrupted_by: int = 0  # the signal that requested that the last run stops
     say: Callable[[str], None] = staticmethod(print)
     """Prints messages about saves and the configuration, one line each."""
     random_return: Callable[[], Measured | None] = staticmethod(lambda: None)
@@ -95,6 +95,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         self._saver = writer.RunSaver(lambda line: self.say(self._as_shown(line)))
         self._before_save: list[Callable[[], None]] = []
         self._lock: RunLock | None = None
+        self._aside: Path | None = None
         self.environment = environment
         self.existing = existing
 
@@ -111,11 +112,20 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             self.init_from = InitFrom(Path(init_from), init_parts, init_renames)
         elif tuple(init_parts) != PARTS or init_renames:
             raise ConfigError("--init-parts, --rename: expected --init-from beside them")
+        self.init_path = init_path
+        self.checkpoint_dir = None if checkpoint_dir is None else Path(checkpoint_dir)
+        self._initial_state = initial_state
+        self._deserialize_ctx: dict[str, Any] = {}
+
+        # Configuration and state, read when they are first used.
+        self.config_cls, self.state_cls = config_cls, state_cls
+        self.overrides = overrides
+        self._config: TrainConfig | None = None
         self._sources: Sources | None = None
-        super().__init__(config_cls, state_cls, initial_state, init_path, checkpoint_dir, overrides)
+        self._state: State | None = None
 
     @classmethod
-    def adopt(cls, manager: "hyperstate.StateManager[TrainConfig, State]") -> "StateManager":
+    def adopt(cls, manager: ManagerBase[TrainConfig, State]) -> "StateManager":
         """Return a manager of this class for the run of a hyperstate manager.
 
         A configuration or state that was already loaded, and perhaps changed, is kept.
@@ -140,7 +150,7 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
 
     @checkpoint_dir.setter
     def checkpoint_dir(self, value: Path | None) -> None:
-        self._checkpoint_dir = value
+        self._checkpoint_dir, self._is_clear = value, False
         self._resumed: saves.Checkpoint | None = None
         self._searched = False
         self._saver.forget()
@@ -179,6 +189,10 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         """Replace the state, for example by an upgraded one."""
         self._state = state
 
+    def set_deserialize_ctx(self, key: str, value: Any) -> None:
+        """Set a value of the second argument of `initial_state`."""
+        self._deserialize_ctx[key] = value
+
     @property
     def resumed_from(self) -> saves.Checkpoint | None:
         """Save that the state comes from; None for a new run."""
@@ -189,31 +203,48 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             return None
         return replace(self._resumed, path=located(self._resumed.path, self.start_folder))
 
+    @property
+    def is_interrupted(self) -> bool:
+        """True if a signal requested that the last run stops."""
+        return self.interrupted_by != 0
+
+    def set_aside(self) -> None:
+        """Set aside what another run left in the folder of a new one; call it after all checks.
+
+        With `existing="replace"` these are its saves and everything else of it; otherwise there may
+        be metrics without saves. `begin` makes it final, `put_back` undoes it.
+        """
+        run_dir = self.checkpoint_dir
+        if run_dir is None or self._is_clear:
+            return
+        self._is_clear = True
+        if self.existing == "replace" or not RunDir(run_dir).all_saves():
+            self._aside = RunDir(run_dir).set_aside()
+            self._saver.forget()
+
+    def put_back(self) -> None:
+        """Put back what was set aside for a run that did not begin."""
+        aside, self._aside = self._aside, None
+        if aside is not None:
+            self._is_clear = False
+            RunDir(aside.parent).put_back(aside)
+
     def begin(self) -> Path | None:
         """Save a new run, so that there is always a save to resume from.
 
-        With `existing="replace"` the previous run in the folder is set aside first, so call this
-        after all checks.
+        What another run left in the folder is set aside first, see `set_aside`.
 
         Returns:
             The save; None when there is no `checkpoint_dir`.
 
         Raises:
-            CheckpointError: it could not be written; the previous run is put back.
+            CheckpointError: it could not be written; `put_back` restores the previous run.
         """
-        # Set the previous run aside, until the first save is complete.
-        aside = None
-        if self.existing == "replace" and self.checkpoint_dir is not None:
-            aside = RunDir(self.checkpoint_dir).set_aside()
-            self._saver.forget()
-        try:
-            first = self.save("begin")
-        except CheckpointError:
-            if aside is not None:
-                RunDir(aside.parent).put_back(aside)
-            raise
+        self.set_aside()
+        first = self.save("begin")
 
         # The folder belongs to the new run now.
+        aside, self._aside = self._aside, None
         if self.existing == "replace":
             self.existing = "continue"
         if aside is None:
@@ -232,8 +263,10 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             return False
         return saved.path.parent.resolve() == run_dir.resolve()
 
-    def hand_back(self, manager: "hyperstate.StateManager[TrainConfig, State]") -> None:
+    def hand_back(self, manager: ManagerBase[TrainConfig, State]) -> None:
         """Copy the configuration and state of this manager to the one it was adopted from."""
+        if manager is self:
+            return
         manager._config, manager._state = self.config, self.state
         manager._schedules = hyperstate_schedules(self.config)
 
@@ -241,18 +274,27 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
     def training(self) -> Iterator[None]:
         """Return a context that makes and locks the folder of the run, and ends saves at its exit.
 
+        The default folder is removed if nothing was saved in it.
+
         Raises:
             CheckpointError: another process trains there, or the folder cannot be written to.
         """
-        if self.checkpoint_dir is None:
+        if self.checkpoint_dir is None and not self.is_saved_by_default:
             yield
             return
-        disk.make_run_dir(self.checkpoint_dir)
         with ExitStack() as lock:
-            self._lock = lock.enter_context(RunDir(self.checkpoint_dir).lock(self.say))
+            run_dir = self.checkpoint_dir
+            if run_dir is None:
+                runs = Path(self.config.data_dir, "runs")
+                world = self.config.env.id.rpartition(":")[2]
+                run_dir = new_run_dir(located(runs, self.start_folder), world)
+                self._checkpoint_dir = runs / run_dir.name
+                lock.callback(self._remove_unused, absolute(run_dir, self.start_folder))
+            disk.make_run_dir(run_dir)
+            self._lock = lock.enter_context(RunDir(run_dir).lock(self.say))
             if self.existing != "replace":  # then saves that are there are set aside
-                self._check_no_newer_save(self.checkpoint_dir)
-                self._saver.adopt_saves(absolute(self.checkpoint_dir, self.start_folder))
+                self._check_no_newer_save(run_dir)
+                self._saver.adopt_saves(absolute(run_dir, self.start_folder))
             try:
                 yield
             finally:
@@ -341,6 +383,12 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
         """Return the newest valid save of the run in `checkpoint_dir`, or None."""
         paths = [] if self.checkpoint_dir is None else RunDir(self.checkpoint_dir).saved_paths()
         return next((path for path in paths if saves.is_valid(path)), None)
+
+    def _remove_unused(self, made: Path) -> None:
+        """Remove the default folder if nothing was saved in it."""
+        if not RunDir(made).saved_paths():
+            disk.remove(made)
+            self._checkpoint_dir = None
 
     def _shown(self, saved: Path | None) -> Path | None:
         """Return the path of a save in the folder of the run in the form of `checkpoint_dir`."""
@@ -454,7 +502,11 @@ class StateManager(hyperstate.StateManager[TrainConfig, State]):
             self.say(f"changed from the save: {', '.join(map(str, overridden))}")
         different = []
         if file is not None and file.is_file():
-            different = changes(config, self._read_config(None)[0])
+            of_file, given = self._read_config(None)
+            different = changes(config, of_file)
+            # Programs hand in their environment, which the file need not name.
+            if config.env.id != of_file.env.id and not given.is_given(("env", "id")):
+                different = [change for change in different if change.path != "env.id"]
         if different:
             fields = ", ".join(change.path for change in different)
             rows = [

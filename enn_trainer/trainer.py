@@ -5,8 +5,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
-import hyperstate
-
 from enn_trainer.algorithms.algorithm import Clock
 from enn_trainer.algorithms.ppo.losses import LossStats
 from enn_trainer.callbacks.built_in import add_built_in
@@ -14,14 +12,21 @@ from enn_trainer.callbacks.callback import Callback
 from enn_trainer.callbacks.callback_list import Callbacks
 from enn_trainer.checkpointing import Checkpoints, Status
 from enn_trainer.config import EvalConfig, TrainConfig
+from enn_trainer.config.hyperstate_door import ManagerBase
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.evaluator import CreateOpponent, RunEvaluator, scalars_of
 from enn_trainer.evaluation.evaluator import create_opponent as default_opponent
 from enn_trainer.experience.collector import Collector, collect
 from enn_trainer.experience.envs import EnvSource, env_factory
+from enn_trainer.experience.handed_in import record_world
 from enn_trainer.experience.players import AgentPlayer
-from enn_trainer.experience.recording import capture_of_rollouts, prepare_captures, recorders
+from enn_trainer.experience.recording import (
+    capture_of_rollouts,
+    prepare_captures,
+    recorders,
+    run_folder,
+)
 from enn_trainer.experience.running_episodes import RunningEpisodes
 from enn_trainer.open_run import begin_episodes, open_envs, open_state
 from enn_trainer.policy import PPOAgent
@@ -38,7 +43,7 @@ from entity_env.seeding import derive_seed
 
 
 def train(
-    state_manager: "hyperstate.StateManager[TrainConfig, State]",
+    state_manager: ManagerBase[TrainConfig, State],
     env: EnvSource,
     create_opponent: CreateOpponent | None = None,
     agent: PPOAgent | None = None,
@@ -106,7 +111,7 @@ class Trainer:
 
     def __init__(
         self,
-        state_manager: "hyperstate.StateManager[TrainConfig, State]",
+        state_manager: ManagerBase[TrainConfig, State],
         env: EnvSource,
         create_opponent: CreateOpponent | None = None,
         agent: PPOAgent | None = None,
@@ -120,6 +125,8 @@ class Trainer:
         self._device = choose_device(self.config.cuda)
         create_envs = env_factory(env)
         folder = self.manager.start_folder
+        configured_id = self.config.env.id
+        record_world(self.config.env, env, folder)
         with ExitStack() as stack, process_settings(self.config, ONE_LANE, folder):
             # Environments and state, under the lock of the run.
             stack.enter_context(self.manager.training())
@@ -130,9 +137,12 @@ class Trainer:
             self.manager.hand_back(state_manager)
             self.callbacks.load_states(self.state.memory, self.manager.say)
             opponents = create_opponent or default_opponent
+            own_folder = run_folder(self.manager)
             self.evaluation = RunEvaluator(
-                self.config, create_envs, opponents, self.state, self._device, lanes
+                self.config, create_envs, opponents, self.state, self._device, lanes, own_folder
             )
+            stack.callback(self.manager.put_back)  # if the run does not begin
+            self.manager.set_aside()
             prepare_captures(self.manager, self.evaluation.action_space)
             self.log, self.watch, self.progress = add_built_in(
                 self.callbacks, self.manager, self.spans, self.evaluation, stack
@@ -147,12 +157,12 @@ class Trainer:
             self.context = ExecutionContext(
                 lanes, self.stopping.check, self.spans, self._on_optimizer_step
             )
-            capture = capture_of_rollouts(self.config)
+            capture = capture_of_rollouts(self.config, own_folder)
             watchers = recorders(capture, envs, self.state.run_name, stack)
             seed = derive_seed(self.config.seed, "act")
             player = AgentPlayer(self.state.agent, seed, lanes, learning=True)
             collector = Collector(envs, player, self._device, watchers)
-            self.episodes = RunningEpisodes(collector, self.config, self.state)
+            self.episodes = RunningEpisodes(collector, self.config, self.state, configured_id)
             stack.enter_context(self.checkpoints.storing(self.callbacks, self.episodes))
             begin_episodes(self.manager, self.episodes, env, self._device)
             self.checkpoints.begin()

@@ -7,7 +7,9 @@ import importlib.util
 import inspect
 import sys
 import types
+import warnings
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -43,7 +45,8 @@ class NamedWorld:
 def find_world(name: str, folder: Path | None = None) -> Any:
     """Import `path/file.py:Name` or `package.module:Name`, or find an example by its name.
 
-    The file or module is imported, once.
+    The file or module is imported, once. `gymnasium:ID` and `pettingzoo:MODULE` are the worlds of
+    these libraries, with an inferred mapping.
 
     Args:
         name: the name.
@@ -57,9 +60,14 @@ def find_world(name: str, folder: Path | None = None) -> Any:
     if not colon:
         if name in ENV_REGISTRY:
             return ENV_REGISTRY[name]
-        known = f"file.py:Name, package.module:Name or one of {', '.join(ENV_REGISTRY)}"
+        ways = "file.py:Name, package.module:Name, gymnasium:ID, pettingzoo:MODULE"
+        known = f"{ways} or one of {', '.join(ENV_REGISTRY)}"
         raise UnknownWorld(f"expected {known}; got {name!r}{_nearest(name, ENV_REGISTRY)}")
-    module = _import(where, Path.cwd() if folder is None else folder)
+    folder = Path.cwd() if folder is None else folder
+    library, _, named_there = name.partition(":")
+    if library in LIBRARIES:
+        return LIBRARIES[library](named_there, folder)
+    module = _import(where, folder)
     if not hasattr(module, attribute):
         hint = _nearest(attribute, vars(module))
         raise UnknownWorld(f"expected something in {where}, got {attribute!r}{hint}")
@@ -99,6 +107,67 @@ def _return_annotation(function: Any) -> Any:
 def _nearest(name: str, names: Any) -> str:
     nearest = difflib.get_close_matches(name, names, n=1)
     return f", did you mean {nearest[0]}?" if nearest else ""
+
+
+@functools.cache
+def _gymnasium_world(env_id: str, folder: Path) -> type[Environment]:
+    """Return the class of a registered environment of Gymnasium, `module:ID` or `ID`."""
+    registry = _import_extra("gymnasium").registry
+    from entity_env.adapters.from_gymnasium import FromGymnasium
+
+    module, _, name = env_id.rpartition(":")
+    if module:
+        _import(module, folder)
+    if name not in registry:
+        hint = _nearest(name, registry)
+        raise UnknownWorld(f"expected an id that is registered in Gymnasium, got {name!r}{hint}")
+    world = FromGymnasium.of(name)
+    world.__doc__ = f"{name} of Gymnasium, with an inferred mapping."
+    return world
+
+
+@functools.cache
+def _pettingzoo_world(name: str, folder: Path) -> type[Match]:
+    """Return the class of the parallel environment of a module, of PettingZoo or any other."""
+    root = Path(str(_import_extra("pettingzoo").__file__)).parent
+    from entity_env.adapters.from_pettingzoo import FromPettingZoo
+    from entity_env.adapters.gymnasium_api import partial_class
+
+    short = name.removeprefix("pettingzoo.")
+    shipped = [f"{file.parent.name}.{file.stem}" for file in root.glob("*/*_v[0-9]*.py")]
+    hint = _nearest(short, shipped)
+    if short in shipped:
+        name, hint = f"pettingzoo.{short}", f"; pip install 'pettingzoo[{short.split('.')[0]}]'"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # PettingZoo's own of each module
+            module = _import(name, folder)
+    except UnknownWorld as error:
+        raise UnknownWorld(f"{error}{hint}") from None
+    if not hasattr(module, "parallel_env"):
+        raise UnknownWorld(
+            f"expected a module with parallel_env, in which all agents act at once, got {name}"
+        )
+    doc = f"{name} of PettingZoo, with an inferred mapping."
+    return partial_class(FromPettingZoo, {"__doc__": doc}, module.parallel_env)
+
+
+LIBRARIES: dict[str, Callable[[str, Path], Any]] = {
+    "gymnasium": _gymnasium_world,
+    "pettingzoo": _pettingzoo_world,
+}
+"""Names before the first colon that stand for a library, of which the rest names a world."""
+
+
+def _import_extra(name: str) -> ModuleType:
+    """Import a library that is an extra of this project, of the same name."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise UnknownWorld(
+            f"expected the package {error.name}, which is not installed; "
+            f"pip install 'enn-trainer[{name}]'"
+        ) from None
 
 
 def _import(where: str, folder: Path) -> ModuleType:

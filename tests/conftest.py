@@ -2,6 +2,8 @@
 
 import os
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
@@ -15,6 +17,16 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let pytest-xdist hand out modules in the order below, not those with most tests first."""
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_runs_in_the_checkout() -> Iterator[None]:
+    """Raise if a test leaves the folder of a run here."""
+    runs = Path(__file__).parent.parent / "runs"
+    before = set(runs.glob("*"))
+    yield
+    left = sorted(path.name for path in set(runs.glob("*")) - before)
+    assert not left, f"tests made {left} in {runs}; let them run in tmp_path"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -161,6 +161,15 @@ def test_ragged_buffer_has_one_door() -> None:
 
 
 @pytest.mark.slow
+def test_hyperstate_has_one_door() -> None:
+    door = ROOT / "enn_trainer" / "config" / "hyperstate_door.py"
+    for package in PACKAGES:
+        for path in modules(package):
+            found = {name.partition(".")[0] for name in imports(path)} & {"hyperstate", "pyron"}
+            assert found == ({"hyperstate"} if path == door else set()), path
+
+
+@pytest.mark.slow
 def test_nothing_that_is_read_can_run() -> None:
     """Pickles travel between a program and its own workers, and are never read from a file."""
     for package in PACKAGES:

@@ -154,6 +154,16 @@ def size_of(file: BinaryIO) -> int:
     return os.fstat(file.fileno()).st_size
 
 
+def size_of_all(path: Path) -> int:
+    """Return the bytes of a file, or of all files in a folder that still exist."""
+    within = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
+    total = 0
+    for file in [path, *within]:
+        with suppress(OSError):
+            total += file.lstat().st_size if file.is_file() else 0
+    return total
+
+
 def read_plain_file(path: Path, most_bytes: int) -> bytes:
     """Return the bytes of a file.
 

@@ -29,6 +29,8 @@ from enn_trainer.errors import CheckpointError
 C = TypeVar("C")
 WEIGHTS = "state.agent.safetensors"
 """The file that tells two saves of a step apart."""
+METRICS_FILE, RUN_FILE = "metrics.jsonl", "run.json"
+"""Metrics of a run, and its description."""
 MOST_LOOKS = 20
 """Attempts to read a save that is deleted or replaced each time."""
 _SAVE_NAME = re.compile(r"step-(\d{12,})")
@@ -344,3 +346,21 @@ def folder_id(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
+
+
+def folder_of_metrics(run_dir: Path, data_dir: str, run_name: str) -> Path:
+    """Return the folder with the metrics of a run: its own, or that of an earlier release.
+
+    That was `data_dir/runs/<run_name>`; a relative `data_dir` is searched in the current folder and
+    in those above the run, from one of which it was started.
+
+    Args:
+        run_dir: the folder with the saves.
+        data_dir: setting of the run.
+        run_name: name of the run, "" if it has none.
+    """
+    if (run_dir / METRICS_FILE).exists() or not run_name:
+        return run_dir
+    places = [Path(), *run_dir.resolve().parents]
+    earlier = [place / data_dir / "runs" / run_name for place in places]
+    return next((folder for folder in earlier if (folder / METRICS_FILE).is_file()), earlier[0])

@@ -15,7 +15,9 @@ from typing import Any, NamedTuple, final
 
 from enn_trainer.checkpoints import disk, legacy_0_1_16, retention
 from enn_trainer.checkpoints.format import (
+    METRICS_FILE,
     MOST_LOOKS,
+    RUN_FILE,
     Checkpoint,
     SaveGone,
     VerifiedSaves,
@@ -33,8 +35,13 @@ from enn_trainer.config import CheckpointConfig
 from enn_trainer.errors import CheckpointError
 
 INDEX, PINS = "index.json", "pins.json"
-BESIDE = (INDEX, PINS, "eval-step-*.json")
-"""Files beside the saves of a run that belong to them."""
+LOGS = (
+    *(f"{METRICS_FILE}*", f"{RUN_FILE}*", "spans.json*", "events.out.tfevents.*"),
+    *("videos", "wandb", ".wandb"),
+)
+"""Metrics, timers and videos of a run."""
+BESIDE = (INDEX, PINS, "eval-step-*.json", *LOGS)
+"""Files beside the saves of a run that belong to it; recordings may be of another one."""
 WRITING, DELETING, DAMAGED, SUPERSEDED = ".writing-", ".deleting-", ".damaged-", ".superseded-"
 """Prefixes of saves that are being written and deleted, were set aside, and are being replaced."""
 SET_ASIDE = ".replaced-"
@@ -148,7 +155,7 @@ class RunDir:
                     break
             found.append(entry)
         for path in sorted(self.path.iterdir()):
-            is_known = any(fnmatch.fnmatch(path.name, known) for known in (*BESIDE, LOCK))
+            is_known = any(fnmatch.fnmatch(path.name, known) for known in (*BESIDE, "*.rec", LOCK))
             if path in saves or is_known or disk.is_leftover_of(path.name, (INDEX, PINS)):
                 continue
             kinds = [kind for prefix, kind in _KINDS.items() if path.name.startswith(prefix)]
@@ -156,7 +163,7 @@ class RunDir:
                 found.append(examine(path))
             else:
                 kind = [*kinds, "not a checkpoint"][0]
-                found.append(Entry(path, kind, [], [], None, _size(path), {}))
+                found.append(Entry(path, kind, [], [], None, disk.size_of_all(path), {}))
         return [entry for entry in found if entry.path.exists()]  # a run that goes on deletes saves
 
     def restore_superseded(self) -> None:
@@ -245,6 +252,9 @@ class RunDir:
         """
         if self.all_saves():
             return
+        for pattern in LOGS:  # of the run that did not begin
+            for path in self.path.glob(pattern):
+                disk.remove(path)
         problem = "cannot be put back, and what was not moved is there"
         with disk.naming(f"--force: {aside}", problem):
             for path in sorted(aside.iterdir(), reverse=True):
@@ -391,6 +401,29 @@ class RunDir:
         return json.dumps(index, indent=1).encode()
 
 
+def new_run_dir(runs: Path, world: str) -> Path:
+    """Make the folder of a new run, `<world>-<n>` with the smallest n that is free.
+
+    Two processes that begin at once get two folders.
+
+    Args:
+        runs: the folder to make it in.
+        world: the name of the environment, of which characters unusual in file names are replaced.
+
+    Raises:
+        CheckpointError: it cannot be made.
+    """
+    name = re.sub(r"[^\w.-]", "_", world)[:50]
+    with disk.naming(runs, "expected a folder to make that of the run in, or --no-save"):
+        runs.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count(1):
+            path = runs / f"{name}-{number}"
+            with suppress(FileExistsError):
+                path.mkdir()
+                break
+    return path
+
+
 def examine(path: Path) -> Entry:
     """Compare every file of a save with the manifest, or read one of enn_trainer 0.1.16.
 
@@ -402,10 +435,10 @@ def examine(path: Path) -> Entry:
             published = legacy_0_1_16.find(path)
             assert published is not None
             notes = [f"{path}: {PUBLISHED}, which kept no sums to compare with"]
-            return Entry(path, PUBLISHED, [], notes, published.step, _size(path), {})
+            return Entry(path, PUBLISHED, [], notes, published.step, disk.size_of_all(path), {})
         saved = read_unverified(path)
     except CheckpointError as error:
-        return Entry(path, "damaged", [str(error)], [], step, _size(path), {})
+        return Entry(path, "damaged", [str(error)], [], step, disk.size_of_all(path), {})
     problems = [str(problem) for problem in saved.problems()]
     notes = []
     try:
@@ -415,17 +448,7 @@ def examine(path: Path) -> Entry:
     except OSError as error:
         problems.append(f"{path}: cannot be read: {error.strerror}")
     kind = "damaged" if problems else "valid"
-    return Entry(path, kind, problems, notes, saved.step, _size(path), saved.manifest)
-
-
-def _size(path: Path) -> int:
-    """Return the bytes of all files that still exist."""
-    within = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
-    total = 0
-    for file in [path, *within]:
-        with suppress(OSError):
-            total += file.lstat().st_size if file.is_file() else 0
-    return total
+    return Entry(path, kind, problems, notes, saved.step, disk.size_of_all(path), saved.manifest)
 
 
 def _remove_leftovers(run_dir: Path) -> None:

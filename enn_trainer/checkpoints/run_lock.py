@@ -165,6 +165,16 @@ class RunLock:
                 return lock
 
 
+def is_locked(run_dir: Path) -> bool:
+    """Return True if a process trains in a folder, as far as the file system has locks."""
+    with suppress(OSError), closing(FileLock(open_plain(run_dir / LOCK, os.O_RDONLY))) as lock:
+        try:
+            fcntl.flock(lock.descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 class LockTaken(CheckpointError):  # noqa: N818 (it is the state of the lock)
     """Another process trains in the folder of a run.
 

@@ -2,12 +2,14 @@
 
 import difflib
 import importlib
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from enn_trainer.cli.arguments import EXPECTED_ERRORS, ArgumentsExit, OneLineParser, failed
 from enn_trainer.cli.failures import REPORT, is_unforeseen, torch_problem
+from enn_trainer.runtime.interrupt import ended_by, one_line_if_interrupted
 from entity_env.errors import as_error
 from entity_env.extras import remedy
 from entity_env.process import reader_may_leave
@@ -43,6 +45,14 @@ COMMANDS = {
     "train": Command(
         "train an agent: enn train env.id=Xor optim.lr=0.003 --checkpoint-dir runs/xor",
         "train_command:train_command",
+    ),
+    "resume": Command(
+        "continue a run: enn resume runs/Xor-1 total_timesteps=2000000",
+        "resume_command:resume_command",
+    ),
+    "runs": Command(
+        "list runs: world, steps, return, newest and best save, size: enn runs",
+        "runs_command:runs_command",
     ),
     "clone": Command(
         "train an agent on recordings: enn clone mine.rec --checkpoint-dir runs/mine",
@@ -80,6 +90,10 @@ COMMANDS = {
         "say where the time of a run goes: enn profile env.id=my_file.py:MyEnv",
         "profile_command:profile_command",
     ),
+    "init": Command(
+        "write a world to begin with: enn init garden, or --from gymnasium:CartPole-v1",
+        "init_command:init_command",
+    ),
     "doctor": Command(
         "say what is installed, what is missing and what to type: enn doctor --try",
         "doctor_command:doctor_command",
@@ -115,7 +129,7 @@ def usage() -> str:
 
 def main() -> None:
     """Run the command `enn` with the arguments of the process."""
-    with reader_may_leave():
+    with reader_may_leave(), one_line_if_interrupted():
         sys.exit(run(sys.argv[1:]))
 
 
@@ -132,7 +146,9 @@ def run(arguments: Sequence[str]) -> int:
     name, rest = arguments[0], arguments[1:]
     if name in COMMANDS:
         try:
-            return COMMANDS[name].load()(rest) or 0
+            with ended_by(signal.SIGINT):
+                command = COMMANDS[name].load()
+            return command(rest) or 0
         except EXPECTED_ERRORS as error:
             return failed(error)
         except ArgumentsExit:

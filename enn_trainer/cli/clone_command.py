@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -9,10 +10,11 @@ from pathlib import Path
 
 from enn_trainer.algorithms.cloning.clone import CloneResult, clone
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
-from enn_trainer.cli.arguments import STOPPED_AT_ONCE, OneLineParser
+from enn_trainer.cli.arguments import OneLineParser
 from enn_trainer.cli.load_world import make_world
 from enn_trainer.cli.trust import names_code, resume_command
 from enn_trainer.cli.typed_settings import parse_typed
+from enn_trainer.command import interrupted_status
 from enn_trainer.config import CloneRunConfig, EnvConfig
 from enn_trainer.config.help import hps_info
 from enn_trainer.config.load import load_with_sources
@@ -48,8 +50,7 @@ def clone_command(arguments: Sequence[str]) -> int:
     """Run `enn clone`: train a network to imitate recordings.
 
     Returns:
-        0 after cloning, also if it was asked to stop; 130 if it is interrupted while it reads, or
-        twice.
+        0 after cloning; 130 or 143 if a signal ended it, also if the clone is saved.
 
     Raises:
         ConfigError, CheckpointError, EntityEnvError, NotFiniteError: a mistake in the arguments,
@@ -71,9 +72,9 @@ def clone_command(arguments: Sequence[str]) -> int:
         result = clone(recordings, config, options.checkpoint_dir)
     except KeyboardInterrupt:  # no code of an environment runs here
         print("interrupted; nothing was saved", file=sys.stderr)
-        return STOPPED_AT_ONCE
+        return interrupted_status(signal.SIGINT)
     print(_summary(result, options.checkpoint_dir, config))
-    return 0
+    return interrupted_status(result.interrupted_by)
 
 
 def _summary(result: CloneResult, run_dir: Path, config: CloneRunConfig) -> str:

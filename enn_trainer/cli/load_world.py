@@ -18,7 +18,7 @@ from entity_env.errors import EntityEnvError, UnknownWorld, short_repr
 from entity_env.examples import ENV_REGISTRY
 from entity_env.extras import remedy
 from entity_env.match import Match
-from entity_env.named_world import NamedWorld, find_world, is_environment_factory
+from entity_env.named_world import LIBRARIES, NamedWorld, find_world, is_environment_factory
 from entity_env.vec.vec_env import VecEnv
 
 _EXPECTED = "expected what makes an Environment or a Match"
@@ -30,8 +30,9 @@ def load_world(
     """Return a function that makes an environment from its name and arguments.
 
     Args:
-        name: `file.py:Name`, `package.module:Name` or an example; a class or a function. Of a
-            class of vectorised environments, a single environment is made.
+        name: `file.py:Name`, `package.module:Name`, `gymnasium:ID`, `pettingzoo:MODULE` or an
+            example; a class or a function. Of a class of vectorised environments, a single
+            environment is made.
         kwargs: its arguments.
         field: the name of the arguments on the command line, for messages.
         name_field: the name of `name` on the command line, likewise.
@@ -111,7 +112,10 @@ def factory_of(config: EnvConfig, field: str) -> EnvFactory:
     env = _find(config.id, f"{field}.id")
     if config.id in ENV_REGISTRY or _is_vectorised(env):
         return env_factory(env)
-    kind = env if inspect.isclass(env) else _kind_of_result(config, field)
+    is_adapted = config.id.partition(":")[0] in LIBRARIES
+    kind = env
+    if is_adapted or not inspect.isclass(env):
+        kind = _kind_of_result(config, field)
     if not issubclass(kind, Environment | Match):
         expected = "expected an Environment or a Match, or what makes one"
         got = f"{config.id}, which is or makes {kind.__name__}"
@@ -143,7 +147,7 @@ def _is_vectorised(env: Any) -> bool:
 
 
 def _kind_of_result(config: EnvConfig, field: str) -> type:
-    """Return the class of the environments of a function, after making one."""
+    """Return the class of the environments of a function or a library, after making one."""
     make = load_world(config.id, json.loads(config.kwargs), f"{field}.kwargs", f"{field}.id")
     try:
         world: object = make()

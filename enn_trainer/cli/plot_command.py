@@ -16,12 +16,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from enn_trainer.checkpoints.format import METRICS_FILE, RUN_FILE, folder_of_metrics
 from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.state_files import read_config, read_state
 from enn_trainer.cli.arguments import OneLineParser, positive
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.eval_metrics import t_quantile_975
-from enn_trainer.tracking.track import METRICS_FILE, RUN_FILE
 from enn_trainer.tracking.track_services import NOT_TAGS, read_lines
 from entity_env.serialization.plain_open import replace_file
 
@@ -43,10 +43,9 @@ NAMES = {
 """The metrics that are drawn by default, and the titles of their charts."""
 
 _EPILOG = """\
-A RUN is the folder of a run under data_dir/runs, its metrics.jsonl, or a --checkpoint-dir. Runs
-whose settings differ in nothing but the seed (or trial and data_dir, which have no effect on
-training) are drawn as their mean, with a 95% confidence band of the mean (Student's t). Where
-several of them have one seed, there is no band.
+A RUN is the folder of a run, or its metrics.jsonl. Runs whose settings differ in nothing but the
+seed (or trial and data_dir, which have no effect on training) are drawn as their mean, with a 95%
+confidence band of the mean (Student's t). Where several of them have one seed, there is no band.
 
 examples:
   enn plot runs/xor
@@ -141,7 +140,7 @@ def read_run(path: Path) -> Run:
     """Return the metrics of a run.
 
     Args:
-        path: folder under `data_dir/runs`, `metrics.jsonl`, or checkpoint folder of the run.
+        path: folder of the run, or its `metrics.jsonl`.
 
     Raises:
         ConfigError: there are no metrics, or they are damaged.
@@ -153,10 +152,10 @@ def read_run(path: Path) -> Run:
         if not (path / METRICS_FILE).is_file() and any(path.glob("step-*")):
             saved = find(path, lambda message: print(message, file=sys.stderr))
             run_name: str = read_state(saved).get("run_name", "")  # absent from the oldest saves
-            path = Path(read_config(saved).data_dir, "runs", run_name) if run_name else path
+            path = folder_of_metrics(path, read_config(saved).data_dir, run_name)
         file = path / METRICS_FILE
     if not file.is_file():
-        expected = f"the folder of a run, its {METRICS_FILE} or a --checkpoint-dir"
+        expected = f"the folder of a run or its {METRICS_FILE}"
         raise ConfigError(f"RUN: expected {expected}, got {path}, where there is no {file.name}")
 
     # Read the metrics.

@@ -18,6 +18,7 @@ from enn_trainer.cli.trust import measure_command, resume_command, shell_command
 from enn_trainer.config import ron
 from enn_trainer.config.load import Names, leaves
 from enn_trainer.config.ron import in_one_line
+from enn_trainer.experience.handed_in import HANDED_IN
 from enn_trainer.stop_conditions import Now
 from enn_trainer.tables import aligned, printable, rows_of_spaces, show_table
 
@@ -68,6 +69,9 @@ def show_save(
     # The commands to type next.
     if settings is None:
         advice = ["only the program that wrote its settings can evaluate it and train from it"]
+    elif settings.env.id == HANDED_IN:
+        advice = ["its environment was handed in by a program, which can train from it; to measure"]
+        advice[0] += " it, give enn eval the environment by --env"
     else:
         metrics = contents.manifest.get("metrics", {})
         reached = Now(state["step"], state.get("time_used", 0.0), metrics, frozenset(), 0)

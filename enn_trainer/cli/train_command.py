@@ -24,9 +24,18 @@ def parser() -> OneLineParser:
     return run_parser("enn train")
 
 
-def train_command(arguments: Sequence[str], program: str = "enn train") -> int:
-    """Run `enn train`: train in the environment that `env.id` or the first word names."""
-    check = functools.partial(check_run, line=line_with_trust(program, arguments))
+def train_command(
+    arguments: Sequence[str], program: str = "enn train", trusting: str | None = None
+) -> int:
+    """Run `enn train`: train in the environment that `env.id` or the first word names.
+
+    Args:
+        arguments: arguments without the name of the program.
+        program: name of the program, for the usage.
+        trusting: the command line with `--trust` as it can be typed, if another command was typed.
+    """
+    line = trusting or line_with_trust(program, arguments)
+    check = functools.partial(check_run, line=line)
     return run_command(arguments, program, _train, check=check, takes_world=True)
 
 

@@ -17,6 +17,7 @@ from enn_trainer.config import EnvConfig, TrainConfig
 from enn_trainer.config.eval_config import EvalEnvConfig
 from enn_trainer.config.load import Names, load_config
 from enn_trainer.errors import ConfigError
+from enn_trainer.experience.recording import run_folder
 from enn_trainer.session import TrainResult
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
@@ -165,7 +166,8 @@ def next_steps(result: TrainResult, manager: StateManager) -> str:
     resume = resume_command(run_dir, config, manager.state)
     if result.interrupted:
         return f"\nto continue:\n  {resume}"
-    board = shell_command("tensorboard", "--logdir", f"{config.data_dir}/runs")
+    logs = run_folder(manager) or Path(config.data_dir, "runs")
+    board = shell_command("tensorboard", "--logdir", str(logs))
     return "\n  ".join(["\nnext:", board, measure_command(run_dir, config), resume])
 
 
@@ -188,14 +190,14 @@ def resume_command(
         reached: step, time and metrics of the run.
         in_place: False for a run in a new folder.
     """
-    where = ["--checkpoint-dir", str(path), "--resume"]
+    where = ["resume", str(path)]
     if not in_place:
-        where = ["--checkpoint-dir", "NEW", "--resume-from", str(path)]
+        where = ["train", "--resume-from", str(path)]
     named, naming = [env for env in envs_named_in(config) if names_code(env.id)], []
     if named:
         is_all = find_untrusted(named, {config.env.id}, []) is None
         naming = [f"env.id={config.env.id}"] if is_all else [TRUST]
-    return shell_command("enn", "train", *where, *naming, *raised_bounds(config, reached))
+    return shell_command("enn", *where, *naming, *raised_bounds(config, reached))
 
 
 def raised_bounds(config: TrainConfig, reached: State | Now) -> list[str]:

@@ -2,6 +2,16 @@
 
 from enn_trainer.config.eval_config import EnvConfig, EvalConfig, EvalEnvConfig, EvalSuiteConfig
 from enn_trainer.config.ppo_config import OptimizerConfig, ParamGroupConfig, PPOConfig
+from enn_trainer.config.rewrite_rules import (
+    AddDefault,
+    ChangeDefault,
+    CheckValue,
+    DeleteField,
+    MapFieldValue,
+    RejectValues,
+    RenameField,
+    RewriteRule,
+)
 from enn_trainer.config.train_config import (
     BCConfig,
     CheckpointConfig,
@@ -10,6 +20,7 @@ from enn_trainer.config.train_config import (
     RolloutConfig,
     TrainConfig,
 )
+from enn_trainer.config.versioned import Versioned
 from rogue_net.config import RogueNetConfig
 
 __all__ = [
@@ -27,4 +38,13 @@ __all__ = [
     "RogueNetConfig",
     "RolloutConfig",
     "TrainConfig",
+    "Versioned",
+    "RewriteRule",
+    "AddDefault",
+    "ChangeDefault",
+    "CheckValue",
+    "DeleteField",
+    "MapFieldValue",
+    "RejectValues",
+    "RenameField",
 ]

@@ -12,13 +12,12 @@ from dataclasses import MISSING, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from hyperstate import Versioned
-from hyperstate.schema import types as schema
-
 from enn_trainer.config import ron
+from enn_trainer.config.field_types import field_type
 from enn_trainer.config.help import MAX_PROBLEMS, join_path, unknown_field
 from enn_trainer.config.schedules import Scheduled, by_section, read_scheduled, settings_of
 from enn_trainer.config.validation import Problems
+from enn_trainer.config.versioned import Versioned
 from enn_trainer.errors import ConfigError
 from entity_env.errors import short_repr
 
@@ -83,7 +82,7 @@ class _Builder(Problems):
                 if is_dataclass(kind):
                     built[name] = self.section(kind, {}, where)
                 else:
-                    expected = schema.materialize_type(kind)
+                    expected = field_type(kind)
                     self.found.append(f"{where}: expected {expected}, got nothing")
         if len(self.found) == num_before:
             with _located(cls, path, self):
@@ -126,7 +125,7 @@ class _Builder(Problems):
 
     def unexpected(self, kind: Any, value: object, path: str) -> None:
         """Add the problem of a value of another type."""
-        expected = schema.materialize_type(kind)
+        expected = field_type(kind)
         self.found.append(f"{path}: expected {expected}, got {short_repr(value)}")
 
 

@@ -1,7 +1,7 @@
 """Settings of environments and evaluations, and the named suites of these.
 
-hyperstate's type reader knows `Optional[int]` and not `int | None`: no
-`from __future__ import annotations` here. It reads the `Attributes:` of each class as its help.
+hyperstate's managers read these classes too, and know `Optional[int]` and not `int | None`: no
+`from __future__ import annotations` here. The `Attributes:` of each class are its help.
 """
 
 import json
@@ -91,7 +91,7 @@ class EvalConfig(Section):
         env: The environment to evaluate in; as in rollouts if not set.
         capture_videos: Render videos of the environments.
         capture_samples: Write the samples of evaluations to this file; if its path is relative,
-            under data_dir.
+            in the folder of the run, or under data_dir if that is set.
         capture_logits: Keep the log-probabilities of all choices with the samples.
         capture_samples_subsample: Keep one of this many frames, chosen at random.
         run_on_first_step: Evaluate before the first update, too.

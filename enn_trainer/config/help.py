@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
-from hyperstate.schema import types as schema
-
+from enn_trainer.config.field_types import Dict, Field, FieldType, List, Option, Struct, field_type
 from entity_env.errors import short_repr, truncate
 
 # Below this a name does not resemble a query (see _likeness).
@@ -40,7 +39,7 @@ def hps_info(cls: type[Any], query: str | None = None) -> str:
         are indented by section, and what a schedule is stands below; with one, the best matches
         come first, with their whole paths.
     """
-    entries = list(_entries(schema.materialize_type(cls)))
+    entries = list(_entries(field_type(cls)))
     if not query:
         lines = [_described("  " * e.path.count(".") + e.field.name, e) for e in entries]
         return "\n".join([*lines, "", *_SCHEDULES])
@@ -52,22 +51,22 @@ class _Entry(NamedTuple):
     """A field or section of a configuration class, as the help shows it."""
 
     path: str
-    field: schema.Field
+    field: Field
 
     @property
     def doc(self) -> str:
-        return " ".join((self.field.docstring or "").split())
+        return self.field.docstring or ""
 
 
-def _entries(kind: schema.Type, path: str = "") -> Iterator[_Entry]:
+def _entries(kind: FieldType, path: str = "") -> Iterator[_Entry]:
     """Yield every section and field of a type, each section before its fields."""
-    while isinstance(kind, schema.Option):
+    while isinstance(kind, Option):
         kind = kind.type
-    if isinstance(kind, schema.List):
+    if isinstance(kind, List):
         kind, path = kind.inner, f"{path}[]"
-    if isinstance(kind, schema.Dict):
+    if isinstance(kind, Dict):
         kind, path = kind.val, f"{path}.<name>"
-    if isinstance(kind, schema.Struct):
+    if isinstance(kind, Struct):
         for field in kind.fields.values():
             entry = _Entry(join_path(path, field.name), field)
             yield entry
@@ -76,7 +75,7 @@ def _entries(kind: schema.Type, path: str = "") -> Iterator[_Entry]:
 
 def _described(label: str, entry: _Entry) -> str:
     line = f"{label}: {entry.field.type}"
-    if not isinstance(entry.field.type, schema.Struct):
+    if not isinstance(entry.field.type, Struct):
         line += f" = {entry.field.default!r}" if entry.field.has_default else " (required)"
     return f"{line:<52}  # {entry.doc}" if entry.doc else line
 
@@ -125,7 +124,7 @@ def unknown_field(root: type[Any], path: str, value: object, with_nearest: bool 
 
 
 def _nearest_fields(root: type[Any], path: str) -> str:
-    entries = list(_entries(schema.materialize_type(root)))
+    entries = list(_entries(field_type(root)))
     parent = path.rpartition(".")[0]
     siblings = [entry.path for entry in entries if entry.path.rpartition(".")[0] == parent]
     ranked = _ranked(path, entries)

@@ -10,15 +10,14 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, get_origin, get_type_hints
 
-from hyperstate import Versioned
-from hyperstate.schema.rewrite_rule import AddDefault, ChangeDefault, RejectValues, RewriteRule
-
 from enn_trainer.config import ron
 from enn_trainer.config.build import as_data, build, check_every_knot, strip_optional, type_of_field
 from enn_trainer.config.formats import parse, read_file
 from enn_trainer.config.help import hps_info, listed, unknown_field
+from enn_trainer.config.rewrite_rules import WEAK_REF, is_absent, rules_since
 from enn_trainer.config.schedules import Scheduled, settings_of
 from enn_trainer.config.validation import Problems
+from enn_trainer.config.versioned import Versioned
 from enn_trainer.errors import ConfigError, RonError
 from entity_env.errors import short_repr
 
@@ -179,10 +178,6 @@ def show_config(config: Any, sources: Sources) -> str:
 # Upgrades
 
 
-class _AbsentSection(dict[str, Any]):
-    """A section that a file leaves out, with the old defaults of its fields."""
-
-
 def upgraded(cls: type[Any], values: Any, where: str) -> dict[str, Any]:
     """Return the values of a file as those of the current version, not checked.
 
@@ -210,36 +205,12 @@ def upgraded(cls: type[Any], values: Any, where: str) -> dict[str, Any]:
             f"{where}: version: expected {cls.minimum_version()} to {cls.version()}, the versions "
             f"of {cls.__name__} that this program reads, got {version}"
         )
-    rules = cls.upgrade_rules()
-    for rule in (rule for step in range(version, cls.version()) for rule in rules.get(step, [])):
+    for rule in rules_since(cls, version):
         try:
-            changed = _applied(rule, changed)
+            changed = rule.apply(changed)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"{where}: upgrade from version {version}: {error}") from error
     _drop_absent(cls, changed)
-    return changed
-
-
-def _applied(rule: RewriteRule, values: dict[str, Any]) -> dict[str, Any]:
-    """Apply one rule of hyperstate, around three of its defects.
-
-    It fails on a section that is None or no section at all, where there is nothing to upgrade; a
-    second rule for a field makes a section that the file leaves out look like one that it has; and
-    `RejectValues` takes away the values that it allows.
-    """
-    path: Sequence[str] = getattr(rule, "field", getattr(rule, "old_field", ()))
-    inserts = isinstance(rule, AddDefault | ChangeDefault)
-    section: Any = values
-    for name in path[:-1]:
-        section = section.setdefault(name, _AbsentSection()) if inserts else section.get(name, {})
-        if not isinstance(section, dict):
-            return values
-    if isinstance(rule, ChangeDefault) and isinstance(section.get(path[-1]), _AbsentSection):
-        del section[path[-1]]
-    before = dict(section)
-    changed: dict[str, Any] = rule.apply(values)
-    if isinstance(rule, RejectValues):
-        section.update(before)
     return changed
 
 
@@ -251,8 +222,10 @@ def _drop_absent(cls: Any, values: dict[str, Any]) -> None:
         if isinstance(value, dict) and is_dataclass(section):
             _drop_absent(section, value)
         is_required = section is kinds.get(name) and is_dataclass(section)
-        if isinstance(value, _AbsentSection) and not (value and is_required):
-            del values[name]
+        if is_absent(value):
+            del value[WEAK_REF]
+            if not (value and is_required):
+                del values[name]
 
 
 # Overrides

@@ -24,9 +24,8 @@ from collections.abc import Iterator, Mapping
 from functools import reduce
 from typing import Any, NamedTuple
 
-import hyperstate.schedule
-
 from enn_trainer.config.help import join_path
+from enn_trainer.config.hyperstate_door import their_schedule
 from enn_trainer.config.validation import Problems
 from enn_trainer.errors import ConfigError
 
@@ -303,7 +302,7 @@ def hyperstate_schedules(config: Any) -> dict[str, Any]:
     """Return the schedules of a configuration as hyperstate keeps them, by section."""
     return by_section(
         {
-            path: hyperstate.schedule.Schedule(follow_schedules, value.schedule.text)
+            path: their_schedule(follow_schedules, value.schedule.text)
             for path, value in scheduled_fields(config).items()
         }
     )

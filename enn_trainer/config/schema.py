@@ -13,14 +13,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
-from hyperstate import Versioned
-from hyperstate.schema import rewrite_rule as rewrite
-from hyperstate.schema import types as schema
-
+from enn_trainer.config import rewrite_rules as rewrite
 from enn_trainer.config import ron
 from enn_trainer.config.build import as_data, strip_optional
+from enn_trainer.config.field_types import field_type
 from enn_trainer.config.formats import read_file
 from enn_trainer.config.help import join_path, similarity
+from enn_trainer.config.versioned import Versioned
 from enn_trainer.errors import ConfigError, RonError
 from entity_env.errors import short_repr
 
@@ -72,7 +71,7 @@ def _fields(cls: Any, path: str) -> Iterator[tuple[str, SchemaField]]:
     kinds = get_type_hints(cls)
     for field in dataclasses.fields(cls):
         kind, where = kinds[field.name], join_path(path, field.name)
-        yield where, SchemaField(str(schema.materialize_type(kind)), _default(field))
+        yield where, SchemaField(str(field_type(kind)), _default(field))
         while (inside := strip_optional(kind)) is not kind or get_origin(kind) in (list, dict):
             if inside is kind:
                 inside, where = get_args(kind)[-1], f"{where}[]"
@@ -167,9 +166,7 @@ def schema_changes(old: Schema, cls: type[Versioned]) -> list[Change]:
         raise ConfigError(
             f"version: expected at most {new.version}, that of {new.name}, got {old.version}"
         )
-    rules = cls.upgrade_rules()
-    declared = [rule for v in range(old.version, new.version) for rule in rules.get(v, [])]
-    before = _apply_rules(old.fields, declared, new.fields)
+    before = _apply_rules(old.fields, rewrite.rules_since(cls, old.version), new.fields)
     found = []
 
     # Renamed fields, the most similar ones first.

@@ -1,7 +1,8 @@
 """The settings of a run and of cloning, their versions, and the rules that upgrade older files.
 
-hyperstate's type reader knows `Optional[int]`, `List` and `Dict`, and not string annotations: no
-`from __future__ import annotations` here. It reads the `Attributes:` of each class as its help.
+hyperstate's managers read these classes too, and know only `Optional[int]`, `List` and `Dict`, not
+string annotations: no `from __future__ import annotations` here. The `Attributes:` of each class
+are its help.
 """
 
 import inspect
@@ -10,12 +11,11 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Literal, NamedTuple, Optional
 
-from hyperstate import Versioned
-from hyperstate.schema.rewrite_rule import ChangeDefault, RewriteRule
-
 from enn_trainer.config.eval_config import RECORDING, EnvConfig, EvalConfig, all_suites, suite_path
 from enn_trainer.config.ppo_config import OptimizerConfig, PPOConfig
+from enn_trainer.config.rewrite_rules import ChangeDefault, RewriteRule
 from enn_trainer.config.validation import COMPUTED, PATH, Section, Validator, limited
+from enn_trainer.config.versioned import Versioned
 from enn_trainer.errors import ConfigError
 from enn_trainer.stop_conditions import read_bound
 from entity_env.errors import short_repr
@@ -176,12 +176,12 @@ class TrainConfig(Versioned, Section):
         track: Send metrics to Weights & Biases.
         wandb_project_name: The Weights & Biases project to send them to.
         wandb_entity: The team or user who owns that project; the account's default if not set.
-        capture_samples: Write the samples of rollouts to this file; if its path is relative, under
-            data_dir.
+        capture_samples: Write the samples of rollouts to this file; if its path is relative, in
+            the folder of the run, or under data_dir if that is set.
         capture_logits: Keep the log-probabilities of all choices with the samples.
         capture_samples_subsample: Keep one of this many frames, chosen at random.
         trial: Number of the trial that this run is in a search for hyperparameters.
-        data_dir: Directory under which the run writes its results and logs.
+        data_dir: Directory of the folder runs, with a folder for each run by default.
         cuda_empty_cache: Empty the GPU's memory cache after each optimizer step, if there is one.
         stop: Stop as soon as one of these holds, such as "eval/episodic_reward.mean >= 0.99".
         bc: Behavioural cloning beside PPO; none if not set.

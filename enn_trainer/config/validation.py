@@ -208,4 +208,6 @@ def dict_of_unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 def unwritable(path: Path, error: OSError) -> ConfigError:
     """Return the error of a run that cannot write to its folder."""
-    return ConfigError(f"data_dir: cannot write {path}: {error.strerror or error}")
+    return ConfigError(
+        f"--checkpoint-dir, data_dir: cannot write {path}: {error.strerror or error}"
+    )

@@ -152,6 +152,7 @@ class Evaluator:
         state: the run, with the agent.
         device: device of the agents.
         lanes: lanes in which forward passes are computed.
+        folder: folder for videos and recordings; by default they are below `data_dir`.
 
     Attributes:
         results: results of the last evaluation of the configuration, by suite.
@@ -170,8 +171,10 @@ class Evaluator:
         state: Trained,
         device: torch.device,
         lanes: Lanes = ONE_LANE,
+        folder: Path | None = None,
     ) -> None:
         self._config, self._state, self._device, self._lanes = config, state, device, lanes
+        self._folder = folder
         self._create_envs, self._create_opponent = create_envs, create_opponent
         self._opponents = self._make_opponents()
         if config.eval is not None and config.eval.capture_videos:
@@ -210,8 +213,8 @@ class Evaluator:
         config, state = self._config, self._state
         assert config.eval is not None
         if film is None and config.eval.capture_videos:
-            folder = absolute(config.data_dir) / "runs" / state.run_name / VIDEOS
-            film = folder / f"step-{state.step:012d}.mp4"
+            folder = self._folder or Path(config.data_dir, "runs", state.run_name)
+            film = absolute(folder) / VIDEOS / f"step-{state.step:012d}.mp4"
         results: dict[str, SuiteResult] = {}
         for name, suite in self._suites:
             if stop():
@@ -278,7 +281,7 @@ class Evaluator:
             if film is not None:
                 envs = filmed = stack.enter_context(FilmedEnvs(envs, film, quota > 0))
             statistics = EpisodeStatistics(envs, quota)
-            capture = None if name else capture_of_evals(config)
+            capture = None if name else capture_of_evals(config, self._folder)
             watchers = recorders(capture, statistics, state.run_name, stack)
 
             # Play until the steps are taken or the episodes have ended.

@@ -67,12 +67,12 @@ def env_factory(
             "env: expected a class or a factory, or a function that makes one world, got "
             f"{short_repr(env)}"
         )
-    if _makes_one_environment(env):
+    if makes_one_environment(env):
         return _list_factory(None, env, sent or env)
     return _checked_factory(env)
 
 
-def _makes_one_environment(function: Callable[..., Any]) -> bool:
+def makes_one_environment(function: Callable[..., Any]) -> bool:
     """Return True if a function makes a single environment or match, False for a factory."""
     returned = _returned_class(function)
     if returned is not None and issubclass(returned, Environment | Match | VecEnv):

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from enn_trainer.checkpoints.format import METRICS_FILE
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.experience import players
@@ -64,26 +65,30 @@ class Capture:
     num_envs: int
 
 
-def capture_of_rollouts(config: TrainConfig) -> Capture | None:
-    """Return the settings of the recording of rollouts, or None."""
-    return _capture(config, config, config.rollout.num_envs)
+def capture_of_rollouts(config: TrainConfig, folder: Path | None) -> Capture | None:
+    """Return the settings of the recording of rollouts, or None; see `run_folder`."""
+    return _capture(config, config, config.rollout.num_envs, folder)
 
 
-def capture_of_evals(config: TrainConfig) -> Capture | None:
-    """Return the settings of the recording of evaluations, or None."""
-    return None if config.eval is None else _capture(config, config.eval, config.eval_num_envs)
+def capture_of_evals(config: TrainConfig, folder: Path | None) -> Capture | None:
+    """Return the settings of the recording of evaluations, or None; see `run_folder`."""
+    if config.eval is None:
+        return None
+    return _capture(config, config.eval, config.eval_num_envs, folder)
 
 
 def _capture(
-    config: TrainConfig, section: TrainConfig | EvalConfig, num_envs: int
+    config: TrainConfig, section: TrainConfig | EvalConfig, num_envs: int, folder: Path | None
 ) -> Capture | None:
     """Return the recording settings of a section of the configuration, or None."""
     if not section.capture_samples:
         return None
     path = [] if section is config else ["eval"]
+    is_given = config.data_dir != type(config).data_dir
+    base = config.data_dir if folder is None or is_given else folder
     return Capture(
         field=".".join([*path, "capture_samples"]),
-        path=located(Path(config.data_dir, section.capture_samples)),
+        path=located(Path(base, section.capture_samples)),
         logits=section.capture_logits,
         subsample=section.capture_samples_subsample,
         seed=derive_seed(config.seed, *path, "capture"),
@@ -123,8 +128,8 @@ def prepare_captures(
         ConfigError: a file cannot be written, or its content would be lost or mixed up.
     """
     # Check all files and find their ends.
-    config, ends = manager.config, []
-    rollouts, evals = capture_of_rollouts(config), capture_of_evals(config)
+    config, folder, ends = manager.config, run_folder(manager), []
+    rollouts, evals = capture_of_rollouts(config, folder), capture_of_evals(config, folder)
     captures = [capture for capture in (rollouts, evals) if capture is not None]
     for capture in captures:
         own_actions = actions_of_evals if capture is evals else None
@@ -185,3 +190,15 @@ def continues(manager: StateManager) -> bool:
         return False
     # Without a save it was trained before in this process.
     return manager.resumed_from is None or manager.is_resumed_in_place
+
+
+def run_folder(manager: StateManager) -> Path | None:
+    """Return the folder for metrics, videos and recordings; None for folders below `data_dir`.
+
+    It is that of the saves. A run that an earlier release began continues where its metrics are.
+    """
+    run_dir, state = manager.checkpoint_dir, manager.state
+    if run_dir is None or not continues(manager) or os.path.lexists(run_dir / METRICS_FILE):
+        return run_dir
+    earlier = absolute(manager.config.data_dir, manager.start_folder) / "runs" / state.run_name
+    return None if earlier.is_dir() else run_dir

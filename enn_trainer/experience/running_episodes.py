@@ -40,7 +40,7 @@ def take_episodes(envs: VecEnv, config: TrainConfig, step: int) -> bytes | None:
 
 
 def continue_episodes(
-    envs: VecEnv, state: State, config: TrainConfig, where: str
+    envs: VecEnv, state: State, config: TrainConfig, where: str, configured_id: str | None = None
 ) -> tuple[VecObs | None, str]:
     """Restore the environments of a save, if they are still the same.
 
@@ -49,6 +49,8 @@ def continue_episodes(
         state: state of the run, as saved.
         config: configuration of the run.
         where: source of the state, for messages.
+        configured_id: `env.id` before it was set to the name of an environment that was handed in;
+            saves of earlier releases have that.
 
     Returns:
         The current frames, or None if new episodes have to begin; and the reason, if they have to:
@@ -69,6 +71,8 @@ def continue_episodes(
 
         # The environments must be made by the same settings, spaces and code.
         now, before = _settings(config), saved["settings"]
+        if before.get("env.id") == configured_id:
+            now["env.id"] = configured_id
         changed = [
             f"{name} was {value!r}"
             for name, value in before.items()
@@ -118,14 +122,22 @@ class RunningEpisodes:
         collector: the environments, with players and watchers.
         config: configuration of the run.
         state: state of the run.
+        configured_id: `env.id` as it was configured, see `continue_episodes`.
 
     Attributes:
         are_valid: False if new episodes have to begin, as after an error.
         message: says how episodes continue after a resume.
     """
 
-    def __init__(self, collector: Collector, config: TrainConfig, state: State) -> None:
+    def __init__(
+        self,
+        collector: Collector,
+        config: TrainConfig,
+        state: State,
+        configured_id: str | None = None,
+    ) -> None:
         self._collector, self._config, self._state = collector, config, state
+        self._configured_id = configured_id
         self.are_valid = False
         self.message = "its episodes go on"
 
@@ -136,7 +148,8 @@ class RunningEpisodes:
             where: source of the state, for messages.
             world: name of the environment class, if known.
         """
-        resumed, why = continue_episodes(self._collector, self._state, self._config, where)
+        run = self._collector, self._state, self._config
+        resumed, why = continue_episodes(*run, where, self._configured_id)
         self.are_valid = resumed is not None
         obs = self.begun().obs
         if resumed is None:

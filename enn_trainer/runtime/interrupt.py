@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,10 +31,13 @@ class Interrupts:
     """Signal handlers as a context: the first SIGINT or SIGTERM is recorded as a request to stop.
 
     A second one raises StoppedAtOnce. Outside the main thread no handlers are installed.
+
+    Attributes:
+        number: of the signal that requested to stop; 0 before.
     """
 
     def __init__(self) -> None:
-        self.requested = False
+        self.number = 0
         self._requested_s = 0.0
         self._handlers = _handled_by(self._handle, signal.SIGINT, signal.SIGTERM)
 
@@ -43,6 +47,11 @@ class Interrupts:
 
     def __exit__(self, *_: object) -> None:
         self._handlers.__exit__(None, None, None)
+
+    @property
+    def requested(self) -> bool:
+        """True after a request to stop."""
+        return self.number != 0
 
     def is_requested(self) -> bool:
         """Return True after a request to stop."""
@@ -61,7 +70,7 @@ class Interrupts:
         if self.requested:
             raise StoppedAtOnce
         self._requested_s = time.monotonic()
-        self.requested = True
+        self.number = number
         # Not by print, which is not reentrant: the signal may have interrupted one.
         # Not to a terminal, where it would break the panel.
         with contextlib.suppress(OSError):
@@ -76,6 +85,30 @@ def stopped_by(*numbers: int) -> contextlib.AbstractContextManager[None]:
         raise StoppedAtOnce
 
     return _handled_by(stop, *numbers)
+
+
+def ended_by(*numbers: int) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which these signals end the process at once, with one line.
+
+    For imports: an exception that a signal raises within one may become another, or be ignored.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        with contextlib.suppress(OSError):
+            os.write(2, b"interrupted\n")
+        os._exit(128 + number)
+
+    return _handled_by(end, *numbers)
+
+
+@contextlib.contextmanager
+def one_line_if_interrupted() -> Iterator[None]:
+    """Return a context that a KeyboardInterrupt ends with one line and exit status 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
 
 
 @contextlib.contextmanager

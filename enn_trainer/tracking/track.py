@@ -19,13 +19,14 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, final, runtime_checkable
 
+from enn_trainer.checkpoints.format import METRICS_FILE, RUN_FILE
 from enn_trainer.checkpoints.manifest import git_revision
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.schedules import as_written, settings_of
 from enn_trainer.config.validation import unwritable
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.video import VIDEOS
-from enn_trainer.experience.recording import continues
+from enn_trainer.experience.recording import continues, run_folder
 from enn_trainer.runtime.start_folder import absolute
 from enn_trainer.state_manager import StateManager
 from enn_trainer.tracking.track_services import (
@@ -40,8 +41,6 @@ from entity_env.serialization.plain_open import replace_file
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-METRICS_FILE = "metrics.jsonl"
-RUN_FILE = "run.json"
 RETRY_AFTER_S = 60.0
 RETRY_AFTER_TIMES = 20.0
 """Multiple of the duration of a failed call for which a service is left alone.
@@ -184,10 +183,12 @@ def open_track(manager: StateManager, say: Callable[[str], None]) -> tuple[Track
     config, state = manager.config, manager.state
     if config.mlflow_tracking_uri is not None:
         check_mlflow()
-    runs = absolute(config.data_dir) / "runs"
+    runs, own = absolute(config.data_dir) / "runs", run_folder(manager)
     if not continues(manager):
-        state.run_name, state.tracker_ids = _new_run_name(runs, config), {}
-    folder, settings, revision = runs / state.run_name, flatten_config(config), git_revision()
+        state.run_name = _new_run_name(runs if own is None else None, config)
+        state.tracker_ids = {}
+    folder = runs / state.run_name if own is None else absolute(own).resolve()
+    settings, revision = flatten_config(config), git_revision()
     about: dict[str, object] = {"run_name": state.run_name, "restart": state.restart}
     about["command"] = shlex.join(sys.argv)
     about["code.commit"] = None if revision is None else revision.removesuffix("-dirty")
@@ -224,14 +225,19 @@ def _describe(path: Path, about: Mapping[str, object], settings: Mapping[str, ob
         raise unwritable(path, error) from None
 
 
-def _new_run_name(runs: Path, config: TrainConfig) -> str:
-    """Create the folder of a new run and return its name, with a number appended if taken."""
+def _new_run_name(runs: Path | None, config: TrainConfig) -> str:
+    """Return the name of a new run; make a folder of that name in `runs`, unless None.
+
+    A number is appended if there is such a folder.
+    """
     trial = "" if config.trial is None else f"__{config.trial}"
     world = config.env.id.rpartition(":")[2]  # without the file that it is in
     world = "".join(c if c.isprintable() and c not in "/\\" else "_" for c in world)
     base = f"{world}__{config.name}__{config.seed}{trial}"
     name = stamped = f"{base}__{time.strftime('%Y%m%d-%H%M%S')}"
     number = 1
+    if runs is None:
+        return name
     while True:
         try:
             (runs / name).mkdir(parents=True)

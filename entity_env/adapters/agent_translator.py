@@ -1,6 +1,7 @@
 """Translators of the observations and actions of an agent, and of a side of a match."""
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -61,6 +62,9 @@ class AgentTranslator:
         obs_space: the entity types and global features.
         action_space: the entity actions.
         actions: the translators of the actions.
+        complete: the mapping with everything that was inferred written out.
+        spaces: those of the Gymnasium environment, of observations and of actions.
+        num_rows: of each entity type, None if it varies.
         agent_type: the type of the agent, if it is an entity.
         adds_agent: frames have an entity that stands for the agent.
 
@@ -82,21 +86,21 @@ class AgentTranslator:
         if not isinstance(self.mapping, FieldMap):
             raise InvalidSpace(f"mapping: expected a FieldMap, got {mapping!r}")
         names = EnvNames() if names is None else names
-        self._space = action_space
+        self.spaces = obs_space, action_space
         self._components = components_of(action_space)
         self._reader = ObservationReader(obs_space, self.mapping, names.features, prefix)
-        self.obs_space = self._reader.obs_space
+        self.obs_space, self.num_rows = self._reader.obs_space, self._reader.num_rows
 
         # A translator for each action, in the order of the mapping and then of the components.
         self.actions: dict[ActionName, ActionTranslator] = {}
         self.action_space: dict[ActionName, ActionSpace] = {}
         self._owners: dict[int, ActionTranslator] = {}  # of each component
+        named: dict[ActionName, Choice | Select] = {}
         counts = [component.num_choices for component in self._components]
         masked: list[Any] = [(None, self.mapping.action_mask, range(len(counts)), counts)]
         for name, (action, found) in self._find_actions().items():
-            num_rows = self._reader.num_rows
             translator = ActionTranslator(
-                name, action, found, num_rows, names.labels, prefix, is_team
+                name, action, found, self.num_rows, names.labels, prefix, is_team
             )
             for slot in translator.slots:
                 if slot in self._owners:
@@ -108,8 +112,16 @@ class AgentTranslator:
                 self._owners[slot] = translator
             self.actions[join_path(prefix, name)] = translator
             self.action_space[join_path(prefix, name)] = translator.space
+            labels = getattr(translator.space, "index_to_label", None)
+            named[name] = replace(action, labels=labels) if isinstance(action, Choice) else action
             counts = [translator.num_choices] * len(found)
             masked.append((name, action.mask, translator.slots, counts))
+        self.complete = replace(
+            self.mapping,
+            entities=self._reader.entities,
+            global_features=self._reader.global_features,
+            actions=named,
+        )
         # The name of an action or None for all; the path and keys of its mask, no keys for one in
         # the info; its slots, and the number of their choices.
         keys_of = {node.path: node.keys for node in nodes(obs_space)}
@@ -186,7 +198,7 @@ class AgentTranslator:
             )
             for slot, component in enumerate(self._components)
         ]
-        return build_action(self._space, iter(values))
+        return build_action(self.spaces[1], iter(values))
 
     def metrics(self, info: Mapping[str, Any]) -> dict[str, float]:
         """Return the numbers in the info to log, of those that are there.
@@ -262,7 +274,7 @@ class AgentTranslator:
                     f"{argument}: expected {path!r} in the info, got {list(info)}"
                 )
             if name is None and not isinstance(mask, np.ndarray):
-                each = split_mask(self._space, mask, path)
+                each = split_mask(self.spaces[1], mask, path)
             else:
                 each = cut_mask(mask, counts, path)
             for slot, count, own in zip(slots, counts, each, strict=True):

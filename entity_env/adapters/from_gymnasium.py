@@ -33,6 +33,9 @@ class FromGymnasium(Adapted, Environment):
             is inferred.
         kwargs: for `make_env`.
 
+    Attributes:
+        translators: the translator of observations and actions.
+
     Raises:
         InvalidSpace: the mapping does not fit the environment, or something cannot be inferred.
     """
@@ -48,6 +51,7 @@ class FromGymnasium(Adapted, Environment):
         except BaseException:
             self.env.close()
             raise
+        self.translators = [self._translator]
         self._spaces = self._translator.obs_space, self._translator.action_space
         self._view: View | None = None
 

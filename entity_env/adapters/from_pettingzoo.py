@@ -59,6 +59,10 @@ class FromPettingZoo(Adapted, Match):
             the episode before. None: for environments that are known for it.
         kwargs: for `make_env`.
 
+    Attributes:
+        translators: the translator of each group of agents; if there are several, the names of the
+            groups are their `prefix`.
+
     Raises:
         EntityEnvError: `make_env` makes something else.
         InvalidSpace: mapping or teams do not fit the environment, or something cannot be inferred.
@@ -77,6 +81,7 @@ class FromPettingZoo(Adapted, Match):
         self.env = self._make()
         try:
             self._translators = _translators_of(self.env, mapping, is_team=teams is not None)
+            self.translators = list(dict.fromkeys(self._translators.values()))
             agents = list(self.env.possible_agents)
             if teams is None:
                 self._sides = [SideTranslator([agent], self._translators) for agent in agents]

@@ -1,6 +1,7 @@
 """Reader of observations as entities and global features."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -63,6 +64,8 @@ class ObservationReader:
         obs_space: the types and global features.
         num_rows: per type the number of rows of its fields if that is fixed, else None; by the
             names of the mapping.
+        entities: the fields of each type with all columns named, by the names of the mapping.
+        global_features: the fields that belong to no entity, likewise.
 
     Raises:
         InvalidSpace: the mapping does not fit the space, or a field cannot be inferred.
@@ -84,6 +87,7 @@ class ObservationReader:
         # Readers of the fields of each type, which show the same features.
         self.obs_space = ObsSpace()
         self.num_rows: dict[EntityName, int | None] = {}
+        self.entities: dict[EntityName, list[Rows]] = {}
         self._entities: dict[EntityName, list[_RowsReader]] = {}
         for name, several in (named | inferred).items():
             argument = f"FieldMap.entities[{name!r}]"
@@ -95,10 +99,12 @@ class ObservationReader:
                 readers.append(_RowsReader(space, rows, argument, columns, features))
             counts = [reader.num_rows for reader in readers if reader.num_rows is not None]
             self.num_rows[name] = sum(counts) if len(counts) == len(readers) else None
+            self.entities[name] = [reader.rows for reader in readers]
             self._entities[join_path(prefix, name)] = readers
             self.obs_space.entities[join_path(prefix, name)] = Entity(readers[0].features)
 
         # The numbers of fields that belong to no entity. A field that several show is read once.
+        self.global_features: list[Globals] = []
         self._globals: list[tuple[str, slice | Indices]] = []
         self._fields = {r.field.path: r.field for each in self._entities.values() for r in each}
         for given in [*mapping.global_features, *global_features]:
@@ -106,6 +112,7 @@ class ObservationReader:
             self._fields[field.path] = field
             self._globals.append((field.path, index))
             self.obs_space.global_features += names
+            self.global_features.append(given if given.features else replace(given, columns=names))
 
     def read(self, observation: Any) -> Frame:
         """Return the entities and global features of an observation.
@@ -154,7 +161,10 @@ class _Field(NamedTuple):
 
 
 class _RowsReader:
-    """Reader of the entities of one field; `features` are those of the other fields, if any."""
+    """Reader of the entities of one field; `features` are those of the other fields, if any.
+
+    The attribute `rows` has the names of all columns, given or inferred.
+    """
 
     def __init__(
         self,
@@ -194,6 +204,8 @@ class _RowsReader:
         elif presence is not None and not 0 <= presence < width:
             raise InvalidSpace(f"{argument}.presence: expected 0 to {width - 1}, got {presence}")
         self._presence = presence
+        named = None if presence is None else names[presence]
+        self.rows = replace(rows, columns=names, presence=named)
         self._absent = None if rows.absent is None else np.asarray(rows.absent, dtype=np.float32)
         if self._absent is not None and self._absent.shape != (width,):
             raise InvalidSpace(f"{argument}.absent: expected {width} numbers, got {rows.absent}")

@@ -10,6 +10,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import msgpack
 import numpy as np
+import numpy.typing as npt
 
 from entity_env.errors import EntityEnvError, short_repr
 from entity_env.ragged import Ragged
@@ -204,7 +205,7 @@ def _check_of(hint: Any, max_ndim: int) -> _Check:
             lambda value: isinstance(value, list) and all(map(is_item, value)),
             f"a list of {item}",
         )
-    if origin is np.ndarray:
+    if origin in (np.ndarray, npt.NDArray):  # the second is a type of its own since numpy 2.5
         axes = range(1, max_ndim + 1)
         return lambda value: isinstance(value, np.ndarray) and value.ndim in axes, "an array"
     if hint is int:

@@ -40,6 +40,11 @@ def run_small(tmp_path: Path, *overrides: str, env: Any = Meadow, **kwargs: Any)
     return manager
 
 
+def logs_of(folder: Path, manager: StateManager) -> Path:
+    """The folder with the metrics of a run whose `data_dir` is `folder`."""
+    return manager.checkpoint_dir or folder / "runs" / manager.state.run_name
+
+
 def weights(manager: StateManager) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in manager.state.agent.parameters()])
 

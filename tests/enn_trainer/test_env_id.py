@@ -80,7 +80,7 @@ def test_a_world_of_a_file_is_trained_in(
     assert run(["train", *arguments]) == 0, capsys.readouterr().err
     assert "step 72/72 (100%)" in capsys.readouterr().out
     (folder,) = Path("runs").iterdir()
-    assert folder.name.startswith(f"{name}__")
+    assert folder.name == f"{name}-1"
 
 
 @pytest.mark.slow

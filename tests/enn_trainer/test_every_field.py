@@ -8,6 +8,7 @@ import dataclasses
 import os
 import typing
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,6 +25,7 @@ from enn_trainer import (
     TrainResult,
     train,
 )
+from enn_trainer.cli.load_world import envs_by_id
 from entity_env import InvalidObservation
 from entity_env.recording.read_recording import Recording
 from entity_env.recording.recording_format import Step
@@ -42,8 +44,7 @@ class Ran(typing.NamedTuple):
 
     def scalars(self, tag: str) -> dict[int, float]:
         """What was tracked under a tag, by step."""
-        run = self.folder / "runs" / self.manager.state.run_name
-        events = EventAccumulator(str(run)).Reload()
+        events = EventAccumulator(str(self.folder / "run")).Reload()
         return {event.step: event.value for event in events.Scalars(tag)}
 
     def recorded(self, name: str) -> list[Step]:
@@ -175,6 +176,13 @@ def is_called(name: str) -> Callable[[Ran], bool]:
     return lambda ran: ran.manager.state.run_name.startswith(name)
 
 
+def the_world_is_found_by_its_id(runs: Runs) -> None:
+    named = runs().manager.config
+    assert named.env.id == f"{Seen.__module__}:Seen", "the class that was handed in"
+    with closing(envs_by_id(named.env, 2, 1, 0)) as envs:
+        assert envs.obs_space() == runs().manager.state.obs_space
+
+
 def invalid_rewards_are_refused(runs: Runs) -> None:
     faulty = 'env.kwargs={"faulty": true}'
     with pytest.raises(InvalidObservation):
@@ -185,8 +193,8 @@ def invalid_rewards_are_refused(runs: Runs) -> None:
 
 def the_folder_is_used(runs: Runs) -> None:
     ran, other = runs(FILE), runs()
-    assert {path.name for path in ran.folder.iterdir()} == {"runs", "run", "file.rec"}
-    assert {path.name for path in other.folder.iterdir()} == {"runs", "run"}
+    assert {path.name for path in ran.folder.iterdir()} == {"run", "file.rec"}
+    assert {path.name for path in other.folder.iterdir()} == {"run"}
 
 
 def the_gpu_is_looked_for(runs: Runs) -> None:
@@ -271,7 +279,7 @@ CASES: dict[str, Case] = {
     "EnvConfig.kwargs": shows(
         'env.kwargs={"size": 3}', that=lambda ran: 3.0 in ran.scalars("size.mean").values(), but=()
     ),
-    "EnvConfig.id": shows("env.id=Here", that=is_called("Here__"), but=()),
+    "EnvConfig.id": the_world_is_found_by_its_id,
     "EnvConfig.validate": invalid_rewards_are_refused,
     # OptimizerConfig
     "OptimizerConfig.lr": learns_otherwise("optim.lr=0.01"),

@@ -48,15 +48,14 @@ TINY = [
 
 def rows(folder: Path) -> list[dict[str, Any]]:
     """What was tracked, without what takes time."""
-    return tracked(folder / "runs/it/metrics.jsonl")
+    return tracked(folder / "run/metrics.jsonl")
 
 
 @pytest.fixture(autouse=True)
 def _named_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """The name of a run is in its recordings."""
 
-    def name(runs: Path, config: Any) -> str:
-        (runs / "it").mkdir(parents=True)
+    def name(runs: Path | None, config: Any) -> str:
         return "it"
 
     monkeypatch.setattr(track, "_new_run_name", name)
@@ -156,8 +155,13 @@ def test_tensorboard_shows_no_number_twice(tmp_path: Path) -> None:
     for path in folder.glob("step-*72"):
         path.rename(tmp_path / "lost")
     go(tmp_path, Pasture)  # from step 24 again
-    events = EventAccumulator(str(tmp_path / "runs/it")).Reload()
+    events = EventAccumulator(str(tmp_path / "run")).Reload()
     assert [e.step for e in events.Scalars("losses/entropy")] == [24, 48, 72]
+
+
+def pastures(config: Any, num_envs: int, processes: int, first: int) -> EnvList:
+    """A factory, which may read `env.id`."""
+    return EnvList(Pasture, num_envs, first)
 
 
 @pytest.mark.slow
@@ -166,7 +170,7 @@ def test_tensorboard_shows_no_number_twice(tmp_path: Path) -> None:
     [
         (Meadow, "seed=1", "Meadow cannot save its state; derive it from PlainState to resume"),
         (Pasture, "rollout.num_envs=8", "rollout.num_envs was 6"),
-        (Pasture, "env.id=Other", "env.id was "),
+        (pastures, "env.id=Other", "env.id was "),
     ],
 )
 def test_new_episodes_begin_where_the_old_cannot_go_on(

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import hyperstate
 import pytest
 import torch
-from hyperstate.schema.types import materialize_type
 
 from enn_trainer import (
     ConfigError,
@@ -19,6 +18,7 @@ from enn_trainer import (
 )
 from enn_trainer.algorithms.optimizers import rates_at
 from enn_trainer.algorithms.ppo.entropy_targets import tuned_coef
+from enn_trainer.config.field_types import field_type
 from enn_trainer.config.help import _entries
 from enn_trainer.config.load import load_config
 from enn_trainer.config.schedules import follow_schedules, scheduled_fields
@@ -76,7 +76,7 @@ def test_every_number_of_the_configuration_can_follow_a_schedule_or_says_why_not
     fixed = tuple(TrainConfig.fixed_during_run())
     numbers = {
         entry.path
-        for entry in _entries(materialize_type(TrainConfig))
+        for entry in _entries(field_type(TrainConfig))
         if str(entry.field.type) in ("int", "float", "Optional[int]", "Optional[float]")
         and "[" not in entry.path  # what is in a list never can
     }

@@ -1,5 +1,6 @@
 """Runs: what they are a function of, how they are saved, resumed and loaded."""
 
+import json
 import os
 import random
 import shutil
@@ -96,15 +97,16 @@ def test_max_train_time_counts_the_time_before_a_restart(tmp_path: Path) -> None
 
 
 def test_run_is_called_after_world_name_seed_and_trial(tmp_path: Path) -> None:
-    """The folder of its numbers is under `data_dir`, and a resumed run goes on in it."""
+    """Its metrics are beside its saves, and a resumed run appends to them."""
     where: dict[str, Any] = {"checkpoint_dir": tmp_path / "run"}
-    options = ["name=mine", "trial=7", "seed=3", "env.id=Here"]
+    options = ["name=mine", "trial=7", "seed=3"]
     manager = run_small(tmp_path / "data", "total_timesteps=24", *options, **where)
-    assert manager.state.run_name.startswith("Here__mine__3__7__")
+    assert manager.state.run_name.startswith("Meadow__mine__3__7__")
     run_small(tmp_path / "data", "name=yours", "trial=8", **where)
-    (folder,) = (tmp_path / "data" / "runs").iterdir()
-    assert folder.name == manager.state.run_name
-    assert len(list(folder.glob("events*"))) == 2, "a file of each process"
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert about["run_name"] == manager.state.run_name
+    assert len(list((tmp_path / "run").glob("events*"))) == 2, "a file of each process"
+    assert not (tmp_path / "data").exists()
 
 
 def test_input_statistics_change_once_per_update(tmp_path: Path) -> None:
@@ -393,7 +395,7 @@ def test_ctrl_c_saves_and_says_where(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         lines += process.stdout.readlines()
     timer.cancel()
-    assert process.wait() == 0
+    assert process.wait() == 130
     assert any(f"interrupted, saved {tmp_path}/run/step-" in line for line in lines), lines
     assert load_checkpoint(tmp_path / "run").state.step > 0
 
@@ -539,5 +541,5 @@ def test_group_that_is_terminated_saves(tmp_path: Path) -> None:
         os.killpg(process.pid, signal.SIGTERM)
         lines += process.stdout.readlines()
     timer.cancel()
-    assert process.wait() == 0, lines
+    assert process.wait() == 143, lines
     assert load_checkpoint(tmp_path / "run").state.step > 0

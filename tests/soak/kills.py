@@ -36,7 +36,7 @@ LIFE_S = 120.0
 NOTHING = -1
 """Instead of a step, where nothing is saved."""
 RECORDING, SAVES, RUN, ERRORS = "rollouts.rec", "saves", "it", "errors"
-METRICS = Path("runs", RUN, "metrics.jsonl")
+METRICS = Path(SAVES, "metrics.jsonl")
 OTHERS = [f"capture_samples={RECORDING}", "eval.steps=2", "eval.interval=32", "eval.num_envs=2"]
 
 
@@ -245,8 +245,7 @@ class _Tells(Callback):
         _say(self._writer, f"done {int(path.name.removeprefix('step-'))}")
 
 
-def _always_the_same_name(runs: Path, config: TrainConfig) -> str:
-    (runs / RUN).mkdir(parents=True, exist_ok=True)
+def _always_the_same_name(runs: Path | None, config: TrainConfig) -> str:
     return RUN
 
 

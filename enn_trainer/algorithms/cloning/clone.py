@@ -51,6 +51,7 @@ class CloneResult(NamedTuple):
         train: training score of the last epoch; None if none was completed.
         test: score of the final weights on test episodes; None without such.
         interrupted: True if a signal requested to stop.
+        interrupted_by: number of the signal, or 0.
     """
 
     state: State
@@ -59,6 +60,7 @@ class CloneResult(NamedTuple):
     train: CloneScore | None
     test: CloneScore | None
     interrupted: bool
+    interrupted_by: int = 0
 
 
 def clone(
@@ -135,7 +137,8 @@ def clone(
             run_dir.check_unused()  # again, as a process without the lock may have saved
             content = to_files(config.of_run(), state)
             saved = save(run_dir.path, 0, content, why, must_be_new=True).path
-        return CloneResult(state, saved, epochs, algorithm.trained, best, interrupts.requested)
+        ended = interrupts.requested, interrupts.number
+        return CloneResult(state, saved, epochs, algorithm.trained, best, *ended)
 
 
 def _read(

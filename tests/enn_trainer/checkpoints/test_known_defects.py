@@ -16,8 +16,6 @@ from typing import Any, Literal, Optional
 
 import pytest
 import torch
-from hyperstate import Versioned
-from hyperstate.schema.rewrite_rule import CheckValue, RejectValues, RewriteRule
 
 import enn_trainer
 from enn_trainer import ConfigError, StateManager, TrainConfig, load_agent, train
@@ -26,7 +24,9 @@ from enn_trainer.checkpoints import writer
 from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.config.load import load_config
+from enn_trainer.config.rewrite_rules import CheckValue, RejectValues, RewriteRule
 from enn_trainer.config.schema import schema_changes, schema_of
+from enn_trainer.config.versioned import Versioned
 from rogue_net import RogueNet, RogueNetConfig
 from tests.enn_trainer.builders import SMALL, run_small
 from tests.enn_trainer.checkpoints.published import Trap

@@ -11,8 +11,13 @@ from pathlib import Path
 from typing import Any, Dict, List, Literal, Optional
 
 import pytest
-from hyperstate import Versioned
-from hyperstate.schema.rewrite_rule import (
+
+import enn_trainer
+from enn_trainer.cli import run
+from enn_trainer.config import EvalSuiteConfig, ParamGroupConfig, RolloutConfig, TrainConfig
+from enn_trainer.config.formats import format_text, read_file
+from enn_trainer.config.load import dump_config, load_config
+from enn_trainer.config.rewrite_rules import (
     ChangeDefault,
     CheckValue,
     DeleteField,
@@ -20,12 +25,6 @@ from hyperstate.schema.rewrite_rule import (
     RenameField,
     RewriteRule,
 )
-
-import enn_trainer
-from enn_trainer.cli import run
-from enn_trainer.config import EvalSuiteConfig, ParamGroupConfig, RolloutConfig, TrainConfig
-from enn_trainer.config.formats import format_text, read_file
-from enn_trainer.config.load import dump_config, load_config
 from enn_trainer.config.schema import (
     Schema,
     accepts,
@@ -35,6 +34,7 @@ from enn_trainer.config.schema import (
     schema_of,
 )
 from enn_trainer.config.upgrade_files import upgraded_file, write_whole
+from enn_trainer.config.versioned import Versioned
 from enn_trainer.errors import ConfigError
 from tests.enn_trainer.config.builders import PUBLISHED
 

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import json
+import re
 import shlex
 import shutil
 import time
@@ -13,7 +14,9 @@ from tempfile import TemporaryFile
 import pytest
 
 from enn_trainer.cli import COMMANDS, run
-from enn_trainer.cli.arguments import OneLineParser, not_negative, positive
+from enn_trainer.cli.arguments import OneLineParser, not_negative, positive, with_out
+from enn_trainer.cli.load_world import parse_kwargs
+from enn_trainer.errors import ConfigError
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.checkpoints.published import GOLDEN
 from tests.fork_server import ENN, PIPE, start_program
@@ -173,3 +176,57 @@ def test_every_example_runs(name: str, workplace: Path, tmp_path: Path) -> None:
         assert status == 0, (line, out, error)
         if "--json" in line:
             json.loads(out)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["size=3", "label=a,b", "big=true"],
+        ['{"size": 3, "label": "a,b", "big": true}'],
+        ['size=3,label="a,b",big=true'],
+        ["size=3", '{"label": "a,b", "big": true}'],
+    ],
+)
+def test_arguments_of_a_world_are_spelled_one_way(words: list[str]) -> None:
+    assert parse_kwargs(words, "KEY=VALUE") == {"size": 3, "label": "a,b", "big": True}
+    if len(words) == 1:
+        assert parse_kwargs(words[0], "--suite") == parse_kwargs(words, "--env-kwargs")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["size"], "as in size=3, or JSON as in"),
+        (["[3]"], "got '[3]'"),
+        (["{size: 3}"], "got '{size: 3}'"),
+        (['{"size": 3, "size": 4}'], "size"),
+        (["size=3", '{"size": 4}'], "expected every argument once, got size twice"),
+    ],
+)
+def test_other_arguments_of_a_world_are_refused(words: list[str], problem: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        parse_kwargs(words, "KEY=VALUE")
+
+
+@pytest.mark.parametrize("given", [["n=3"], ["--env-kwargs", "n=3"], ["--kwargs", '{"n": 3}']])
+def test_check_takes_arguments_in_every_form(
+    given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own.py").write_text(
+        "from entity_env.examples import Xor\n"
+        "class Own(Xor):\n"
+        "    def __init__(self, n: int):\n"
+        "        super().__init__()\n"
+        "        print(f'{n=}')\n"
+    )
+    run(["check", f"{tmp_path}/own.py:Own", *given])
+    assert "n=3" in capsys.readouterr().out
+
+
+def test_json_with_a_file_is_read_as_it_was() -> None:
+    assert with_out(["runs/a", "--json", "b.json", "--seed", "1"]) == [
+        *["runs/a", "--out", "b.json", "--seed", "1"]
+    ]
+    assert with_out(["--json", "runs/a"]) == ["--json", "runs/a"]
+    assert with_out(["runs/a", "--json"]) == ["runs/a", "--json"]
+    assert with_out([]) == []

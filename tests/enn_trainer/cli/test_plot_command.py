@@ -37,8 +37,8 @@ def test_a_run_is_drawn_from_any_of_its_folders(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manager = run_small(tmp_path, "total_timesteps=48", checkpoint_dir=tmp_path / "c")
-    folder = tmp_path / "runs" / manager.state.run_name
-    for i, path in enumerate((folder, folder / "metrics.jsonl", tmp_path / "c")):
+    assert manager.checkpoint_dir == tmp_path / "c"
+    for i, path in enumerate((tmp_path / "c", tmp_path / "c" / "metrics.jsonl")):
         out = tmp_path / f"{i}.png"
         assert enn(["plot", str(path), "--out", str(out)]) == 0
         assert out.read_bytes().startswith(PNG)

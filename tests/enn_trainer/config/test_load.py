@@ -11,8 +11,12 @@ from types import SimpleNamespace
 from typing import Any, Dict, List, Optional
 
 import pytest
-from hyperstate import Versioned
-from hyperstate.schema.rewrite_rule import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from enn_trainer.config import TrainConfig
+from enn_trainer.config.load import dump_config, hps_info, load_config
+from enn_trainer.config.rewrite_rules import (
     ChangeDefault,
     CheckValue,
     DeleteField,
@@ -20,12 +24,8 @@ from hyperstate.schema.rewrite_rule import (
     RenameField,
     RewriteRule,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from enn_trainer.config import TrainConfig
-from enn_trainer.config.load import dump_config, hps_info, load_config
 from enn_trainer.config.schedules import follow_schedules, scheduled_fields
+from enn_trainer.config.versioned import Versioned
 from enn_trainer.errors import ConfigError
 from tests.enn_trainer.config.builders import GOLDEN, PUBLISHED, Inner, Outer
 

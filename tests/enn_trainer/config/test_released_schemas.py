@@ -16,8 +16,12 @@ from pathlib import Path
 from typing import Any, List, Literal, Optional, get_type_hints
 
 import pytest
-from hyperstate import Versioned
-from hyperstate.schema.rewrite_rule import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from enn_trainer.config import CheckpointConfig, TrainConfig, ron
+from enn_trainer.config.load import load_config
+from enn_trainer.config.rewrite_rules import (
     AddDefault,
     ChangeDefault,
     CheckValue,
@@ -27,11 +31,6 @@ from hyperstate.schema.rewrite_rule import (
     RenameField,
     RewriteRule,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from enn_trainer.config import CheckpointConfig, TrainConfig, ron
-from enn_trainer.config.load import load_config
 from enn_trainer.config.schema import (
     COMPUTED,
     NO_DEFAULT,
@@ -40,6 +39,7 @@ from enn_trainer.config.schema import (
     schema_changes,
     schema_of,
 )
+from enn_trainer.config.versioned import Versioned
 from enn_trainer.errors import ConfigError
 
 SCHEMAS = sorted((Path(__file__).parents[2] / "golden/schemas").glob("*.ron"))

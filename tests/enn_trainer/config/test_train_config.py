@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hyperstate.schema import types as schema
-from hyperstate.schema.types import materialize_type
 
 from enn_trainer.config import (
     CheckpointConfig,
@@ -17,17 +15,25 @@ from enn_trainer.config import (
     RolloutConfig,
     TrainConfig,
 )
+from enn_trainer.config import field_types as schema
 from enn_trainer.config.eval_config import EvalSuiteConfig
 from enn_trainer.config.load import load_config
 from enn_trainer.config.ppo_config import OptimizerConfig, ParamGroupConfig, PPOConfig
 from enn_trainer.config.ron import loads
 from enn_trainer.errors import CheckpointError, ConfigError, EnnTrainerError
-from rogue_net.rogue_net import RogueNetConfig
-from rogue_net.value_bins import ValueBinsConfig
+from rogue_net.config import RogueNetConfig, ValueBinsConfig
 
 GOLDEN_CONFIG = (
     Path(__file__).parents[2] / "golden" / "checkpoint_enn_trainer_0.1.16" / "config.ron"
 )
+
+
+def build_if_torch_is_there(build: Callable[[], Any]) -> None:
+    """Build a configuration, some of which ask torch about its optimizers."""
+    try:
+        build()
+    except ModuleNotFoundError as error:
+        pytest.skip(f"needs {error.name}")
 
 
 def train_config(**changes: Any) -> TrainConfig:
@@ -158,7 +164,7 @@ def test_a_run_is_named_after_its_script(
 
 
 def test_every_field_has_a_description() -> None:
-    """`hyperstate` reads them from the docstrings, for its help and for ours."""
+    """They are read from the docstrings."""
     missing: list[str] = []
 
     def collect(kind: Any, path: str) -> None:
@@ -172,7 +178,7 @@ def test_every_field_has_a_description() -> None:
                     missing.append(f"{path}{field.name}")
                 collect(field.type, f"{path}{field.name}.")
 
-    collect(materialize_type(TrainConfig), "")
+    collect(schema.field_type(TrainConfig), "")
     assert missing == []
 
 
@@ -260,7 +266,7 @@ def test_every_field_has_a_description() -> None:
 )
 def test_a_value_out_of_range_is_refused(build: Callable[[], Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=f"^{problem}"):
-        build()
+        build_if_torch_is_there(build)
 
 
 @pytest.mark.parametrize(
@@ -362,7 +368,7 @@ def test_paths_as_long_as_a_file_can_have_are_accepted() -> None:
 )
 def test_a_long_text_is_shortened_in_the_message(build: Callable[[], Any]) -> None:
     with pytest.raises(ConfigError) as error:
-        build()
+        build_if_torch_is_there(build)
     assert len(str(error.value)) < 300
 
 

@@ -310,7 +310,8 @@ def test_request_to_stop_ends_an_evaluation() -> None:
 
 def evaluated_at(folder: Path) -> list[int]:
     """The steps of a run at which evaluations were tracked."""
-    (run_dir,) = (folder / "runs").iterdir()
+    has_saves = (folder / "run").exists()
+    run_dir = folder / "run" if has_saves else next((folder / "runs").iterdir())
     events = EventAccumulator(str(run_dir)).Reload()
     return [event.step for event in events.Scalars("eval/step.count")]
 

@@ -67,7 +67,7 @@ def test_environment_that_changes_the_folder_moves_no_file_of_a_run(
     assert found(home / "elsewhere") == set()
     files = found(home)
     assert {"data/rollouts.rec", "data/evals.rec"} <= files
-    assert any(file.startswith("data/runs/") and file.endswith("metrics.jsonl") for file in files)
+    assert "runs/mine/metrics.jsonl" in files
     assert load_checkpoint(home / "runs/mine").state.step == 72
     assert load_checkpoint(home / "runs/mine").config.data_dir == "data"
     monkeypatch.chdir(home)
@@ -94,7 +94,7 @@ def test_folder_that_is_given_as_typed_is_shown_as_typed(
     assert enn(arguments) == 0
     out = capsys.readouterr().out
     assert "saved runs/xor/step-000000000072\n" in out
-    assert "--checkpoint-dir runs/xor" in out
+    assert "enn resume runs/xor" in out
     assert str(home) not in out
 
 

@@ -1,6 +1,5 @@
 import math
 import resource
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -112,21 +111,21 @@ def test_a_folder_that_cannot_be_written_is_one_line_also_when_a_run_continues(
 ) -> None:
     checkpoint = ["--checkpoint-dir", str(tmp_path / "c")]
     assert cli(tmp_path / "data", *checkpoint, "total_timesteps=24").returncode == 0
-    shutil.rmtree(tmp_path / "data")
-    (tmp_path / "data").write_text("a file")
+    (tmp_path / "c" / "run.json").unlink()
+    (tmp_path / "c" / "run.json").mkdir()
     ended = cli(tmp_path / "data", *checkpoint, "--resume", "total_timesteps=48")
     assert ended.returncode == 2
-    assert ended.stderr.startswith("error: data_dir: cannot write ")
+    assert ended.stderr.startswith("error: --checkpoint-dir, data_dir: cannot write ")
     assert ended.stderr.count("\n") == 1
 
 
 @pytest.mark.slow
 def test_a_full_disk_is_one_line_and_no_traceback(tmp_path: Path) -> None:
     """At this size run.json and the first lines fit; metrics.jsonl soon does not."""
-    ended = cli(tmp_path, "total_timesteps=1000", limit=10_000)
+    ended = cli(tmp_path, "total_timesteps=1000", "--no-save", limit=10_000)
     assert ended.returncode == 2
     (error,) = ended.stderr.splitlines()
-    assert error.startswith("error: data_dir: cannot write ")
+    assert error.startswith("error: --checkpoint-dir, data_dir: cannot write ")
     assert error.endswith("metrics.jsonl: File too large")
 
 

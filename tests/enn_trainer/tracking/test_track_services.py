@@ -176,7 +176,7 @@ def wandb_configs(folder: Path) -> Iterator[tuple[str, str]]:
     import wandb
 
     wandb.teardown()
-    for path in sorted(folder.glob("runs/*/wandb/offline-run-*")):
+    for path in sorted(folder.rglob("wandb/offline-run-*")):
         (file,) = path.glob("run-*.wandb")  # a second folder of one second has a number behind it
         yield file.stem.removeprefix("run-"), file.read_bytes().decode("latin1")
 

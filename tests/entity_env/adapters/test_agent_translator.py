@@ -19,6 +19,7 @@ from entity_env import (
 from entity_env.adapters.action_translators import cut_mask
 from entity_env.adapters.agent_translator import AgentTranslator, View
 from entity_env.adapters.gymnasium_api import EnvNames
+from entity_env.adapters.gymnasium_spaces import leaves
 from entity_env.adapters.mapping import Choice, FieldMap, Globals, Rows, Select
 from tests import strategies  # noqa: F401 (loads the profile)
 from tests.entity_env.adapters.worlds import choose
@@ -405,3 +406,41 @@ def test_type_of_the_one_who_selects_is_not_taken() -> None:
 def test_masks_that_do_not_fit_are_refused(space: Space, mask: Any, message: str) -> None:
     with pytest.raises(InvalidObservation, match=f"action_mask.*: {message}"):
         AgentTranslator(FLAT, space).translate_observation(np.zeros(2), {"action_mask": mask})
+
+
+EVERY_FIELD = spaces.Dict(
+    flag=spaces.Discrete(3, start=1),
+    me=FLAT,
+    road=spaces.Graph(FLAT, FLAT),
+    seen=spaces.Tuple([ANY_ROWS, ROWS]),
+)
+COMPLETED = {
+    "inferred": (EVERY_FIELD, None, EnvNames()),
+    "columns of the environment": (ROWS, None, EnvNames(["presence", "x"], ["go", "stay", "turn"])),
+    "table in one row": (spaces.Box(-9, 9, (4,)), None, EnvNames(["x", "y"])),
+    "partly given": (
+        spaces.Dict(me=FLAT, unit=ROWS),
+        FieldMap(
+            {"unit": Rows("unit", columns=["here", "x"], presence=0)},
+            [Globals("me", columns=["x", "y"], features=["y"])],
+            {"pick": Select("1", actees="unit"), "go": Choice("0", labels=["n", "s", "w"])},
+        ),
+        EnvNames(),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", COMPLETED)
+def test_complete_mapping_needs_no_inference_and_no_names_of_the_environment(case: str) -> None:
+    observation, mapping, names = COMPLETED[case]
+    action = spaces.Tuple([spaces.Discrete(3), spaces.Discrete(4)])
+    inferred = AgentTranslator(observation, action, mapping, names)
+    complete = inferred.complete
+    assert complete.paths() >= {node.path for node in leaves(observation)}
+    written = AgentTranslator(observation, action, complete)
+    assert (written.obs_space, written.action_space) == (
+        inferred.obs_space,
+        inferred.action_space,
+    )
+    assert written.complete == complete
+    assert eval(repr(complete)) == complete

@@ -184,7 +184,7 @@ SPEED = AgentTranslator(spaces.Discrete(2), spaces.Discrete(2), FieldMap(metrics
 
 
 @pytest.mark.parametrize(
-    "value", ["1.5", 1j, np.complex64(1), np.ma.masked, np.timedelta64(1), None, 10**400]
+    "value", ["1.5", 1j, np.complex64(1), np.ma.masked, np.timedelta64(1, "s"), None, 10**400]
 )
 def test_reward_or_metric_that_is_no_real_number_is_refused(value: Any) -> None:
     with pytest.raises(InvalidObservation, match="reward: expected a number, got"):

@@ -190,7 +190,10 @@ WRONG: dict[str, tuple[Any, str]] = {
         "reward: expected a number, got b'1.5'",
     ),
     "a date as reward": (frame(reward=np.datetime64("2020")), "reward: expected a number, got"),
-    "a length of time as reward": (frame(reward=np.timedelta64(3)), "reward: expected a number"),
+    "a length of time as reward": (
+        frame(reward=np.timedelta64(3, "s")),
+        "reward: expected a number",
+    ),
     "a masked reward": (frame(reward=np.ma.masked), "reward: expected a number, got masked"),
     "a masked array as reward": (
         frame(reward=np.ma.array(1.0, mask=True)),

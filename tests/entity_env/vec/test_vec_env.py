@@ -491,7 +491,8 @@ def test_acting_before_the_first_reset_is_refused() -> None:
         ([Observation(done=True), Observation()], r"that end together, got \[True, False\]"),
         (
             [Observation(), None],
-            r"environment 0, episode 0, step 1: act: expected 2 Observations, got \[<.*>, None\]",
+            "environment 0, episode 0, step 1: act: expected 2 Observations, got "
+            r"\[Observation\(.*\), None\]",
         ),
     ],
 )

@@ -337,12 +337,12 @@ def test_commands_say_the_difference_and_write_the_upgraded_save(
     saved = StateManager(init_path=tmp_path / "new")
     assert (saved.state.step, saved.config.net.n_layer) == (72, 2)
     assert "setting: net.n_layer 1 -> 2" in out
-    options = f"--checkpoint-dir {tmp_path / 'new'} --resume env.id={world}"
+    options = f"resume {tmp_path / 'new'} env.id={world}"
     assert "; to continue: " in out
     assert out.endswith(f"{options} total_timesteps=144\n")  # it was over
     assert saved.config.env.id == world
     assert json.loads(saved.config.env.kwargs) == {"age": 4}
-    on = ["train", *shlex.split(options), "total_timesteps=96"]
+    on = [*shlex.split(options), "total_timesteps=96"]
     assert enn([*on, f"data_dir={tmp_path}"]) == 0
     assert enn([*evolving, "--to", str(tmp_path / "other"), "--set", "env.id=elsewhere"]) == 0
     assert StateManager(init_path=tmp_path / "other").config.env.id == "elsewhere"

@@ -1,0 +1,127 @@
+"""The command `enn init`."""
+
+import keyword
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from enn_trainer.cli.arguments import OneLineParser
+from enn_trainer.errors import ConfigError
+
+_EPILOG = """\
+DIR gets world.py, its test, settings and a README that says what to type. It is new or empty, and
+its name is one that Python can import.
+
+examples:
+  enn init garden
+  enn init coins --match
+  enn init pole --from gymnasium:CartPole-v1
+  enn init rps --from pettingzoo:classic.rps_v2"""
+_AGAINST_RANDOM = """
+    // The agent plays itself, and is measured against random play.
+    eval: (episodes: 256, num_envs: 64, interval: 10000, opponent: "random"),"""
+
+
+def parser() -> OneLineParser:
+    """Return the parser of `enn init`."""
+    about = "Write a world to begin with, or an adapter of one of Gymnasium or PettingZoo."
+    parser = OneLineParser(prog="enn init", description=about, epilog=_EPILOG)
+    parser.add_argument("dir", type=Path, metavar="DIR", help="folder to make")
+    parser.flag("--match", "a game between two sides")
+    source = "adapt gymnasium:ID or pettingzoo:MODULE, with the mapping of its fields written out"
+    parser.option("--from", "WORLD", source, dest="source")
+    return parser
+
+
+def init_command(arguments: Sequence[str]) -> None:
+    """Run `enn init`: write a world, its test, settings and README.
+
+    Raises:
+        ConfigError: the folder cannot be used, or there is no such world to adapt.
+    """
+    options = parser().parse_args(arguments)
+    if options.match and options.source:
+        raise ConfigError("--match and --from: expected one of them, got both")
+    folder: Path = options.dir
+    try:
+        _check_folder(folder)
+        if options.source:
+            world, num_envs = _adapter(options.source)
+        else:
+            world, num_envs = _starter("match.py" if options.match else "world.py"), 64
+        more, opponent = (_AGAINST_RANDOM, " --opponent random") if options.match else ("", "")
+        readme = _starter("README.md").format(name=folder.resolve().name, opponent=opponent)
+        files = {
+            "world.py": world,
+            "test_world.py": _starter("test_world.txt"),
+            "settings.ron": _starter("settings.ron").format(num_envs=num_envs, more=more),
+            "README.md": readme,
+        }
+        _write(folder, files)
+    except OSError as error:
+        expected = "expected a folder that can be made and written to"
+        raise ConfigError(f"DIR: {expected}, got {folder} ({error.strerror})") from None
+    lines = [
+        "next:",
+        f"cd {shlex.quote(str(folder))}",
+        *re.findall("^- `(.*?)`", readme, re.MULTILINE),
+    ]
+    print(f"wrote {', '.join(files)} in {folder}\n")
+    print("\n  ".join(lines))
+
+
+def _starter(name: str) -> str:
+    """Return a file of `starters`."""
+    return Path(__file__).with_name("starters").joinpath(name).read_text(encoding="utf-8")
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise if the folder has something in it, or a name that Python cannot import."""
+    if folder.exists() or folder.is_symlink():
+        if not folder.is_dir():
+            raise ConfigError(f"DIR: expected a new or empty folder, got the file {folder}")
+        if found := sorted(path.name for path in folder.iterdir()):
+            names = ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
+            raise ConfigError(f"DIR: expected a new or empty folder, got {folder}, with {names}")
+    name = folder.resolve().name
+    if not name.isidentifier() or keyword.iskeyword(name):
+        words = re.sub(r"\W+", "_", name).strip("_") or "world"
+        nearest = words if words.isidentifier() and not keyword.iskeyword(words) else f"my_{words}"
+        expected = f"expected a name that Python can import, as in `import {nearest}.world`"
+        raise ConfigError(f"DIR: {expected}, got {name!r}; try {folder.with_name(nearest)}")
+
+
+def _adapter(named: str) -> tuple[str, int]:
+    """Return the source of a world that adapts another one, and a number of environments."""
+    from enn_trainer.cli.load_world import make_world
+    from entity_env.errors import EntityEnvError
+    from entity_env.named_world import LIBRARIES
+
+    if named.partition(":")[0] not in LIBRARIES:
+        raise ConfigError(f"--from: expected gymnasium:ID or pettingzoo:MODULE, got {named!r}")
+    try:
+        with closing(make_world(named, {}, "--from", "--from")) as world:
+            from enn_trainer.cli.starters.adapter import adapter_source
+
+            sides = getattr(world, "num_sides", 1)
+            return adapter_source(named, world), max(64 // sides, 1) * sides
+    except EntityEnvError as error:
+        raise ConfigError(f"--from: {named}: {error}") from None
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> None:
+    """Write files to a folder, which is made if it is not there: all of them or none."""
+    is_new = not folder.is_dir()
+    if is_new:
+        folder.mkdir()
+    try:
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except BaseException:
+        for name in files:
+            (folder / name).unlink(missing_ok=True)
+        if is_new:
+            folder.rmdir()
+        raise

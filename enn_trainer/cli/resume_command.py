@@ -1,0 +1,37 @@
+"""The command `enn resume`."""
+
+from collections.abc import Sequence
+
+from enn_trainer.cli.arguments import OneLineParser
+from enn_trainer.cli.train_command import train_command
+from enn_trainer.cli.trust import line_with_trust
+
+_EPILOG = """\
+The run continues from its newest valid save, with its settings and those that are given here; the
+same as enn train --checkpoint-dir RUN --resume.
+
+examples:
+  enn resume runs/xor total_timesteps=2000"""
+
+
+def parser() -> OneLineParser:
+    """Return the parser of `enn resume`."""
+    about = "Continue a run in its folder."
+    resuming = OneLineParser(prog="enn resume", description=about, epilog=_EPILOG)
+    resuming.add_argument("run", metavar="RUN", help="the folder of a run")
+    settings = "settings to change, such as total_timesteps=2000000"
+    resuming.add_argument("overrides", nargs="*", metavar="FIELD=VALUE", help=settings)
+    resuming.flag("--trust", "import the code that the run names, such as its environment")
+    resuming.flag("--dry-run", "try one of everything in seconds, and keep nothing of it")
+    resuming.flag("--print-config", "show every setting and where it comes from")
+    resuming.add_argument("-v", "--verbose", action="store_true", help="show settings, tracebacks")
+    return resuming
+
+
+def resume_command(arguments: Sequence[str]) -> int:
+    """Run `enn resume`: continue a run, with more settings if given."""
+    options = parser().parse_intermixed_args(arguments)
+    flags = ("trust", "dry_run", "print_config", "verbose")
+    given = [f"--{name.replace('_', '-')}" for name in flags if vars(options)[name]]
+    resuming = ["--checkpoint-dir", options.run, "--resume", *given, *options.overrides]
+    return train_command(resuming, "enn resume", line_with_trust("enn resume", arguments))

@@ -1,0 +1,141 @@
+"""The command `enn runs`."""
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from enn_trainer.checkpoints.disk import MAX_TEXT_BYTES, read_plain_file, size_of_all
+from enn_trainer.checkpoints.format import METRICS_FILE, RUN_FILE, folder_of_metrics, step_of
+from enn_trainer.checkpoints.manifest import MANIFEST, read_manifest
+from enn_trainer.checkpoints.retention import best_of, measured
+from enn_trainer.checkpoints.run_lock import is_locked
+from enn_trainer.cli.arguments import OneLineParser
+from enn_trainer.config.formats import parse
+from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.tables import show_table
+from entity_env.serialization.plain_open import read_plain
+
+_EPILOG = """\
+The return is that of the last evaluation, or of training if there is none. The best save is the one
+with the highest return of those that are there. A run trains while a process holds its lock.
+
+examples:
+  enn runs
+  enn runs runs --json"""
+RETURNS = ("eval/episodic_reward.mean", "episodic_reward.mean")
+"""Tags of the return; the first one that a run has is taken."""
+TAIL_BYTES = 1 << 18
+"""Size of the end of a file of metrics that is read for the last values."""
+
+
+def parser() -> OneLineParser:
+    """Return the parser of `enn runs`."""
+    about = "List the runs in a folder."
+    listing = OneLineParser(prog="enn runs", description=about, epilog=_EPILOG)
+    help = "a folder of runs, or a run (default: runs)"
+    listing.add_argument("folder", nargs="?", metavar="DIR", type=Path, help=help)
+    listing.flag("--json", "print JSON")
+    return listing
+
+
+def runs_command(arguments: Sequence[str]) -> None:
+    """Run `enn runs`: list the runs in a folder.
+
+    Raises:
+        ConfigError: there is no such folder.
+    """
+    options = parser().parse_args(arguments)
+    folder: Path = options.folder or Path("runs")
+    if options.folder is not None and not folder.is_dir():
+        raise ConfigError(f"DIR: expected a folder of runs, got {folder}, which is no folder")
+    runs = list_runs(folder)
+    if options.json:
+        print(json.dumps(runs, indent=1))
+    elif not runs:
+        print(f"{folder}: no runs here")
+    else:
+        show_table([*runs[0]], [list(map(_shown, run.values())) for run in runs], Console(), 3)
+
+
+def list_runs(folder: Path) -> list[dict[str, Any]]:
+    """Return what is known of each run in a folder, by the names of the columns.
+
+    Metrics that an earlier release wrote to a folder of their own are part of the run with the
+    saves, if there is one.
+    """
+    within = [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+    paths = [folder] if any(step_of(path) is not None for path in within) else within
+    found, merged = {}, set()
+    for path in sorted(paths, key=lambda path: _natural(path.name)):
+        run, logs = _read_run(path)
+        merged |= {logs.resolve()} - {path.resolve()}
+        if run["step"] is not None:
+            found[path.resolve()] = run
+    return [run for path, run in found.items() if path not in merged]
+
+
+def _natural(name: str) -> list[int | str]:
+    """Return a key for sorting by which Xor-2 is before Xor-10."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"([0-9]+)", name)]
+
+
+def _read_run(path: Path) -> tuple[dict[str, Any], Path]:
+    """Return what is known of a run, and the folder of its metrics."""
+    # Saves, and settings of the newest one.
+    saves: dict[str, Mapping[str, Any]] = {}
+    for save in sorted(save for save in path.iterdir() if step_of(save) is not None):
+        with suppress(CheckpointError):
+            saves[save.name] = read_manifest(save / MANIFEST)
+    newest, world, data_dir = max(saves, default=""), None, "."
+    with suppress(CheckpointError, ValueError, KeyError, TypeError):
+        text = read_plain_file(path / newest / "config.ron", MAX_TEXT_BYTES).decode()
+        settings: Any = parse(text)
+        world, data_dir = settings["env"]["id"], str(settings.get("data_dir", data_dir))
+    name = saves[newest].get("run_name", "") if newest else ""
+    logs = folder_of_metrics(path, data_dir, name)
+    with suppress(CheckpointError, ValueError, KeyError, TypeError):
+        world = json.loads(read_plain_file(logs / RUN_FILE, MAX_TEXT_BYTES))["config"]["env.id"]
+
+    # The last values of metrics, and the best save by one of them.
+    rows = _last_rows(logs / METRICS_FILE)
+    values = {tag: x for known in saves.values() for tag, x in measured(known).items()}
+    values |= {tag: x for row in rows for tag, x in row.items() if isinstance(x, int | float)}
+    tag = next((tag for tag in RETURNS if tag in values), RETURNS[0])
+    best = next(iter(best_of(saves, f"{tag} max", 1)), None)
+    about = {
+        "run": path.name or str(path),
+        "world": world,
+        "training": is_locked(path),
+        "step": max((known["step"] for known in [*saves.values(), *rows]), default=None),
+        "return": values.get(tag),
+        "newest": newest or None,
+        "best": best,
+        "best return": None if best is None else measured(saves[best])[tag],
+        "bytes": size_of_all(path),
+    }
+    return about, logs
+
+
+def _last_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the rows at the end of a file of metrics."""
+    rows = []
+    with suppress(OSError), read_plain(path) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+        for line in file.read().splitlines():
+            with suppress(ValueError, RecursionError, TypeError, KeyError):
+                row = json.loads(line)
+                rows += [row] if type(row["step"]) is int else []
+    return rows
+
+
+def _shown(value: object) -> str:
+    """Return a cell of the table."""
+    if isinstance(value, bool) or value is None:
+        return "yes" if value else ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,1 @@
+"""Files that `enn init` writes, and the writer of adapters. Imports nothing."""

@@ -1,0 +1,50 @@
+"""Names of environments that programs hand in, for commands to find them by."""
+
+import inspect
+import sys
+from pathlib import Path
+from typing import Any
+
+from enn_trainer.config import EnvConfig
+from enn_trainer.experience.envs import EnvSource, makes_one_environment
+from entity_env.examples import ENV_REGISTRY
+from entity_env.named_world import is_environment_factory
+
+HANDED_IN = "handed in"
+"""Value of `env.id` for an environment that no command can find, such as that of a lambda."""
+
+
+def record_world(config: EnvConfig, env: EnvSource, folder: Path) -> None:
+    """Set `env.id` to the name of the environment that was handed in.
+
+    A factory of vectorised environments may read `env.id`, which stays.
+
+    Args:
+        config: configuration of the environments.
+        env: the environment argument of `train`.
+        folder: the folder in which the run was started.
+    """
+    if inspect.isclass(env) or makes_one_environment(env):
+        examples = [name for name, example in ENV_REGISTRY.items() if example is env]
+        if config.id not in examples:
+            config.id = examples[0] if examples else _importable_name(env, folder)
+
+
+def _importable_name(env: Any, folder: Path) -> str:
+    """Return `module:Name` or `file.py:Name`, or `HANDED_IN` if neither leads to it."""
+    name, main = getattr(env, "__qualname__", ""), sys.modules["__main__"]
+    module = sys.modules.get(getattr(env, "__module__", ""))
+    if module is None or vars(module).get(name) is not env or not is_environment_factory(env):
+        return HANDED_IN
+    where = module.__name__ if module.__spec__ is None else module.__spec__.name
+    file, script = (Path(getattr(m, "__file__", None) or "").resolve() for m in (module, main))
+    is_script = where == "__main__"
+    if is_script and file.suffix != ".py":  # typed in, as in a notebook
+        return HANDED_IN
+
+    # Modules beside the script are found by their paths, unless it is in the current folder.
+    depth = where.count(".") + (file.stem == "__init__")
+    is_beside = file.parents[depth : depth + 1] == (script.parent,) and script.parent != folder
+    if is_script or is_beside:
+        where = str(file.relative_to(folder) if file.is_relative_to(folder) else file)
+    return f"{where}:{name}"

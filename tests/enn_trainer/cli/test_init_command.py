@@ -1,0 +1,341 @@
+"""`enn init`: what it writes can be checked, tested and trained in; the rest is refused."""
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from enn_trainer import StateManager, TrainConfig, load_checkpoint
+from enn_trainer.cli import init_command, run
+from entity_env import EnvList, Match
+from entity_env.named_world import find_world
+from entity_env.random_play import differences, fields_of, random_choices
+from tests.enn_trainer.one_line import refused
+
+ROOT = Path(__file__).parents[3]
+CART_POLE = "gymnasium:CartPole-v1"
+JUNCTION = "gymnasium:highway_env:intersection-v2"
+ROCK_PAPER_SCISSORS = "pettingzoo:classic.rps_v2"
+KINDS: dict[str, list[str]] = {
+    "world": [],
+    "match": ["--match"],
+    "cart pole": ["--from", CART_POLE],
+    "rock, paper, scissors": ["--from", ROCK_PAPER_SCISSORS],
+}
+FILES = ["README.md", "settings.ron", "test_world.py", "world.py"]
+TWO_GROUPS = """
+from tests.entity_env.adapters.worlds import Hunt
+
+
+def parallel_env():
+    return Hunt({"wolf_0": 3, "wolf_1": 2, "deer_0": -4}, kinds=True)
+"""
+ALL_KINDS = """
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from tests.entity_env.adapters.worlds import Show
+
+SPACE = spaces.Dict(
+    action_mask=spaces.Box(0, 1, (3,), np.int8),
+    card=spaces.Box(0, 1, (3, 2), np.float32),
+    kind=spaces.Discrete(3),
+    me=spaces.Box(-1, 1, (12,), np.float32),
+    road=spaces.Graph(spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (1,))),
+    seen=spaces.Sequence(spaces.Box(-9, 9, (2,), np.float32), stack=True),
+)
+
+
+class Observed(Show):
+    def __init__(self):
+        super().__init__(SPACE, spaces.Dict(pick=spaces.Discrete(3)))
+
+    def reset(self, **kwargs):
+        value, info = super().reset(**kwargs)
+        value["action_mask"][:] = [1, 1, 0]
+        return value, info
+
+    def step(self, action):
+        result = super().step(action)
+        result[0]["action_mask"][:] = [1, 0, 1]
+        return result
+
+
+gymnasium.register("AllKinds-v0", Observed)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+
+
+def typed(command: Sequence[str]) -> None:
+    """Run a program in the folder `mine`, as a user would."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd="mine",
+        env=environment,
+        timeout=200,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_world_that_is_written_has_nothing_wrong(
+    kind: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["init", "mine", *KINDS[kind]]) == 0
+    assert sorted(path.name for path in Path("mine").iterdir()) == FILES
+    monkeypatch.chdir("mine")
+    capsys.readouterr()
+    assert run(["check", "world.py:World", "--episodes", "2"]) == 0
+    assert "nothing found wrong" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_that_are_written_pass_their_test_and_a_linter_and_are_formatted(kind: str) -> None:
+    """For a line of 88 characters, which is usual, and of 100, which is ours."""
+    assert run(["init", "mine", *KINDS[kind]]) == 0
+    typed(["pytest", "-q", "-p", "no:cacheprovider"])
+    for length in ("88", "100"):
+        ruff = ["--isolated", "--no-cache", "--line-length", length]
+        typed(["ruff", "check", *ruff, "--select", "E,F,W,I,B,UP,N,SIM", "."])
+        typed(["ruff", "format", *ruff, "--check", "."])
+
+
+def test_first_world_is_about_forty_lines_of_code() -> None:
+    for name in ("world.py", "match.py"):
+        file = Path(init_command.__file__).with_name("starters") / name
+        lines = [line.strip() for line in file.read_text().splitlines()]
+        assert 35 <= len([line for line in lines if line and line[0] not in '#"']) <= 45
+
+
+def test_the_lines_to_type_next_are_those_of_the_readme(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["init", "mine"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(
+        "wrote world.py, test_world.py, settings.ron, README.md in mine\n\nnext:\n"
+    )
+    _, cd, *lines = out.splitlines()[2:]
+    assert cd == "  cd mine"
+    readme = Path("mine/README.md").read_text()
+    assert len(lines) == 5
+    assert all(f"- `{line.strip()}` to " in readme for line in lines)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_settings_are_of_the_newest_version(kind: str) -> None:
+    assert run(["init", "mine", *KINDS[kind]]) == 0
+    text = Path("mine/settings.ron").read_text()
+    assert f"version: {TrainConfig.version()}," in text
+    config = StateManager(init_path=Path("mine/settings.ron")).config
+    assert config.env.id == "world.py:World"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "best"), [("world", 1.0), ("match", None)])
+def test_first_world_is_learnt_to_nine_tenths_of_its_best_within_30_000_frames(
+    kind: str, best: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best of the match is the return of the greedy player against random play."""
+    assert run(["init", "mine", *KINDS[kind]]) == 0
+    monkeypatch.chdir("mine")
+    measure = ["eval.interval=100000", "eval.episodes=256", "eval.num_envs=64"]
+    settings = ["--config", "settings.ron", "--checkpoint-dir", "runs/first", *measure]
+    assert run(["train", *settings]) == 0
+    state = load_checkpoint("runs/first").state
+    assert state.step < 31_000
+    returned = state.metrics["eval/episodic_reward.mean"]
+    assert returned > 0.9 * (greedy_return() if best is None else best)
+
+
+def greedy_return(games: int = 400) -> float:
+    """Return the mean return of a player of the written match who takes the largest coin."""
+    world, rng, total = find_world("world.py:World")(), np.random.default_rng(0), 0.0
+    for seed in range(games):
+        world.seed(seed)
+        world.reset()
+        obs = None
+        while obs is None or not obs.done:
+            largest = max(world.coins, key=world.coins.get)
+            other = int(rng.choice([*world.coins]))
+            obs, _ = world.act([{"take": Taken(largest)}, {"take": Taken(other)}])
+        total += obs.reward
+    return total / games
+
+
+class Taken:
+    """The action of one entity that selects another."""
+
+    def __init__(self, actee: int) -> None:
+        self.actees = [actee]
+
+
+# Adapters.
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        CART_POLE,
+        JUNCTION,
+        ROCK_PAPER_SCISSORS,
+        "pettingzoo:two_groups",
+        "gymnasium:all_kinds:AllKinds-v0",
+    ],
+)
+def test_mapping_that_is_written_out_shows_what_the_inferred_one_shows(named: str) -> None:
+    Path("two_groups.py").write_text(TWO_GROUPS)
+    Path("all_kinds.py").write_text(ALL_KINDS)
+    assert run(["init", "mine", "--from", named]) == 0
+    written, inferred = find_world("mine/world.py:World"), find_world(named)
+    env, other = written(), inferred()
+    assert env.obs_space() == other.obs_space()
+    assert env.action_space() == other.action_space()
+    sides = env.num_sides if isinstance(env, Match) else 1
+    first, second = frames(written, sides), frames(inferred, sides)
+    assert not differences(first, second)
+
+
+def frames(create_env: Any, sides: int) -> dict[str, Any]:
+    """Return everything that two environments show and allow in 20 steps of random play."""
+    envs, rng, shown = EnvList(create_env, 2 * sides), np.random.default_rng(0), {}
+    envs.seed(3)
+    batch = envs.reset(envs.obs_space())
+    for step in range(20):
+        shown |= {f"{step} {name}": value for name, value in fields_of(batch).items()}
+        batch = envs.act(random_choices(batch, envs.action_space(), rng), envs.obs_space())
+    envs.close()
+    return shown
+
+
+def test_comments_say_what_each_field_became_and_what_to_change() -> None:
+    Path("all_kinds.py").write_text(ALL_KINDS)
+    assert run(["init", "mine", "--from", "gymnasium:all_kinds:AllKinds-v0"]) == 0
+    text = " ".join(Path("mine/world.py").read_text().replace("# ", "").split())
+    for words in (
+        '"card", Box(3, 2): each row is an entity of the type card. Its columns are named by',
+        '"kind", Discrete(3): features that belong to no entity. One of them is 1 for each choice.',
+        '"me", Box(12,): features that belong to no entity. They are named by position: give them '
+        'names. If they describe several things alike, write entities={"thing": Rows("me", '
+        'columns=["x", "y"])} instead',
+        "each row is an entity of the type road.nodes.",
+        '"road.edges": Rows(',
+        "each row is an entity of the type seen.",
+        '"pick", Discrete(3): one choice among 3 in a step. Its labels are numbers: give them ',
+        'If it is the number of a row of card, select that entity: Select("pick", actees="card").',
+        'action_mask="action_mask"',
+    ):
+        assert words in text, words
+
+
+def test_suggested_changes_fit_the_world() -> None:
+    assert run(["init", "mine", "--from", CART_POLE]) == 0
+    path = Path("mine/world.py")
+    before, _, rest = path.read_text().partition("    global_features=[")
+    _, _, after = rest.partition("\n    ],\n")
+    changed = '    entities={"thing": Rows("", columns=["x", "y"])},\n'
+    path.write_text((before + changed + after).replace("Globals", "Rows"))
+    assert find_world("mine/world.py:World")().obs_space().entities["thing"].features == ["x", "y"]
+
+
+# What is refused.
+
+
+def test_folder_with_something_in_it_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine").mkdir()
+    for name in "abcde":
+        (Path("mine") / name).touch()
+    error = refused(["init", "mine"], capsys)
+    assert "DIR: expected a new or empty folder, got mine, with a, b, c and 2 more" in error
+    assert len([*Path("mine").iterdir()]) == 5
+    Path("file").touch()
+    assert "got the file file" in refused(["init", "file"], capsys)
+
+
+def test_empty_folder_and_the_current_one_are_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("mine").mkdir()
+    monkeypatch.chdir("mine")
+    assert run(["init", "."]) == 0
+    assert sorted(path.name for path in Path().iterdir()) == FILES
+    assert Path("README.md").read_text().startswith("# mine\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("my-world", "my_world"),
+        ("3d", "my_3d"),
+        ("class", "my_class"),
+        ("a b", "a_b"),
+        ("...", "world"),
+        ("there/x.y", "there/x_y"),
+    ],
+)
+def test_name_that_python_cannot_import_is_refused_with_a_nearer_one(
+    name: str, nearest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = refused(["init", name], capsys)
+    assert f"got '{name.rpartition('/')[2]}'; try {nearest}\n" in error
+    assert not [*Path().iterdir()]
+
+
+def test_folder_that_cannot_be_made_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "DIR: expected a folder" in refused(["init", "nowhere/mine"], capsys)
+    if os.geteuid() != 0:  # who may write everywhere
+        Path("closed").mkdir(mode=0o500)
+        assert "Permission denied" in refused(["init", "closed/mine"], capsys)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_failure_in_the_middle_leaves_nothing(
+    is_there: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write = Path.write_text
+
+    def fail(path: Path, *args: Any, **kwargs: Any) -> int:
+        if path.name == "settings.ron":
+            path.touch()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(path, *args, **kwargs)
+
+    if is_there:
+        Path("mine").mkdir()
+    monkeypatch.setattr(Path, "write_text", fail)
+    assert "No space left" in refused(["init", "mine"], capsys)
+    assert Path("mine").exists() == is_there
+    assert not [*Path().glob("mine/*")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--match", "--from", CART_POLE], ["--match and --from", "one of them"]),
+        (["--from", "Xor"], ["--from: expected gymnasium:ID or pettingzoo:MODULE, got 'Xor'"]),
+        (["--from", "gymnasium:CartPol-v1"], ["--from: ", "did you mean CartPole-v1?"]),
+        (["--from", "gymnasium:Pendulum-v1"], ["--from: gymnasium:Pendulum-v1", "values=[...]"]),
+        (["--from", "pettingzoo:no.such_v1"], ["--from: importing no.such_v1"]),
+    ],
+)
+def test_worlds_that_cannot_be_adapted_are_one_line_and_nothing_is_written(
+    arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = refused(["init", "mine", *arguments], capsys)
+    for word in words:
+        assert word in error
+    assert not Path("mine").exists()

@@ -1,0 +1,163 @@
+"""Worlds of Gymnasium and PettingZoo by their names there, wherever a world is named."""
+
+import sys
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+from enn_trainer import load_checkpoint
+from enn_trainer.cli import run
+from entity_env import ParallelEnvList
+from entity_env.named_world import NamedWorld, find_world
+from tests.enn_trainer.builders import SMALL
+from tests.enn_trainer.one_line import refused
+
+CART_POLE = "gymnasium:CartPole-v1"
+RUN = [*SMALL, "data_dir=."]
+MATCH = """
+from tests.entity_env.adapters.worlds import Hunt
+
+
+def parallel_env(lives=(3, 3)):
+    return Hunt({f"agent_{i}": n for i, n in enumerate(lives)})
+"""
+CODE = """
+from pathlib import Path
+
+import gymnasium
+
+Path("imported").touch()
+gymnasium.register("Mine-v0", "gymnasium.envs.classic_control.cartpole:CartPoleEnv")
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    for name in ("hunt", "mine_for_gymnasium"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    gymnasium.registry.pop("Mine-v0", None)
+    Path("hunt.py").write_text(MATCH)
+    Path("mine_for_gymnasium.py").write_text(CODE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env_id", [CART_POLE, "pettingzoo:hunt"])
+def test_library_world_is_trained_in_whatever_the_number_of_processes(
+    env_id: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = []
+    for processes in (1, 2):
+        folder = f"run{processes}"
+        settings = [f"env.id={env_id}", *RUN, f"rollout.processes={processes}"]
+        evaluation = [f"eval.env.id={env_id}", "eval.steps=4", "eval.interval=24"]
+        arguments = [*settings, *evaluation, "eval.num_envs=2", "--checkpoint-dir", folder]
+        assert run(["train", *arguments]) == 0, capsys.readouterr().err
+        *_, save = sorted(Path(folder).glob("step-*"))
+        steps.append((save / "state.agent.safetensors").read_bytes())
+    assert steps[0] == steps[1]
+    assert load_checkpoint("run1").config.env.id == env_id
+
+
+def test_save_names_a_library_world_that_has_to_be_named_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    where = ["--checkpoint-dir", "run"]
+    mine = "gymnasium:mine_for_gymnasium:Mine-v0"
+    for env_id in (CART_POLE, mine):
+        assert run(["train", f"env.id={env_id}", *RUN, *where, "--force"]) == 0
+        assert f"--env {env_id}" in capsys.readouterr().out
+        Path("imported").unlink(missing_ok=True)
+        resume = ["train", *where, "--resume", "total_timesteps=96"]
+        error = refused(resume, capsys)
+        assert f"got '{env_id}'" in error
+        assert "--trust" in error
+        assert "--env" in refused(["eval", "run"], capsys)
+        assert not Path("imported").exists()
+        assert run([*resume, f"env.id={env_id}"]) == 0
+        assert run(["eval", "run", "--env", env_id, "--episodes", "2"]) == 0
+
+
+def test_module_that_registers_an_id_is_imported_once_and_may_be_of_this_folder() -> None:
+    assert run(["check", "gymnasium:mine_for_gymnasium:Mine-v0", "--episodes", "1"]) == 0
+    Path("imported").unlink()
+    assert run(["check", "gymnasium:mine_for_gymnasium:Mine-v0", "--episodes", "1"]) == 0
+    assert not Path("imported").exists()
+
+
+def test_arguments_reach_the_world_and_may_change_the_number_of_sides(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    world = find_world(CART_POLE)(max_episode_steps=7, render_mode="rgb_array")
+    assert world.env.spec.max_episode_steps == 7
+    hunt = find_world("pettingzoo:hunt")
+    assert hunt().num_sides == 2
+    assert hunt(lives=[1, 2, 3]).num_sides == 3
+    teams = {"all": ["agent_0", "agent_1"]}
+    assert hunt(teams=teams).num_sides == 1
+    three = 'env.kwargs={"lives": [2, 3, 4]}'
+    assert run(["train", "env.id=pettingzoo:hunt", three, *RUN]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("env_id", [CART_POLE, "pettingzoo:hunt"])
+def test_library_world_is_described_in_one_line(
+    env_id: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["envs", env_id]) == 0
+    name = env_id.partition(":")[2]
+    assert f"\n\n{name} of " in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_workers_make_library_worlds_by_themselves(tmp_path: Path) -> None:
+    envs = ParallelEnvList(NamedWorld(CART_POLE, str(tmp_path)), 4, 2)
+    assert len(envs.reset(envs.obs_space()).reward) == 4
+    envs.close()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "words"),
+    [
+        ("gymnasium:CartPole", ["registered in Gymnasium", "'CartPole'", "mean CartPole-v1?"]),
+        ("gymnasium:cartpole-v1", ["did you mean CartPole-v1?"]),
+        ("gymnasium:", ["registered in Gymnasium, got ''"]),
+        ("gymnasium:no_such:World-v0", ["importing no_such: ModuleNotFoundError"]),
+        ("gymnasium:Pendulum-v1", ["calling gymnasium:Pendulum-v1", "Choice(path, values=[...])"]),
+        ("gymnasium:LunarLander-v3", ["calling gymnasium:LunarLander-v3", "pip install"]),
+        (
+            "pettingzoo:butterfly.knights_archers_zombies_v10",
+            ["did you mean butterfly.knights_archers_zombies_v11?"],
+        ),
+        ("pettingzoo:classic.tictactoe_v3", ["a module with parallel_env"]),
+        ("pettingzoo:sisl.multiwalker_v9", ["'Box2D'", "pip install 'pettingzoo[sisl]'"]),
+        ("pettingzoo:", ["env.id: importing"]),
+    ],
+)
+def test_wrong_library_world_is_one_line(
+    env_id: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = refused(["train", f"env.id={env_id}", *RUN], capsys)
+    assert error.startswith("error: env.id: ")
+    for word in words:
+        assert word in error
+
+
+def test_wrong_arguments_of_a_library_world_are_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for env_id in (CART_POLE, "pettingzoo:hunt"):
+        error = refused(["train", f"env.id={env_id}", 'env.kwargs={"sise": 3}', *RUN], capsys)
+        assert "'sise'" in error
+
+
+@pytest.mark.parametrize("library", ["gymnasium", "pettingzoo"])
+def test_library_that_is_not_installed_is_one_line_with_what_to_type(
+    library: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    for command in (["check"], ["play"], ["init", "mine", "--from"]):
+        error = refused([*command, f"{library}:Absent-v0"], capsys)
+        assert f"expected the package {library}, which is not installed" in error
+        assert f"pip install 'enn-trainer[{library}]'" in error

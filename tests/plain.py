@@ -1,0 +1,64 @@
+"""Tests of everything that needs no torch, in an environment without it.
+
+    python3.13 tests/plain.py
+
+The environment is made in `.venv-plain-VERSION`, and made anew when `pyproject.toml` changes.
+"""
+
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+WITH_TORCH_OR_SLOW_TO_INSTALL = ("torch", "tensorboard", "wandb")
+TOOLS = ["hypothesis", "pytest", "pytest-timeout", "pytest-xdist", "setuptools>=77"]
+TESTS = [
+    "tests/entity_env",
+    "tests/enn_trainer/config",
+    "tests/enn_trainer/cli/test_config_command.py",
+    "tests/rogue_net/native/test_ctypes.py",
+]
+NEED_TORCH = ["tests/entity_env/vec/test_check_spaces.py", "tests/entity_env/test_lazy_exports.py"]
+NEED_EXTRAS = ["tests/entity_env/adapters"]
+
+
+def installed() -> Path:
+    """Return the Python of an environment with everything but torch and what is large."""
+    folder = ROOT / f".venv-plain-{sys.version_info[0]}.{sys.version_info[1]}"
+    python, stamp, project = folder / "bin/python", folder / "installed", ROOT / "pyproject.toml"
+    if stamp.exists() and stamp.stat().st_mtime > project.stat().st_mtime:
+        return python
+    shutil.rmtree(folder, ignore_errors=True)
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    dependencies = tomllib.loads(project.read_text())["project"]["dependencies"]
+    light = [d for d in dependencies if not d.startswith(WITH_TORCH_OR_SLOW_TO_INSTALL)]
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, *TOOLS, *light], check=True)
+    subprocess.run([*pip, "--no-deps", "--no-build-isolation", "-e", ROOT], check=True)
+    stamp.touch()
+    return python
+
+
+def main() -> None:
+    """Run the tests, and end with the status of pytest."""
+    python = installed()
+    assert subprocess.run([python, "-c", "import torch"], stderr=subprocess.DEVNULL).returncode
+    # `conftest.py` of the trainer trains runs.
+    options = [
+        "--noconftest",
+        "-n",
+        "auto",
+        "-m",
+        "not slow and not alone",
+        "-p",
+        "no:cacheprovider",
+    ]
+    left_out = [f"--ignore={path}" for path in (*NEED_TORCH, *NEED_EXTRAS)]
+    command = [python, "-m", "pytest", *options, *left_out, *TESTS]
+    sys.exit(subprocess.run(command, cwd=ROOT).returncode)
+
+
+if __name__ == "__main__":
+    main()
