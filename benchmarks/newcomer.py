@@ -94,7 +94,8 @@ def report(rows: list[tuple[str, str, float]]) -> str:
     lines = [
         "# A newcomer's first hour",
         "",
-        f"`python benchmarks/newcomer.py` at {short_revision()}, {processor()}, {os.cpu_count()} cores.",
+        f"`python benchmarks/newcomer.py` at {short_revision()}, on {os.cpu_count()} cores",
+        f"({processor()}).",
         "Every block of README and `docs/start` is typed in a clone of this checkout, in a new",
         "environment with torch alone.",
         "",
