@@ -221,7 +221,7 @@ def test_very_many_unknown_settings_are_refused_in_time(copy: Path) -> None:
         ("run_name: ", 'run_name: "..", x: ', "x: no such field; run_name: expected the name of a"),
         ("run_name: ", 'run_name: "../../x", x: ', "run_name: expected the name of a folder"),
         ("memory: {", "memory: {3: 4, ", "memory: expected the state of stop conditions"),
-        ("memory: {}", 'memory: {"asked": -1}', "memory: expected the state of stop conditions"),
+        ("memory: {", 'memory: {"asked": -1, ', "memory: expected the state of stop conditions"),
         ("tracker_ids: {}", 'tracker_ids: {"wandb": 3}', "tracker_ids: expected texts by name"),
         ('"x"', "1", r"obs_space.entities\['sheep'\].features: expected a list of names"),
         ("obs_space: ObsSpace(", "obs_space: ObsSpace(more: 1, ", "expected the fields entities"),

@@ -48,8 +48,9 @@ def whys(run_dir: Path) -> list[str]:
 
 def rubbish(run_dir: Path) -> list[str]:
     """What is there beside saves and files of a run."""
-    known = {"index.json", ".lock"}
-    return [p.name for p in run_dir.iterdir() if p.name not in known and p.name[:5] != "step-"]
+    logs = ("metrics.jsonl", "spans.json", "events.out.tfevents")
+    known = ("index.json", ".lock", "run.json", "step-", *logs)
+    return [p.name for p in run_dir.iterdir() if not p.name.startswith(known)]
 
 
 class SlowDisk:
