@@ -8,7 +8,7 @@ COMPILED := setup.py $(wildcard rogue_net/native/*.[ch])
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadgroup
 RUN := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: demo test test-fast test-plain test-install bench soak completion dist release clean
+.PHONY: demo test test-fast test-plain test-install docs docs-slow bench soak completion dist release clean
 
 demo: .venv/installed
 	$(BIN)/enn train --config configs/move_to_origin.ron total_timesteps=600000 max_train_time=150 \
@@ -23,6 +23,15 @@ test: .venv/developing
 # What is built for users, each in an environment of its own: wheels, the sdist, a checkout.
 test-install: .venv/developing
 	$(PYTEST) tests/install
+
+# The documentation as a site, in build/docs; a warning or a name that does not resolve is an error.
+docs: .venv/developing
+	$(BIN)/python -m sphinx -q -W --keep-going -n docs build/docs
+	@echo build/docs/index.html
+
+# Runs the blocks of the documentation that take more than 30 s; make test runs the others.
+docs-slow: .venv/developing
+	DOCS=slow $(PYTEST) README.md docs
 
 # Between edits, two minutes: what takes only a moment.
 test-fast: .venv/developing

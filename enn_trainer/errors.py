@@ -1,12 +1,14 @@
-"""The exceptions of this package.
+"""The exceptions of this package: `except EnnTrainerError` catches all of them.
 
-Exception
-└── EnnTrainerError
-    ├── ConfigError (ValueError)        a configuration that cannot be used
-    ├── RonError (ValueError)           text that is not RON, or a value that RON cannot carry
-    ├── CheckpointError (ValueError)    a checkpoint that cannot be used
-    ├── AgentError (ValueError)         a network of the user's own that cannot be trained
-    └── NotFiniteError (ArithmeticError)   a loss, gradient or weight that is NaN or infinite
+    Exception
+    └── EnnTrainerError
+        ├── ConfigError (ValueError)        a configuration that cannot be used
+        ├── RonError (ValueError)           text that is not RON, or a value that RON cannot carry
+        ├── CheckpointError (ValueError)    a checkpoint that cannot be used
+        ├── AgentError (ValueError)         a network of the user's own that cannot be trained
+        └── NotFiniteError (ArithmeticError)   a loss, gradient or weight that is NaN or infinite
+
+Mistakes in environments raise `entity_env.errors.EntityEnvError`.
 """
 
 

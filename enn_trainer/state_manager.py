@@ -43,7 +43,7 @@ class StateManager(ManagerBase[TrainConfig, State]):
         overrides: settings in the form `net.d_model=64`.
         ignore_extra_fields: not supported; unknown fields are errors.
         checkpoint_key: `step`.
-        environment: environment variables; those that begin with ENN_ are settings, which
+        environment: environment variables; those that begin with `ENN_` are settings, which
             `overrides` overrule.
         existing: what to do with a run that is in `checkpoint_dir` already: "continue" it if there
             is one, "resume" it and fail if there is none, "refuse" to start, or "replace" it: it is

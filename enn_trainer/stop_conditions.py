@@ -224,7 +224,7 @@ class Plateaus(_OverTime):
     rtol: float = 1e-3
 
     def begins_anew(self, value: float, reference: float) -> bool:
-        """Return True outside the tolerance: |value - reference| > rtol * |reference|."""
+        """Return True outside the tolerance: `|value - reference| > rtol * |reference|`."""
         return abs(value - reference) > self.rtol * abs(reference)
 
     def __str__(self) -> str:

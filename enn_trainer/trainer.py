@@ -83,10 +83,13 @@ class Trainer:
     """Training run that can be taken step by step, for example in a notebook.
 
     Example:
-        >>> with Trainer(StateManager(init_path="configs/xor.ron"), Xor) as trainer:
-        ...     trainer.step()                                     # one update
-        ...     trainer.evaluate()                                 # with the settings of `eval`
-        ...     trainer.run(stop=AtLeast("episodic_reward.mean", 0.9))
+        >>> from enn_trainer.stop_conditions import AtLeast
+        >>> from entity_env.examples import Xor
+        >>> with Trainer(StateManager(overrides=["eval.episodes=32"]), Xor) as trainer:
+        ...     metrics = trainer.step()                           # one update
+        ...     metrics = trainer.evaluate()                       # with the settings of `eval`
+        ...     result = trainer.run(stop=AtLeast("episodic_reward.mean", 0.3))
+        [eval] step 2048 ...
 
     Without `with`, call `close` to end the environments. Between calls, signal handlers, threads
     and random number generators are as they were before. If a call raises, the state is that after

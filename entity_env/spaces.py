@@ -62,20 +62,23 @@ Probabilities: TypeAlias = Sequence[npt.NDArray[np.float32] | None]
 """The probabilities of all choices of the actors of each frame; None if they are not known."""
 
 
-class _Rows(Protocol):
+class HasLengths(Protocol):
+    """Rows of B frames."""
+
     @property
-    def lengths(self) -> Indices: ...
+    def lengths(self) -> Indices:
+        """(B,): number of rows of each frame."""
 
 
 class Actors(Protocol):
     """Actors of an action in B frames: a `VecActionMask`, or the network's `ActionBatch`."""
 
     @property
-    def actors(self) -> _Rows:
+    def actors(self) -> HasLengths:
         """The actors of each frame."""
 
     @property
-    def actees(self) -> _Rows | None:
+    def actees(self) -> HasLengths | None:
         """The entities of each frame that may be selected; None if nothing is."""
 
 

@@ -1,8 +1,9 @@
-"""What the README says works."""
+"""Documentation: examples beyond their own blocks, blocks that are not run, tables and places."""
 
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +18,11 @@ from entity_env import ActionSpace, PlainState
 from entity_env.named_world import find_world
 from rogue_net.distributions import ActionDistribution
 from rogue_net.heads import ActionHead
+from tests.doc_blocks import NOT_YET_RUN, blocks, comparable, pages, run_command
 from tests.enn_trainer.builders import SMALL, run_small, weights
-from tests.fork_server import ENN, run_program
+from tests.fork_server import run_program
 
 ROOT = Path(__file__).parent.parent
-
-
-@pytest.mark.slow
-def test_readme_world_trains_and_its_agent_acts(tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    world, acting = blocks
-    (tmp_path / "orchard.py").write_text(world)
-    command = [sys.executable, "orchard.py", *SMALL, "--checkpoint-dir", "runs/orchard"]
-    subprocess.run(command, cwd=tmp_path, check=True, timeout=120)
-    (tmp_path / "act.py").write_text("from orchard import Orchard\n" + acting + "print(actions)\n")
-    done = subprocess.run(
-        [sys.executable, "act.py"],
-        cwd=tmp_path,
-        check=True,
-        timeout=120,
-        capture_output=True,
-        text=True,
-    )
-    assert "SelectEntityAction" in done.stdout
 
 
 def test_the_world_of_the_readme_resumes_in_the_middle_of_its_episodes(
@@ -102,15 +85,6 @@ def test_documented_extensions_are_short() -> None:
 
 
 @pytest.mark.slow
-def test_documented_environment_conforms_and_trains(tmp_path: Path) -> None:
-    write_extensions(tmp_path)
-    checked = run_program([*ENN, "check", "rails.py:Rails"], cwd=tmp_path)
-    assert checked.returncode == 0, checked.stdout
-    run_script("rails.py", *SMALL, "--checkpoint-dir", "runs/rails", folder=tmp_path)
-    assert load_checkpoint(tmp_path / "runs/rails").state.step == 72
-
-
-@pytest.mark.slow
 def test_documented_callback_is_saved_and_resumed(tmp_path: Path) -> None:
     """A run in two parts ends like one that went straight on, with a lower learning rate."""
     write_extensions(tmp_path)
@@ -152,13 +126,6 @@ def test_documented_reward_transform_is_saved_and_resumed(tmp_path: Path) -> Non
         assert torch.equal(tensor, resumed[name]), name
 
 
-@pytest.mark.slow
-def test_documented_network_is_trained_by_its_program(tmp_path: Path) -> None:
-    network = str(ROOT / "docs/own_network.py")
-    printed = run_script(network, *SMALL, "total_timesteps=480", folder=tmp_path)
-    assert re.search(r"^return [\d.]+$", printed, re.MULTILINE)
-
-
 def test_tables_of_extensions_have_every_member() -> None:
     text = (ROOT / "docs/extending.md").read_text()
 
@@ -175,6 +142,76 @@ def test_tables_of_extensions_have_every_member() -> None:
         documented = members(f"### `{base.__name__}`")
         own = {**vars(base), **base.__annotations__}
         assert sorted(documented) == sorted(n for n in own if not n.startswith("_")), base
+
+
+REASONS = {
+    "a person plays": 3,
+    "for a checkout of the sources": 2,
+    "needs a service with an account": 1,
+}
+"""Reasons for which blocks of the documentation are not run, and the number of these blocks."""
+
+
+def test_blocks_that_are_not_run_are_few_and_have_a_reason() -> None:
+    marked = [block.options for path in pages() for block in blocks(path.read_text())]
+    assert Counter(options["not run"] for options in marked if "not run" in options) == REASONS
+    assert sum("slow" in options for options in marked) <= 3
+
+
+def test_pages_that_are_not_run_become_fewer() -> None:
+    assert len(NOT_YET_RUN) <= 2
+    names = [str(path.relative_to(ROOT)) for path in pages()]
+    assert set(NOT_YET_RUN) <= set(names)
+
+
+def test_blocks_of_a_page_are_found() -> None:
+    text = """# Page
+
+    enn train env.id=Xor
+
+prints
+
+    a table, no command
+
+<!-- not run: needs a GPU -->
+
+    enn train cuda=true
+
+<!-- setup: enn eval runs/xor
+enn plot runs/xor -->
+
+Save this as `world.py`:
+
+```python
+class World: ...
+```
+
+```text
+not code
+```
+"""
+    found = [(block.language, block.source, block.options) for block in blocks(text)]
+    assert found == [
+        ("shell", "enn train env.id=Xor\n", {}),
+        ("shell", "enn train cuda=true\n", {"not run": "needs a GPU"}),
+        ("shell", "enn eval runs/xor\nenn plot runs/xor", {}),
+        ("python", "class World: ...\n", {"file": "world.py"}),
+    ]
+
+
+def test_output_is_compared_without_numbers() -> None:
+    printed = "step 512/1024 (50%)  return -0.25 ± 1e-3\n"
+    assert comparable(printed) == comparable("step 8/16 (7%) return 3.5 ± .1")
+    assert comparable(printed) != comparable("step 512/1024 (50%)  length -0.25 ± 1e-3")
+
+
+def test_a_command_whose_output_differs_fails(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_command("enn envs --help", "usage: ...", slow=False)
+    with pytest.raises(AssertionError, match="printed"):
+        run_command("enn envs --help", "something else", slow=False)
+    with pytest.raises(AssertionError, match="ended with 2"):
+        run_command("enn train seeed=1", None, slow=False)
 
 
 def test_every_shipped_configuration_can_be_read() -> None:

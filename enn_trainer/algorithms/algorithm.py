@@ -12,6 +12,7 @@ from enn_trainer.state_part import StatePart
 from entity_env.spaces import ActionSpace, ObsSpace
 
 Data = TypeVar("Data", contravariant=True)
+"""The experience that an algorithm learns from."""
 
 
 class Clock(NamedTuple):

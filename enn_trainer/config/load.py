@@ -119,7 +119,7 @@ def load_with_sources(
         path: The file; None starts from the defaults.
         overrides: Assignments of the command line.
         text: RON in place of a file.
-        environment: Environment variables; those that begin with ENN_ are assignments, which
+        environment: Environment variables; those that begin with `ENN_` are assignments, which
             `overrides` overrule.
         text_source: A name of the text for messages.
 

@@ -150,6 +150,7 @@ class Section:
     """Base class of the sections of a configuration, which are checked when they are made.
 
     Example:
+        >>> from dataclasses import dataclass
         >>> @dataclass
         ... class BatchConfig(Section):
         ...     steps: int = limited(16, at_least=1)

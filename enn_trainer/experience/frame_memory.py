@@ -34,7 +34,7 @@ Two frames may be computed at once, beside the memory that the allocator caches.
 
 
 def rogue_nets(agent: Any) -> list[RogueNet]:
-    """Return the `RogueNet`s in an agent; [] for a user's own network."""
+    """Return all `RogueNet` modules in an agent; [] for a user's own network."""
     while isinstance(agent, Wired):
         agent = agent.network
     if type(agent) is RogueNetWithValueNet:

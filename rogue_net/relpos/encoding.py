@@ -23,6 +23,7 @@ from rogue_net.relpos.config import RelposEncodingConfig
 from rogue_net.translate import columns_from, columns_of, rotation_features
 
 Rows = TypeVar("Rows")
+"""The relative positions of a frame or of a piece of it."""
 ALL_TYPES = ""
 """Name of the projection that all types share."""
 PAIRS_AT_ONCE = 2**20

@@ -142,7 +142,7 @@ def approx_kl(logratio: Tensor) -> Tensor:
 
 
 def is_clipped(logratio: Tensor, clip_coef: float) -> Tensor:
-    """Return True for actors whose ratio is clipped, |ratio - 1| > clip_coef: (actors,) bool."""
+    """Return True for actors whose ratio is clipped, `|ratio - 1| > clip_coef`: (actors,) bool."""
     return (logratio.exp() - 1).abs() > clip_coef
 
 
