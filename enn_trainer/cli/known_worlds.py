@@ -1,23 +1,9 @@
-"""Facts about the worlds that ship with this program, one line each."""
+"""Facts about the worlds that ship with this program, a line each in `known_worlds.txt`."""
 
 import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
-
-_TABLE = """\
-MoveToOrigin|steering: two actions of one actor|move_to_origin||1|1001472|2.6|0.988|{}
-CherryPick|selecting entities one by one|cherry_pick||1|251904|19.1|0.9916|{}
-PickMatchingBalls|consistency|pick_matching_balls||1|500736|44.9|0.9992|{"one_hot":true,"randomize":true}
-Minefield|relative positions and headings|minefield||1|2031616|6.9|0.999|{}
-MultiSnake|several actors on a grid|multisnake_1snakes11len||1|5013504|23.6|0.9923|{"num_snakes":1}
-MultiArmedBandit|a global action, no entities|multi_armed_bandit||1|32768|0.3|1|{}
-NotHotdog|entity types without features|not_hotdog||1|32768|0.4|1|{}
-Xor|combining two entities|xor||1|501760|1.6|1|{}
-Count|counting entities, masks|count||1|2000|0.2|1|{"masked_choices":2}
-FloorIsLava|relative positions|floor_is_lava||1|32768|0.4|0.999|{}
-MineSweeper|two kinds of actors|||1|null|null|null|{}
-RockPaperScissors|features for the value only|rock_paper_scissors||1|4096|0.1|0.9953|{}
-TreasureHunt|a global action on a grid|treasure_hunt||5|100352|2.2|3.3646|{}
-Duel|self-play, choice of targets|duel|of matches won|1|200704|1.3|0.9957|{}"""
 
 
 class KnownWorld(NamedTuple):
@@ -46,9 +32,11 @@ class KnownWorld(NamedTuple):
     kwargs: dict[str, Any]
 
 
-def _read(line: str) -> KnownWorld:
-    cells = line.split("|")
-    return KnownWorld(*cells[:4], *map(json.loads, cells[4:]))
+def _read() -> Iterator[KnownWorld]:
+    text = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8")
+    for line in text.splitlines():
+        cells = line.split("|")
+        yield KnownWorld(*cells[:4], *map(json.loads, cells[4:]))
 
 
-KNOWN_WORLDS = {world.name: world for world in map(_read, _TABLE.splitlines())}
+KNOWN_WORLDS = {world.name: world for world in _read()}
