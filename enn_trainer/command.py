@@ -17,12 +17,7 @@ from typing import Any, TypeVar
 from enn_trainer.checkpoints.lookup import Existing
 from enn_trainer.checkpoints.migrate.evolve_rules import SYNTAX, rename_lines
 from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
-from enn_trainer.cli.arguments import (
-    EXPECTED_ERRORS,
-    STOPPED_AT_ONCE,
-    OneLineParser,
-    failed,
-)
+from enn_trainer.cli.arguments import EXPECTED_ERRORS, STOPPED_AT_ONCE, OneLineParser, failed
 from enn_trainer.cli.typed_settings import parse_typed, typed_settings
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.help import hps_info

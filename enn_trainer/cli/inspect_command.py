@@ -77,10 +77,11 @@ def _page(path: Path, console: Console) -> list[str]:
         from enn_trainer.checkpoints.lookup import resolve
 
         path = resolve(path)
+    path.stat()  # raises if there is nothing
     try:
         if path.is_dir():
             return _page_of_folder(path, console)
-        if path.exists() and not path.is_file():
+        if not path.is_file():
             raise ValueError("a pipe, a socket or a device, which is not opened")
         return _page_of_file(path)
     except (CheckpointError, RecordingError):

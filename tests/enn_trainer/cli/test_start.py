@@ -120,7 +120,7 @@ def test_unforeseen_error_keeps_its_traceback_and_says_where_to_report_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("enn_trainer.cli.envs_command.ENV_REGISTRY", None)
-    with pytest.raises(AttributeError) as caught:
+    with pytest.raises(TypeError) as caught:
         run(["envs"])
     assert caught.value.__notes__ == [REPORT]
 
