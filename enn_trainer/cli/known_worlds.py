@@ -36,7 +36,7 @@ def _read() -> Iterator[KnownWorld]:
     text = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8")
     for line in text.splitlines():
         cells = line.split("|")
-        yield KnownWorld(*cells[:4], *map(json.loads, cells[4:]))
+        yield KnownWorld._make([*cells[:4], *map(json.loads, cells[4:])])
 
 
 KNOWN_WORLDS = {world.name: world for world in _read()}
