@@ -173,7 +173,7 @@ def _check_numpy(timeout_s: float) -> Check:
             for one in filter(_applies, map(Requirement, lines)):
                 if one.name == "numpy" and not one.specifier.contains(version, prereleases=True):
                     unfit.add(f"{package.name} ({one})")
-                if one.name == "numpy" and version < "2" and not one.specifier.contains("2.0"):
+                elif one.name == "numpy" and version < "2" and not one.specifier.contains("2.0"):
                     holding.add(package.name)
     held = f"; held below 2 by {', '.join(sorted(holding))}" if holding else ""
     if not unfit:

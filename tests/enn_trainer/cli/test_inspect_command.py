@@ -281,7 +281,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "No such file" in said(tmp_path / "nowhere")
     assert "No such file" in said(tmp_path / "run@latest")
     assert "too long" in said("x" * 5000)
-    assert "null byte" in said("a\0b")
+    assert "null " in said("a\0b")  # byte or character
     assert said(tmp_path / "empty").endswith("nothing of ours: a folder\n")
     assert "a folder without saves; entries: 1" in said(tmp_path / "photos")
 
