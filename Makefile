@@ -1,6 +1,8 @@
 # The two commands a newcomer needs: `make demo` and `make test`.
 IS_NEW_ENOUGH := -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do $$p $(IS_NEW_ENOUGH) && echo $$p && break; done)
+CHECK_PYTHON = $(or $(PYTHON),false) $(IS_NEW_ENOUGH) || { echo "expected Python 3.11 or newer, found" \
+	"$$($(or $(PYTHON),python3) --version 2>&1): make PYTHON=/path/to/python3.11" >&2; exit 1; }
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 COMPILED := setup.py $(wildcard rogue_net/native/*.[ch])
@@ -40,6 +42,7 @@ test-fast: .venv/developing
 
 # What needs no torch, in an environment of its own: make test-plain PYTHON=python3.13
 test-plain:
+	@$(CHECK_PYTHON)
 	$(PYTHON) tests/plain.py
 
 # Two minutes; fails if training is more than a quarter slower than committed. BENCH=--update writes.
@@ -86,10 +89,9 @@ clean:
 	rm -rf .venv .venv-plain-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 .venv/bin/pip:
-	@$(or $(PYTHON),false) $(IS_NEW_ENOUGH) || { echo "expected Python 3.11 or newer, found" \
-		"$$($(or $(PYTHON),python3) --version 2>&1): make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(CHECK_PYTHON)
 	rm -rf .venv
-	$(PYTHON) -m venv .venv || { rm -rf .venv; echo "On Debian and Ubuntu: sudo apt install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv .venv || { rm -rf .venv; echo "venv failed; on Debian and Ubuntu: sudo apt install python3-venv" >&2; exit 1; }
 
 .venv/installed: pyproject.toml constraints.txt $(COMPILED) | .venv/bin/pip
 	@echo "Installing into .venv, once: torch and about 60 smaller packages, 1.2 GB (4 GB more with CUDA)"

@@ -29,6 +29,8 @@ def notes(version: str) -> str:
 
 def check(version: str) -> None:
     """Exit with a message unless the package, the citation and the changelog have this version."""
+    if not version:
+        sys.exit("VERSION: expected a version, as in make release VERSION=0.2.0")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     citation = re.search(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
     versions = {"pyproject.toml": project, "CITATION.cff": citation[1] if citation else "none"}

@@ -5,48 +5,52 @@ from typing import TYPE_CHECKING
 from entity_env.lazy_exports import export_lazily
 
 if TYPE_CHECKING:
-    from enn_trainer import stop_conditions
-    from enn_trainer.algorithms.cloning.clone import CloneResult, clone
-    from enn_trainer.callbacks import Callback
-    from enn_trainer.check_agent import check_agent
-    from enn_trainer.command import command
-    from enn_trainer.config import (
-        BCConfig,
-        CheckpointConfig,
-        CloneConfig,
-        CloneRunConfig,
-        EnvConfig,
-        EvalConfig,
-        EvalEnvConfig,
-        EvalSuiteConfig,
-        OptimizerConfig,
-        ParamGroupConfig,
-        PPOConfig,
-        RolloutConfig,
-        TrainConfig,
-    )
-    from enn_trainer.errors import (
-        AgentError,
-        CheckpointError,
-        ConfigError,
-        EnnTrainerError,
-        NotFiniteError,
-    )
-    from enn_trainer.load_agent import Act, RogueNetAgent, load_agent
-    from enn_trainer.policy import PPOAgent
+    from enn_trainer import stop_conditions as stop_conditions
+    from enn_trainer.algorithms.cloning.clone import CloneResult as CloneResult
+    from enn_trainer.algorithms.cloning.clone import clone as clone
+    from enn_trainer.callbacks import Callback as Callback
+    from enn_trainer.check_agent import check_agent as check_agent
+    from enn_trainer.command import command as command
+    from enn_trainer.config import BCConfig as BCConfig
+    from enn_trainer.config import CheckpointConfig as CheckpointConfig
+    from enn_trainer.config import CloneConfig as CloneConfig
+    from enn_trainer.config import CloneRunConfig as CloneRunConfig
+    from enn_trainer.config import EnvConfig as EnvConfig
+    from enn_trainer.config import EvalConfig as EvalConfig
+    from enn_trainer.config import EvalEnvConfig as EvalEnvConfig
+    from enn_trainer.config import EvalSuiteConfig as EvalSuiteConfig
+    from enn_trainer.config import OptimizerConfig as OptimizerConfig
+    from enn_trainer.config import ParamGroupConfig as ParamGroupConfig
+    from enn_trainer.config import PPOConfig as PPOConfig
+    from enn_trainer.config import RolloutConfig as RolloutConfig
+    from enn_trainer.config import TrainConfig as TrainConfig
+    from enn_trainer.errors import AgentError as AgentError
+    from enn_trainer.errors import CheckpointError as CheckpointError
+    from enn_trainer.errors import ConfigError as ConfigError
+    from enn_trainer.errors import EnnTrainerError as EnnTrainerError
+    from enn_trainer.errors import NotFiniteError as NotFiniteError
+    from enn_trainer.load_agent import Act as Act
+    from enn_trainer.load_agent import RogueNetAgent as RogueNetAgent
+    from enn_trainer.load_agent import load_agent as load_agent
+    from enn_trainer.policy import PPOAgent as PPOAgent
     from enn_trainer.runtime.versions import __version__ as __version__
-    from enn_trainer.session import TrainResult
-    from enn_trainer.state import State, init_train_state
-    from enn_trainer.state_manager import StateManager, load_checkpoint
-    from enn_trainer.trainer import Trainer, train
-    from rogue_net.config import RogueNetConfig, ValueBinsConfig
-    from rogue_net.relpos import RelposEncodingConfig
-    from rogue_net.rogue_net import RogueNet
-    from rogue_net.translation_config import TranslationConfig
+    from enn_trainer.session import TrainResult as TrainResult
+    from enn_trainer.state import State as State
+    from enn_trainer.state import init_train_state as init_train_state
+    from enn_trainer.state_manager import StateManager as StateManager
+    from enn_trainer.state_manager import load_checkpoint as load_checkpoint
+    from enn_trainer.trainer import Trainer as Trainer
+    from enn_trainer.trainer import train as train
+    from rogue_net.config import RogueNetConfig as RogueNetConfig
+    from rogue_net.config import ValueBinsConfig as ValueBinsConfig
+    from rogue_net.relpos import RelposEncodingConfig as RelposEncodingConfig
+    from rogue_net.rogue_net import RogueNet as RogueNet
+    from rogue_net.translation_config import TranslationConfig as TranslationConfig
 
 export_lazily(
     __name__,
     {
+        "enn_trainer": "stop_conditions",
         "enn_trainer.algorithms.cloning.clone": "CloneResult clone",
         "enn_trainer.callbacks": "Callback",
         "enn_trainer.check_agent": "check_agent",
@@ -72,51 +76,3 @@ export_lazily(
         "rogue_net.translation_config": "TranslationConfig",
     },
 )
-
-__all__ = [
-    # Run
-    "train",
-    "TrainResult",
-    "Trainer",
-    "Callback",
-    "stop_conditions",
-    "command",
-    "StateManager",
-    "State",
-    "init_train_state",
-    "load_checkpoint",
-    # Clone
-    "clone",
-    "CloneResult",
-    "CloneConfig",
-    "CloneRunConfig",
-    # Act
-    "load_agent",
-    "RogueNetAgent",
-    "Act",
-    "RogueNet",
-    "PPOAgent",
-    "check_agent",
-    # Configuration
-    "TrainConfig",
-    "EnvConfig",
-    "RogueNetConfig",
-    "RelposEncodingConfig",
-    "TranslationConfig",
-    "ValueBinsConfig",
-    "OptimizerConfig",
-    "ParamGroupConfig",
-    "PPOConfig",
-    "RolloutConfig",
-    "EvalConfig",
-    "EvalSuiteConfig",
-    "EvalEnvConfig",
-    "BCConfig",
-    "CheckpointConfig",
-    # Errors
-    "EnnTrainerError",
-    "ConfigError",
-    "CheckpointError",
-    "AgentError",
-    "NotFiniteError",
-]

@@ -17,12 +17,7 @@ from typing import Any, TypeVar
 from enn_trainer.checkpoints.lookup import Existing
 from enn_trainer.checkpoints.migrate.evolve_rules import SYNTAX, rename_lines
 from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
-from enn_trainer.cli.arguments import (
-    EXPECTED_ERRORS,
-    STOPPED_AT_ONCE,
-    OneLineParser,
-    failed,
-)
+from enn_trainer.cli.arguments import EXPECTED_ERRORS, STOPPED_AT_ONCE, OneLineParser, failed
 from enn_trainer.cli.typed_settings import parse_typed, typed_settings
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.help import hps_info
@@ -287,13 +282,14 @@ def run_parser(program: str) -> OneLineParser:
     parser.option("--init-from", "DIR", weights, type=Path)
     parser.option("--init-parts", "PARTS", f"which of them, some of {','.join(PARTS)}")
     add_rename_arguments(parser)
-    parser.flag(
-        "--trust", "import the code that the save names, such as its environment, and run it"
-    )
-
-    # Look before running.
     parser.option("--hps-info", "QUERY", "list the settings, or search them", nargs="?", const="")
+    add_ways_to_run(parser)
+    return parser
+
+
+def add_ways_to_run(parser: OneLineParser) -> None:
+    """Add options of commands that train: to trust a save, and to look before running."""
+    parser.flag("--trust", "import the code that the save names, such as its environment")
     parser.flag("--dry-run", "try one of everything in seconds, and keep nothing of it")
     parser.flag("--print-config", "show every setting and where it comes from")
     parser.add_argument("-v", "--verbose", action="store_true", help="show settings, tracebacks")
-    return parser

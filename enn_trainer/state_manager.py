@@ -26,7 +26,8 @@ from enn_trainer.state import State, init_train_state
 from enn_trainer.tables import aligned
 
 
-class StateManager(ManagerBase[TrainConfig, State]):
+# The base is of unknown type to mypy where hyperstate is not installed.
+class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unused-ignore]
     """Loads the configuration, makes or restores the state, and saves both.
 
     It has the interface of hyperstate's manager, but loading, overrides and checkpoints are this
@@ -314,7 +315,9 @@ class StateManager(ManagerBase[TrainConfig, State]):
         finally:
             self._before_save.remove(prepare)
 
-    def step(self, metrics: Mapping[str, float] | None = None) -> Path | None:  # type: ignore[override]
+    def step(  # type: ignore[override, unused-ignore]
+        self, metrics: Mapping[str, float] | None = None
+    ) -> Path | None:
         """Begin to save a copy of the state if a save is due. To be called after each update.
 
         Args:

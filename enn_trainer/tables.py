@@ -1,6 +1,6 @@
 """Tables: with borders on a terminal, aligned columns elsewhere."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ def show_table(
     """
     columns, *rows = ([printable(cell, console.encoding) for cell in r] for r in (columns, *rows))
     if not console.is_terminal:
-        for line in aligned([columns, *rows]):
-            console.out(line, highlight=False)
+        show_lines(aligned([columns, *rows]), console)
         return
     from rich.table import Table
 
@@ -48,6 +47,12 @@ def show_table(
         ends = by_section and i + 1 < len(rows) and rows[i + 1][0] != row[0]
         shown.add_row(*row, end_section=ends)
     console.print(shown, markup=False)
+
+
+def show_lines(lines: Iterable[str], console: "Console") -> None:
+    """Print lines of text; characters that cannot be shown are escaped."""
+    for line in lines:
+        console.out(printable(line, console.encoding), highlight=False)
 
 
 def printable(text: str, encoding: str) -> str:

@@ -6,52 +6,47 @@ from entity_env import moved_modules
 from entity_env.lazy_exports import export_lazily
 
 if TYPE_CHECKING:
-    from entity_env.actions import (
-        Action,
-        ActionMask,
-        CategoricalAction,
-        CategoricalActionMask,
-        GlobalCategoricalAction,
-        GlobalCategoricalActionMask,
-        SelectEntityAction,
-        SelectEntityActionMask,
-    )
-    from entity_env.check_env import check_env
-    from entity_env.environment import Environment, Features, Observation
-    from entity_env.errors import (
-        EntityEnvError,
-        InvalidAction,
-        InvalidObservation,
-        InvalidSpace,
-        WorkerError,
-    )
-    from entity_env.match import Match
-    from entity_env.plain_state import PlainState
-    from entity_env.ragged import Ragged
-    from entity_env.spaces import (
-        ActionName,
-        ActionSpace,
-        CategoricalActionSpace,
-        Entity,
-        EntityID,
-        EntityName,
-        GlobalCategoricalActionSpace,
-        ObsSpace,
-        SelectEntityActionSpace,
-    )
-    from entity_env.vec.batching import action_index_to_actions, batch_obs
-    from entity_env.vec.parallel import ParallelEnvList
-    from entity_env.vec.serial import EnvList
-    from entity_env.vec.validate import ValidatingEnv
-    from entity_env.vec.vec_env import (
-        AddMetricsWrapper,
-        Metric,
-        VecActionMask,
-        VecCategoricalActionMask,
-        VecEnv,
-        VecObs,
-        VecSelectEntityActionMask,
-    )
+    from entity_env.actions import Action as Action
+    from entity_env.actions import ActionMask as ActionMask
+    from entity_env.actions import CategoricalAction as CategoricalAction
+    from entity_env.actions import CategoricalActionMask as CategoricalActionMask
+    from entity_env.actions import GlobalCategoricalAction as GlobalCategoricalAction
+    from entity_env.actions import GlobalCategoricalActionMask as GlobalCategoricalActionMask
+    from entity_env.actions import SelectEntityAction as SelectEntityAction
+    from entity_env.actions import SelectEntityActionMask as SelectEntityActionMask
+    from entity_env.check_env import check_env as check_env
+    from entity_env.environment import Environment as Environment
+    from entity_env.environment import Features as Features
+    from entity_env.environment import Observation as Observation
+    from entity_env.errors import EntityEnvError as EntityEnvError
+    from entity_env.errors import InvalidAction as InvalidAction
+    from entity_env.errors import InvalidObservation as InvalidObservation
+    from entity_env.errors import InvalidSpace as InvalidSpace
+    from entity_env.errors import WorkerError as WorkerError
+    from entity_env.match import Match as Match
+    from entity_env.plain_state import PlainState as PlainState
+    from entity_env.ragged import Ragged as Ragged
+    from entity_env.spaces import ActionName as ActionName
+    from entity_env.spaces import ActionSpace as ActionSpace
+    from entity_env.spaces import CategoricalActionSpace as CategoricalActionSpace
+    from entity_env.spaces import Entity as Entity
+    from entity_env.spaces import EntityID as EntityID
+    from entity_env.spaces import EntityName as EntityName
+    from entity_env.spaces import GlobalCategoricalActionSpace as GlobalCategoricalActionSpace
+    from entity_env.spaces import ObsSpace as ObsSpace
+    from entity_env.spaces import SelectEntityActionSpace as SelectEntityActionSpace
+    from entity_env.vec.batching import action_index_to_actions as action_index_to_actions
+    from entity_env.vec.batching import batch_obs as batch_obs
+    from entity_env.vec.parallel import ParallelEnvList as ParallelEnvList
+    from entity_env.vec.serial import EnvList as EnvList
+    from entity_env.vec.validate import ValidatingEnv as ValidatingEnv
+    from entity_env.vec.vec_env import AddMetricsWrapper as AddMetricsWrapper
+    from entity_env.vec.vec_env import Metric as Metric
+    from entity_env.vec.vec_env import VecActionMask as VecActionMask
+    from entity_env.vec.vec_env import VecCategoricalActionMask as VecCategoricalActionMask
+    from entity_env.vec.vec_env import VecEnv as VecEnv
+    from entity_env.vec.vec_env import VecObs as VecObs
+    from entity_env.vec.vec_env import VecSelectEntityActionMask as VecSelectEntityActionMask
 
 moved_modules.install()
 export_lazily(
@@ -83,52 +78,3 @@ export_lazily(
         ),
     },
 )
-
-__all__ = [
-    "Environment",
-    "Match",
-    "PlainState",
-    # Observation
-    "ObsSpace",
-    "Entity",
-    "Observation",
-    "EntityName",
-    "ActionName",
-    "EntityID",
-    "Features",
-    # Action
-    "Action",
-    "ActionSpace",
-    "ActionMask",
-    "CategoricalActionSpace",
-    "CategoricalAction",
-    "CategoricalActionMask",
-    "GlobalCategoricalActionSpace",
-    "GlobalCategoricalAction",
-    "GlobalCategoricalActionMask",
-    "SelectEntityAction",
-    "SelectEntityActionSpace",
-    "SelectEntityActionMask",
-    # VecEnv
-    "VecEnv",
-    "EnvList",
-    "ParallelEnvList",
-    "VecActionMask",
-    "VecObs",
-    "VecCategoricalActionMask",
-    "VecSelectEntityActionMask",
-    "Metric",
-    "Ragged",
-    "batch_obs",
-    "action_index_to_actions",
-    # Checks and wrappers
-    "ValidatingEnv",
-    "check_env",
-    "AddMetricsWrapper",
-    # Errors
-    "EntityEnvError",
-    "InvalidSpace",
-    "InvalidObservation",
-    "InvalidAction",
-    "WorkerError",
-]

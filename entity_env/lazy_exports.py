@@ -11,14 +11,18 @@ from typing import Any
 def export_lazily(package: str, names: Mapping[str, str]) -> None:
     """Let a package import what it exports when that is first used.
 
-    Submodules are attributes of the package as well, without an `import` of their own.
+    Submodules are attributes of the package as well, without an `import` of their own. The names
+    without an underscore become its `__all__`.
 
     Args:
         package: `__name__` of the package, which its `__init__` calls this with.
-        names: the exported names of each module, with blanks between them.
+        names: the exported names of each module, with blanks between them; for the package itself
+            those of exported modules in it.
     """
     module = sys.modules[package]
-    module.__dict__["_module_of"] = {n: place for place in names for n in names[place].split()}
+    module_of = {name: place for place in names for name in names[place].split()}
+    exported = [name for name in module_of if not name.startswith("_")]
+    module.__dict__.update(_module_of=module_of, __all__=exported)
     module.__class__ = _LazyPackage
 
 
@@ -28,7 +32,7 @@ class _LazyPackage(ModuleType):
     _module_of: Mapping[str, str]
 
     def __getattr__(self, name: str) -> Any:
-        if name in self._module_of:
+        if self._module_of.get(name, self.__name__) != self.__name__:
             value = getattr(import_module(self._module_of[name]), name)
         elif not name.startswith("_") and find_spec(f"{self.__name__}.{name}") is not None:
             value = import_module(f"{self.__name__}.{name}")
@@ -45,7 +49,7 @@ class _LazyPackage(ModuleType):
             super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *self.__dict__.get("__all__", ())})
+        return sorted({*super().__dir__(), *self._module_of})
 
     def __reduce__(self) -> tuple[Any, ...]:  # of cloudpickle, which knows the type of modules only
         return import_module, (self.__name__,)

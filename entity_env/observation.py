@@ -164,8 +164,8 @@ class Observation:
             lines.append(f"  action {short_repr(name)}: {', '.join(words) or 'everything allowed'}")
         if self.metrics:
             lines.append(f"  metrics: {short_repr(self.metrics)}")
-        more = [f"  and {len(lines) - _MOST_LINES} more"] if len(lines) > _MOST_LINES else []
-        return "\n".join(lines[:_MOST_LINES] + more)
+        more = len(lines) - _MOST_LINES
+        return "\n".join(lines[:_MOST_LINES] + [f"  and {more} more"] * (more > 0))
 
     @property
     def _end(self) -> str:
@@ -228,25 +228,22 @@ def _allowed(mask: Any) -> str:
 
 
 def _items(values: Any) -> str:
-    """Return the first values of a sequence as text on one line."""
-    if not isinstance(values, np.ndarray | list | tuple):
-        return short_repr(values)
-    first = short_repr(list(values[: 2 * _MOST_ROWS]))
-    return f"{first} ..." if len(values) > 2 * _MOST_ROWS else first
+    return short_repr(values.tolist() if isinstance(values, np.ndarray) else values)
 
 
 def _numbers(values: Any) -> str:
     """Return the first rows of numbers as text on one line."""
     try:
-        first = np.asarray(values[:_MOST_ROWS], dtype=np.float64)
+        rows = [row[: _MOST_NUMBERS + 1] for row in values[: _MOST_ROWS + 1]]
+        first = [[f"{number:.4g}" for number in row] for row in rows]
     except (TypeError, ValueError):  # a mistake, which a check reports
-        first = np.empty(())
-    if first.ndim != 2:
         return short_repr(values)
-    rest = ["..."] if first.shape[1] > _MOST_NUMBERS else []
-    numbers = ([f"{number:.4g}" for number in row[:_MOST_NUMBERS]] for row in first)
-    rows = [f"[{', '.join([*row, *rest])}]" for row in numbers]
-    return " ".join([*rows, *(["..."] if len(values) > _MOST_ROWS else [])])
+    texts = [f"[{', '.join(_first(row, _MOST_NUMBERS))}]" for row in first]
+    return " ".join(_first(texts, _MOST_ROWS))
+
+
+def _first(texts: list[str], count: int) -> list[str]:
+    return [*texts[:count], "..."] if len(texts) > count else texts
 
 
 @lru_cache(maxsize=256)

@@ -5,11 +5,16 @@ from typing import TYPE_CHECKING
 from entity_env.lazy_exports import export_lazily
 
 if TYPE_CHECKING:
-    from rogue_net.config import RogueNetConfig, ValueBinsConfig
-    from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
-    from rogue_net.relpos import RelposEncodingConfig
-    from rogue_net.rogue_net import NetOutput, RogueNet, RogueNetWithValueNet
-    from rogue_net.translation_config import TranslationConfig
+    from rogue_net.config import RogueNetConfig as RogueNetConfig
+    from rogue_net.config import ValueBinsConfig as ValueBinsConfig
+    from rogue_net.ragged import ActionBatch as ActionBatch
+    from rogue_net.ragged import EntityBatch as EntityBatch
+    from rogue_net.ragged import RaggedTensor as RaggedTensor
+    from rogue_net.relpos import RelposEncodingConfig as RelposEncodingConfig
+    from rogue_net.rogue_net import NetOutput as NetOutput
+    from rogue_net.rogue_net import RogueNet as RogueNet
+    from rogue_net.rogue_net import RogueNetWithValueNet as RogueNetWithValueNet
+    from rogue_net.translation_config import TranslationConfig as TranslationConfig
 
 export_lazily(
     __name__,
@@ -21,16 +26,3 @@ export_lazily(
         "rogue_net.translation_config": "TranslationConfig",
     },
 )
-
-__all__ = [
-    "RogueNet",
-    "RogueNetConfig",
-    "RogueNetWithValueNet",
-    "RelposEncodingConfig",
-    "TranslationConfig",
-    "ValueBinsConfig",
-    "NetOutput",
-    "EntityBatch",
-    "ActionBatch",
-    "RaggedTensor",
-]

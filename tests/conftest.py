@@ -29,6 +29,7 @@ def _no_runs_in_the_checkout() -> Iterator[None]:
     assert not left, f"tests made {left} in {runs}; let them run in tmp_path"
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let one process run all tests of a module, whose fixtures are made once.
 

@@ -5,6 +5,7 @@ import importlib
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import NamedTuple
 
 from enn_trainer.cli.arguments import EXPECTED_ERRORS, ArgumentsExit, OneLineParser, failed
@@ -16,115 +17,59 @@ from entity_env.process import reader_may_leave
 
 
 class Command(NamedTuple):
-    """A command: one line of help, and the function that runs it, imported when it is used.
+    """A command: the function `NAME_command` in a module of that name, imported when used.
 
     Attributes:
+        name: its name.
         help: one line for `enn --help`.
-        place: `module:function` below `enn_trainer.cli`; the function takes the arguments and
-            returns an exit status, None for 0.
     """
 
+    name: str
     help: str
-    place: str
 
     def load(self) -> Callable[[Sequence[str]], int | None]:
-        """Import the function and return it."""
-        module, _, function = self.place.partition(":")
-        found: Callable[[Sequence[str]], int | None]
-        found = getattr(importlib.import_module(f"{__name__}.{module}"), function)
+        """Import the function, which returns an exit status or None for 0, and return it."""
+        found: Callable[[Sequence[str]], int | None] = getattr(self._module, f"{self.name}_command")
         return found
 
     def parser(self) -> OneLineParser:
         """Return the parser of the arguments, which every module of a command has."""
-        module = importlib.import_module(f"{__name__}.{self.place.partition(':')[0]}")
-        parser: OneLineParser = module.parser()
+        parser: OneLineParser = self._module.parser()
         return parser
 
+    @property
+    def _module(self) -> ModuleType:
+        return importlib.import_module(f"{__name__}.{self.name}_command")
 
-COMMANDS = {
-    "train": Command(
-        "train an agent: enn train env.id=Xor optim.lr=0.003 --checkpoint-dir runs/xor",
-        "train_command:train_command",
-    ),
-    "resume": Command(
-        "continue a run: enn resume runs/Xor-1 total_timesteps=2000000",
-        "resume_command:resume_command",
-    ),
-    "runs": Command(
-        "list runs: world, steps, return, newest and best save, size: enn runs",
-        "runs_command:runs_command",
-    ),
-    "clone": Command(
-        "train an agent on recordings: enn clone mine.rec --checkpoint-dir runs/mine",
-        "clone_command:clone_command",
-    ),
-    "check": Command(
-        "say what is wrong with an environment: enn check my_file.py:MyEnv",
-        "check_command:check_command",
-    ),
-    "eval": Command(
-        "measure an agent: enn eval runs/xor --episodes 1000",
-        "eval_command:eval_command",
-    ),
-    "checkpoints": Command(
-        "list, verify, delete, pin, show and compare saves: enn checkpoints list runs/xor",
-        "checkpoints_command:checkpoints_command",
-    ),
-    "inspect": Command(
-        "say what a file or folder is: enn inspect runs/xor",
-        "inspect_command:inspect_command",
-    ),
-    "play": Command(
-        "play an environment by hand: enn play Minefield --record mine.rec",
-        "play_command:play_command",
-    ),
-    "config": Command(
-        "upgrade configuration files, check their schema: enn config upgrade-config mine.ron",
-        "config_command:config_command",
-    ),
-    "plot": Command(
-        "draw return, entropy, KL and speed of runs: enn plot runs/Xor__*",
-        "plot_command:plot_command",
-    ),
-    "profile": Command(
-        "say where the time of a run goes: enn profile env.id=my_file.py:MyEnv",
-        "profile_command:profile_command",
-    ),
-    "init": Command(
-        "write a world to begin with: enn init garden, or --from gymnasium:CartPole-v1",
-        "init_command:init_command",
-    ),
-    "doctor": Command(
-        "say what is installed, what is missing and what to type: enn doctor --try",
-        "doctor_command:doctor_command",
-    ),
-    "envs": Command(
-        "list the worlds that ship with this program, describe one: enn envs TreasureHunt",
-        "envs_command:envs_command",
-    ),
-    "completion": Command(
-        "complete arguments in bash or zsh: source <(enn completion bash)",
-        "completion_command:completion_command",
-    ),
+
+_HELP = {
+    "train": "train an agent: enn train env.id=Xor optim.lr=0.003 --checkpoint-dir runs/xor",
+    "resume": "continue a run: enn resume runs/Xor-1 total_timesteps=2000000",
+    "runs": "list runs: world, steps, return, newest and best save, size: enn runs",
+    "clone": "train an agent on recordings: enn clone mine.rec --checkpoint-dir runs/mine",
+    "check": "say what is wrong with an environment: enn check my_file.py:MyEnv",
+    "eval": "measure an agent: enn eval runs/xor --episodes 1000",
+    "checkpoints": "list, verify, delete, pin, show, compare saves: enn checkpoints list runs/xor",
+    "inspect": "say what a file or folder is: enn inspect runs/xor",
+    "play": "play an environment by hand: enn play Minefield --record mine.rec",
+    "config": "upgrade configuration files, check their schema: enn config upgrade-config mine.ron",
+    "plot": "draw return, entropy, KL and speed of runs: enn plot runs/Xor__*",
+    "profile": "say where the time of a run goes: enn profile env.id=my_file.py:MyEnv",
+    "init": "write a world to begin with: enn init garden, or --from gymnasium:CartPole-v1",
+    "doctor": "say what is installed, what is missing and what to type: enn doctor --try",
+    "envs": "list the worlds that ship with this program, describe one: enn envs TreasureHunt",
+    "completion": "complete arguments in bash or zsh: source <(enn completion bash)",
 }
+COMMANDS = {name: Command(name, help) for name, help in _HELP.items()}
 
 
-_MORE = "enn COMMAND --help tells more, enn --version the version."
+_MORE = "enn COMMAND --help tells more."
 
 
 def usage() -> str:
     """Return the help of `enn`, one line per command."""
     lines = [f"  {name:13}{command.help}" for name, command in COMMANDS.items()]
-    return "\n".join(
-        [
-            "usage: enn COMMAND ... | --version",
-            "",
-            "commands:",
-            *lines,
-            "",
-            "enn COMMAND --help tells more.",
-        ]
-    )
+    return "\n".join(["usage: enn COMMAND ... | --version", "", "commands:", *lines, "", _MORE])
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from enn_trainer.cli.arguments import FAILURE, OneLineParser
+from enn_trainer.runtime.versions import package_version
 from enn_trainer.tables import aligned
 
 if TYPE_CHECKING:
@@ -81,17 +82,17 @@ def doctor_command(arguments: Sequence[str]) -> int:
     """
     options = parser().parse_args(arguments)
     checks = list(_checks(options))
+    can_train = not any(check.blocks for check in checks)
     if options.json:
-        system = {"system": platform.platform(), "machine": platform.machine()}
         found = {check.name: check._asdict() for check in checks}
-        about = {**system, "processor": _processor(), "checks": found}
-        print(json.dumps({**about, "can_train": not any(c.blocks for c in checks)}, indent=1))
+        about: dict[str, Any] = {"system": platform.platform(), "machine": platform.machine()}
+        about |= {"processor": _processor(), "checks": found, "can_train": can_train}
+        print(json.dumps(about, indent=1))
     else:
         print(*aligned([(c.name, c.status, c.found) for c in checks]), sep="\n")
-        fixes = dict.fromkeys(check.fix for check in checks if check.fix)
-        if fixes:
+        if fixes := dict.fromkeys(check.fix for check in checks if check.fix):
             print("", "to fix:", *(f"  {fix}" for fix in fixes), sep="\n")
-    return FAILURE if any(check.blocks for check in checks) else 0
+    return 0 if can_train else FAILURE
 
 
 def _checks(options: argparse.Namespace) -> Iterator[Check]:
@@ -131,19 +132,20 @@ def _check_packages() -> Iterator[Check]:
         yield Check("python", "problem", f"{python}, expected {wanted}", blocks=True)
     yield Check(US, "ok", f"{ours.version} in {_ROOT}")
 
-    requirements = [Requirement(line) for line in ours.requires or []]
-    always = [r for r in requirements if _applies(r)]
+    others = [r for line in ours.requires or [] if (r := Requirement(line)).name != US]
+    needed = [r for r in others if _applies(r)]
     for extra in ["", *(ours.metadata.get_all("Provides-Extra") or [])]:
-        own = [r for r in requirements if _applies(r, extra) and r not in always and r.name != US]
-        needed = own if extra else always
+        if extra:
+            needed = [r for r in others if _applies(r, extra) and not _applies(r)]
         missing = [f"{r.name}{r.specifier}" for r in needed if not _fits(r)]
-        name, fix = f"extra {extra}" if extra else "packages", f"{_PIP} {shlex.join(missing)}"
+        name = f"extra {extra}" if extra else "packages"
         if not missing:
-            found = ", ".join(f"{r.name} {importlib.metadata.version(r.name)}" for r in needed)
+            found = ", ".join(f"{r.name} {package_version(r.name)}" for r in needed)
             yield Check(name, "ok", found)
         elif extra:  # nothing is broken
             yield Check(name, "missing", f"{', '.join(missing)}; {_PIP} '{US}[{extra}]'")
         else:
+            fix = f"{_PIP} {shlex.join(missing)}"
             yield Check(name, "missing", ", ".join(missing), fix, blocks=True)
 
 
@@ -152,10 +154,8 @@ def _applies(requirement: "Requirement", extra: str = "") -> bool:
 
 
 def _fits(requirement: "Requirement") -> bool:
-    with suppress(importlib.metadata.PackageNotFoundError):
-        version = importlib.metadata.version(requirement.name)
-        return requirement.specifier.contains(version, prereleases=True)
-    return False
+    version = package_version(requirement.name)
+    return version is not None and requirement.specifier.contains(version, prereleases=True)
 
 
 def _check_numpy(timeout_s: float) -> Check:
@@ -169,19 +169,18 @@ def _check_numpy(timeout_s: float) -> Check:
     version, holding, unfit = found["version"], set(), set()
     for package in importlib.metadata.distributions():
         with suppress(Exception):  # a damaged installation of another package
-            for line in package.requires or []:
-                if not line.startswith("numpy") or (one := Requirement(line)).name != "numpy":
-                    continue
-                if _applies(one) and not one.specifier.contains(version, prereleases=True):
-                    unfit.add(f"{package.name} ({line})")
-                if _applies(one) and version < "2" and not one.specifier.contains("2.0"):
+            lines = [line for line in package.requires or [] if line.startswith("numpy")]
+            for one in filter(_applies, map(Requirement, lines)):
+                if one.name == "numpy" and not one.specifier.contains(version, prereleases=True):
+                    unfit.add(f"{package.name} ({one})")
+                if one.name == "numpy" and version < "2" and not one.specifier.contains("2.0"):
                     holding.add(package.name)
     held = f"; held below 2 by {', '.join(sorted(holding))}" if holding else ""
     if not unfit:
         return Check("numpy", "ok", version + held)
-    fix = f"{_PIP} 'numpy>=2'"
-    if "ragged-buffer" in holding:  # needed for environments and recordings of entity-gym only
-        fix = f"{_PIP.removesuffix('install')}uninstall -y ragged-buffer && {fix}"
+    # ragged-buffer is needed for environments and recordings of entity-gym only.
+    without = f"{_PIP.removesuffix('install')}uninstall -y ragged-buffer && "
+    fix = without * ("ragged-buffer" in holding) + f"{_PIP} 'numpy>=2'"
     text = f"{version}, which does not suit {', '.join(sorted(unfit))}{held}"
     return Check("numpy", "problem", text, fix)
 
@@ -193,15 +192,10 @@ def _ask(function: str, timeout_s: float) -> tuple[dict[str, Any], str]:
     """Call a function of this module in a new process; return its result, or {} and the problem."""
     code = f"import sys; sys.path[:] = {sys.path!r}; import json, {__name__} as m; "
     code += f"print(); print(json.dumps(m.{function}()))"
+    command = [sys.executable, "-P", "-W", "ignore", "-c", code]
+    quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True}
     try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-W", "ignore", "-c", code],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-        )
+        done = subprocess.run(command, **quiet, text=True, errors="replace", timeout=timeout_s)
     except subprocess.TimeoutExpired:
         return {}, f"no answer within {timeout_s:g} s"
     if done.returncode < 0:
@@ -227,7 +221,7 @@ def compiled_facts() -> dict[str, Any]:
 
 
 def torch_facts() -> dict[str, Any]:
-    """Return the version of torch, its devices and the time to import it, after using it."""
+    """Return what there is to say of torch, after using it, and of the device."""
     start = time.perf_counter()
     import torch
 
@@ -236,14 +230,16 @@ def torch_facts() -> dict[str, Any]:
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    kind = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU"
+    builds = {"ROCm": torch.version.hip, "CUDA": torch.version.cuda}
+    build = next((f"{kind} {version}" for kind, version in builds.items() if version), "CPU")
+    device = ", ".join(torch.cuda.get_device_name(i) for i in range(count))
+    if not count and build != "CPU":
+        why = "; ".join(" ".join(str(one.message).split()) for one in found)
+        device = f"CPU, as torch for {build} finds no GPU: {why or 'no driver or no GPU'}"
     return {
-        "version": torch.__version__,
-        "build": f"ROCm {torch.version.hip}" if torch.version.hip else kind,
-        "import_s": seconds,
-        "gpus": [torch.cuda.get_device_name(i) for i in range(count)],
-        "warnings": [" ".join(str(one.message).split()) for one in found],
-        "mps": torch.backends.mps.is_available(),
+        "torch": f"{torch.__version__}, {build} build, imported in {seconds:.1f} s",
+        "device": device or "CPU" + ", as MPS is not used" * torch.backends.mps.is_available(),
+        "is_unused": not count and build != "CPU",
     }
 
 
@@ -271,15 +267,8 @@ def _check_torch(timeout_s: float) -> Iterator[Check]:
         status, again = ("missing", "") if is_missing else ("problem", "--force-reinstall ")
         yield Check("torch", status, problem, f"{_PIP} {again}torch", blocks=True)
         return
-    version, build, import_s = (found[key] for key in ("version", "build", "import_s"))
-    yield Check("torch", "ok", f"{version}, {build} build, imported in {import_s:.1f} s")
-    why = "; ".join(found["warnings"]) or "no driver or no GPU"
-    if found["gpus"]:
-        yield Check("device", "ok", ", ".join(found["gpus"]))
-    elif build != "CPU":
-        yield Check("device", "problem", f"CPU, as torch for {build} finds no GPU: {why}")
-    else:
-        yield Check("device", "ok", "CPU" + ", as MPS is not used" * found["mps"])
+    yield Check("torch", "ok", found["torch"])
+    yield Check("device", "problem" if found["is_unused"] else "ok", found["device"])
 
 
 def _check_compiled(timeout_s: float) -> Check:

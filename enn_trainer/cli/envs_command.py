@@ -4,7 +4,9 @@ import inspect
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from rich.console import Console
@@ -16,7 +18,7 @@ from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.eval_metrics import with_interval
 from enn_trainer.evaluation.random_return import random_return
 from enn_trainer.runtime.start_folder import paths_from
-from enn_trainer.tables import aligned, printable, show_table
+from enn_trainer.tables import aligned, show_lines, show_table
 from entity_env.environment import Environment
 from entity_env.examples import ENV_REGISTRY
 from entity_env.match import Match
@@ -51,48 +53,27 @@ def envs_command(arguments: Sequence[str]) -> None:
         ConfigError: there is no such world, or it does not take the arguments.
     """
     options = parser().parse_intermixed_args(arguments)
-    typed = [*options.kwargs, *options.env_kwargs]
-    console = Console()
-
-    # The list.
+    typed, console = [*options.kwargs, *options.env_kwargs], Console()
     if options.env is None:
         if typed:
             raise ConfigError(f"ENV: expected the name of a world before {typed[0]}, got none")
-        known = list(KNOWN_WORLDS.values())
+        worlds = [facts(world, ENV_REGISTRY[name]()) for name, world in KNOWN_WORLDS.items()]
         if options.json:
-            print(json.dumps([facts(world, ENV_REGISTRY[world.name]()) for world in known]))
+            print(json.dumps(worlds))
         else:
-            _show_list(known, console)
+            _show_list(worlds, console)
         return
-
-    # One world.
     with paths_from(Path.cwd()):
         description = describe(options.env, typed)
     text = json.dumps(description) if options.json else as_text(description)
-    for line in text.splitlines():
-        console.out(printable(line, console.encoding), highlight=False)
+    show_lines(text.splitlines(), console)
 
 
-def facts(known: KnownWorld, world: Environment | Match | VecEnv) -> dict[str, Any]:
+def facts(known: KnownWorld | None, world: Environment | Match | VecEnv) -> dict[str, Any]:
     """Return known facts and spaces of a world as plain data for JSON."""
-    measured = known.frames != ""
-    return {
-        "name": known.name,
-        "teaches": known.teaches,
-        **spaces(world),
-        "settings": f"configs/{known.config}.ron" if known.config else None,
-        "frames": int(known.frames) if measured else None,
-        "minutes": float(known.minutes) if measured else None,
-        "learnt": float(known.learnt) if measured else None,
-        "learnt_measure": known.measure or "return",
-        "return_best": float(known.best),
-    }
-
-
-def spaces(world: Environment | Match | VecEnv) -> dict[str, Any]:
-    """Return the spaces of a world as plain data: features by type, kind and labels by action."""
     obs_space, actions = world.obs_space(), world.action_space()
     return {
+        **(known._asdict() if known else {}),
         "global_features": list(obs_space.global_features),
         "entities": {name: list(entity.features) for name, entity in obs_space.entities.items()},
         "actions": {
@@ -113,78 +94,73 @@ def describe(name: str, typed: Sequence[str]) -> dict[str, Any]:
     """
     # The known facts are not those of other arguments.
     known = None if typed else KNOWN_WORLDS.get(name)
-    kwargs = parse_kwargs((known.kwargs if known else typed) or (), "KEY=VALUE")
+    kwargs = known.kwargs if known else parse_kwargs(typed, "KEY=VALUE")
     create_world = load_world(name, kwargs, "KEY=VALUE")
-    world = make_any_world(name, kwargs, "KEY=VALUE")
-    doc = vars(type(world)).get("__doc__") or ""
-    of_world = spaces(world) if known is None else facts(known, world)
-    world.close()
+    with closing(make_any_world(name, kwargs, "KEY=VALUE")) as world:
+        of_world = facts(known, world)
     played = random_return(create_world, RANDOM_EPISODES, RANDOM_SECONDS)
     return {
         **of_world,
         "name": name,
         "kwargs": kwargs,
-        "rules": inspect.cleandoc(doc),
+        "rules": inspect.cleandoc(vars(type(world)).get("__doc__") or ""),
         "return_random": None if played is None else with_interval(played),
-        "type": _lines_to_type(name, kwargs, known, isinstance(world, VecEnv)),
+        "type": _lines_to_type(name, kwargs, known is not None, isinstance(world, VecEnv)),
     }
 
 
 def as_text(description: Mapping[str, Any]) -> str:
     """Return the description of a world as text."""
-    kwargs = ", ".join(
-        f"{name}={json.dumps(value)}" for name, value in description["kwargs"].items()
-    )
-    title = f"{description['name']}({kwargs})" if kwargs else description["name"]
-    rules = description["rules"].splitlines()
-    lines = [title, "", *rules, *([""] if rules else [])]
+    about = SimpleNamespace(**{"config": "", "learnt": None, "best": None, **description})
+    kwargs = ", ".join(f"{name}={json.dumps(value)}" for name, value in about.kwargs.items())
+    lines = [f"{about.name}({kwargs})" if kwargs else about.name, ""]
+    lines += [about.rules, ""] if about.rules else []
 
     # Spaces.
-    features = {"global": description["global_features"], **description["entities"]}
+    features = {"global": about.global_features} if about.global_features else {}
+    features |= about.entities
     rows = [[f"  {name}", ", ".join(names) or "-"] for name, names in features.items()]
-    lines += ["entities and their features", *aligned(rows if rows[0][1] != "-" else rows[1:]), ""]
-    actions = description["actions"].items()
+    lines += ["entities and their features", *aligned(rows), ""]
+    actions = about.actions.items()
     rows = [[f"  {n}", a["kind"], ", ".join(a["labels"]) or "an entity"] for n, a in actions]
     lines += ["actions", *aligned(rows), ""]
 
     # Returns and settings.
     limit = f"not measured, as {RANDOM_EPISODES} episodes take over {RANDOM_SECONDS:.0f} s"
-    rows = [["  random play", description["return_random"] or limit]]
-    if description.get("learnt") is not None:
-        measure = description["learnt_measure"].removeprefix("return")
-        cost = f"after {description['frames']:,} frames, {description['minutes']:g} minutes"
-        rows.append(["  learnt", " ".join(f"{description['learnt']:g} {measure} {cost}".split())])
-    if "return_best" in description:
-        rows.append(["  best possible", f"{description['return_best']:g}"])
+    rows = [["  random play", about.return_random or limit]]
+    if about.learnt is not None:
+        reached = f"{about.learnt:g} {about.measure}".strip()
+        rows += [
+            ["  learnt", f"{reached} after {about.frames:,} frames, {about.minutes:g} minutes"]
+        ]
+    if about.best is not None:
+        rows += [["  best possible", f"{about.best:g}"]]
     lines += ["mean return", *aligned(rows), ""]
-    if description.get("settings"):
-        lines += [f"settings: {description['settings']}", ""]
-    return "\n".join([*lines, "type", *(f"  {line}" for line in description["type"])])
+    lines += [f"settings: configs/{about.config}.ron", ""] if about.config else []
+    return "\n".join([*lines, "type", *(f"  {line}" for line in about.type)])
 
 
 def _lines_to_type(
-    name: str, kwargs: Mapping[str, Any], known: KnownWorld | None, is_vectorised: bool
+    name: str, kwargs: Mapping[str, Any], is_known: bool, is_vectorised: bool
 ) -> list[str]:
     """Return command lines to type for a world, with its arguments where they are needed."""
     pairs = [f"{argument}={json.dumps(value)}" for argument, value in kwargs.items()]
-    settings = [f"env.kwargs={json.dumps(kwargs)}"] if kwargs and not known else []
-    train, play, check = (["enn", command, name] for command in ("train", "play", "check"))
-    train, play, check = train + settings, play + pairs, check + pairs
-    lines = [train] if is_vectorised else [train, play] if known else [train, play, check]
-    return [shlex.join(line) for line in lines]
+    settings = [f"env.kwargs={json.dumps(kwargs)}"] if kwargs and not is_known else []
+    lines = [["train", name, *settings], ["play", name, *pairs], ["check", name, *pairs]]
+    num = 1 if is_vectorised else 2 if is_known else 3
+    return [shlex.join(["enn", *line]) for line in lines[:num]]
 
 
-def _show_list(known: Sequence[KnownWorld], console: Console) -> None:
+def _show_list(worlds: Sequence[Mapping[str, Any]], console: Console) -> None:
     rows = []
-    for world in known:
-        plain = ENV_REGISTRY[world.name]()
-        entities, actions = plain.obs_space().entities, plain.action_space()
-        frames = f"{int(world.frames):,}" if world.frames else "-"
-        learnt = f"{float(world.learnt or 0):.2f} {world.measure or f'of {world.best}'}"
-        cells = ", ".join(entities) or "-", ", ".join(actions), world.teaches
-        rows.append(
-            [world.name, *cells, frames, world.minutes or "-", learnt if world.learnt else "-"]
-        )
+    for world in worlds:
+        about = SimpleNamespace(**world)
+        row = [about.name, ", ".join(about.entities) or "-", ", ".join(about.actions)]
+        numbers = ["-", "-", "-"]
+        if about.learnt is not None:
+            learnt = f"{about.learnt:.2f} {about.measure or f'of {about.best}'}"
+            numbers = [f"{about.frames:,}", str(about.minutes), learnt]
+        rows.append([*row, about.teaches, *numbers])
     columns = ("world", "entities", "actions", "teaches", "frames", "minutes", "return")
     show_table(columns, rows, console, num_left=4)
     print("enn envs ENV tells more of one.")

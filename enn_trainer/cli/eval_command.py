@@ -39,7 +39,7 @@ from enn_trainer.evaluation.video import require_writer
 from enn_trainer.runtime.execution import Lanes
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.start_folder import paths_from
-from enn_trainer.tables import printable, show_table
+from enn_trainer.tables import printable, show_lines, show_table
 from enn_trainer.tracking.progress import format_duration
 from enn_trainer.tracking.track import flatten_config
 from entity_env.errors import EntityEnvError
@@ -325,8 +325,7 @@ def table(results: Mapping[str, SuiteResult], console: Console | None = None) ->
             rows.append([title, name, with_interval(m), low, high, str(m.count), num_episodes])
         if not found:
             missing = f", {result.missing} did not end" if result.missing else ""
-            message = f"{title}: no results, as no episode counts{missing}"
-            console.out(printable(message, console.encoding), highlight=False)
+            show_lines([f"{title}: no results, as no episode counts{missing}"], console)
     if rows:
         rows.sort(key=lambda row: row[1] != RETURN)  # those of all suites first
         columns = ("suite", "metric", "mean ± 95% ci", "min", "max", "values", "episodes")
@@ -437,7 +436,7 @@ def eval_progress(console: Console | None = None) -> Iterator[Callable[[str, flo
         if not console.is_terminal:
             left = format_duration((now - start) * (1 - share) / share) if share else "?"
             line = f"{name}: {share:.0%}" + ("" if is_new else f", left {left}")
-            console.out(printable(line, console.encoding), highlight=False)
+            show_lines([line], console)
             return
         if is_new:
             bars.add_task(name, total=1.0)

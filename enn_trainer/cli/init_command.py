@@ -52,24 +52,17 @@ def init_command(arguments: Sequence[str]) -> None:
         else:
             world, num_envs = _starter("match.py" if options.match else "world.py"), 64
         more, opponent = (_AGAINST_RANDOM, " --opponent random") if options.match else ("", "")
+        settings = _starter("settings.ron").format(num_envs=num_envs, more=more)
         readme = _starter("README.md").format(name=folder.resolve().name, opponent=opponent)
-        files = {
-            "world.py": world,
-            "test_world.py": _starter("test_world.txt"),
-            "settings.ron": _starter("settings.ron").format(num_envs=num_envs, more=more),
-            "README.md": readme,
-        }
+        files = {"world.py": world, "test_world.py": _starter("test_world.txt")}
+        files |= {"settings.ron": settings, "README.md": readme}
         _write(folder, files)
     except OSError as error:
         expected = "expected a folder that can be made and written to"
         raise ConfigError(f"DIR: {expected}, got {folder} ({error.strerror})") from None
-    lines = [
-        "next:",
-        f"cd {shlex.quote(str(folder))}",
-        *re.findall("^- `(.*?)`", readme, re.MULTILINE),
-    ]
+    lines = [f"cd {shlex.quote(str(folder))}", *re.findall("^- `(.*?)`", readme, re.MULTILINE)]
     print(f"wrote {', '.join(files)} in {folder}\n")
-    print("\n  ".join(lines))
+    print("next:", *lines, sep="\n  ")
 
 
 def _starter(name: str) -> str:

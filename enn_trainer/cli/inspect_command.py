@@ -1,7 +1,6 @@
 """The command `enn inspect`."""
 
 import shlex
-import stat
 import time
 from collections.abc import Sequence
 from itertools import islice
@@ -9,14 +8,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from enn_trainer.checkpoints.migrate.config_diff import not_default, shown
+from enn_trainer.checkpoints.migrate.config_diff import lines_not_default
 from enn_trainer.cli.arguments import FAILURE, OneLineParser
 from enn_trainer.config import CloneRunConfig, TrainConfig
 from enn_trainer.config.formats import read_file
 from enn_trainer.config.load import load_config
 from enn_trainer.config.schema import load_schema
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.tables import aligned, printable, rows_of_spaces
+from enn_trainer.tables import aligned, rows_of_spaces, show_lines
 from entity_env.recording.entity_gym_samples import is_entity_gym, open_entity_gym_samples
 from entity_env.recording.read_recording import Recording
 from entity_env.recording.recording_format import PREFIX, RecordingError
@@ -53,18 +52,17 @@ def inspect_command(arguments: Sequence[str]) -> int:
         0, 1 if it is damaged or not of this program.
     """
     path, console = parser().parse_args(arguments).path, Console()
-    status = FAILURE
     try:
-        lines, status = _page(path, console), 0
+        show_lines(_page(path, console), console)
+        return 0
     except (CheckpointError, ConfigError, RecordingError) as error:
-        lines = [f"{path}: cannot be used: {error}"]
+        problem = f"cannot be used: {error}"
     except OSError as error:
-        lines = [f"{path}: cannot be read: {error.strerror}"]
+        problem = f"cannot be read: {error.strerror}"
     except ValueError as error:
-        lines = [f"{path}: nothing of ours: {error}"]
-    for line in lines:
-        console.out(printable(line, console.encoding), highlight=False)
-    return status
+        problem = f"nothing of ours: {error}"
+    show_lines([f"{path}: {problem}"], console)
+    return FAILURE
 
 
 def _page(path: Path, console: Console) -> list[str]:
@@ -79,11 +77,13 @@ def _page(path: Path, console: Console) -> list[str]:
         from enn_trainer.checkpoints.lookup import resolve
 
         path = resolve(path)
-    mode = path.stat().st_mode
-    if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
-        raise ValueError("a pipe, a socket or a device, which is not opened")
+    path.stat()  # raises if there is nothing
     try:
-        return _page_of_folder(path, console) if stat.S_ISDIR(mode) else _page_of_file(path)
+        if path.is_dir():
+            return _page_of_folder(path, console)
+        if not path.is_file():
+            raise ValueError("a pipe, a socket or a device, which is not opened")
+        return _page_of_file(path)
     except (CheckpointError, RecordingError):
         raise
     except ValueError:
@@ -92,7 +92,7 @@ def _page(path: Path, console: Console) -> list[str]:
             kind = "save" if (folder / "manifest.json").is_file() else "run"
             if kind == "save" or any(folder.glob("step-*/manifest.json")):
                 about = f"{path}: belongs to the {kind} {folder}"
-                return [about, *_next("to see it", "enn", "inspect", folder)]
+                return [about, *_next("to see it", "inspect", folder)]
         raise
 
 
@@ -105,18 +105,17 @@ def _page_of_folder(path: Path, console: Console) -> list[str]:
     entries = list(islice(path.iterdir(), MAX_ENTRIES))
     if len(entries) in (0, MAX_ENTRIES):
         raise ValueError(f"a folder with {len(entries):,} or more files" if entries else "a folder")
-    if is_save(path) or is_published(path):
-        show_save(path, console, non_default=True)
-        return []
-    if saves := RunDir(path).all_saves():
+    saves = [] if is_save(path) or is_published(path) else RunDir(path).all_saves()
+    if saves:
         about = f"{path}: a run; saves: {len(saves)}, from {saves[0].name}; the newest valid one:"
-        console.out(printable(about, console.encoding), highlight=False)
-        show_save(path, console, non_default=True, run=path)
+        show_lines([about], console)
+    if saves or is_save(path) or is_published(path):
+        show_save(path, console, non_default=True, run=path if saves else None)
         return []
     num_runs = sum(bool(RunDir(entry).saved_paths()) for entry in entries)
     if not num_runs:
         raise ValueError(f"a folder without saves; entries: {len(entries)}")
-    return [f"{path}: a folder with runs: {num_runs}", *_next("to list them", "enn", "runs", path)]
+    return [f"{path}: a folder with runs: {num_runs}", *_next("to list them", "runs", path)]
 
 
 def _page_of_file(path: Path) -> list[str]:
@@ -155,35 +154,34 @@ def _page_of_recording(recording: Recording) -> list[str]:
         ("complete", "yes" if recording.complete else "no, its torn end is left out"),
         *rows_of_spaces(recording.obs_space, recording.action_space),
     ]
-    clone = "enn", "clone", path, "env.id=WORLD", "--checkpoint-dir", "NEW"
-    return [f"{path}: a recording", *aligned(facts), *_next("to imitate it", *clone)]
+    lines = [f"{path}: a recording", *aligned(facts)]
+    clone = "clone", path, "env.id=WORLD", "--checkpoint-dir", "NEW"
+    return lines + _next("to imitate it", *clone)
 
 
 def _page_of_config(path: Path) -> list[str]:
     values = read_file(path)
-    if not isinstance(values, dict):
-        raise ValueError(f"a {path.suffix} file without settings of this program")
-    if {"name", "version", "fields"} <= values.keys():
+    names = {*values} if isinstance(values, dict) else set()
+    if {"name", "version", "fields"} <= names:
         schema = load_schema(path)
         about = f"{path}: the schema of {schema.name}, version {schema.version}"
-        return [about, *_next("to compare it", "enn", "config", "check-schema", path)]
-    version = values.get("version")
-    if type(version) is not int and not _SECTIONS & {*values}:
+        return [about, *_next("to compare it", "config", "check-schema", path)]
+    version = values["version"] if "version" in names else None
+    if type(version) is not int and not _SECTIONS & names:
         raise ValueError(f"a {path.suffix} file without settings of this program")
 
-    cls = CloneRunConfig if "clone" in values else TrainConfig
+    cls, train = TrainConfig, ["train"]
+    if "clone" in names:
+        cls, train = CloneRunConfig, ["clone", "RECORDING"]
     config = load_config(cls, path)
-    settings = [(change.path, shown(change.after)) for change in not_default(config)]
     lines = [f"{path}: a configuration, version {version}, of {config.env.id}"]
-    if settings:
-        lines += ["", "settings that are not default", *aligned(settings)]
-    train = ["train"] if cls is TrainConfig else ["clone", "RECORDING"]
-    lines += _next("to train with it", "enn", *train, "--config", path)
+    lines += lines_not_default(config)
+    lines += _next("to train with it", *train, "--config", path)
     if version != cls.version():
-        lines += _next("to upgrade it", "enn", "config", "upgrade-config", path)[1:]
+        lines += _next("to upgrade it", "config", "upgrade-config", path)[1:]
     return lines
 
 
 def _next(purpose: str, *command: object) -> list[str]:
     """Return lines about a command to type next."""
-    return ["", f"{purpose}:  {shlex.join(map(str, command))}"]
+    return ["", f"{purpose}:  {shlex.join(['enn', *map(str, command)])}"]

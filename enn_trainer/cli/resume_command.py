@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from enn_trainer.cli.arguments import OneLineParser
 from enn_trainer.cli.train_command import train_command
 from enn_trainer.cli.trust import line_with_trust
+from enn_trainer.command import add_ways_to_run
 
 _EPILOG = """\
 The run continues from its newest valid save, with its settings and those that are given here; the
@@ -21,10 +22,7 @@ def parser() -> OneLineParser:
     resuming.add_argument("run", metavar="RUN", help="the folder of a run")
     settings = "settings to change, such as total_timesteps=2000000"
     resuming.add_argument("overrides", nargs="*", metavar="FIELD=VALUE", help=settings)
-    resuming.flag("--trust", "import the code that the run names, such as its environment")
-    resuming.flag("--dry-run", "try one of everything in seconds, and keep nothing of it")
-    resuming.flag("--print-config", "show every setting and where it comes from")
-    resuming.add_argument("-v", "--verbose", action="store_true", help="show settings, tracebacks")
+    add_ways_to_run(resuming)
     return resuming
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from enn_trainer.checkpoints.lookup import Contents, read_contents
 from enn_trainer.checkpoints.manifest import MANIFEST
-from enn_trainer.checkpoints.migrate.config_diff import not_default, shown
+from enn_trainer.checkpoints.migrate.config_diff import lines_not_default
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.cli.trust import measure_command, resume_command, shell_command
@@ -20,7 +20,7 @@ from enn_trainer.config.load import Names, leaves
 from enn_trainer.config.ron import in_one_line
 from enn_trainer.experience.handed_in import HANDED_IN
 from enn_trainer.stop_conditions import Now
-from enn_trainer.tables import aligned, printable, rows_of_spaces, show_table
+from enn_trainer.tables import aligned, rows_of_spaces, show_lines, show_table
 
 _SHOWN_METRICS = re.compile(r"reward\.mean|length\.mean|^losses/")
 _OF_THE_SAVE = ("step", "why", "created", "files", "metrics", "sha256", "packages")
@@ -50,10 +50,9 @@ def show_save(
     """
     contents = read_contents(path)
     settings, state = contents.settings, contents.state
-    _print([str(contents.path), *aligned(_facts(contents))], console)
+    show_lines([str(contents.path), *aligned(_facts(contents))], console)
     if non_default and settings is not None:
-        changed = [(change.path, shown(change.after)) for change in not_default(settings)]
-        _print(["", "settings that are not default", *aligned(changed)] if changed else [], console)
+        show_lines(lines_not_default(settings), console)
     if config:
         console.out(f"\n{contents.config.rstrip()}", highlight=False)
     if tensors:
@@ -81,7 +80,7 @@ def show_save(
         advice.append(f"to train from it:  {resume}")
     if run is not None:
         advice.append(f"to list its saves: {shell_command('enn', 'checkpoints', 'list', str(run))}")
-    _print(["", *advice], console)
+    show_lines(["", *advice], console)
 
 
 def _facts(contents: Contents) -> list[tuple[str, str]]:
@@ -173,11 +172,11 @@ def diff_saves(one: Path, other: Path, console: Console) -> bool:
     tables = [table for table in tables if table[2]]
     if not tables:
         count = sum(len(found) for found in a.tensors.values())
-        _print([f"the same settings, world, state and {count} tensors"], console)
+        show_lines([f"the same settings, world, state and {count} tensors"], console)
         return True
-    _print([f"A: {a.path}", f"B: {b.path}"], console)
+    show_lines([f"A: {a.path}", f"B: {b.path}"], console)
     for title, columns, rows in tables:
-        _print(["", title], console)
+        show_lines(["", title], console)
         show_table(columns, rows, console, num_left=len(columns))
     return False
 
@@ -247,8 +246,3 @@ def _of_files(a: Contents, b: Contents) -> list[tuple[str, str]]:
 
 def _dtype(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
-
-
-def _print(lines: Sequence[str], console: Console) -> None:
-    for line in lines:
-        console.out(printable(line, console.encoding), highlight=False)

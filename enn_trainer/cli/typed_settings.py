@@ -72,12 +72,12 @@ def settings_from_options(
         if len(paths) > 1:
             several = " or ".join(f"--{path}" for path in paths)
             parser.error(f"{option}: expected {several}, got the last part of all of them")
-        has_next = bool(left) and not left[0].startswith("--")
-        if not equals and kinds[paths[0]] is bool:
-            value = left.pop(0) if has_next and left[0].lower() in ("true", "false") else "true"
+        following, is_switch = left[0] if left else "--", kinds[paths[0]] is bool
+        if is_switch and not equals and following.lower() not in ("true", "false"):
+            value = "true"
+        elif not equals and following.startswith("--"):
+            parser.error(f"{option}: expected a value of {paths[0]}, got none")
         elif not equals:
-            if not has_next:
-                parser.error(f"{option}: expected a value of {paths[0]}, got none")
             value = left.pop(0)
         translated.append(f"{paths[0]}={value}")
     return [*translated, *left]
@@ -98,12 +98,12 @@ def _named_by(name: str, paths: Iterable[str]) -> list[str]:
     """Return the settings with this path or, without any, with this last part of their path."""
     if name == "env":
         return ["env.id"]
-    last, whole = [], []
-    for path in paths:
-        names = [re.sub("[-.]", "_", text) for text in (name, path, path.rpartition(".")[2])]
-        whole += [path] if names[0] == names[1] else []
-        last += [path] if names[0] == names[2] else []
-    return whole or last
+
+    def is_named(text: str) -> bool:
+        return re.sub("[-.]", "_", text) == re.sub("[-.]", "_", name)
+
+    whole = [path for path in paths if is_named(path)]
+    return whole or [path for path in paths if is_named(path.rpartition(".")[2])]
 
 
 def _nearest_option(option: str, known: Iterable[str], paths: Iterable[str]) -> str:
@@ -148,14 +148,13 @@ def typed_settings(
     if overrides and "=" not in overrides[0]:
         world = overrides[0]
         overrides[0] = f"env.id={_checked_world(config_cls, world, overrides[1:])}"
-        shipped = configs_of_world(world) if is_new and file is None else []
-        if shipped:
+        if is_new and file is None and (shipped := configs_of_world(world)):
             file, *others = shipped
             also = "".join(f", as is {other.stem}" for other in others)
             note = f"settings: {file.stem}, shipped with this program{also}; --config for others"
 
     # Problems that have a better message where the world is known.
-    for word in overrides[1:]:
+    for word in overrides:
         if "=" not in word:
             raise ConfigError(f"{word!r}: expected FIELD=VALUE; a world is the first word")
     _check_no_argument(config_cls, overrides)
@@ -178,18 +177,14 @@ def _checked_world(config_cls: type[Any], word: str, others: Sequence[str]) -> s
 
 def _check_no_argument(config_cls: type[Any], overrides: Sequence[str]) -> None:
     """Raise if an assignment names an argument of the world in place of a setting."""
-    assignments = dict(word.split("=", 1) for word in overrides if "=" in word)
-    unknown = [
-        name for name in assignments if type_of_field(config_cls, name.split(".")[0]) is None
-    ]
+    assignments = dict(word.split("=", 1) for word in overrides)
+    unknown = [n for n in assignments if type_of_field(config_cls, n.split(".")[0]) is None]
     if not unknown or "env.id" not in assignments:
         return
     world, arguments = assignments["env.id"], set[str]()
     with contextlib.suppress(UnknownWorld, TypeError, ValueError):  # reported when it is made
         arguments = set(inspect.signature(find_world(world)).parameters)
     for name in filter(arguments.__contains__, unknown):
-        value: Any = assignments[name]
-        with contextlib.suppress(ValueError):
-            value = json.loads(value)
-        typed = shlex.quote(f"env.kwargs={json.dumps({name: value})}")
+        kwargs = parse_kwargs([f"{name}={assignments[name]}"], name)
+        typed = shlex.quote(f"env.kwargs={json.dumps(kwargs)}")
         raise ConfigError(f"{name}: no such field, but an argument of {world}: {typed}")

@@ -12,17 +12,6 @@ from typing import Any
 
 from enn_trainer.config.hyperstate_door import kind_of_rule, their_rule
 
-__all__ = [
-    "AddDefault",
-    "ChangeDefault",
-    "CheckValue",
-    "DeleteField",
-    "MapFieldValue",
-    "RejectValues",
-    "RenameField",
-    "RewriteRule",
-]
-
 WEAK_REF = "!weak ref"
 """Key of a section that the file leaves out, also for hyperstate: it holds old defaults only."""
 _ABSENT = object()

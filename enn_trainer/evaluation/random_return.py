@@ -41,11 +41,8 @@ def random_return(
         None if the episodes did not end in time, as those that did would be the short ones.
     """
     end_s = time.monotonic() + seconds
-    made: list[Environment | Match] = []
 
     def create() -> Any:
-        if made:
-            return made.pop()
         if time.monotonic() > end_s:
             raise TimeoutError
         return create_world()
@@ -53,26 +50,23 @@ def random_return(
     try:
         with global_randomness_kept():
             # As many environments as matches need; a vectorised one plays alone.
-            first: Environment | Match | VecEnv = create()
-            if isinstance(first, VecEnv):
-                envs = first
-            else:
-                sides = first.num_sides if isinstance(first, Match) else 1
-                made.append(first)
+            envs: Environment | Match | VecEnv = create()
+            if not isinstance(envs, VecEnv):
+                sides = envs.num_sides if isinstance(envs, Match) else 1
+                envs.close()
                 envs = EnvList(create, max(NUM_ENVS // sides, 1) * sides)
 
             # Whole episodes of each.
             each, rng = -(-episodes // len(envs)), np.random.default_rng(seed)
             counted = np.ones(len(envs), dtype=np.bool_)
-            statistics = EpisodeStatistics(envs, quotas(each * len(envs), counted))
-            with closing(statistics):
+            with closing(EpisodeStatistics(envs, quotas(each * len(envs), counted))) as played:
                 obs_space, action_space = envs.obs_space(), envs.action_space()
-                statistics.seed(seed)
-                obs = statistics.reset(obs_space)
-                while not statistics.is_done():
+                played.seed(seed)
+                obs = played.reset(obs_space)
+                while not played.is_done():
                     if time.monotonic() > end_s:
                         return None
-                    obs = statistics.act(random_choices(obs, action_space, rng), obs_space)
-                return statistics.measured()["episodic_reward"]
+                    obs = played.act(random_choices(obs, action_space, rng), obs_space)
+                return played.measured()["episodic_reward"]
     except TimeoutError:
         return None

@@ -66,7 +66,7 @@ def batch_obs(
     truncated = _flags([o.truncated for o in outcomes], "truncated")
     terminated = _flags([o.terminated for o in outcomes], "terminated")
     # Last observations of episodes that were cut off.
-    final, cut_off = None, [outcomes[i] for i in np.flatnonzero(truncated)]
+    final, cut_off = None, [outcomes[i] for i in np.flatnonzero(truncated).tolist()]
     if cut_off:
         with located_in_last(truncated):
             last = batch_entities(cut_off, obs_space, with_globals)

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,12 @@ from enn_trainer.checkpoints.run_dir import RunDir
 from entity_env.examples import MineSweeper, Xor
 from tests.enn_trainer.builders import MINES, STEPS, run_small
 from tests.enn_trainer.evaluation.builders import run_duel
+
+
+@pytest.fixture
+def hyperstate() -> Any:
+    """The library, of which python-ron has no wheel for later Pythons and other machines."""
+    return pytest.importorskip("hyperstate", reason="hyperstate cannot be installed here")
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
-import hyperstate
 import pytest
 import torch
 
@@ -283,7 +283,7 @@ THEIRS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("changed", [False, True], ids=["as loaded", "changed after loading"])
 def test_a_manager_of_hyperstate_hands_its_schedules_on_and_gets_them_back(
-    tmp_path: Path, changed: bool
+    hyperstate: Any, tmp_path: Path, changed: bool
 ) -> None:
     overrides = [*SMALL, f"data_dir={tmp_path}", *THEIRS]
     theirs = hyperstate.StateManager(TrainConfig, State, init_train_state, overrides=overrides)
@@ -307,7 +307,9 @@ def test_a_manager_of_hyperstate_hands_its_schedules_on_and_gets_them_back(
     assert flatten_config(again) == flatten_config(theirs.config)
 
 
-def test_a_schedule_of_hyperstate_on_what_is_fixed_is_refused(tmp_path: Path) -> None:
+def test_a_schedule_of_hyperstate_on_what_is_fixed_is_refused(
+    hyperstate: Any, tmp_path: Path
+) -> None:
     overrides = [*SMALL, f"data_dir={tmp_path}", 'rollout.steps="step: 4@0 lin 8@72"']
     theirs = hyperstate.StateManager(TrainConfig, State, init_train_state, overrides=overrides)
     assert theirs.config.rollout.steps == 4

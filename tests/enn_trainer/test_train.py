@@ -10,7 +10,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import hyperstate
 import numpy as np
 import pytest
 import torch
@@ -239,7 +238,9 @@ def test_agent_shows_probabilities_of_legal_choices(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_hyperstate_manager_is_accepted_and_shows_the_result(tmp_path: Path) -> None:
+def test_hyperstate_manager_is_accepted_and_shows_the_result(
+    hyperstate: Any, tmp_path: Path
+) -> None:
     theirs = hyperstate.StateManager(
         TrainConfig, State, init_train_state, overrides=[*SMALL, f"data_dir={tmp_path}"]
     )
@@ -465,7 +466,7 @@ def test_statistics_start_once(tmp_path: Path) -> None:
 
 
 def test_untouched_configuration_of_a_hyperstate_manager_gives_way_to_the_saved_one(
-    tmp_path: Path,
+    hyperstate: Any, tmp_path: Path
 ) -> None:
     run_small(tmp_path, checkpoint_dir=tmp_path / "run")
     theirs = hyperstate.StateManager(

@@ -1,6 +1,8 @@
 """What users install trains, saves, loads and acts: wheels, the source archive, a checkout."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -137,6 +139,55 @@ def test_what_is_installed_trains_saves_loads_and_acts(
     for by_name in (("--config", "move_to_origin"), ("MoveToOrigin",)):
         shown = run(enn, "train", *by_name, "--print-config", folder=tmp_path)
         assert f"{place}/move_to_origin.ron" in shown
+    assert doctor(enn, tmp_path)["compiled part"] == ("ok" if is_compiled else "missing")
+
+
+def doctor(enn: Path, folder: Path) -> dict[str, str]:
+    """Return the status of each check of `enn doctor`, which exits with 0."""
+    checks = json.loads(run(enn, "doctor", "--json", folder=folder))["checks"]
+    return {name: check["status"] for name, check in checks.items()}
+
+
+def test_the_line_of_the_readme_installs_this_project(tmp_path: Path) -> None:
+    """Typed as it is, but for packages of others, which are those of this environment."""
+    source = checkout(tmp_path / "checkout")
+    readme = (ROOT / "README.md").read_text()
+    (line,) = re.findall(r"^ {4}(.*pip install \.)$", readme, re.MULTILINE)
+    (tmp_path / "python3").symlink_to(sys.executable)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    run("bash", "-c", line, folder=source, PATH=path, PIP_NO_DEPS="1")
+    packages = next(source.glob(".venv/lib/python*/site-packages"))
+    (packages / "outer.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (tmp_path / "program.py").write_text(PROGRAM)
+    output = run(source / ".venv/bin/python", tmp_path / "program.py", folder=tmp_path)
+    assert output.splitlines()[-1] == f"from {packages}"
+    assert doctor(source / ".venv/bin/enn", tmp_path)["compiled part"] == "ok"
+
+
+def make(folder: Path, python: str) -> "subprocess.CompletedProcess[str]":
+    """Run the rule of the Makefile that makes the environment, with a Python that is a script."""
+    script = folder / "python"
+    script.write_text(f'#!/bin/sh\n[ "$1" = -m ] || exit 0\n{python}\n')
+    script.chmod(0o755)
+    shutil.copy(ROOT / "Makefile", folder)
+    command = ["make", ".venv/bin/pip", f"PYTHON={script}"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+
+
+def test_make_removes_an_environment_that_could_not_be_completed(tmp_path: Path) -> None:
+    """Debian's Python without venv makes one without pip."""
+    done = make(tmp_path, "mkdir -p .venv/bin && touch .venv/bin/python && exit 1")
+    assert done.returncode
+    assert "apt install python3-venv" in done.stderr
+    assert not (tmp_path / ".venv").exists()
+
+
+def test_make_makes_a_half_made_environment_anew(tmp_path: Path) -> None:
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/python").touch()
+    done = make(tmp_path, "mkdir -p .venv/bin && touch .venv/bin/pip")
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in (tmp_path / ".venv/bin").iterdir()} == {"pip"}
 
 
 def test_a_wheel_has_no_sources_of_the_compiled_part_and_all_else(built: Built) -> None:

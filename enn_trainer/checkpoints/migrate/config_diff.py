@@ -16,6 +16,7 @@ from enn_trainer.config.ppo_config import OptimizerConfig, PPOConfig
 from enn_trainer.config.ron import in_one_line
 from enn_trainer.config.schedules import as_written
 from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.tables import aligned
 from entity_env.spaces import GLOBAL, ActionSpace, ObsSpace
 
 FIXED = ("net", "vf_net", "ppo.value_bins", "optim.name", "optim.kwargs")
@@ -74,6 +75,12 @@ def changes(before: object, after: object, path: str = "") -> list[Change]:
             continue
         found += changes(*pair, join_path(path, field.name))
     return found
+
+
+def lines_not_default(config: TrainConfig) -> list[str]:
+    """Return lines of text about the settings that differ from their defaults."""
+    rows = [(change.path, shown(change.after)) for change in not_default(config)]
+    return ["", "settings that are not default", *aligned(rows)] if rows else []
 
 
 def not_default(config: TrainConfig) -> list[Change]:

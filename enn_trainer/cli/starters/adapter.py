@@ -35,11 +35,8 @@ def adapter_source(named: str, world: object) -> str:
     sources = {one.prefix: _mapping_source(one) for one in world.translators}
     mapping, *more = sources.values()
     if more:  # by the group of agents
-        entries = [
-            f"    {_source(group)}: {textwrap.indent(one, '    ').lstrip()},\n"
-            for group, one in sources.items()
-        ]
-        mapping = f"{{\n{''.join(entries)}}}"
+        entries = [f"{_source(group)}: {one},\n" for group, one in sources.items()]
+        mapping = f"{{\n{textwrap.indent(''.join(entries), '    ')}}}"
     code = re.sub("^ *#.*", "", mapping, flags=re.MULTILINE)
     used = [kind for kind in ("Choice", "FieldMap", "Globals", "Rows") if f"{kind}(" in code]
     imports = [f"from entity_env.adapters.mapping import {', '.join(used)}"]
@@ -53,31 +50,27 @@ def adapter_source(named: str, world: object) -> str:
         imports.insert(0, "from entity_env.adapters.from_pettingzoo import FromPettingZoo")
         imports.append(f"from {name} import parallel_env")
     head = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8")
-    return head.format(
-        name=name,
-        library=library,
-        imports="\n".join(imports),
-        mapping=mapping,
-        adapter=f"From{library}",
-        make_env=make_env,
-    )
+    names = {"name": name, "library": library, "adapter": f"From{library}", "make_env": make_env}
+    return head.format(**names, imports="\n".join(imports), mapping=mapping)
 
 
 def _mapping_source(translator: AgentTranslator) -> str:
     """Return the source of a complete mapping, with a comment on each field."""
     observation, action = translator.spaces
     mapping, lines, counts = translator.complete, ["FieldMap("], translator.num_rows
-    types = [_entity(name, rows[0], observation) for name, rows in mapping.rows().items()]
-    numbers = [_globals(part, observation) for part in mapping.global_features]
-    choices = [_action(*entry, action, counts) for entry in mapping.actions.items()]
-    sections = ("entities={", "}", types), ("global_features=[", "]", numbers)
-    for opening, closing, entries in (*sections, ("actions={", "}", choices)):
-        lines += [f"    {opening}"] * bool(entries)
+    sections = {
+        "entities={}": [
+            _entity(name, rows[0], observation) for name, rows in mapping.rows().items()
+        ],
+        "global_features=[]": [_globals(part, observation) for part in mapping.global_features],
+        "actions={}": [_action(*entry, action, counts) for entry in mapping.actions.items()],
+    }
+    for section, entries in sections.items():
+        lines += [f"    {section[:-1]}"] * bool(entries)
         for comment, head, part in entries:
             words = textwrap.wrap(comment, 78, break_long_words=False, break_on_hyphens=False)
-            lines += [f"        # {line}" for line in words]
-            lines += _lay_out(head, part, 8)
-        lines += [f"    {closing},"] * bool(entries)
+            lines += [*(f"        # {line}" for line in words), *_lay_out(head, part, 8)]
+        lines += [f"    {section[-1]},"] * bool(entries)
     if ACTION_MASK in {node.path for node in nodes(observation)}:
         lines.append("    # A field of the observation: the choices that are allowed.")
         lines.append(f"    action_mask={_source(ACTION_MASK)},")
@@ -150,34 +143,30 @@ def _are_numbers(names: Sequence[str] | None) -> bool:
 
 def _lay_out(head: str, value: object, indent: int) -> list[str]:
     """Return the lines of an entry, broken like those of a formatter."""
-    line = f"{' ' * indent}{head}{_source(value)},"
-    if len(line) <= _WIDTH or not (isinstance(value, list) or dataclasses.is_dataclass(value)):
+    (opening, parts, closing), blanks = _parts(value), " " * indent
+    line = f"{blanks}{head}{_source(value)},"
+    if len(line) <= _WIDTH or not parts:
         return [line]
-    opening, closing, parts = (
-        "[",
-        "]",
-        [("", part) for part in value] if isinstance(value, list) else [],
-    )
-    if dataclasses.is_dataclass(value):
-        opening, closing, parts = f"{type(value).__name__}(", ")", _arguments(value)
-    inside = [line for head, part in parts for line in _lay_out(head, part, indent + 4)]
-    return [f"{' ' * indent}{head}{opening}", *inside, f"{' ' * indent}{closing},"]
-
-
-def _arguments(value: Any) -> list[tuple[str, object]]:
-    """Return the arguments of a part of a mapping: the path, then others that are no default."""
-    others = [
-        one for one in dataclasses.fields(value)[1:] if getattr(value, one.name) != one.default
-    ]
-    return [("", value.path), *((f"{one.name}=", getattr(value, one.name)) for one in others)]
+    inside = [line for part in parts for line in _lay_out(*part, indent + 4)]
+    return [f"{blanks}{head}{opening}", *inside, f"{blanks}{closing},"]
 
 
 def _source(value: object) -> str:
     """Return the source of a value on one line, with double quotes."""
+    opening, parts, closing = _parts(value)
+    return opening + ", ".join(head + _source(part) for head, part in parts) + closing
+
+
+def _parts(value: Any) -> tuple[str, list[tuple[str, object]], str]:
+    """Return the source before the parts of a value, its parts with their heads, and the rest.
+
+    The parts of a mapping are its path, and other arguments that are no default.
+    """
     if isinstance(value, list):
-        return f"[{', '.join(map(_source, value))}]"
+        return "[", [("", part) for part in value], "]"
     if dataclasses.is_dataclass(value):
-        arguments = [f"{head}{_source(part)}" for head, part in _arguments(value)]
-        return f"{type(value).__name__}({', '.join(arguments)})"
+        values = [(f.name, getattr(value, f.name), f.default) for f in dataclasses.fields(value)]
+        others = [(f"{name}=", part) for name, part, default in values[1:] if part != default]
+        return f"{type(value).__name__}(", [("", values[0][1]), *others], ")"
     text = repr(value)
-    return f'"{text[1:-1]}"' if text.startswith("'") and '"' not in text else text
+    return f'"{text[1:-1]}"' if text.startswith("'") and '"' not in text else text, [], ""

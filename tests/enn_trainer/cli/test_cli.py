@@ -177,7 +177,11 @@ def test_command_begins_with_the_state_that_the_user_makes(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", [THEIRS, OURS], ids=["hyperstate", "ours"])
-def test_program_of_a_user_trains_saves_and_resumes(tmp_path: Path, source: str) -> None:
+def test_program_of_a_user_trains_saves_and_resumes(
+    source: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if source is THEIRS:
+        request.getfixturevalue("hyperstate")
     script = tmp_path / "mine.py"
     script.write_text(textwrap.dedent(source))
     arguments = [*SMALL, f"data_dir={tmp_path}", "--checkpoint-dir", str(tmp_path / "run")]

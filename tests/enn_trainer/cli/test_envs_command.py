@@ -8,7 +8,6 @@ import pytest
 from enn_trainer.cli import run
 from enn_trainer.cli.envs_command import describe
 from enn_trainer.cli.known_worlds import KNOWN_WORLDS
-from enn_trainer.cli.load_world import parse_kwargs
 from enn_trainer.state_manager import StateManager
 from entity_env.examples import ENV_REGISTRY
 
@@ -65,8 +64,7 @@ def measured_rows() -> dict[str, tuple[int, float, float]]:
 def test_numbers_of_training_are_those_of_the_committed_results(name: str) -> None:
     world = KNOWN_WORLDS[name]
     row = {"Duel": "duel against random"}.get(world.name, world.config)
-    found = int(world.frames), float(world.minutes), float(world.learnt)
-    assert found == measured_rows()[row]
+    assert (world.frames, world.minutes, world.learnt) == measured_rows()[row]
 
 
 def test_every_shipped_world_has_its_facts_in_the_same_order() -> None:
@@ -79,8 +77,7 @@ def test_settings_exist_and_make_the_world_with_the_arguments_of_its_facts() -> 
     for name, known in named.items():
         env = StateManager(init_path=ROOT / f"configs/{known.config}.ron").config.env
         assert env.id == name
-        kwargs = parse_kwargs(known.kwargs or (), "kwargs")
-        mine, theirs = (ENV_REGISTRY[name](**k) for k in (kwargs, json.loads(env.kwargs)))
+        mine, theirs = (ENV_REGISTRY[name](**k) for k in (known.kwargs, json.loads(env.kwargs)))
         assert vars(mine) == vars(theirs)
 
 
@@ -100,7 +97,7 @@ def test_the_list_as_json_has_the_spaces_and_facts(capsys: pytest.CaptureFixture
     worlds = {world["name"]: world for world in json.loads(capsys.readouterr().out)}
     assert worlds.keys() == ENV_REGISTRY.keys()
     assert worlds["Duel"]["entities"] == {"Ally": ["hp", "damage"], "Enemy": ["hp", "damage"]}
-    assert worlds["Duel"]["learnt_measure"] == "of matches won"
+    assert worlds["Duel"]["measure"] == "of matches won"
     assert worlds["MineSweeper"]["frames"] is None
     assert worlds["Xor"]["actions"]["output"] == {"kind": "global", "labels": ["0", "1"]}
 

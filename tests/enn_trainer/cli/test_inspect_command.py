@@ -63,7 +63,7 @@ def test_run_shows_its_newest_save_and_the_commands_of_the_run(
         assert expected in out, expected
     assert "\nrollout.steps" in out
     assert "\noptim.lr" not in out  # it has its default
-    assert f"--checkpoint-dir {meadow_run} --resume" in out
+    assert f"enn resume {meadow_run}" in out
     assert f"checkpoints list {meadow_run}" in out
 
 

@@ -120,7 +120,7 @@ def test_unforeseen_error_keeps_its_traceback_and_says_where_to_report_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("enn_trainer.cli.envs_command.ENV_REGISTRY", None)
-    with pytest.raises(AttributeError) as caught:
+    with pytest.raises(TypeError) as caught:
         run(["envs"])
     assert caught.value.__notes__ == [REPORT]
 
@@ -161,5 +161,5 @@ def test_error_in_code_of_a_user_is_no_bug_of_ours(tmp_path: Path) -> None:
 
 def test_every_command_is_a_file_with_a_parser() -> None:
     for name, command in COMMANDS.items():
-        assert command.place == f"{name}_command:{name}_command"
+        assert command.load().__name__ == f"{name}_command"
         assert command.parser().prog == f"enn {name}"

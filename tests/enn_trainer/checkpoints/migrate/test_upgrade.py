@@ -95,7 +95,7 @@ def test_upgraded_run_does_not_write_into_the_logs_of_the_old_one(tmp_path: Path
     assert manager.state.run_name
     manager.state.tracker_ids = {"wandb": "abc"}
     manager.checkpoint(str(tmp_path / "other"))
-    (metrics,) = tmp_path.glob("runs/*/metrics.jsonl")
+    metrics = tmp_path / "run/metrics.jsonl"
     before = metrics.read_bytes()
     upgrade_checkpoint(tmp_path / "other", tmp_path / "new")
     more = [f"total_timesteps={manager.state.step + 24}"]
