@@ -28,7 +28,7 @@ test-install: .venv/developing
 
 # The documentation as a site, in build/docs; a warning or a name that does not resolve is an error.
 docs: .venv/developing
-	$(BIN)/python -m sphinx -q -W --keep-going -n docs build/docs
+	$(BIN)/python -m sphinx -q -W --keep-going -n -j auto -d build/doctrees docs build/docs
 	@echo build/docs/index.html
 
 # Runs the blocks of the documentation that take more than 30 s; make test runs the others.

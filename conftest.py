@@ -8,13 +8,13 @@ import pytest
 if find_spec("sybil"):  # without the development tools, documentation is not tested
     from sybil.integration.pytest import SybilFile
 
-    from tests.doc_blocks import DOCSTRINGS, PAGES, has_doctests, page_folder, pages_that_run
+    from tests.doc_blocks import DOCSTRINGS, PAGES, has_doctests, page_folder, pages
 
     __all__ = ["page_folder"]
 
     def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
         """Collect pages and docstrings by sybil."""
-        is_page = file_path in pages_that_run()
+        is_page = file_path in pages()
         if not is_page and not has_doctests(file_path):
             return None
         sybil = PAGES if is_page else DOCSTRINGS

@@ -18,7 +18,7 @@ from entity_env import ActionSpace, PlainState
 from entity_env.named_world import find_world
 from rogue_net.distributions import ActionDistribution
 from rogue_net.heads import ActionHead
-from tests.doc_blocks import NOT_YET_RUN, blocks, comparable, pages, run_command
+from tests.doc_blocks import blocks, comparable, pages, run_command
 from tests.enn_trainer.builders import SMALL, run_small, weights
 from tests.fork_server import run_program
 
@@ -156,12 +156,6 @@ def test_blocks_that_are_not_run_are_few_and_have_a_reason() -> None:
     marked = [block.options for path in pages() for block in blocks(path.read_text())]
     assert Counter(options["not run"] for options in marked if "not run" in options) == REASONS
     assert sum("slow" in options for options in marked) <= 3
-
-
-def test_pages_that_are_not_run_become_fewer() -> None:
-    assert len(NOT_YET_RUN) <= 2
-    names = [str(path.relative_to(ROOT)) for path in pages()]
-    assert set(NOT_YET_RUN) <= set(names)
 
 
 def test_blocks_of_a_page_are_found() -> None:
