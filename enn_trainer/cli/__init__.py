@@ -43,7 +43,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "train": Command(
-        "train an agent: enn train env.id=Xor optim.lr=0.003 --checkpoint-dir runs/xor",
+        "train an agent: enn train TreasureHunt, or enn train my_file.py:MyEnv --lr 0.003",
         "train_command:train_command",
     ),
     "resume": Command(
@@ -83,11 +83,11 @@ COMMANDS = {
         "config_command:config_command",
     ),
     "plot": Command(
-        "draw return, entropy, KL and speed of runs: enn plot runs/Xor__*",
+        "draw return, entropy, KL and speed of runs: enn plot runs/Xor-*",
         "plot_command:plot_command",
     ),
     "profile": Command(
-        "say where the time of a run goes: enn profile env.id=my_file.py:MyEnv",
+        "say where the time of a run goes: enn profile my_file.py:MyEnv",
         "profile_command:profile_command",
     ),
     "init": Command(
@@ -107,9 +107,6 @@ COMMANDS = {
         "completion_command:completion_command",
     ),
 }
-
-
-_MORE = "enn COMMAND --help tells more, enn --version the version."
 
 
 def usage() -> str:

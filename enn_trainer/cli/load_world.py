@@ -152,7 +152,8 @@ def _kind_of_result(config: EnvConfig, field: str) -> type:
     try:
         world: object = make()
     except Exception as error:
-        message = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        kind = "" if isinstance(error, EntityEnvError) else f"{type(error).__name__}: "
+        message = f"{kind}{' '.join(str(error).split())}"
         raise ConfigError(f"{field}.id: calling {config.id}: {message}{remedy(error)}") from None
     if isinstance(world, Environment | Match):
         world.close()

@@ -20,7 +20,7 @@ def parser() -> OneLineParser:
     resuming = OneLineParser(prog="enn resume", description=about, epilog=_EPILOG)
     resuming.add_argument("run", metavar="RUN", help="the folder of a run")
     settings = "settings to change, such as total_timesteps=2000000"
-    resuming.add_argument("overrides", nargs="*", metavar="FIELD=VALUE", help=settings)
+    resuming.add_argument("overrides", nargs="*", metavar="FIELD=VALUE", help=settings, default=[])
     resuming.flag("--trust", "import the code that the run names, such as its environment")
     resuming.flag("--dry-run", "try one of everything in seconds, and keep nothing of it")
     resuming.flag("--print-config", "show every setting and where it comes from")
