@@ -328,6 +328,8 @@ def test_a_run_records_the_world_that_was_handed_in(capsys: pytest.CaptureFixtur
     capsys.readouterr()
     assert enn(["checkpoints", "show", "b"]) == 0
     assert "handed in by a program" in capsys.readouterr().out
+    assert enn(["resume", "b"]) == 2
+    assert "a program handed it in, and can continue the run" in capsys.readouterr().err
 
 
 def test_episodes_of_a_save_that_names_the_default_world_continue(
