@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from enn_trainer.checkpoints.lookup import Existing
 from enn_trainer.checkpoints.migrate.evolve_rules import SYNTAX, rename_lines
 from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
-from enn_trainer.cli.arguments import EXPECTED_ERRORS, STOPPED_AT_ONCE, OneLineParser, failed
+from enn_trainer.cli.arguments import EXPECTED_ERRORS, OneLineParser, failed
 from enn_trainer.cli.typed_settings import parse_typed, typed_settings
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.help import hps_info
@@ -163,12 +163,13 @@ def run_command(
         if options.verbose:
             traceback.print_exception(error)
         return failed(error)
-    except StoppedAtOnce:
-        print("stopped at once; the newest save stands", file=sys.stderr)
-        return STOPPED_AT_ONCE
+    except StoppedAtOnce as stop:
+        stands = "stopped at once; the newest save stands"
+        print(stands if manager.newest_save() else "interrupted", file=sys.stderr)
+        return stop.status
     except KeyboardInterrupt:  # before the run began
         print("interrupted", file=sys.stderr)
-        return STOPPED_AT_ONCE
+        return interrupted_status(signal.SIGINT)
     return interrupted_status(manager.interrupted_by)
 
 
@@ -271,7 +272,7 @@ def run_parser(program: str) -> OneLineParser:
     there = "if there is one already, say with one of the next three what to do with it"
     folder = "folder of the run (default: a new one, runs/<world>-<n>)"
     parser.option("--checkpoint-dir", "DIR", f"{folder}; {there}", type=Path)
-    parser.flag("--no-save", "save nothing, and make no folder")
+    parser.flag("--no-save", "keep no saves; metrics go to a folder in runs all the same")
     for flag, (_, text) in _EXISTING.items():
         parser.add_argument(flag, dest=flag, action="store_true", help=text)
 

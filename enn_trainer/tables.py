@@ -18,6 +18,16 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
+def in_bytes(size: int) -> str:
+    """Return a number of bytes with a unit, such as `3.2 MB`."""
+    value, unit = float(size), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
+
+
 def show_table(
     columns: Sequence[str],
     rows: Sequence[Sequence[str]],

@@ -114,7 +114,7 @@ def header(manager: StateManager) -> Iterator[str]:
     device = parameters[0].device.type if parameters else "cpu"
     processes = f"{config.rollout.processes} process{'es'[: 2 * (config.rollout.processes > 1)]}"
     of_network = f"{sum(p.numel() for p in parameters):,} parameters on {device}"
-    where = "no folder, nothing is saved" if folder is None else f"folder {folder}"
+    where = "no saves" if folder is None else f"folder {folder}"
     yield f"{of_network}  {processes}  seed {config.seed}  {where}"
     if device == "cpu" and (missing := advice()) is not None:
         yield missing

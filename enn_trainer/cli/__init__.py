@@ -43,7 +43,7 @@ class Command(NamedTuple):
 
 
 _HELP = {
-    "train": "train an agent: enn train env.id=Xor optim.lr=0.003 --checkpoint-dir runs/xor",
+    "train": "train an agent: enn train TreasureHunt, or enn train my_file.py:MyEnv --lr 0.003",
     "resume": "continue a run: enn resume runs/Xor-1 total_timesteps=2000000",
     "runs": "list runs: world, steps, return, newest and best save, size: enn runs",
     "clone": "train an agent on recordings: enn clone mine.rec --checkpoint-dir runs/mine",
@@ -53,8 +53,8 @@ _HELP = {
     "inspect": "say what a file or folder is: enn inspect runs/xor",
     "play": "play an environment by hand: enn play Minefield --record mine.rec",
     "config": "upgrade configuration files, check their schema: enn config upgrade-config mine.ron",
-    "plot": "draw return, entropy, KL and speed of runs: enn plot runs/Xor__*",
-    "profile": "say where the time of a run goes: enn profile env.id=my_file.py:MyEnv",
+    "plot": "draw return, entropy, KL and speed of runs: enn plot runs/Xor-*",
+    "profile": "say where the time of a run goes: enn profile my_file.py:MyEnv",
     "init": "write a world to begin with: enn init garden, or --from gymnasium:CartPole-v1",
     "doctor": "say what is installed, what is missing and what to type: enn doctor --try",
     "envs": "list the worlds that ship with this program, describe one: enn envs TreasureHunt",

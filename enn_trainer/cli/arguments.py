@@ -14,7 +14,6 @@ from entity_env.serialization.plain_open import replace_file
 
 FAILURE = 1
 USAGE_ERROR = 2
-STOPPED_AT_ONCE = 130  # as shells have it for programs that Ctrl-C ends
 EXPECTED_ERRORS = (ConfigError, CheckpointError, EntityEnvError, NotFiniteError)
 """Errors that are printed in one line; others are printed with a traceback."""
 
@@ -30,7 +29,7 @@ def failed(error: Exception, message: str | None = None) -> int:
     return USAGE_ERROR if isinstance(error, ConfigError | CheckpointError) else FAILURE
 
 
-_WORLD = "file.py:Name, package.module:Name, or one of `enn envs`"
+_WORLD = "one of `enn envs`, file.py:Name, package.module:Name, gymnasium:ID or pettingzoo:MODULE"
 
 
 class ArgumentsExit(SystemExit):
@@ -54,7 +53,8 @@ class OneLineParser(argparse.ArgumentParser):
     def world(self, required: bool = True) -> None:
         """Add the arguments `ENV KEY=VALUE ...`, also as `--env-kwargs`."""
         self.add_argument("env", metavar="ENV", nargs=None if required else "?", help=_WORLD)
-        self.add_argument("kwargs", nargs="*", metavar="KEY=VALUE", help="arguments of ENV")
+        help = "arguments of ENV"
+        self.add_argument("kwargs", nargs="*", metavar="KEY=VALUE", help=help, default=[])
         self._env_kwargs("""arguments of ENV, also as JSON: '{"size": 3}'""")
 
     def env_options(self, help: str, kwargs_help: str, required: bool = False) -> None:

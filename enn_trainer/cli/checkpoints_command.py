@@ -22,7 +22,7 @@ from enn_trainer.checkpoints.run_dir import RunDir, examine
 from enn_trainer.checkpoints.state_files import read_config, read_state
 from enn_trainer.cli.arguments import OneLineParser, positive
 from enn_trainer.cli.load_world import make_any_world, parse_kwargs
-from enn_trainer.cli.show_save import diff_saves, in_bytes, show_save
+from enn_trainer.cli.show_save import diff_saves, show_save
 from enn_trainer.cli.trust import resume_command, shell_command
 from enn_trainer.command import add_rename_arguments, renames
 from enn_trainer.config import CheckpointConfig, TrainConfig
@@ -30,7 +30,7 @@ from enn_trainer.config.load import dump_config, load_with_sources
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.runtime.start_folder import located
 from enn_trainer.state_manager import load_checkpoint
-from enn_trainer.tables import printable, show_table
+from enn_trainer.tables import in_bytes, printable, show_table
 from entity_env.spaces import ActionSpace, ObsSpace
 
 Run: TypeAlias = Callable[[argparse.Namespace], int | None]

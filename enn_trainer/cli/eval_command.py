@@ -99,9 +99,9 @@ def eval_command(arguments: Sequence[str]) -> int:
             return _evaluate(options)
     except (ConfigError, CheckpointError) as error:
         return failed(error, _as_typed(error))
-    except StoppedAtOnce:
-        print("error: interrupted, nothing was measured", file=sys.stderr)
-        return 1
+    except StoppedAtOnce as stop:
+        print("interrupted; nothing was measured", file=sys.stderr)
+        return stop.status
 
 
 def _evaluate(options: argparse.Namespace) -> int:

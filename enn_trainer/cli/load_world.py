@@ -12,6 +12,7 @@ from enn_trainer.config import EnvConfig
 from enn_trainer.config.validation import dict_of_unique
 from enn_trainer.errors import ConfigError
 from enn_trainer.experience.envs import EnvFactory, env_factory
+from enn_trainer.experience.handed_in import HANDED_IN
 from enn_trainer.runtime.start_folder import start_folder
 from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError, UnknownWorld, short_repr
@@ -126,6 +127,9 @@ def factory_of(config: EnvConfig, field: str) -> EnvFactory:
 
 
 def _find(name: str, field: str) -> Any:
+    if name == HANDED_IN:
+        can = "a program handed it in, and can continue the run with --checkpoint-dir and --resume"
+        raise ConfigError(f"{field}: expected the name of a world, got {name!r}: {can}")
     try:
         env = find_world(name, start_folder())
     except UnknownWorld as error:
@@ -152,7 +156,8 @@ def _kind_of_result(config: EnvConfig, field: str) -> type:
     try:
         world: object = make()
     except Exception as error:
-        message = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        kind = "" if isinstance(error, EntityEnvError) else f"{type(error).__name__}: "
+        message = f"{kind}{' '.join(str(error).split())}"
         raise ConfigError(f"{field}.id: calling {config.id}: {message}{remedy(error)}") from None
     if isinstance(world, Environment | Match):
         world.close()

@@ -16,7 +16,6 @@ import torch
 from rich.console import Console
 
 from enn_trainer.cli.arguments import (
-    STOPPED_AT_ONCE,
     OneLineParser,
     positive,
     with_out,
@@ -156,9 +155,9 @@ def profile_command(arguments: Sequence[str]) -> int:
     try:
         with stopped_by(signal.SIGINT):
             measured = profile(manager, create_envs, SECONDS, options.updates)
-    except StoppedAtOnce:
+    except StoppedAtOnce as stop:
         print("interrupted; nothing was measured", file=sys.stderr)
-        return STOPPED_AT_ONCE
+        return stop.status
     # Print and write.
     content = asdict(measured)
     content |= content.pop("resources")

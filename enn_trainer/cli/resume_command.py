@@ -21,7 +21,7 @@ def parser() -> OneLineParser:
     resuming = OneLineParser(prog="enn resume", description=about, epilog=_EPILOG)
     resuming.add_argument("run", metavar="RUN", help="the folder of a run")
     settings = "settings to change, such as total_timesteps=2000000"
-    resuming.add_argument("overrides", nargs="*", metavar="FIELD=VALUE", help=settings)
+    resuming.add_argument("overrides", nargs="*", metavar="FIELD=VALUE", help=settings, default=[])
     add_ways_to_run(resuming)
     return resuming
 

@@ -18,7 +18,7 @@ from enn_trainer.checkpoints.run_lock import is_locked
 from enn_trainer.cli.arguments import OneLineParser
 from enn_trainer.config.formats import parse
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.tables import show_table
+from enn_trainer.tables import in_bytes, show_table
 from entity_env.serialization.plain_open import read_plain
 
 _EPILOG = """\
@@ -60,7 +60,9 @@ def runs_command(arguments: Sequence[str]) -> None:
     elif not runs:
         print(f"{folder}: no runs here")
     else:
-        show_table([*runs[0]], [list(map(_shown, run.values())) for run in runs], Console(), 3)
+        sizes = [in_bytes(run.pop("bytes")) for run in runs]
+        rows = [[*map(_shown, run.values()), size] for run, size in zip(runs, sizes, strict=True)]
+        show_table([*runs[0], "size"], rows, Console(), 3)
 
 
 def list_runs(folder: Path) -> list[dict[str, Any]]:
@@ -135,7 +137,9 @@ def _last_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _shown(value: object) -> str:
-    """Return a cell of the table."""
+    """Return a cell of the table; of a save its step, which is enough for RUN@STEP."""
+    if isinstance(value, str) and (step := step_of(Path(value))) is not None:
+        return str(step)
     if isinstance(value, bool) or value is None:
         return "yes" if value else ""
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -20,7 +20,7 @@ from enn_trainer.config.load import Names, leaves
 from enn_trainer.config.ron import in_one_line
 from enn_trainer.experience.handed_in import HANDED_IN
 from enn_trainer.stop_conditions import Now
-from enn_trainer.tables import aligned, rows_of_spaces, show_lines, show_table
+from enn_trainer.tables import aligned, in_bytes, rows_of_spaces, show_lines, show_table
 
 _SHOWN_METRICS = re.compile(r"reward\.mean|length\.mean|^losses/")
 _OF_THE_SAVE = ("step", "why", "created", "files", "metrics", "sha256", "packages")
@@ -131,16 +131,6 @@ def _value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return value if isinstance(value, str) else in_one_line(value)
-
-
-def in_bytes(size: int) -> str:
-    """Return a number of bytes with a unit, such as `3.2 MB`."""
-    value, unit = float(size), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if value < 1000:
-            break
-        value, unit = value / 1000, larger
-    return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
 
 
 def diff_saves(one: Path, other: Path, console: Console) -> bool:

@@ -19,7 +19,13 @@ class StoppedAtOnce(KeyboardInterrupt):
     """Raised when a signal stops the program at once.
 
     A class of its own, as a plain KeyboardInterrupt may come from an environment.
+
+    Attributes:
+        status: exit status, as shells have it for programs that this signal ends.
     """
+
+    def __init__(self, number: int) -> None:
+        self.status = 128 + number
 
 
 class UpdateAbandoned(Exception):  # noqa: N818 (control flow, not an error)
@@ -68,7 +74,7 @@ class Interrupts:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
-            raise StoppedAtOnce
+            raise StoppedAtOnce(number)
         self._requested_s = time.monotonic()
         self.number = number
         # Not by print, which is not reentrant: the signal may have interrupted one.
@@ -82,7 +88,7 @@ def stopped_by(*numbers: int) -> contextlib.AbstractContextManager[None]:
     """Return a context in which these signals raise StoppedAtOnce, if in the main thread."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise StoppedAtOnce
+        raise StoppedAtOnce(number)
 
     return _handled_by(stop, *numbers)
 

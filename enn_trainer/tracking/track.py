@@ -232,7 +232,7 @@ def _new_run_name(runs: Path | None, config: TrainConfig) -> str:
     """
     trial = "" if config.trial is None else f"__{config.trial}"
     world = config.env.id.rpartition(":")[2]  # without the file that it is in
-    world = "".join(c if c.isprintable() and c not in "/\\" else "_" for c in world)
+    world = "".join(c if c.isprintable() and c not in "/\\ " else "_" for c in world)
     base = f"{world}__{config.name}__{config.seed}{trial}"
     name = stamped = f"{base}__{time.strftime('%Y%m%d-%H%M%S')}"
     number = 1

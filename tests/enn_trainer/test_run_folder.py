@@ -91,12 +91,21 @@ def test_a_run_is_saved_by_default_with_everything_in_one_folder(
 
 def test_no_save_makes_no_checkpoints(capsys: pytest.CaptureFixture[str]) -> None:
     assert enn(["train", "env.id=Xor", *SMALL, "--no-save"]) == 0
-    assert "saved" not in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "saved" not in out
+    assert out.splitlines()[1].endswith("  no saves")
     (folder,) = Path("runs").iterdir()
     assert folder.name.startswith("Xor__")
     assert not list(folder.glob("step-*"))
     assert enn(["train", "env.id=Xor", "--no-save", "--checkpoint-dir", "a"]) == 2
     assert "--no-save and --checkpoint-dir" in capsys.readouterr().err
+
+
+def test_a_world_without_a_name_has_metrics_in_a_folder_without_spaces() -> None:
+    manager = StateManager(overrides=SMALL)
+    train(manager, lambda: Xor())
+    (folder,) = Path("runs").iterdir()
+    assert folder.name.startswith("handed_in__")
 
 
 def test_the_default_folder_is_below_data_dir() -> None:
@@ -246,6 +255,8 @@ def test_runs_are_listed_with_metrics_in_either_place(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[:4] == ["run", "world", "training", "step"]
     assert [" yes " in line for line in lines[1:]] == [False, False, True]
+    assert lines[1].split()[4:6] == ["72", "72"], "steps of the saves, which are short"
+    assert all(line.endswith(("kB", "MB")) for line in lines[1:]), "sizes that one can read"
 
 
 def test_a_folder_without_runs_is_said_to_have_none(capsys: pytest.CaptureFixture[str]) -> None:
@@ -317,6 +328,8 @@ def test_a_run_records_the_world_that_was_handed_in(capsys: pytest.CaptureFixtur
     capsys.readouterr()
     assert enn(["checkpoints", "show", "b"]) == 0
     assert "handed in by a program" in capsys.readouterr().out
+    assert enn(["resume", "b"]) == 2
+    assert "a program handed it in, and can continue the run" in capsys.readouterr().err
 
 
 def test_episodes_of_a_save_that_names_the_default_world_continue(

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -268,8 +269,8 @@ def test_terminated_evaluation_leaves_no_half_film(duel_run: Path, tmp_path: Pat
             time.sleep(0.05)
         process.terminate()
         _, err = process.communicate(timeout=60)
-    assert err.endswith("error: interrupted, nothing was measured\n")
-    assert process.returncode == 1
+    assert err.endswith("interrupted; nothing was measured\n")
+    assert process.returncode == 128 + signal.SIGTERM
     assert not list(tmp_path.iterdir())
 
 

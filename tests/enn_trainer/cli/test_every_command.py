@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,10 @@ import pytest
 from enn_trainer.cli import COMMANDS, run
 from enn_trainer.cli.arguments import OneLineParser, not_negative, positive, with_out
 from enn_trainer.cli.load_world import parse_kwargs
+from enn_trainer.command import run_command
 from enn_trainer.errors import ConfigError
+from enn_trainer.runtime.interrupt import StoppedAtOnce
+from enn_trainer.state_manager import StateManager
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.checkpoints.published import GOLDEN
 from tests.fork_server import ENN, PIPE, start_program
@@ -230,3 +234,36 @@ def test_json_with_a_file_is_read_as_it_was() -> None:
     assert with_out(["--json", "runs/a"]) == ["--json", "runs/a"]
     assert with_out(["runs/a", "--json"]) == ["runs/a", "--json"]
     assert with_out([]) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "missing"), [("check", "ENV"), ("play", "ENV"), ("resume", "RUN")]
+)
+def test_only_required_arguments_are_called_missing(
+    command: str, missing: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run([command])
+    error = capsys.readouterr().err
+    assert (
+        error
+        == f"error: the following arguments are required: {missing}; see enn {command} --help\n"
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_stopped_before_its_first_save_names_no_save(
+    number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(manager: StateManager) -> None:
+        raise StoppedAtOnce(number)
+
+    assert run_command(["env.id=Xor"], "enn train", stop) == 128 + number
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_help_of_a_world_names_all_kinds_of_worlds() -> None:
+    for name in ("check", "play", "envs"):
+        text = " ".join(COMMANDS[name].parser().format_help().split())
+        assert "one of `enn envs`, file.py:Name" in text
+        assert "gymnasium:ID or pettingzoo:MODULE" in text
