@@ -23,7 +23,7 @@ from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.help import hps_info
 from enn_trainer.config.load import show_config
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
+from enn_trainer.runtime.interrupt import StoppedAtOnce, is_raised_by_code, stopped_by
 from enn_trainer.state import State, init_train_state
 from enn_trainer.state_manager import StateManager
 from entity_env.process import reader_may_leave
@@ -167,7 +167,9 @@ def run_command(
         stands = "stopped at once; the newest save stands"
         print(stands if manager.newest_save() else "interrupted", file=sys.stderr)
         return stop.status
-    except KeyboardInterrupt:  # before the run began
+    except KeyboardInterrupt as error:  # before the run began
+        if is_raised_by_code(error):
+            raise
         print("interrupted", file=sys.stderr)
         return interrupted_status(signal.SIGINT)
     return interrupted_status(manager.interrupted_by)

@@ -257,6 +257,11 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
         return first
 
     @property
+    def owns_folder(self) -> bool:
+        """False while another process may have the folder of the run, which was removed."""
+        return self._lock is None or self._lock.is_current
+
+    @property
     def is_resumed_in_place(self) -> bool:
         """True if the state comes from a save in the folder of the run."""
         saved, run_dir = self.resumed_from, self.checkpoint_dir

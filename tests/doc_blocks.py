@@ -38,7 +38,7 @@ from tests.fork_server import ENN, run_program
 
 ROOT = Path(__file__).parent.parent
 MAX_TRAIN_TIME = 2
-TIMEOUT_S = 60
+TIMEOUT_S = 200
 PROGRAM = (
     "-c",
     "import runpy, sys; sys.path.insert(0, '')\n"

@@ -144,7 +144,7 @@ def add_built_in(
     progress = ProgressDisplay(manager, numbers, evaluator)
     track, folder = open_track(manager, progress.say)
     stack.enter_context(track)
-    tracking = Tracking(track, folder, log, spans, evaluator)
+    tracking = Tracking(track, folder, manager, log, spans, evaluator)
     stack.callback(tracking.save_spans)
     callbacks.first = [numbers]
     callbacks.last = [tracking, progress, Schedules()]
@@ -160,15 +160,22 @@ class Tracking(Callback):
     Args:
         track: the trackers.
         folder: folder of the run, for the timers.
+        manager: knows if the folder is still that of this run.
         log: metrics of the run.
         spans: timers of the run.
         evaluator: has the results of the last evaluation.
     """
 
     def __init__(
-        self, track: Track, folder: Path, log: MetricsLog, spans: Spans, evaluator: RunEvaluator
+        self,
+        track: Track,
+        folder: Path,
+        manager: StateManager,
+        log: MetricsLog,
+        spans: Spans,
+        evaluator: RunEvaluator,
     ) -> None:
-        self._track, self._folder, self._log = track, folder, log
+        self._track, self._folder, self._manager, self._log = track, folder, manager, log
         self._spans, self._evaluator = spans, evaluator
         self._saved_s = time.monotonic()
 
@@ -190,8 +197,9 @@ class Tracking(Callback):
                 self._track.video(trainer.state.step, tag, suite.film)
 
     def save_spans(self) -> None:
-        """Save the timers."""
-        self._spans.save(self._folder / "spans.json")
+        """Save the timers, unless the folder of the run was lost to another process."""
+        if self._manager.owns_folder:
+            self._spans.save(self._folder / "spans.json")
         self._saved_s = time.monotonic()
 
 

@@ -11,6 +11,8 @@ class Versioned(VersionedBase):
     """Base of a dataclass whose files say the version of the class that they were written for.
 
     Example:
+        >>> from dataclasses import dataclass
+        >>> from enn_trainer.config import ChangeDefault, Versioned
         >>> @dataclass
         ... class Orchard(Versioned):
         ...     num_trees: int = 20

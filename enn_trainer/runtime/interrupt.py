@@ -107,12 +107,19 @@ def ended_by(*numbers: int) -> contextlib.AbstractContextManager[None]:
     return _handled_by(end, *numbers)
 
 
+def is_raised_by_code(error: KeyboardInterrupt) -> bool:
+    """Return True for an error that an environment raised: a note says which one, and when."""
+    return bool(getattr(error, "__notes__", ()))
+
+
 @contextlib.contextmanager
 def one_line_if_interrupted() -> Iterator[None]:
     """Return a context that a KeyboardInterrupt ends with one line and exit status 130."""
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        if is_raised_by_code(error):
+            raise
         print("interrupted", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
 

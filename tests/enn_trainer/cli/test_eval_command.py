@@ -26,6 +26,7 @@ from enn_trainer.cli.eval_command import (
 from enn_trainer.cli.load_world import split_pairs
 from enn_trainer.evaluation.eval_metrics import Measured
 from enn_trainer.evaluation.evaluator import SuiteResult
+from enn_trainer.experience.envs import env_factory
 from entity_env.examples import MineSweeper
 from tests.enn_trainer.builders import MINES, run_small
 from tests.enn_trainer.checkpoints.published import GOLDEN
@@ -193,8 +194,13 @@ def test_each_suite_has_as_many_environments_as_fit_its_sides(
 def test_run_of_an_unknown_world_asks_for_env(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What was trained from a script has the default `env.id`."""
-    run_small(tmp_path, env=MineSweeper, checkpoint_dir=tmp_path / "run")
+    """A factory of vectorised environments, which may read `env.id`, keeps its default."""
+    factory = env_factory(MineSweeper)
+    run_small(
+        tmp_path,
+        env=lambda config, num_envs, processes, first: factory(config, num_envs, processes, first),
+        checkpoint_dir=tmp_path / "run",
+    )
     capsys.readouterr()
     assert run(["eval", str(tmp_path / "run")]) == 2
     err = capsys.readouterr().err

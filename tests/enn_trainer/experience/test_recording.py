@@ -288,7 +288,7 @@ def test_a_killed_run_leaves_all_updates_and_is_continued_by_the_same_command(
     timer = threading.Timer(100, process.kill)
     timer.start()
     with process.stdout:
-        line = process.stdout.readline()
+        line = next(line for line in process.stdout if line.startswith("step "))
         process.send_signal(signal.SIGKILL)
     timer.cancel()
     process.wait()
@@ -371,11 +371,12 @@ def test_a_resumed_run_does_not_mix_different_recordings(tmp_path: Path) -> None
         run_small(tmp_path, "rollout.num_envs=8", checkpoint_dir=tmp_path / "run")
     with pytest.raises(ConfigError, match=r"capture_samples: .*another subsample"):
         run_small(tmp_path, "capture_samples_subsample=2", checkpoint_dir=tmp_path / "run")
-    run_small(tmp_path, "capture_samples=other.rec", "total_timesteps=24")
+    other = f"capture_samples={tmp_path / 'other.rec'}"
+    run_small(tmp_path, other, "total_timesteps=24")
     with pytest.raises(ConfigError, match=r"capture_samples: .*another run"):
         run_small(
             tmp_path,
-            "capture_samples=other.rec",
+            other,
             "capture_logits=false",
             checkpoint_dir=tmp_path / "run",
         )
