@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from enn_trainer.cli.arguments import OneLineParser
 from enn_trainer.cli.train_command import train_command
 from enn_trainer.cli.trust import line_with_trust
+from enn_trainer.cli.typed_settings import parse_typed
 from enn_trainer.command import add_ways_to_run
+from enn_trainer.config import TrainConfig
 
 _EPILOG = """\
 The run continues from its newest valid save, with its settings and those that are given here; the
@@ -28,7 +30,7 @@ def parser() -> OneLineParser:
 
 def resume_command(arguments: Sequence[str]) -> int:
     """Run `enn resume`: continue a run, with more settings if given."""
-    options = parser().parse_intermixed_args(arguments)
+    options = parse_typed(parser(), arguments, TrainConfig)
     flags = ("trust", "dry_run", "print_config", "verbose")
     given = [f"--{name.replace('_', '-')}" for name in flags if vars(options)[name]]
     resuming = ["--checkpoint-dir", options.run, "--resume", *given, *options.overrides]

@@ -385,6 +385,8 @@ def test_resume_is_train_in_the_folder(capsys: pytest.CaptureFixture[str]) -> No
     assert "type: enn resume --trust a total_timesteps=96" in err
     assert enn(["resume", "a", "--trust", "total_timesteps=96"]) == 0
     assert metric_steps(Path("a")) == [24, 48, 72, 96]
+    assert enn(["resume", "a", "--trust", "--total-timesteps", "120"]) == 0
+    assert metric_steps(Path("a")) == [24, 48, 72, 96, 120]
     assert enn(["resume", "none"]) == 2
     assert "expected a run to continue in none" in capsys.readouterr().err
     assert enn(["resume", "a", "--trust", "--print-config"]) == 0
