@@ -248,7 +248,7 @@ def _shown(value: object) -> str:
 def _contents(folder: Path) -> Iterator[tuple[str, object]]:
     """Yield the contents of the files of runs, by names without time."""
     for path in sorted(folder.rglob("*")):
-        name = re.sub(r"__\d{8}-\d{6}", "", str(path.relative_to(folder)))
+        name = re.sub(r"__\d{8}-\d{6}(-\d+)?", "", str(path.relative_to(folder)))
         if path.suffix == ".safetensors":
             with safe_open(path, framework="pt") as file:
                 for key in sorted(file.keys()):
@@ -278,7 +278,7 @@ def _recording(content: bytes) -> tuple[bytes, bytes]:
     # Magic, version, length and two checksums, see `entity_env/recording/recording_format.py`.
     begin = 24
     end = begin + int.from_bytes(content[12:16], "little")
-    return re.sub(rb"\d{8}-\d{6}", b"", content[begin:end]), content[end:]
+    return re.sub(rb"\d{8}-\d{6}(-\d+)?", b"", content[begin:end]), content[end:]
 
 
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, object]]:

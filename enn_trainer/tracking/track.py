@@ -13,7 +13,6 @@ import os
 import shlex
 import sys
 import time
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import is_dataclass
@@ -186,7 +185,7 @@ def open_track(manager: StateManager, say: Callable[[str], None]) -> tuple[Track
         check_mlflow()
     runs, own = absolute(config.data_dir) / "runs", run_folder(manager)
     if not continues(manager):
-        state.run_name = _new_run_name(runs, own, config)
+        state.run_name = _new_run_name(runs if own is None else None, config)
         state.tracker_ids = {}
     folder = runs / state.run_name if own is None else absolute(own).resolve()
     settings, revision = flatten_config(config), git_revision()
@@ -226,10 +225,10 @@ def _describe(path: Path, about: Mapping[str, object], settings: Mapping[str, ob
         raise unwritable(path, error) from None
 
 
-def _new_run_name(runs: Path, own: Path | None, config: TrainConfig) -> str:
+def _new_run_name(runs: Path | None, config: TrainConfig) -> str:
     """Return the name of a new run, which no other run has.
 
-    Without a folder of its own, a folder of that name is made in `runs`.
+    A folder of that name is made in `runs`, unless that is None: then the name has microseconds.
     """
     trial = "" if config.trial is None else f"__{config.trial}"
     world = config.env.id.rpartition(":")[2]  # without the file that it is in
@@ -237,8 +236,8 @@ def _new_run_name(runs: Path, own: Path | None, config: TrainConfig) -> str:
     base = f"{world}__{config.name}__{config.seed}{trial}"
     name = stamped = f"{base}__{time.strftime('%Y%m%d-%H%M%S')}"
     number = 1
-    if own is not None:  # another run of this second has another folder
-        return f"{stamped}-{zlib.crc32(str(absolute(own)).encode()):08x}"
+    if runs is None:
+        return f"{stamped}-{time.time_ns() // 1000 % 1_000_000:06}"
     while True:
         try:
             (runs / name).mkdir(parents=True)

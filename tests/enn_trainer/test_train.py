@@ -537,7 +537,7 @@ def test_group_that_is_terminated_saves(tmp_path: Path) -> None:
     timer = threading.Timer(100, process.kill)
     timer.start()
     with process.stdout:
-        lines = [process.stdout.readline()]
+        lines = [next(line for line in process.stdout if line.startswith("step "))]
         os.killpg(process.pid, signal.SIGTERM)
         lines += process.stdout.readlines()
     timer.cancel()
