@@ -23,7 +23,12 @@ from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.help import hps_info
 from enn_trainer.config.load import show_config
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.runtime.interrupt import StoppedAtOnce, is_raised_by_code, stopped_by
+from enn_trainer.runtime.interrupt import (
+    StoppedAtOnce,
+    interrupted_status,
+    is_raised_by_code,
+    stopped_by,
+)
 from enn_trainer.state import State, init_train_state
 from enn_trainer.state_manager import StateManager
 from entity_env.process import reader_may_leave
@@ -173,11 +178,6 @@ def run_command(
         print("interrupted", file=sys.stderr)
         return interrupted_status(signal.SIGINT)
     return interrupted_status(manager.interrupted_by)
-
-
-def interrupted_status(number: int) -> int:
-    """Return the exit status of a run that a signal ended, as shells have it; 0 for no signal."""
-    return 128 + number if number else 0
 
 
 def dry_run(manager: StateManager, run: Callable[[StateManager], object]) -> None:

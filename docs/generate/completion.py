@@ -13,14 +13,13 @@ import shtab
 
 from enn_trainer.cli import COMMANDS
 from enn_trainer.cli.arguments import OneLineParser
+from enn_trainer.cli.completion_command import SCRIPTS
 from enn_trainer.config import CloneRunConfig
 from enn_trainer.config.schema import load_schema, schema_of
 from entity_env.examples import ENV_REGISTRY
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = ROOT / "enn_trainer/config/config_schema.ron"
-SCRIPTS = {"bash": "enn.bash", "zsh": "_enn"}
-"""The script of each shell, as its name in `enn_trainer/cli/completion/`."""
 NO_SPACE = """
 # A setting goes on with its value.
 _enn() {

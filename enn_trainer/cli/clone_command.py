@@ -14,12 +14,12 @@ from enn_trainer.cli.arguments import OneLineParser
 from enn_trainer.cli.load_world import make_world
 from enn_trainer.cli.trust import names_code, resume_command
 from enn_trainer.cli.typed_settings import parse_typed
-from enn_trainer.command import interrupted_status
 from enn_trainer.config import CloneRunConfig, EnvConfig
 from enn_trainer.config.help import hps_info
 from enn_trainer.config.load import load_with_sources
 from enn_trainer.config.shipped import find_config
 from enn_trainer.errors import ConfigError
+from enn_trainer.runtime.interrupt import interrupted_status
 from enn_trainer.state import State
 from entity_env.errors import EntityEnvError
 from entity_env.examples import ENV_REGISTRY

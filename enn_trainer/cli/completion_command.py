@@ -5,8 +5,8 @@ from pathlib import Path
 
 from enn_trainer.cli.arguments import OneLineParser
 
-_FILES = {"bash": "enn.bash", "zsh": "_enn"}
-"""Scripts in `completion/`, which `docs/generate/completion.py` writes."""
+SCRIPTS = {"bash": "enn.bash", "zsh": "_enn"}
+"""Script of each shell in `completion/`, which `docs/generate/completion.py` writes."""
 _EPILOG = """\
 Commands, options, names of worlds and settings are completed. In ~/.bashrc:
   source <(enn completion bash)
@@ -21,12 +21,12 @@ def parser() -> OneLineParser:
     """Return the parser of `enn completion`."""
     about = "Print a script that completes the arguments of enn in a shell."
     parser = OneLineParser(prog="enn completion", description=about, epilog=_EPILOG)
-    parser.add_argument("shell", choices=list(_FILES), help="the shell")
+    parser.add_argument("shell", choices=list(SCRIPTS), help="the shell")
     return parser
 
 
 def completion_command(arguments: Sequence[str]) -> None:
     """Run `enn completion`: print the script of a shell."""
-    name = _FILES[parser().parse_args(arguments).shell]
+    name = SCRIPTS[parser().parse_args(arguments).shell]
     text = (Path(__file__).parent / "completion" / name).read_text(encoding="utf-8")
     print(text, end="")

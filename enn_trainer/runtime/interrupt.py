@@ -15,6 +15,11 @@ GRACE_S = 5.0
 _UNDERSTOOD = b"\nstopping after this update (once more to stop at once)\n"
 
 
+def interrupted_status(number: int) -> int:
+    """Return the exit status of a run that a signal ended, as shells have it; 0 for no signal."""
+    return 128 + number if number else 0
+
+
 class StoppedAtOnce(KeyboardInterrupt):
     """Raised when a signal stops the program at once.
 
@@ -25,7 +30,7 @@ class StoppedAtOnce(KeyboardInterrupt):
     """
 
     def __init__(self, number: int) -> None:
-        self.status = 128 + number
+        self.status = interrupted_status(number)
 
 
 class UpdateAbandoned(Exception):  # noqa: N818 (control flow, not an error)
@@ -102,7 +107,7 @@ def ended_by(*numbers: int) -> contextlib.AbstractContextManager[None]:
     def end(number: int, frame: FrameType | None) -> None:
         with contextlib.suppress(OSError):
             os.write(2, b"interrupted\n")
-        os._exit(128 + number)
+        os._exit(interrupted_status(number))
 
     return _handled_by(end, *numbers)
 
@@ -121,7 +126,7 @@ def one_line_if_interrupted() -> Iterator[None]:
         if is_raised_by_code(error):
             raise
         print("interrupted", file=sys.stderr)
-        sys.exit(128 + signal.SIGINT)
+        sys.exit(interrupted_status(signal.SIGINT))
 
 
 @contextlib.contextmanager
