@@ -126,7 +126,8 @@ class Trainer:
         create_envs = env_factory(env)
         folder = self.manager.start_folder
         configured_id = self.config.env.id
-        record_world(self.config.env, env, folder)
+        if record_world(self.config.env, env, folder) and self.manager.sources.is_typed("env.id"):
+            self.manager.say(f"env.id={configured_id}: not used, the program hands in another")
         with ExitStack() as stack, process_settings(self.config, ONE_LANE, folder):
             # Environments and state, under the lock of the run.
             stack.enter_context(self.manager.training())

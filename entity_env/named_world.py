@@ -112,7 +112,7 @@ def _nearest(name: str, names: Any) -> str:
 @functools.cache
 def _gymnasium_world(env_id: str, folder: Path) -> type[Environment]:
     """Return the class of a registered environment of Gymnasium, `module:ID` or `ID`."""
-    registry = _import_extra("gymnasium").registry
+    registry = _import("gymnasium", folder).registry
     from entity_env.adapters.from_gymnasium import FromGymnasium
 
     module, _, name = env_id.rpartition(":")
@@ -129,7 +129,7 @@ def _gymnasium_world(env_id: str, folder: Path) -> type[Environment]:
 @functools.cache
 def _pettingzoo_world(name: str, folder: Path) -> type[Match]:
     """Return the class of the parallel environment of a module, of PettingZoo or any other."""
-    root = Path(str(_import_extra("pettingzoo").__file__)).parent
+    root = Path(str(_import("pettingzoo", folder).__file__)).parent
     from entity_env.adapters.from_pettingzoo import FromPettingZoo
     from entity_env.adapters.gymnasium_api import partial_class
 
@@ -159,17 +159,6 @@ LIBRARIES: dict[str, Callable[[str, Path], Any]] = {
 """Names before the first colon that stand for a library, of which the rest names a world."""
 
 
-def _import_extra(name: str) -> ModuleType:
-    """Import a library that is an extra of this project, of the same name."""
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise UnknownWorld(
-            f"expected the package {error.name}, which is not installed; "
-            f"pip install 'enn-trainer[{name}]'"
-        ) from None
-
-
 def _import(where: str, folder: Path) -> ModuleType:
     path = folder / where
     is_file = path.suffix == ".py"
@@ -180,9 +169,10 @@ def _import(where: str, folder: Path) -> ModuleType:
     try:
         return _import_file(path.resolve()) if is_file else importlib.import_module(where)
     except (Exception, SystemExit) as error:
-        message = " ".join(str(error).split())
-        cure = remedy(error)
-        raise UnknownWorld(f"importing {where}: {type(error).__name__}: {message}{cure}") from None
+        message = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        if isinstance(error, ModuleNotFoundError) and (cure := remedy(error)):
+            message = f"expected the package {error.name}, which is not installed{cure}"
+        raise UnknownWorld(f"importing {where}: {message}") from None
     finally:
         sys.path.remove(neighbours)
         if neighbours not in sys.path:  # for what is imported later, now behind everything else

@@ -72,7 +72,7 @@ def _list(options: argparse.Namespace) -> None:
         print(json.dumps(listed, indent=1))
         return
     if not found:
-        print(f"{run_dir}: no saves here")
+        print(f"{run_dir}: no saves here; {shell_command('enn', 'runs', str(run_dir))} lists runs")
         return
 
     # A row for each save; a column for each metric that any of them has.

@@ -77,7 +77,7 @@ examples:
   enn eval runs/mines --episodes 20 --suite nmines=3 --suite nmines=1,nrobots=2 --out mines.json
   enn eval runs/xor --episodes 100 --baseline random --baseline greedy
   enn eval runs/duel --episodes 20 --opponent random
-  enn eval runs/orchard --env orchard.py:Orchard --env-kwargs trees=9 --video orchard.gif"""
+  enn eval runs/orchard --env orchard.py:Orchard trees=9 --video orchard.gif"""
 
 
 def eval_command(arguments: Sequence[str]) -> int:
@@ -91,7 +91,8 @@ def eval_command(arguments: Sequence[str]) -> int:
         EntityEnvError: the environment does not keep its contract.
     """
     arguments = with_out(arguments)
-    options = parser().parse_args(arguments)
+    options = parser().parse_intermixed_args(arguments)
+    options.env_kwargs = [*options.kwargs, *options.env_kwargs]
     options.line = line_with_trust("enn eval", arguments)
     try:
         # Signals raise, so that incomplete files are removed.
@@ -151,7 +152,7 @@ def _check_trusted(saved: SavedRun, config: TrainConfig, options: argparse.Names
     """Raise if the checkpoint names code that the command line does not."""
     trained, kwargs = saved.config.env, {}
     if config.env.id == trained.id:  # another one has none of the saved arguments
-        typed = parse_kwargs(options.env_kwargs or (), "--env-kwargs")
+        typed = parse_kwargs(options.env_kwargs, "--env-kwargs")
         kwargs = {n: value for n, value in json.loads(trained.kwargs).items() if n not in typed}
     untrusted = find_untrusted([NamedEnv(("env",), config.env.id, kwargs)], {options.env}, [])
     if untrusted is None:
@@ -167,7 +168,7 @@ def _check_trusted(saved: SavedRun, config: TrainConfig, options: argparse.Names
 
 def _config(trained: TrainConfig, options: argparse.Namespace) -> TrainConfig:
     """Return the configuration of the run with the evaluation of the command line."""
-    kwargs = parse_kwargs(options.env_kwargs or (), "--env-kwargs")
+    kwargs = parse_kwargs(options.env_kwargs, "--env-kwargs")
     env = with_env(trained.env, EvalEnvConfig(json.dumps(kwargs), options.env))
     suites: dict[str, EvalSuiteConfig] = {}
     for text in options.suite:
@@ -290,7 +291,8 @@ def parser() -> OneLineParser:
 
     # The environment.
     kwargs = "its arguments: override those of training, or replace all with another --env"
-    parser.env_options("another world", f"{kwargs}; also as JSON")
+    parser.add_argument("kwargs", nargs="*", metavar="KEY=VALUE", help=kwargs, default=[])
+    parser.env_options("another world", "the same, also as JSON")
     parser.flag("--trust", "import the environment that the checkpoint names")
 
     # Choices, speed and output.

@@ -6,8 +6,8 @@ import dataclasses
 import difflib
 import inspect
 import json
+import os
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, get_type_hints
 from enn_trainer.cli.load_world import parse_kwargs
 from enn_trainer.config.build import strip_optional, type_of_field
 from enn_trainer.config.help import join_path
+from enn_trainer.config.load import load_with_sources
 from enn_trainer.config.shipped import configs_of_world, find_config, shipped_configs
 from enn_trainer.errors import ConfigError
 from entity_env.errors import UnknownWorld
@@ -136,12 +137,13 @@ def typed_settings(
 
     Args:
         config_cls: class of the configuration.
-        words: a world, if the first one has no "=", and assignments.
+        words: a world, if the first one has no "=", and assignments to settings or to arguments of
+            the world.
         config: value of `--config`: a file or the name of a shipped configuration.
         is_new: False for a run that has its configuration from a save.
 
     Raises:
-        ConfigError: a word is neither, or an assignment sets an argument of the world.
+        ConfigError: a word is neither.
     """
     # The world, and its shipped configuration.
     file, overrides, note = find_config(config), list(words), ""
@@ -153,11 +155,11 @@ def typed_settings(
             also = "".join(f", as is {other.stem}" for other in others)
             note = f"settings: {file.stem}, shipped with this program{also}; --config for others"
 
-    # Problems that have a better message where the world is known.
     for word in overrides:
         if "=" not in word:
             raise ConfigError(f"{word!r}: expected FIELD=VALUE; a world is the first word")
-    _check_no_argument(config_cls, overrides)
+    if is_new:
+        overrides = _with_arguments(config_cls, overrides, file)
     return TypedSettings(file, overrides, note)
 
 
@@ -175,16 +177,24 @@ def _checked_world(config_cls: type[Any], word: str, others: Sequence[str]) -> s
     return word
 
 
-def _check_no_argument(config_cls: type[Any], overrides: Sequence[str]) -> None:
-    """Raise if an assignment names an argument of the world in place of a setting."""
+def _with_arguments(config_cls: type[Any], overrides: list[str], file: Path | None) -> list[str]:
+    """Return assignments in which those of arguments of the world are part of `env.kwargs`.
+
+    A name that is also that of a field is the field. Arguments without an assignment are those of
+    the configuration.
+    """
     assignments = dict(word.split("=", 1) for word in overrides)
     unknown = [n for n in assignments if type_of_field(config_cls, n.split(".")[0]) is None]
-    if not unknown or "env.id" not in assignments:
-        return
-    world, arguments = assignments["env.id"], set[str]()
+    if not unknown:
+        return overrides
+    known = [word for word in overrides if word.partition("=")[0] not in unknown]
+    env = load_with_sources(config_cls, file, known, environment=os.environ)[0].env
+    arguments: Iterable[str] = ()
     with contextlib.suppress(UnknownWorld, TypeError, ValueError):  # reported when it is made
-        arguments = set(inspect.signature(find_world(world)).parameters)
-    for name in filter(arguments.__contains__, unknown):
-        kwargs = parse_kwargs([f"{name}={assignments[name]}"], name)
-        typed = shlex.quote(f"env.kwargs={json.dumps(kwargs)}")
-        raise ConfigError(f"{name}: no such field, but an argument of {world}: {typed}")
+        arguments = inspect.signature(find_world(env.id)).parameters
+    typed = [f"{name}={assignments[name]}" for name in unknown if name in arguments]
+    if not typed:
+        return overrides
+    kwargs = json.loads(env.kwargs) | parse_kwargs(typed, "env.kwargs")
+    left = [word for word in overrides if word not in typed]
+    return [*left, f"env.kwargs={json.dumps(kwargs)}"]

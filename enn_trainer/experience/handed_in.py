@@ -14,8 +14,8 @@ HANDED_IN = "handed in"
 """Value of `env.id` for an environment that no command can find, such as that of a lambda."""
 
 
-def record_world(config: EnvConfig, env: EnvSource, folder: Path) -> None:
-    """Set `env.id` to the name of the environment that was handed in.
+def record_world(config: EnvConfig, env: EnvSource, folder: Path) -> bool:
+    """Set `env.id` to the name of the environment that was handed in; return True if it changes.
 
     A factory of vectorised environments may read `env.id`, which stays.
 
@@ -24,10 +24,12 @@ def record_world(config: EnvConfig, env: EnvSource, folder: Path) -> None:
         env: the environment argument of `train`.
         folder: the folder in which the run was started.
     """
+    configured = config.id
     if inspect.isclass(env) or makes_one_environment(env):
         examples = [name for name, example in ENV_REGISTRY.items() if example is env]
         if config.id not in examples:
             config.id = examples[0] if examples else _importable_name(env, folder)
+    return config.id != configured
 
 
 def _importable_name(env: Any, folder: Path) -> str:

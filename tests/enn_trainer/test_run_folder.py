@@ -334,6 +334,17 @@ def test_a_run_records_the_world_that_was_handed_in(capsys: pytest.CaptureFixtur
     assert "a program handed it in, and can continue the run" in capsys.readouterr().err
 
 
+def test_a_world_that_is_typed_for_a_program_with_its_own_is_said_to_be_unused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    unused = "env.id=Xor: not used, the program hands in another"
+    train(StateManager(overrides=[*SMALL, "env.id=Xor"]), Meadow)
+    assert unused in capsys.readouterr().out
+    train(StateManager(overrides=[*SMALL, "env.id=tests.enn_trainer.worlds:Meadow"]), Meadow)
+    train(StateManager(overrides=[*SMALL, "env.id=Xor"]), Xor)
+    assert "not used" not in capsys.readouterr().out
+
+
 def test_episodes_of_a_save_that_names_the_default_world_continue(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

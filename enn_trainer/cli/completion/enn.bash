@@ -125,6 +125,7 @@ _shtab_enn_check_pos_1_nargs='*'
 _shtab_enn_check__h_nargs=0
 _shtab_enn_check___help_nargs=0
 _shtab_enn_check___env_kwargs_nargs=+
+_shtab_enn_eval_pos_1_nargs='*'
 _shtab_enn_eval__h_nargs=0
 _shtab_enn_eval___help_nargs=0
 _shtab_enn_eval___env_kwargs_nargs=+

@@ -338,7 +338,8 @@ def test_another_world_has_its_own_arguments_and_says_so(
     found = evaluated(tmp_path, str(mines_run), *QUICK, "--env", f"{world}:Mine")
     assert found["suites"][""]["config"]["env.kwargs"] == "{}"
     assert f"not those of the run, {json.dumps(MINES)}" in capsys.readouterr().err
-    found = evaluated(tmp_path, str(mines_run), *QUICK, "--env-kwargs", "nmines=4")
+    found = evaluated(tmp_path, str(mines_run), "nmines=4", *QUICK)
+    assert found == evaluated(tmp_path, str(mines_run), *QUICK, "--env-kwargs", "nmines=4")
     assert found["suites"][""]["metrics"]["entity_count/Mine"]["max"] == 4
     assert found["suites"][""]["metrics"]["entity_count/Robot"]["max"] == 1
 

@@ -1,7 +1,9 @@
 """Command lines: options that name settings, and the world as their first word."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -169,11 +171,6 @@ def test_other_command_lines_choose_no_configuration(
         (["Xor", "env.id=Count"], "env.id: expected one world, got Xor and env.id=Count"),
         (["Xor", "Count"], "'Count': expected FIELD=VALUE; a world is the first word"),
         (["seed=3", "Xor"], "'Xor': expected FIELD=VALUE; a world is the first word"),
-        (
-            ["Count", "masked_choices=3"],
-            "masked_choices: no such field, but an argument of Count: "
-            "'env.kwargs={\"masked_choices\": 3}'",
-        ),
     ],
 )
 def test_mistaken_words_are_one_line_with_what_to_type(words: list[str], expected: str) -> None:
@@ -182,20 +179,42 @@ def test_mistaken_words_are_one_line_with_what_to_type(words: list[str], expecte
     assert str(error.value).startswith(expected)
 
 
-def test_argument_of_a_world_in_a_file_is_recognised(
+def test_arguments_of_a_world_are_typed_like_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("orchard.py").write_text(WORLD)
-    for words, shown in (
-        (["orchard.py:Orchard", "trees=3"], '{"trees": 3}'),
-        (["env.id=orchard.py:Orchard", "label=a b"], '{"label": "a b"}'),
-    ):
-        with pytest.raises(ConfigError, match=r"an argument of orchard\.py:Orchard") as error:
-            typed_settings(TrainConfig, words, None, is_new=True)
-        assert str(error.value).endswith(f"'env.kwargs={shown}'")
-    for words in (["orchard.py:Orchard", "seed=3"], ["nowhere.py:Orchard", "trees=3"]):
+    Path("mine.ron").write_text(
+        'TrainConfig(version: 1, env: (id: "orchard.py:Orchard", kwargs: "{\\"trees\\": 5}"))'
+    )
+
+    def kwargs(*words: str, config: str | None = None, is_new: bool = True) -> dict[str, Any]:
+        file = None if config is None else Path(config)
+        typed = typed_settings(TrainConfig, words, file, is_new)
+        given: dict[str, Any] = json.loads(
+            load_config(TrainConfig, typed.config, typed.overrides).env.kwargs
+        )
+        return given
+
+    assert kwargs("orchard.py:Orchard", "trees=3") == {"trees": 3}
+    assert kwargs("env.id=orchard.py:Orchard", "label=a b", "seed=4") == {"label": "a b"}
+    # Others stay those of the configuration, of the variable, or of `env.kwargs`.
+    assert kwargs("label=a", config="mine.ron") == {"trees": 5, "label": "a"}
+    assert kwargs("trees=3", config="mine.ron") == {"trees": 3}
+    assert kwargs("MultiSnake", "num_players=2", config="multisnake_1snakes11len") == {
+        "num_snakes": 1,
+        "max_snake_length": 11,
+        "num_players": 2,
+    }
+    typed = ["orchard.py:Orchard", 'env.kwargs={"trees": 2}', "label=b"]
+    assert kwargs(*typed) == {"trees": 2, "label": "b"}
+    monkeypatch.setenv("ENN_ENV__KWARGS", '{"trees": 7}')
+    assert kwargs("orchard.py:Orchard", "label=c") == {"trees": 7, "label": "c"}
+    # What is neither, or of a resumed run, whose world is not known yet, is left to the loader.
+    for words in (["nowhere.py:Orchard", "trees=3"], ["orchard.py:Orchard", "twigs=3"]):
         assert typed_settings(TrainConfig, words, None, is_new=True).overrides[1:] == words[1:]
+    with pytest.raises(ConfigError, match="trees"):
+        kwargs("orchard.py:Orchard", "trees=3", is_new=False)
 
 
 def test_typed_settings_win_over_variables_and_these_over_the_shipped_file(
