@@ -60,6 +60,8 @@ def find_world(name: str, folder: Path | None = None) -> Any:
     if not colon:
         if name in ENV_REGISTRY:
             return ENV_REGISTRY[name]
+        if name.endswith(".py"):
+            raise UnknownWorld(f"expected the name of a class behind the file, as in {name}:World")
         ways = "file.py:Name, package.module:Name, gymnasium:ID, pettingzoo:MODULE"
         known = f"{ways} or one of {', '.join(ENV_REGISTRY)}"
         raise UnknownWorld(f"expected {known}; got {name!r}{_nearest(name, ENV_REGISTRY)}")

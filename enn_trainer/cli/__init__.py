@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from enn_trainer.cli.arguments import EXPECTED_ERRORS, ArgumentsExit, OneLineParser, failed
-from enn_trainer.cli.failures import REPORT, is_unforeseen, torch_problem
+from enn_trainer.cli.failures import REPORT, disk_problem, is_unforeseen, torch_problem
 from enn_trainer.runtime.interrupt import ended_by, one_line_if_interrupted
 from entity_env.errors import as_error
 from entity_env.extras import remedy
@@ -99,7 +99,7 @@ def run(arguments: Sequence[str]) -> int:
         except ArgumentsExit:
             raise
         except Exception as error:
-            problem = torch_problem(error)
+            problem = torch_problem(error) or disk_problem(error)
             if problem is not None:
                 return failed(error, problem)
             if isinstance(error, ModuleNotFoundError) and remedy(error):  # an extra is missing

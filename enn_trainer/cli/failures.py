@@ -1,5 +1,6 @@
 """Errors of commands: those that users can mend, in one line, and those that nobody foresaw."""
 
+import errno
 import sys
 import sysconfig
 import traceback
@@ -11,6 +12,11 @@ REPORT = (
     "this is a bug in enn-trainer: report it with the lines above and the output of "
     "`enn doctor --json`"
 )
+_OF_DISKS = {
+    *(errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT, errno.EROFS),
+    *(errno.EACCES, errno.EPERM, errno.EIO),
+}
+"""Errors that are those of a path or of a disk, wherever they occur."""
 _PACKAGES = Path(__file__).parents[2]
 
 
@@ -25,6 +31,13 @@ def torch_problem(error: BaseException) -> str | None:
             problem = f"{type(error).__name__}: {' '.join(str(error).split())}"
             again = f"{install} --force-reinstall torch"
             return f"torch: expected one that can be imported, got {problem}; type: {again}"
+    return None
+
+
+def disk_problem(error: BaseException) -> str | None:
+    """Return the message for a path or disk that cannot be used; None for any other error."""
+    if isinstance(error, OSError) and error.errno in _OF_DISKS and is_unforeseen(error):
+        return ": ".join(str(part) for part in (error.filename, error.strerror) if part)
     return None
 
 

@@ -159,6 +159,19 @@ def test_error_in_code_of_a_user_is_no_bug_of_ours(tmp_path: Path) -> None:
     assert REPORT not in getattr(caught.value, "__notes__", [])
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["runs", "LONG"], ["eval", "LONG"], ["plot", "LONG"], ["train", "--config", "LONG"]],
+)
+def test_a_path_that_cannot_be_used_is_one_line(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = "a" * 5000
+    arguments = [long if word == "LONG" else word for word in arguments]
+    assert run(arguments) in (1, 2)
+    assert capsys.readouterr().err == f"error: {long}: File name too long\n"
+
+
 def test_every_command_is_a_file_with_a_parser() -> None:
     for name, command in COMMANDS.items():
         assert command.load().__name__ == f"{name}_command"
