@@ -2,15 +2,19 @@
 
 import functools
 import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 
 @functools.cache  # it reads files of the package, and saves are many
 def package_version(name: str) -> str | None:
-    """Return the version of an installed package; None if it is not installed."""
+    """Return the version of an installed package; None if it is not installed.
+
+    A package that is imported names its build as well, such as torch "2.13.0+cu130".
+    """
     try:
-        return version(name)
+        return str(getattr(sys.modules.get(name), "__version__", "")) or version(name)
     except PackageNotFoundError:
         return None
 
