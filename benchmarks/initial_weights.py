@@ -31,6 +31,7 @@ from entity_env.random_play import random_choices
 from entity_env.spaces import ActionSpace
 from entity_env.vec.serial import EnvList
 from rogue_net import RelposEncodingConfig, RogueNet, RogueNetConfig
+from rogue_net.heads import CategoricalHead
 from rogue_net.ragged import EntityBatch
 
 WIDTHS = (16, 32, 64, 128, 256)
@@ -46,7 +47,7 @@ class Onlooker(Environment):
         """Return the space of the things."""
         return ObsSpace(entities={"Thing": Entity(["x", "y", "is_red"])})
 
-    def action_space(self) -> dict[str, GlobalCategoricalActionSpace]:
+    def action_space(self) -> dict[str, ActionSpace]:
         """Return three choices."""
         return {"do": GlobalCategoricalActionSpace(["left", "right", "forward"])}
 
@@ -134,6 +135,7 @@ def shares(
             x, layout = net.embed(batch)
             actors = batch.actions[action.removeprefix("/")].actors
             rows = x.index_select(0, layout.rows(actors.values, actors.frame_of_row()))
+            assert isinstance(head, CategoricalHead)
             found.append((share(rows), share(head.project(rows)), share(layout.means(x))))
     return tuple(np.mean(found, axis=0))
 
