@@ -3,10 +3,12 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, Optional
+from typing import Literal, Optional, TypeAlias
 
 from rogue_net.relpos import RelposEncodingConfig
 from rogue_net.translation_config import TranslationConfig
+
+Init: TypeAlias = Literal["published", "scaled"]
 
 
 @dataclass
@@ -27,6 +29,9 @@ class RogueNetConfig:
         precision: Number format of the layers between embedding and heads; weights and outputs are
             float32 either way. "bfloat16" is faster where the processor has it, for
             d_model above 64: smaller networks are compiled for the CPU in float32.
+        init: Initial weights of the blocks: "scaled" by the width of their input, or "published"
+            with a standard deviation of 0.02 at every width, with which narrow networks hardly
+            tell frames apart at first.
     """
 
     embd_pdrop: float = 0.0
@@ -40,6 +45,7 @@ class RogueNetConfig:
     d_qk: int = 16
     translation: Optional[TranslationConfig] = None
     precision: Literal["float32", "bfloat16"] = "float32"
+    init: Init = "scaled"
 
     def __post_init__(self) -> None:
         if problems := list(_problems(self)):
@@ -98,6 +104,8 @@ def _problems(config: RogueNetConfig) -> Iterator[str]:
         yield f'pooling: expected None, "mean", "max" or "meanmax", got {config.pooling!r}'
     if config.precision not in ("float32", "bfloat16"):
         yield f'precision: expected "float32" or "bfloat16", got {config.precision!r}'
+    if config.init not in ("published", "scaled"):
+        yield f'init: expected "published" or "scaled", got {config.init!r}'
     # Settings of attention, which pooling replaces.
     if config.pooling is not None and config.relpos_encoding is not None:
         yield (

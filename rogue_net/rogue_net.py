@@ -7,6 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -92,7 +93,7 @@ class RogueNet(_Normalising):
         if config.relpos_encoding is not None:
             d_head = config.d_model // config.n_head
             self.relpos = RelposEncoding(config.relpos_encoding, features, config.d_model, d_head)
-            self.relpos.apply(init_linear)
+            self.relpos.apply(partial(init_linear, scheme=config.init))
         # Blocks.
         self.transformer = Transformer(config)
         # Heads.

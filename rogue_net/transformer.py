@@ -1,13 +1,14 @@
 """Transformer of pre-norm blocks over padded frames, with attention or pooling."""
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rogue_net.attention import Attention, Context, PaddedContext, dropout
-from rogue_net.config import RogueNetConfig
+from rogue_net.config import Init, RogueNetConfig
 from rogue_net.layout import Bucket, masked_mean, of_buckets
 
 SITES_PER_BLOCK = 3
@@ -134,7 +135,7 @@ class Transformer(nn.Module):
                 mixer = Pool(config.pooling, width)
             blocks.append(Block(mixer, width, config.resid_pdrop, site))
         self.blocks = nn.ModuleList(blocks)
-        self.apply(init_linear)
+        self.apply(partial(init_linear, scheme=config.init))
 
     def parameters_in_order(self) -> list[Tensor]:
         """Return the parameters of all blocks in the order of the forward pass."""
@@ -158,9 +159,18 @@ class Transformer(nn.Module):
         return x
 
 
-def init_linear(module: nn.Module) -> None:
-    """Initialise a linear layer with weights from N(0, 0.02^2) and zero bias."""
+def init_linear(module: nn.Module, scheme: Init) -> None:
+    """Initialise a linear layer with normally distributed weights and zero bias.
+
+    Scaled weights keep the variance of their input at every width (LeCun et al. 1998, "Efficient
+    BackProp"), so that rows of different frames differ by the same share at every width.
+
+    Args:
+        module: a layer; other modules stay as they are.
+        scheme: "scaled" for N(0, 1 / fan_in), "published" for N(0, 0.02^2).
+    """
     # There is nothing to draw on meta, where torch would import its compiler for it: a second.
     if isinstance(module, nn.Linear) and not module.weight.is_meta:
-        nn.init.normal_(module.weight, std=0.02)
+        std = 0.02 if scheme == "published" else module.in_features**-0.5
+        nn.init.normal_(module.weight, std=std)
         nn.init.zeros_(module.bias)

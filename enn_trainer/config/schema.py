@@ -84,8 +84,8 @@ def _default(field: dataclasses.Field[Any]) -> Any:
     if field.default is not dataclasses.MISSING:
         return field.default
     factory = field.default_factory
-    if factory is dataclasses.MISSING:
-        return NO_DEFAULT
+    if factory is dataclasses.MISSING or dataclasses.is_dataclass(factory):
+        return NO_DEFAULT  # a section has the defaults of its fields
     if "computed" in field.metadata:
         return COMPUTED
     try:

@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Literal, NamedTuple, Optional
 
 from enn_trainer.config.eval_config import RECORDING, EnvConfig, EvalConfig, all_suites, suite_path
 from enn_trainer.config.ppo_config import OptimizerConfig, PPOConfig
-from enn_trainer.config.rewrite_rules import ChangeDefault, RewriteRule
+from enn_trainer.config.rewrite_rules import AddDefault, ChangeDefault, RewriteRule
 from enn_trainer.config.validation import COMPUTED, PATH, Section, Validator, limited
 from enn_trainer.config.versioned import Versioned
 from enn_trainer.errors import ConfigError
@@ -281,7 +281,7 @@ class TrainConfig(Versioned, Section):
     @classmethod
     def version(cls) -> int:
         """Return the version of the configurations that this code writes."""
-        return 5
+        return 6
 
     @classmethod
     def fixed_during_run(cls) -> Dict[str, str]:
@@ -332,6 +332,7 @@ class TrainConfig(Versioned, Section):
                 for net in ("net", "vf_net")
             ],
             4: [ChangeDefault(("wandb_entity",), "entity-neural-network", None)],
+            5: [AddDefault((net, "init"), "published") for net in ("net", "vf_net")],
         }
 
 

@@ -28,7 +28,9 @@ PROJECTED = RelposEncodingConfig(
 def decided_net(options: dict[str, Any]) -> RogueNet:
     """A network whose choices are far from equally probable, as those of a trained one."""
     torch.manual_seed(0)
-    net = RogueNet(RogueNetConfig(d_model=128, **options), SPACE, ACTIONS, {"value": 1})
+    net = RogueNet(
+        RogueNetConfig(d_model=128, init="published", **options), SPACE, ACTIONS, {"value": 1}
+    )
     with torch.no_grad():
         for action in ("move", "plan"):
             net.action_heads[module_key(action)].project.weight *= 300

@@ -80,8 +80,8 @@ def test_a_run_is_the_same_in_all_formats(path: Path, suffix: str, tmp_path: Pat
 
 
 SAME = {
-    ".ron": '(version: 5, env: (kwargs: {"size": 3}, id: "Xor"), optim: (lr: 1e-3))',
-    ".yaml": "version: 5\nenv:\n  kwargs: {size: 3}\n  id: Xor\noptim:\n  lr: 1e-3  # small\n",
+    ".ron": '(version: 6, env: (kwargs: {"size": 3}, id: "Xor"), optim: (lr: 1e-3))',
+    ".yaml": "version: 6\nenv:\n  kwargs: {size: 3}\n  id: Xor\noptim:\n  lr: 1e-3  # small\n",
     ".toml": 'version = 5\n[env]\nkwargs = {size = 3}\nid = "Xor"\n[optim]\nlr = 1e-3\n',
     ".json": '{"version": 5, "env": {"kwargs": {"size": 3}, "id": "Xor"}, "optim": {"lr": 1e-3}}',
 }
@@ -96,13 +96,13 @@ def test_arguments_of_the_world_may_be_a_section(suffix: str, tmp_path: Path) ->
 
 
 def test_arguments_of_the_world_are_named_by_text(tmp_path: Path) -> None:
-    message = refused(tmp_path, ".yaml", "version: 5\nenv: {kwargs: {3: 4}}")
+    message = refused(tmp_path, ".yaml", "version: 6\nenv: {kwargs: {3: 4}}")
     assert "env.kwargs, key 3: expected str" in message
 
 
 @pytest.mark.parametrize("name", ["config.txt", "config", "config.RON", "config.yaml.bak"])
 def test_another_suffix_is_refused_with_those_that_are_read(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text("version: 5")
+    (tmp_path / name).write_text("version: 6")
     with pytest.raises(ConfigError, match=r"expected a file of \.ron, \.yaml, \.yml, \.toml, \.j"):
         load_config(TrainConfig, tmp_path / name)
 
@@ -110,14 +110,14 @@ def test_another_suffix_is_refused_with_those_that_are_read(name: str, tmp_path:
 NO_VERSION = {".ron": "()", ".yaml": "seed: 3", ".toml": "seed = 3", ".json": '{"seed": 3}'}
 FUTURE = {".ron": "(version: 99)", ".yaml": "version: 99", ".toml": "version = 99"}
 TWICE = {
-    ".ron": "(version: 5, seed: 1, seed: 2)",
-    ".yaml": "version: 5\nenv: {id: Xor, id: Count}",
+    ".ron": "(version: 6, seed: 1, seed: 2)",
+    ".yaml": "version: 6\nenv: {id: Xor, id: Count}",
     ".toml": "version = 5\nseed = 1\nseed = 2",
     ".json": '{"version": 5, "seed": 1, "seed": 2}',
 }
 WRONG = {
-    ".ron": '(version: 5, optim: (lr: "fast", bss: 3))',
-    ".yaml": "version: 5\noptim: {lr: fast, bss: 3}",
+    ".ron": '(version: 6, optim: (lr: "fast", bss: 3))',
+    ".yaml": "version: 6\noptim: {lr: fast, bss: 3}",
     ".toml": 'version = 5\noptim.lr = "fast"\noptim.bss = 3',
     ".json": '{"version": 5, "optim": {"lr": "fast", "bss": 3}}',
 }
@@ -190,8 +190,8 @@ def test_as_many_levels_are_allowed_in_every_format(
 @pytest.mark.parametrize(
     ("suffix", "text"),
     [
-        (".ron", f"(version: 5, seed: 0x{'f' * 450})"),
-        (".yaml", f"version: 5\nseed: 0x{'f' * 450}"),
+        (".ron", f"(version: 6, seed: 0x{'f' * 450})"),
+        (".yaml", f"version: 6\nseed: 0x{'f' * 450}"),
         (".toml", f"version = 5\nseed = 0x{'f' * 5000}"),
         (".json", f'{{"version": 5, "seed": 1{"0" * 600}}}'),
     ],
@@ -263,11 +263,11 @@ def test_a_number_in_yaml_is_the_one_that_was_meant(
 def test_what_yaml_could_mean_otherwise_is_refused(
     field: str, yaml: str, message: str, tmp_path: Path
 ) -> None:
-    assert message in refused(tmp_path, ".yaml", f"version: 5\n{field}: {yaml}\n")
+    assert message in refused(tmp_path, ".yaml", f"version: 6\n{field}: {yaml}\n")
 
 
 def test_text_in_yaml_needs_no_quotes(tmp_path: Path) -> None:
-    text = "version: 5\nname: on\nwandb_entity: 2020-01-01\nmax_train_time:\ntrial: ~\n"
+    text = "version: 6\nname: on\nwandb_entity: 2020-01-01\nmax_train_time:\ntrial: ~\n"
     config = loaded(tmp_path, ".yaml", text)
     assert (config.name, config.wandb_entity) == ("on", "2020-01-01")
     assert config.max_train_time is None
@@ -276,7 +276,7 @@ def test_text_in_yaml_needs_no_quotes(tmp_path: Path) -> None:
 
 def test_schedules_are_text_in_every_format(tmp_path: Path) -> None:
     for suffix, text in {
-        ".yaml": 'version: 5\noptim:\n  lr: "step: 0.1@0 lin 0@100"\n',
+        ".yaml": 'version: 6\noptim:\n  lr: "step: 0.1@0 lin 0@100"\n',
         ".toml": 'version = 5\noptim.lr = "step: 0.1@0 lin 0@100"\n',
         ".json": '{"version": 5, "optim": {"lr": "step: 0.1@0 lin 0@100"}}',
     }.items():
@@ -295,7 +295,7 @@ def test_dates_in_toml_are_refused_by_their_path(tmp_path: Path) -> None:
 
 
 def test_a_part_of_a_yaml_file_may_be_used_twice(tmp_path: Path) -> None:
-    text = "version: 5\nenv: &world {id: Xor}\neval: {steps: 1, interval: 2, env: *world}\n"
+    text = "version: 6\nenv: &world {id: Xor}\neval: {steps: 1, interval: 2, env: *world}\n"
     config = loaded(tmp_path, ".yaml", text)
     assert config.eval.env == config.env
     assert config.eval.env is not config.env

@@ -66,7 +66,7 @@ def test_a_published_config_means_what_it_meant(path: Path) -> None:
     text = path.read_text()
     expected = flat(dataclasses.asdict(load_config(TrainConfig, None)))
     expected |= AS_RUN[path.stem]
-    expected["wandb_entity"] = "entity-neural-network"
+    expected |= {"wandb_entity": "entity-neural-network", "net.init": "published"}
     expected["rollout.processes"] = 16 if "processes: 16" in text else 1
     if "ppo: " not in text:
         expected |= {"ppo.ent_coef": 0.01, "ppo.anneal_entropy": False}
@@ -133,11 +133,11 @@ def test_each_version_is_upgraded_from_its_own_defaults() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("(seed: 3)", "version: expected the number .* at present 5, got None"),
+        ("(seed: 3)", "version: expected the number .* at present 6, got None"),
         ("(version: true)", "version: expected the number .*, got True"),
         ('(version: "4")', "version: expected the number .*, got '4'"),
-        ("(version: 6)", "version: expected 0 to 5, .* got 6"),
-        ("(version: -1)", "version: expected 0 to 5, .* got -1"),
+        ("(version: 7)", "version: expected 0 to 6, .* got 7"),
+        ("(version: -1)", "version: expected 0 to 6, .* got -1"),
         ("[1]", r"expected TrainConfig\(...\), got \[1\]"),
         ("(version: 5", "line 1, column 12: expected ',' or '\\)'"),
         ("", "line 1, column 1: expected a value"),
@@ -589,7 +589,7 @@ def test_a_train_config_is_written_with_its_version_first_and_loads_as_the_same(
 ) -> None:
     config = load_config(TrainConfig, path, ["eval.steps=3", "eval.interval=4"])
     text = dump_config(config)
-    assert text.startswith("TrainConfig(\n    version: 5,\n    env: EnvConfig(\n")
+    assert text.startswith("TrainConfig(\n    version: 6,\n    env: EnvConfig(\n")
     (tmp_path / "config.ron").write_text(text, "utf-8")
     assert load_config(TrainConfig, tmp_path / "config.ron") == config
 
