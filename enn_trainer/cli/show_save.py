@@ -9,6 +9,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from enn_trainer.checkpoints.format import METRICS_FILE, folder_of_metrics
 from enn_trainer.checkpoints.lookup import Contents, read_contents
 from enn_trainer.checkpoints.manifest import MANIFEST
 from enn_trainer.checkpoints.migrate.config_diff import lines_not_default
@@ -21,6 +22,7 @@ from enn_trainer.config.ron import in_one_line
 from enn_trainer.experience.handed_in import HANDED_IN
 from enn_trainer.stop_conditions import Now
 from enn_trainer.tables import aligned, in_bytes, rows_of_spaces, show_lines, show_table
+from enn_trainer.tracking.track_services import read_notices
 
 _SHOWN_METRICS = re.compile(r"reward\.mean|length\.mean|^losses/")
 _OF_THE_SAVE = ("step", "why", "created", "files", "metrics", "sha256", "packages")
@@ -43,7 +45,8 @@ def show_save(
         config: True to print the configuration too.
         tensors: True to print every tensor too.
         non_default: True to print the settings that are not default too.
-        run: the folder of the run, to print commands for the run; None for those of the save.
+        run: the folder of the run, to print its notices and commands for it; None for commands for
+            the save.
 
     Raises:
         CheckpointError: the checkpoint is missing or damaged.
@@ -65,6 +68,9 @@ def show_save(
         console.out("")
         show_table(("file", "tensor", "shape", "dtype", "norm"), rows, console, 2, by_section=True)
 
+    if run is not None:
+        show_lines(_notices(run, contents), console)
+
     # The commands to type next.
     if settings is None:
         advice = ["only the program that wrote its settings can evaluate it and train from it"]
@@ -81,6 +87,17 @@ def show_save(
     if run is not None:
         advice.append(f"to list its saves: {shell_command('enn', 'checkpoints', 'list', str(run))}")
     show_lines(["", *advice], console)
+
+
+def _notices(run: Path, contents: Contents) -> list[str]:
+    """Return lines with the notices in the metrics of a run; [] without any."""
+    data_dir = "." if contents.settings is None else contents.settings.data_dir
+    folder = folder_of_metrics(run, data_dir, contents.state.get("run_name", ""))
+    lines = [
+        f"step {row['step']}: {row['text']}; see {row['page']}"
+        for row in read_notices(folder / METRICS_FILE)
+    ]
+    return ["", "notices:", *lines] if lines else []
 
 
 def _facts(contents: Contents) -> list[tuple[str, str]]:
