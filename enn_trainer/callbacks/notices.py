@@ -33,9 +33,11 @@ LEAST_WINDOW, MOST_WINDOW = 5_000, 1_000_000
 Fewer frames say nothing about a policy; in runs that are meant to be ended by hand, of which
 `total_timesteps` says nothing, notices come after a few million frames.
 """
-PATIENCE = 5
-"""Windows, a quarter of the run, for which a sign in the learning has to last: runs that learn in
-the end may stand still for shorter times."""
+LEAST_UPDATES = 4
+"""Updates of a window, at least, as a policy changes only between them."""
+PATIENCE = 8
+"""Windows, two fifths of the run, for which a sign in the learning has to last: the return of runs
+in `Minefield` that learn in the end does not rise in their first quarter."""
 FACT_WINDOWS = 2
 """Windows, a tenth of the run, for which a sign in rewards, episodes and actors has to last, from
 the first frame on."""
@@ -56,12 +58,14 @@ SAME_EVERYWHERE = 0.9
 """Share of the entropy of all choices together that is left in single frames, from which the policy
 counts as the same in all frames. In a policy that depends on the frame the share is smaller."""
 FLAT = 0.02
-"""Largest rise of the mean return in `PATIENCE` windows that is flat, as a share of the range of
-the returns of single episodes in the whole run: eight percent in the whole run."""
+"""Largest rise of the mean return in `PATIENCE` windows, from their first to their second half,
+that is flat, as a share of the range of the returns of single episodes in the whole run."""
 ROOM = 0.1
-"""Least difference between the best return of an episode and the mean return, as a share of the
-range of returns, at which there is something left to learn. Constant features, and actions that are
-never offered, are no fault in a world that is learnt: they are told only if it is not."""
+"""Least difference between the best return of an episode and the mean return, as a share of that
+range, at which there is something left to learn."""
+LEARNT = 0.1
+"""Rise of the mean return since the first window, as a share of that range, from which something
+was learnt. Constant features, actions never offered, and useless choices are no fault then."""
 LEAST_EPISODES = 10
 """Episodes that end in a window, at least, to judge its mean return."""
 NOTHING_EXPLAINED = 0.05
@@ -79,9 +83,10 @@ Sums: TypeAlias = dict[str, dict[str, float]]
 """Numbers of rollouts by kind and name. Those of several rollouts are added, but for names that end
 in ".min" and ".max". The kinds:
 
-run: frames, examined (frames whose choices and features were looked at), idle (those of them
-    without actors), episodes, return.sum, length.sum, explained.sum and explained.count (of
-    explained variances), return.min, return.max, reward.min, reward.max, running.max (steps of an episode that goes on)
+run: frames, updates, examined (frames whose choices and features were looked at), idle (those of
+    them without actors), episodes, return.sum, length.sum, explained.sum and explained.count (of
+    explained variances), return.min, return.max, reward.min, reward.max, and running.max (steps of
+    an episode that goes on)
 actors: of each action
 policy/<action>: choosing (actors with several legal choices), entropy (the sum of theirs)
 chance/<action>, taken/<action>, preferred/<action>: by label, how often uniform choices would take
@@ -89,7 +94,7 @@ chance/<action>, taken/<action>, preferred/<action>: by label, how often uniform
 """
 
 COUNTS = (
-    *("frames", "examined", "idle", "episodes", "return.sum", "length.sum"),
+    *("frames", "updates", "examined", "idle", "episodes", "return.sum", "length.sum"),
     *("explained.sum", "explained.count"),
 )
 """Names of the kind "run" that are sums."""
@@ -135,7 +140,7 @@ def is_examined(step: int, num_frames: int) -> bool:
 def run_sums(rollout: Rollout) -> Sums:
     """Return the sums of rewards, episodes and actors of a rollout."""
     run, metrics = dict.fromkeys(COUNTS, 0.0), rollout.metrics
-    run["frames"] = float(rollout.num_frames)
+    run |= {"frames": float(rollout.num_frames), "updates": 1.0}
     reward, steps = metrics.get("reward"), metrics.get("step")
     if reward is not None and reward.count:
         run |= {"reward.min": reward.min, "reward.max": reward.max}
@@ -277,6 +282,15 @@ def stuck_return(windows: Sequence[Sums], whole: Sums) -> float | None:
     return mean if high - mean >= ROOM * (high - low) else None
 
 
+def nothing_learnt(windows: Sequence[Sums], whole: Sums) -> bool:
+    """Return True if the mean return is stuck about where it was in the first window."""
+    mean, limits = stuck_return(windows, whole), return_range(whole)
+    if mean is None or limits is None:
+        return False
+    first = whole.get("first", {}).get("return", mean)
+    return mean - first <= LEARNT * (limits[1] - limits[0])
+
+
 def given_up(window: Sums, action: str) -> set[str]:
     """Return the labels of an action that are legal, hardly taken and nowhere preferred."""
     taken, preferred = window.get(f"taken/{action}", {}), window.get(f"preferred/{action}", {})
@@ -310,8 +324,14 @@ def notices_of_choices(
         lost = set.intersection(*(given_up(window, action) for window in windows))
         if not lost:
             continue
+
+        # Entropy of single frames, and of the frequencies of all choices: the latter is larger if
+        # the policy depends on the frame.
         policy, taken = recent[f"policy/{action}"], recent[f"taken/{action}"]
-        if is_stuck:
+        entropy, total = policy["entropy"] / policy["choosing"], sum(taken.values())
+        marginal = -sum(n / total * math.log(n / total) for n in taken.values() if n > 0)
+        is_same = entropy >= SAME_EVERYWHERE * marginal
+        if is_stuck and (is_same or nothing_learnt(windows, whole)):
             times, decisions = sum(taken[name] for name in lost), policy["choosing"]
             yield Notice(
                 f"choice/{action}",
@@ -321,12 +341,7 @@ def notices_of_choices(
                 "a choice",
                 "a-choice-that-is-never-taken",
             )
-
-        # Entropy of single frames, and of the frequencies of all choices: the latter is larger if
-        # the policy depends on the frame.
-        entropy, total = policy["entropy"] / policy["choosing"], sum(taken.values())
-        marginal = -sum(n / total * math.log(n / total) for n in taken.values() if n > 0)
-        if entropy >= UNDECIDED and entropy >= SAME_EVERYWHERE * marginal:
+        if is_same and entropy >= UNDECIDED:
             yield Notice(
                 f"entropy/{action}",
                 f"{action}: the entropy, {entropy:.3g}, is that of {math.exp(entropy):.1f} choices "
@@ -392,7 +407,7 @@ def notices_of_episodes(windows: Sequence[Sums], whole: Sums) -> Iterator[Notice
 
 
 def notices_of_actors(windows: Sequence[Sums], whole: Sums) -> Iterator[Notice]:
-    """Yield notices if hardly any frame has actors, or no learning and an action never offered."""
+    """Yield notices if hardly any frame has actors, or an action is never offered."""
     run = whole["run"]
     if run["examined"] and run["idle"] >= IDLE * run["examined"]:
         yield Notice(
@@ -401,8 +416,8 @@ def notices_of_actors(windows: Sequence[Sums], whole: Sums) -> Iterator[Notice]:
             "values alone",
             "frames-without-actors",
         )
-    is_stuck = stuck_return(windows, whole) is not None
-    for action, actors in whole["actors"].items() if is_stuck else ():
+    is_told = nothing_learnt(windows, whole)
+    for action, actors in whole["actors"].items() if is_told else ():
         if not actors and any(whole["actors"].values()):
             yield Notice(
                 f"offered/{action}",
@@ -480,18 +495,18 @@ def restored(saved: object) -> dict[str, Any]:
     if not isinstance(told, list) or not isinstance(windows, list):
         return memory
     are_valid = all(isinstance(key, str) for key in told) and len(windows) <= PATIENCE
-    are_valid &= all(map(_is_sums, (saved["whole"], saved["window"], *windows)))
-    return saved if are_valid and _is_sums({**new_sums(), **saved["constants"]}) else memory
+    of_runs = (saved["whole"], saved["window"], *windows)
+    are_valid &= all(_are_numbers(sums) for sums in (*of_runs, saved["constants"]))
+    are_valid = are_valid and all(sums.get("run", {}).keys() >= {*COUNTS} for sums in of_runs)
+    return saved if are_valid else memory
 
 
-def _is_sums(saved: object) -> bool:
-    """Return True for finite numbers by kind and name, with all counts of a run."""
+def _are_numbers(saved: object) -> bool:
+    """Return True for finite numbers by kind and name."""
     if not isinstance(saved, dict) or not all(isinstance(part, dict) for part in saved.values()):
         return False
     numbers = [x for part in saved.values() for x in part.values()]
-    return saved.get("run", {}).keys() >= {*COUNTS} and all(
-        type(x) in (int, float) and math.isfinite(x) for x in numbers
-    )
+    return all(type(x) in (int, float) and math.isfinite(x) for x in numbers)
 
 
 class Notices(Callback):
@@ -541,9 +556,12 @@ class Notices(Callback):
             add_sums(memory["window"], sums)
 
             # Notices of a complete window.
-            frames = memory["window"]["run"]["frames"]
-            if frames < window_frames(trainer.config.total_timesteps):
+            window = memory["window"]["run"]
+            least = window_frames(trainer.config.total_timesteps)
+            if window["frames"] < least or window["updates"] < LEAST_UPDATES:
                 return
+            if "first" not in memory["whole"] and window["episodes"] >= LEAST_EPISODES:
+                memory["whole"]["first"] = {"return": window["return.sum"] / window["episodes"]}
             memory["windows"] = [*memory["windows"], memory["window"]][-PATIENCE:]
             memory["window"] = new_sums()
             for notice in notices(memory, state.obs_space, state.action_space):
@@ -565,5 +583,5 @@ def notices(
         yield from notices_of_rewards(whole)
         yield from notices_of_episodes(windows, whole)
         yield from notices_of_actors(windows, whole)
-    if stuck_return(windows, whole) is not None:
+    if nothing_learnt(windows, whole):
         yield from notices_of_features(memory["constants"], obs_space, whole["run"]["examined"])
