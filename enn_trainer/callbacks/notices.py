@@ -27,13 +27,13 @@ PAGE = "docs/it-does-not-learn.md"
 """The page that explains each notice, under a heading with the anchor of the notice."""
 
 WINDOWS_OF_RUN = 20
-LEAST_WINDOW, MOST_WINDOW = 5_000, 1_000_000
+LEAST_WINDOW, MOST_WINDOW = 3_000, 1_000_000
 """Frames of a window: a twentieth of `total_timesteps`, within these limits.
 
 Fewer frames say nothing about a policy; in runs that are meant to be ended by hand, of which
 `total_timesteps` says nothing, notices come after a few million frames.
 """
-LEAST_UPDATES = 4
+LEAST_UPDATES = 2
 """Updates of a window, at least, as a policy changes only between them."""
 PATIENCE = 8
 """Windows, two fifths of the run, for which a sign in the learning has to last: the return of runs
@@ -46,18 +46,17 @@ EXAMINE_EVERY = 2048
 examined, as that would take more than one percent of their time. Rewards, episodes and numbers of
 actors are those of all rollouts."""
 
-GIVEN_UP = 0.02
-"""Frequency of a choice, as a share of that of uniform choices, below which it counts as given up,
-unless it was taken with at least the probability of a uniform choice: a choice that is rarely right
-is still preferred where it is."""
+GIVEN_UP = 0.1
+"""Frequency of a choice, as a share of that of uniform choices, below which it counts as given up.
+Some runs that learn never need it: there have to be other signs that they do not."""
 LEAST_EXPECTED = 50.0
-"""How often uniform choices would have taken a choice in a window, at least, to judge it."""
+"""Times that uniform choices would take a choice in a window, at least, to judge it."""
 UNDECIDED = 0.5 * math.log(2)
 """Entropy in nats from which a policy counts as undecided: half that of two equal choices."""
-SAME_EVERYWHERE = 0.9
+SAME_EVERYWHERE = 0.85
 """Share of the entropy of all choices together that is left in single frames, from which the policy
 counts as the same in all frames. In a policy that depends on the frame the share is smaller."""
-FLAT = 0.02
+FLAT = 0.05
 """Largest rise of the mean return in `PATIENCE` windows, from their first to their second half,
 that is flat, as a share of the range of the returns of single episodes in the whole run."""
 ROOM = 0.1
@@ -89,8 +88,8 @@ run: frames, updates, examined (frames whose choices and features were looked at
     an episode that goes on)
 actors: of each action
 policy/<action>: choosing (actors with several legal choices), entropy (the sum of theirs)
-chance/<action>, taken/<action>, preferred/<action>: by label, how often uniform choices would take
-    it, how often it was taken, and how often with at least the probability of a uniform choice
+chance/<action>, taken/<action>: by label, how often uniform choices would take it, and how often it
+    was taken
 """
 
 COUNTS = (
@@ -180,16 +179,13 @@ def choice_sums(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Su
             by_chance = weight @ batch.mask.values.double()
 
         # What they took.
-        choosing_or_not, taken = choosing.double(), weight.new_zeros(2, len(labels))
-        is_preferred = choosing & (rollout.logprobs[name].values.exp() * legal >= 1)
-        taken[0].index_add_(0, chosen, choosing_or_not)
-        taken[1].index_add_(0, chosen, is_preferred.double())
-        entropy = rollout.entropies[name].values.double() @ choosing_or_not
+        is_choosing = choosing.double()
+        taken = weight.new_zeros(len(labels)).index_add(0, chosen, is_choosing)
+        entropy = rollout.entropies[name].values.double() @ is_choosing
         found += [
             (f"policy/{name}", ("choosing", "entropy"), torch.stack([choosing.sum(), entropy])),
             (f"chance/{name}", labels, by_chance),
-            (f"taken/{name}", labels, taken[0]),
-            (f"preferred/{name}", labels, taken[1]),
+            (f"taken/{name}", labels, taken),
         ]
 
     # One transfer from the device.
@@ -291,15 +287,26 @@ def nothing_learnt(windows: Sequence[Sums], whole: Sums) -> bool:
     return mean - first <= LEARNT * (limits[1] - limits[0])
 
 
+def explains_nothing(windows: Sequence[Sums]) -> bool:
+    """Return True if the explained variance was about 0 or below in all windows.
+
+    It does not exist for returns that are all equal, of which there is nothing to explain.
+    """
+    sums = [
+        (window["run"]["explained.sum"], window["run"]["explained.count"]) for window in windows
+    ]
+    return any(count for _, count in sums) and all(
+        total <= NOTHING_EXPLAINED * count for total, count in sums
+    )
+
+
 def given_up(window: Sums, action: str) -> set[str]:
-    """Return the labels of an action that are legal, hardly taken and nowhere preferred."""
-    taken, preferred = window.get(f"taken/{action}", {}), window.get(f"preferred/{action}", {})
+    """Return the labels of an action that are legal and hardly taken."""
+    taken = window.get(f"taken/{action}", {})
     return {
         label
         for label, expected in window.get(f"chance/{action}", {}).items()
-        if expected >= LEAST_EXPECTED
-        and taken.get(label, 0.0) < GIVEN_UP * expected
-        and not preferred.get(label, 0.0)
+        if expected >= LEAST_EXPECTED and taken.get(label, 0.0) < GIVEN_UP * expected
     }
 
 
@@ -319,6 +326,7 @@ def notices_of_choices(
     mean, is_stuck = flat_return(windows, whole), stuck_return(windows, whole) is not None
     if mean is None:
         return
+    is_lost = nothing_learnt(windows, whole) or explains_nothing(windows)
     recent = total_of(windows)
     for action, names in labels.items():
         lost = set.intersection(*(given_up(window, action) for window in windows))
@@ -331,7 +339,7 @@ def notices_of_choices(
         entropy, total = policy["entropy"] / policy["choosing"], sum(taken.values())
         marginal = -sum(n / total * math.log(n / total) for n in taken.values() if n > 0)
         is_same = entropy >= SAME_EVERYWHERE * marginal
-        if is_stuck and (is_same or nothing_learnt(windows, whole)):
+        if is_stuck and (is_same or is_lost):
             times, decisions = sum(taken[name] for name in lost), policy["choosing"]
             yield Notice(
                 f"choice/{action}",
@@ -358,14 +366,11 @@ def notices_of_values(windows: Sequence[Sums], whole: Sums) -> Iterator[Notice]:
     almost the best are noise: values that explain nothing of these are no fault.
     """
     runs = [window["run"] for window in windows]
-    if stuck_return(windows, whole) is None:
+    if stuck_return(windows, whole) is None or not explains_nothing(windows):
         return
-    if any(run["length.sum"] < 2 * run["episodes"] for run in runs):
-        return
-    if any(not run["explained.count"] for run in runs):
-        return
-    means = [run["explained.sum"] / run["explained.count"] for run in runs]
-    if max(means) <= NOTHING_EXPLAINED:
+    if all(run["length.sum"] >= 2 * run["episodes"] for run in runs):
+        known = [run for run in runs if run["explained.count"]]
+        means = [run["explained.sum"] / run["explained.count"] for run in known]
         frames = sum(run["frames"] for run in runs)
         yield Notice(
             "explained",
