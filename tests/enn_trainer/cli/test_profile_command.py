@@ -235,7 +235,9 @@ def test_what_limits_a_run_is_said_with_what_to_do(measured: Profile, expected: 
 def test_entities_of_a_frame_are_shown_by_type_and_those_of_small_frames_blamed_for_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    about = profiled(tmp_path, "env.id=CherryPick", 'env.kwargs={"num_cherries": 4}')
+    about = profiled(
+        tmp_path, "env.id=CherryPick", 'env.kwargs={"num_cherries": 4}', "--updates", "1"
+    )
     entities = about["entities"]
     assert list(entities) == ["Cherry", "Player"]
     assert entities["Player"] == 1
@@ -265,9 +267,11 @@ def test_memory_of_one_frame_is_said_when_it_is_large(
 
 def test_memory_of_the_largest_frame_is_that_of_its_pairs(tmp_path: Path) -> None:
     """As estimated for networks of the same settings by the limits for frames."""
-    about = profiled(tmp_path, "env.id=CherryPick", 'env.kwargs={"num_cherries": 4}')
+    about = profiled(
+        tmp_path, "env.id=CherryPick", 'env.kwargs={"num_cherries": 4}', "--updates", "1"
+    )
     space = CherryPick(num_cherries=4)
     net = RogueNet(RogueNetConfig(d_model=8, n_layer=1), space.obs_space(), space.action_space())
     assert about["largest_frame_mb"] == 25 * bytes_of_pair(net, True) / 2**20
-    about = profiled(tmp_path, "env.id=CherryPick", "net.pooling=mean")
+    about = profiled(tmp_path, "env.id=CherryPick", "net.pooling=mean", "--updates", "1")
     assert about["largest_frame_mb"] == 0
