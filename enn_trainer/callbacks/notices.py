@@ -79,19 +79,19 @@ IDLE = 0.9
 take turns, three quarters of the frames have none."""
 
 Sums: TypeAlias = dict[str, dict[str, float]]
-"""Numbers of rollouts by kind and name. Those of several rollouts are added, but for names that end
-in ".min" and ".max". The kinds:
+"""Numbers of rollouts by kind and name.
 
-run: frames, updates, examined (frames whose choices and features were looked at), idle (those of
-    them without actors), episodes, return.sum, length.sum, explained.sum and explained.count (of
-    explained variances), return.min, return.max, reward.min, reward.max, and running.max (steps of
-    an episode that goes on)
-actors: of each action
-policy/<action>: choosing (actors with several legal choices), entropy (the sum of theirs)
-chance/<action>, taken/<action>: by label, how often uniform choices would take it, and how often it
-    was taken
+Those of several rollouts are added, but for names that end in ".min" and ".max". The kinds:
+
+- `run`: frames, updates, examined (frames whose choices and features were looked at), idle (those of
+  them without actors), episodes, return.sum, length.sum, explained.sum and explained.count (of
+  explained variances), return.min, return.max, reward.min, reward.max, and running.max (steps of an
+  episode that goes on).
+- `actors`: of each action.
+- `policy/<action>`: choosing (actors with several legal choices), entropy (the sum of theirs).
+- `chance/<action>`, `taken/<action>`: by label, how often uniform choices would take it, and how
+  often it was taken.
 """
-
 COUNTS = (
     *("frames", "updates", "examined", "idle", "episodes", "return.sum", "length.sum"),
     *("explained.sum", "explained.count"),
@@ -250,8 +250,9 @@ def total_of(windows: Sequence[Sums]) -> Sums:
 
 def return_range(whole: Sums) -> tuple[float, float] | None:
     """Return the least and the largest return of an episode, or None before the first one."""
-    run = whole.get("run", {})
-    return (run["return.min"], run["return.max"]) if "return.max" in run else None
+    run = whole["run"]
+    known = "return.min" in run and "return.max" in run
+    return (run["return.min"], run["return.max"]) if known else None
 
 
 def flat_return(windows: Sequence[Sums], whole: Sums) -> float | None:
@@ -445,18 +446,13 @@ def notices_of_features(constants: Sums, obs_space: ObsSpace, examined: float) -
         same = [name for name in features if name in constants.get(kind, {})]
         if not same:
             continue
-        if kind == GLOBAL:
-            subject = f"global features: {_listed(same)}"
-        elif len(same) == len(features):
-            subject = f"{kind}: all features are" if len(same) > 1 else f"{kind}: {_listed(same)}"
-        else:
-            subject = f"{kind}: {_listed(same)}"
+        subject = "global features" if kind == GLOBAL else kind
         values = ", ".join(f"{constants[kind][name]:g}" for name in same[:MOST_LISTED])
         more = ", ..." if len(same) > MOST_LISTED else ""
         yield Notice(
             f"feature/{kind}",
-            f"{subject} the same in every row of {examined:,.0f} frames ({values}{more}): the "
-            "network can learn nothing from it",
+            f"{subject}: {_listed(same)} the same in every row of {examined:,.0f} frames "
+            f"({values}{more}): there is nothing to learn from that",
             "a-feature-that-never-varies",
         )
 
