@@ -83,8 +83,8 @@ Sums: TypeAlias = dict[str, dict[str, float]]
 
 Those of several rollouts are added, but for names that end in ".min" and ".max". The kinds:
 
-- `run`: frames, updates, examined (frames whose choices and features were looked at), idle (those of
-  them without actors), episodes, return.sum, length.sum, explained.sum and explained.count (of
+- `run`: frames, updates, examined (frames whose choices and features were looked at), idle (those
+  of them without actors), episodes, return.sum, length.sum, explained.sum and explained.count (of
   explained variances), return.min, return.max, reward.min, reward.max, and running.max (steps of an
   episode that goes on).
 - `actors`: of each action.
@@ -331,13 +331,14 @@ def notices_of_choices(
     recent = total_of(windows)
     for action, names in labels.items():
         lost = set.intersection(*(given_up(window, action) for window in windows))
-        if not lost:
+        policy, taken = recent.get(f"policy/{action}", {}), recent.get(f"taken/{action}", {})
+        total = sum(taken.values())
+        if not lost or not policy.get("choosing") or total <= 0:
             continue
 
         # Entropy of single frames, and of the frequencies of all choices: the latter is larger if
         # the policy depends on the frame.
-        policy, taken = recent[f"policy/{action}"], recent[f"taken/{action}"]
-        entropy, total = policy["entropy"] / policy["choosing"], sum(taken.values())
+        entropy = policy["entropy"] / policy["choosing"]
         marginal = -sum(n / total * math.log(n / total) for n in taken.values() if n > 0)
         is_same = entropy >= SAME_EVERYWHERE * marginal
         if is_stuck and (is_same or is_lost):
@@ -422,9 +423,9 @@ def notices_of_actors(windows: Sequence[Sums], whole: Sums) -> Iterator[Notice]:
             "values alone",
             "frames-without-actors",
         )
-    is_told = nothing_learnt(windows, whole)
-    for action, actors in whole["actors"].items() if is_told else ():
-        if not actors and any(whole["actors"].values()):
+    offered = whole.get("actors", {}) if nothing_learnt(windows, whole) else {}
+    for action, actors in offered.items():
+        if not actors and any(offered.values()):
             yield Notice(
                 f"offered/{action}",
                 f"{action}: no entity could take this action in all {whole['run']['frames']:,.0f} "

@@ -9,6 +9,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from enn_trainer.callbacks.notices import NOTICES
 from enn_trainer.checkpoints.format import METRICS_FILE, folder_of_metrics
 from enn_trainer.checkpoints.lookup import Contents, read_contents
 from enn_trainer.checkpoints.manifest import MANIFEST
@@ -171,7 +172,7 @@ def diff_saves(one: Path, other: Path, console: Console) -> bool:
     tables: list[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = [
         ("configuration", ("field", "A", "B"), _of_dicts(*(ron.loads(c.config) for c in (a, b)))),
         ("made by", ("what", "A", "B"), _of_dicts(_maker(a), _maker(b))),
-        ("state", ("what", "A", "B"), _of_dicts(a.state, b.state)),
+        ("state", ("what", "A", "B"), _of_dicts(_state(a), _state(b))),
         ("world", ("B is different",), [(difference,) for difference in worlds]),
         ("tensors", ("file", "tensor", "difference"), _of_tensors(a, b)),
         ("other files", ("file", "difference"), _of_files(a, b)),
@@ -193,6 +194,14 @@ def _maker(contents: Contents) -> dict[str, Any]:
     manifest, own = contents.manifest, (*_OF_THE_SAVE, "time_used", "command")
     about = {name: value for name, value in manifest.items() if name not in own}
     return {**manifest.get("packages", {}), **about}
+
+
+def _state(contents: Contents) -> dict[str, Any]:
+    """Return the state of a checkpoint; of the notices those that were told, without sums."""
+    memory = dict(contents.state.get("memory", {}))
+    if isinstance(told := memory.get(NOTICES), dict):
+        memory[NOTICES] = told.get("told", [])
+    return {**contents.state, "memory": memory}
 
 
 def _of_dicts(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, str, str]]:

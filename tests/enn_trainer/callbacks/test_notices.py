@@ -251,6 +251,15 @@ def test_enn_inspect_tells_the_notices_of_a_run(
     assert "notices:" not in capsys.readouterr().out
 
 
+def test_differences_of_saves_have_no_sums_of_notices(
+    meadow_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["checkpoints", "diff", f"{meadow_run}@48", f"{meadow_run}@72"]) == 1
+    out = capsys.readouterr().out
+    assert "memory.returns" in out
+    assert "notices" not in out
+
+
 # -- Sums ------------------------------------------------------------------------------------------
 
 
