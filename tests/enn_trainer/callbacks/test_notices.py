@@ -126,8 +126,8 @@ SHARES = {
         ("multi_armed_bandit", "not_hotdog", "count", "floor_is_lava", "rock_paper_scissors"), 1.0
     ),
     **{"treasure_hunt": 1.0, "duel": 0.5, "xor": 0.4, "move_to_origin": 0.2, "minefield": 0.05},
-    **{"minefield-relattn1": 0.05, "minefield-relattn2": 0.05, "cherry_pick": 0.04},
-    **{"multisnake_1snakes11len": 0.05, "pick_matching_balls": 0.02},
+    **{"minefield-relattn1": 0.05, "minefield-relattn2": 0.05, "cherry_pick": 0.03},
+    **{"multisnake_1snakes11len": 0.05, "pick_matching_balls": 0.014},
 }
 """Share of `total_timesteps` of each configuration for which it is trained here."""
 ELSEWHERE = {"foraging_8x8", "foraging_10x10", "multisnake_2snakes11len"}
