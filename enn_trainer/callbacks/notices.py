@@ -51,6 +51,8 @@ GIVEN_UP = 0.1
 Some runs that learn never need it: there have to be other signs that they do not."""
 LEAST_EXPECTED = 50.0
 """Times that uniform choices would take a choice in a window, at least, to judge it."""
+MOST_LABELS = 64
+"""Labels of an action, at most, to examine it: numbers of each are kept in every save."""
 UNDECIDED = 0.5 * math.log(2)
 """Entropy in nats from which a policy counts as undecided: half that of two equal choices."""
 SAME_EVERYWHERE = 0.85
@@ -166,7 +168,7 @@ def choice_sums(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Su
         batch, chosen = rollout.batch.actions[name], rollout.actions[name].values
         acting |= batch.actors.lengths > 0
         labels = space.labels
-        if not labels or not len(chosen):
+        if not 0 < len(labels) <= MOST_LABELS or not len(chosen):
             continue
 
         # Actors with several legal choices, and what uniform choices would take.

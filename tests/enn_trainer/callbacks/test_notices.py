@@ -306,6 +306,16 @@ def test_sums_of_choices_are_those_of_loops(seed: int) -> None:
     assert_close(choice_sums(rollout, SPACE), choices_by_loops(rollout))  # type: ignore[arg-type]
 
 
+def test_actions_with_very_many_labels_are_not_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As saves would have numbers of each of them, and be too large to be read."""
+    _, rollout = collected(0)
+    assert {"taken/walk", "taken/call"} <= choice_sums(rollout, SPACE).keys()  # type: ignore[arg-type]
+    monkeypatch.setattr(notices, "MOST_LABELS", 2)
+    found = choice_sums(rollout, SPACE)  # type: ignore[arg-type]
+    assert "taken/walk" not in found
+    assert "taken/call" in found
+
+
 def test_sums_of_a_run_are_those_of_its_metrics() -> None:
     _, rollout = collected(0)
     assert "reward.min" not in run_sums(rollout)["run"]  # without `AddMetricsWrapper`
