@@ -221,9 +221,8 @@ def profile(
             spans_after, processes_after, cpu_after_s, end_s = used()
             trainer.save()
             save_ms = 1e3 * (time.perf_counter() - end_s)
-            of_pair = max(
-                (bytes_of_pair(n, True) for n in rogue_nets(trainer.state.agent)), default=0
-            )
+            nets = rogue_nets(trainer.state.agent)
+            of_pair = max((bytes_of_pair(net, learning=True) for net in nets), default=0)
             types = [*trainer.state.obs_space.entities]
 
     # Times of the run and of its workers in between; a worker that was replaced began at 0.
@@ -243,19 +242,7 @@ def profile(
             Part("frames, actions and messages", "frames", 0.0, max(0.0, ms * worked_s - world_ms)),
         ]
 
-    # Cores and memory.
-    is_on_gpu = config.cuda and torch.cuda.is_available()
-    num_cores = os.cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):
-        num_cores = len(os.sched_getaffinity(0))
-    resources = Resources(
-        processes=max(1, len(workers)),
-        cores=num_cores,
-        cores_used=(cpu_after_s - cpu_before_s + worked_s) / wall_s,
-        peak_mb=peak_bytes() / MB,
-        workers_peak_mb=sum(times.peak_bytes for times in workers) / MB,
-        gpu_peak_mb=torch.cuda.max_memory_allocated() / MB if is_on_gpu else None,
-    )
+    used_s = cpu_after_s - cpu_before_s + worked_s
     return Profile(
         updates=done,
         frames=config.rollout.num_envs * config.rollout.steps,
@@ -267,9 +254,31 @@ def profile(
         entities=_means(metrics, types),
         most_entities=(most := int(max(m["entity_count.max"] for m in metrics))),
         largest_frame_mb=of_pair * most**2 / MB,
-        resources=resources,
+        resources=_resources(workers, used_s / wall_s, config.cuda),
         save_ms=save_ms,
         saved_every_s=None if math.isinf(every_s) else every_s,
+    )
+
+
+def _resources(workers: Sequence[ProcessTimes], cores_used: float, cuda: bool) -> Resources:
+    """Return the processes, cores and memory of a run.
+
+    Args:
+        workers: times and memory of its workers.
+        cores_used: mean number of busy cores.
+        cuda: True if it uses a GPU where there is one.
+    """
+    num_cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        num_cores = len(os.sched_getaffinity(0))
+    is_on_gpu = cuda and torch.cuda.is_available()
+    return Resources(
+        processes=max(1, len(workers)),
+        cores=num_cores,
+        cores_used=cores_used,
+        peak_mb=peak_bytes() / MB,
+        workers_peak_mb=sum(times.peak_bytes for times in workers) / MB,
+        gpu_peak_mb=torch.cuda.max_memory_allocated() / MB if is_on_gpu else None,
     )
 
 
