@@ -184,7 +184,7 @@ def test_a_resumed_run_tells_the_same_notices_at_the_same_steps(
 
 
 def test_a_save_made_before_the_notice_drops_its_row_when_it_is_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(notices, "LEAST_WINDOW", 1024)
     monkeypatch.setattr(notices, "EXAMINE_EVERY", 512)
@@ -197,6 +197,12 @@ def test_a_save_made_before_the_notice_drops_its_row_when_it_is_resumed(
     go(tmp_path, lambda: Steps(scale=0), *settings)
     rows = tracked(run_dir / "metrics.jsonl")
     assert [row["step"] for row in rows if row["kind"] == "notice"] == [2048]
+    capsys.readouterr()
+    assert run(["inspect", str(run_dir)]) == 0
+    line = (
+        "step 2048: the reward was 0 in all 2,048 frames: there is nothing to learn from; see docs/"
+    )
+    assert capsys.readouterr().out.count(line) == 1
 
 
 WRONG: list[Any] = [
