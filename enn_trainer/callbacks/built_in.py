@@ -9,6 +9,7 @@ from pathlib import Path
 from enn_trainer.algorithms.optimizers import total_steps
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
 from enn_trainer.callbacks.callback_list import Callbacks
+from enn_trainer.callbacks.notices import Notices
 from enn_trainer.callbacks.run_metrics import MetricsLog, RunMetrics, Stopwatch
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.evaluation.eval_metrics import Measured
@@ -147,7 +148,8 @@ def add_built_in(
     tracking = Tracking(track, folder, manager, log, spans, evaluator)
     stack.callback(tracking.save_spans)
     callbacks.first = [numbers]
-    callbacks.last = [tracking, progress, Schedules()]
+    notices = Notices(manager.state, track.notice, progress.say, spans)
+    callbacks.last = [tracking, progress, notices, Schedules()]
     return log, watch, progress
 
 

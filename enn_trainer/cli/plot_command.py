@@ -22,7 +22,7 @@ from enn_trainer.checkpoints.state_files import read_config, read_state
 from enn_trainer.cli.arguments import OneLineParser, positive
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.eval_metrics import t_quantile_975
-from enn_trainer.tracking.track_services import NOT_TAGS, read_lines
+from enn_trainer.tracking.track_services import NOT_TAGS, NOTICE, read_lines
 from entity_env.serialization.plain_open import replace_file
 
 Floats = npt.NDArray[np.float64]
@@ -166,7 +166,7 @@ def read_run(path: Path) -> Run:
             break
         if row is None:
             raise ConfigError(f"RUN: {file}: line {number} is damaged: expected JSON with a step")
-        for tag, value in row.items():
+        for tag, value in row.items() if row.get("kind") != NOTICE else ():
             if tag not in NOT_TAGS:
                 points.setdefault(tag, {})[row["step"]] = float(value)
 

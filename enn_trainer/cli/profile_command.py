@@ -26,6 +26,7 @@ from enn_trainer.cli.load_world import factory_of
 from enn_trainer.cli.typed_settings import parse_typed, typed_settings
 from enn_trainer.config import EnvConfig, TrainConfig
 from enn_trainer.experience.envs import EnvFactory
+from enn_trainer.experience.frame_memory import MOST_PAIRS, bytes_of_pair, rogue_nets
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.spans import SpanTimes, times_between
 from enn_trainer.state_manager import StateManager
@@ -41,6 +42,11 @@ FEW_FRAMES = 256
 """Frames of a forward pass below which the fixed cost dominates."""
 BUSY = 0.6
 """Minimal share of the wait for workers in which they compute; below it they are mostly idle."""
+MANY_ENTITIES = 8.0
+"""Entities of a frame from which fewer of them make the network much faster."""
+LARGE_FRAME_PAIRS = MOST_PAIRS // 1024
+"""Pairs of entities of a frame, 181 squared, from which a forward pass has to be cut into pieces of
+less than 1,024 frames."""
 
 Kind: TypeAlias = Literal[
     "environment", "waiting", "frames", "acting", "learning", "optimizer", "rest"
@@ -104,6 +110,9 @@ class Profile:
     in_workers: list[Part]  # work of all workers in an update
     frames_of_step: int  # frames of a step of all environments
     frames_of_minibatch: int  # frames of a forward pass while learning
+    entities: dict[str, float]  # mean number in a frame by type, most first
+    most_entities: int  # entities of the largest frame
+    largest_frame_mb: float  # memory of its pairs of entities while learning; 0 without attention
     resources: Resources
     save_ms: float  # duration of a save
     saved_every_s: float | None  # None if saves do not depend on the time
@@ -112,6 +121,11 @@ class Profile:
     def frames_per_s(self) -> float:
         """Speed of the run between saves."""
         return 1e3 * self.frames / self.update_ms
+
+    @property
+    def entities_per_frame(self) -> float:
+        """Mean number of entities of a frame."""
+        return sum(self.entities.values())
 
     def share(self, kind: Kind) -> float:
         """Return the share of an update, from 0 to 1, that all parts of a kind take."""
@@ -162,6 +176,7 @@ def profile_command(arguments: Sequence[str]) -> int:
     content = asdict(measured)
     content |= content.pop("resources")
     content |= {"frames_per_s": measured.frames_per_s, "limit": bottleneck_advice(measured)}
+    content["entities_per_frame"] = measured.entities_per_frame
     if options.json:
         print(json.dumps(content, indent=1))
     else:
@@ -183,6 +198,7 @@ def profile(
         updates: number of updates to measure instead.
     """
     config, envs, done = manager.config, list[VecEnv](), 0
+    metrics: list[Mapping[str, float]] = []
 
     def create_and_keep(config: EnvConfig, num_envs: int, processes: int, first: int) -> VecEnv:
         envs.append(create_envs(config, num_envs, processes, first))
@@ -200,11 +216,14 @@ def profile(
             spans_before, processes_before, cpu_before_s, start_s = used()
             ends_s = start_s + seconds
             while not done or (time.perf_counter() < ends_s if updates is None else done < updates):
-                trainer.step()
+                metrics.append(trainer.step())
                 done += 1
             spans_after, processes_after, cpu_after_s, end_s = used()
             trainer.save()
             save_ms = 1e3 * (time.perf_counter() - end_s)
+            nets = rogue_nets(trainer.state.agent)
+            of_pair = max((bytes_of_pair(net, learning=True) for net in nets), default=0)
+            types = [*trainer.state.obs_space.entities]
 
     # Times of the run and of its workers in between; a worker that was replaced began at 0.
     wall_s, ms, every_s = end_s - start_s, 1e3 / done, config.checkpoint.every_seconds
@@ -223,19 +242,7 @@ def profile(
             Part("frames, actions and messages", "frames", 0.0, max(0.0, ms * worked_s - world_ms)),
         ]
 
-    # Cores and memory.
-    is_on_gpu = config.cuda and torch.cuda.is_available()
-    num_cores = os.cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):
-        num_cores = len(os.sched_getaffinity(0))
-    resources = Resources(
-        processes=max(1, len(workers)),
-        cores=num_cores,
-        cores_used=(cpu_after_s - cpu_before_s + worked_s) / wall_s,
-        peak_mb=peak_bytes() / MB,
-        workers_peak_mb=sum(times.peak_bytes for times in workers) / MB,
-        gpu_peak_mb=torch.cuda.max_memory_allocated() / MB if is_on_gpu else None,
-    )
+    used_s = cpu_after_s - cpu_before_s + worked_s
     return Profile(
         updates=done,
         frames=config.rollout.num_envs * config.rollout.steps,
@@ -244,10 +251,42 @@ def profile(
         in_workers=in_workers,
         frames_of_step=config.rollout.num_envs,
         frames_of_minibatch=min(config.optim.bs, config.optim.micro_bs or config.optim.bs),
-        resources=resources,
+        entities=_means(metrics, types),
+        most_entities=(most := int(max(m["entity_count.max"] for m in metrics))),
+        largest_frame_mb=of_pair * most**2 / MB,
+        resources=_resources(workers, used_s / wall_s, config.cuda),
         save_ms=save_ms,
         saved_every_s=None if math.isinf(every_s) else every_s,
     )
+
+
+def _resources(workers: Sequence[ProcessTimes], cores_used: float, cuda: bool) -> Resources:
+    """Return the processes, cores and memory of a run.
+
+    Args:
+        workers: times and memory of its workers.
+        cores_used: mean number of busy cores.
+        cuda: True if it uses a GPU where there is one.
+    """
+    num_cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        num_cores = len(os.sched_getaffinity(0))
+    is_on_gpu = cuda and torch.cuda.is_available()
+    return Resources(
+        processes=max(1, len(workers)),
+        cores=num_cores,
+        cores_used=cores_used,
+        peak_mb=peak_bytes() / MB,
+        workers_peak_mb=sum(times.peak_bytes for times in workers) / MB,
+        gpu_peak_mb=torch.cuda.max_memory_allocated() / MB if is_on_gpu else None,
+    )
+
+
+def _means(metrics: Sequence[Mapping[str, float]], types: Sequence[str]) -> dict[str, float]:
+    """Return the mean number of entities of a frame by type, most first."""
+    tags = {name: f"entity_count/{name}.mean" for name in types}
+    means = {name: sum(m[tag] for m in metrics) / len(metrics) for name, tag in tags.items()}
+    return dict(sorted(means.items(), key=lambda item: -item[1]))
 
 
 def _leave_alone(manager: StateManager, folder: str) -> None:
@@ -306,6 +345,15 @@ def bottleneck_advice(measured: Profile) -> str:
     one_vec_env = "write all of them as one VecEnv"
     environment = f"environment code: {more_processes}make its act faster, or {one_vec_env}"
     smaller_net = "try a smaller net.d_model or net.n_layer"
+    fewer = "show fewer entities"
+
+    # One entity type that most entities of large frames belong to.
+    entities, of_all = measured.entities, measured.entities_per_frame
+    most = next(iter(entities), None)
+    if most is not None and of_all >= MANY_ENTITIES and entities[most] >= of_all / 2:
+        fewer = f"show fewer entities of the type {most}, {entities[most]:.1f} of {of_all:.1f} in "
+        fewer += "a frame (those near the actors, or none that never change)"
+        smaller_net = f"{fewer}, or {smaller_net}"
 
     # Workers that are waited for: mostly idle, in the environments' code, or making frames.
     waited_ms = sum(part.wall_ms for part in measured.parts if part.kind == "waiting")
@@ -317,13 +365,13 @@ def bottleneck_advice(measured: Profile) -> str:
     elif world_ms >= worked_ms / 2:
         workers = f"in {environment}"
     else:
-        workers = f"which make frames of observations: {more_processes}show fewer entities and "
-        workers += f"ids, or {one_vec_env}"
+        workers = f"which make frames of observations: {more_processes}{fewer} and "
+        workers += f"fewer ids, or {one_vec_env}"
 
     advice: dict[Kind, str] = {
         "environment": environment,
         "waiting": f"waiting for workers, {workers}",
-        "frames": f"making and storing frames: {more_processes}show fewer entities",
+        "frames": f"making and storing frames: {more_processes}{fewer}",
         "acting": f"the network while acting: {smaller_net}",
         "learning": f"learning, which is the network's arithmetic: {smaller_net}, or fewer "
         "optim.update_epochs",
@@ -354,6 +402,13 @@ def show(measured: Profile, console: Console) -> None:
         rows.append(row)
     rows += [(f"in workers: {p.name}", "", "", "", core_ms(p)) for p in measured.in_workers]
     show_table(("part", "share", "ms/update", "us/frame", "core-ms/update"), rows, console)
+    of_all = measured.entities_per_frame
+    if of_all:
+        counts = [(name, f"{n:.1f}", f"{n / of_all:.1%}") for name, n in measured.entities.items()]
+        counts.append(("all types", f"{of_all:.1f}", ""))
+        console.out("")
+        show_table(("entity type", "per frame", "share"), counts, console)
+        console.out("")
 
     # Speed, cores, memory and saves.
     used = measured.resources
@@ -367,6 +422,14 @@ def show(measured: Profile, console: Console) -> None:
         share = measured.save_ms / 1e3 / measured.saved_every_s
         every_s = f"{measured.saved_every_s:g} s"
         saves += f", {share:.2%} of the time at one every {every_s}, most of it beside training"
+    large, most = [], measured.most_entities
+    if measured.largest_frame_mb and most**2 >= LARGE_FRAME_PAIRS:
+        us, at_once = 1e3 * measured.update_ms / measured.frames, max(1, MOST_PAIRS // most**2)
+        large = [
+            f"the largest frame, of {most:,} entities, takes {measured.largest_frame_mb:,.1f} MB "
+            f"while learning, half as many a quarter of it; {at_once:,} such frames fit into a "
+            f"forward pass; one of {of_all:.0f}, the mean, takes {us:,.0f} us of an update"
+        ]
     steps = "process steps" if used.processes == 1 else "processes step"
     for line in (
         f"{measured.frames_per_s:,.0f} frames/s over {measured.updates} updates of "
@@ -374,6 +437,7 @@ def show(measured: Profile, console: Console) -> None:
         f"{used.cores_used:.2f} of {used.cores} cores used, {used.processes} {steps} "
         "the environments",
         memory,
+        *large,
         saves,
         f"\n{bottleneck_advice(measured)}",
     ):

@@ -9,6 +9,8 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from enn_trainer.callbacks.notices import NOTICES
+from enn_trainer.checkpoints.format import METRICS_FILE, folder_of_metrics
 from enn_trainer.checkpoints.lookup import Contents, read_contents
 from enn_trainer.checkpoints.manifest import MANIFEST
 from enn_trainer.checkpoints.migrate.config_diff import lines_not_default
@@ -21,6 +23,7 @@ from enn_trainer.config.ron import in_one_line
 from enn_trainer.experience.handed_in import HANDED_IN
 from enn_trainer.stop_conditions import Now
 from enn_trainer.tables import aligned, in_bytes, rows_of_spaces, show_lines, show_table
+from enn_trainer.tracking.track_services import read_notices
 
 _SHOWN_METRICS = re.compile(r"reward\.mean|length\.mean|^losses/")
 _OF_THE_SAVE = ("step", "why", "created", "files", "metrics", "sha256", "packages")
@@ -43,7 +46,8 @@ def show_save(
         config: True to print the configuration too.
         tensors: True to print every tensor too.
         non_default: True to print the settings that are not default too.
-        run: the folder of the run, to print commands for the run; None for those of the save.
+        run: the folder of the run, to print its notices and commands for it; None for commands for
+            the save.
 
     Raises:
         CheckpointError: the checkpoint is missing or damaged.
@@ -65,6 +69,9 @@ def show_save(
         console.out("")
         show_table(("file", "tensor", "shape", "dtype", "norm"), rows, console, 2, by_section=True)
 
+    if run is not None:
+        show_lines(_notices(run, contents), console)
+
     # The commands to type next.
     if settings is None:
         advice = ["only the program that wrote its settings can evaluate it and train from it"]
@@ -81,6 +88,17 @@ def show_save(
     if run is not None:
         advice.append(f"to list its saves: {shell_command('enn', 'checkpoints', 'list', str(run))}")
     show_lines(["", *advice], console)
+
+
+def _notices(run: Path, contents: Contents) -> list[str]:
+    """Return lines with the notices in the metrics of a run; [] without any."""
+    data_dir = "." if contents.settings is None else contents.settings.data_dir
+    folder = folder_of_metrics(run, data_dir, contents.state.get("run_name", ""))
+    lines = [
+        f"step {row['step']}: {row['text']}; see {row['page']}"
+        for row in read_notices(folder / METRICS_FILE)
+    ]
+    return ["", "notices:", *lines] if lines else []
 
 
 def _facts(contents: Contents) -> list[tuple[str, str]]:
@@ -154,7 +172,7 @@ def diff_saves(one: Path, other: Path, console: Console) -> bool:
     tables: list[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = [
         ("configuration", ("field", "A", "B"), _of_dicts(*(ron.loads(c.config) for c in (a, b)))),
         ("made by", ("what", "A", "B"), _of_dicts(_maker(a), _maker(b))),
-        ("state", ("what", "A", "B"), _of_dicts(a.state, b.state)),
+        ("state", ("what", "A", "B"), _of_dicts(_state(a), _state(b))),
         ("world", ("B is different",), [(difference,) for difference in worlds]),
         ("tensors", ("file", "tensor", "difference"), _of_tensors(a, b)),
         ("other files", ("file", "difference"), _of_files(a, b)),
@@ -176,6 +194,14 @@ def _maker(contents: Contents) -> dict[str, Any]:
     manifest, own = contents.manifest, (*_OF_THE_SAVE, "time_used", "command")
     about = {name: value for name, value in manifest.items() if name not in own}
     return {**manifest.get("packages", {}), **about}
+
+
+def _state(contents: Contents) -> dict[str, Any]:
+    """Return the state of a checkpoint; of the notices those that were told, without sums."""
+    memory = dict(contents.state.get("memory", {}))
+    if isinstance(told := memory.get(NOTICES), dict):
+        memory[NOTICES] = told.get("told", [])
+    return {**contents.state, "memory": memory}
 
 
 def _of_dicts(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, str, str]]:

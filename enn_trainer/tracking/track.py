@@ -74,6 +74,14 @@ class VideoSink(Sink, Protocol):
         """Write a video file, which the caller never changes afterwards."""
 
 
+@runtime_checkable
+class NoticeSink(Sink, Protocol):
+    """Receiver of metrics and notices."""
+
+    def notice(self, step: int, key: str, text: str, page: str) -> None:
+        """Write a notice: its name, a line about it, and the page that explains it."""
+
+
 @final
 class Track(ExitStack):
     """All sinks of a run as one; a context manager that closes them."""
@@ -94,6 +102,12 @@ class Track(ExitStack):
         for sink in self._sinks:
             if isinstance(sink, VideoSink):
                 sink.video(step, name, path)
+
+    def notice(self, step: int, key: str, text: str, page: str) -> None:
+        """Write a notice to the sinks that take notices: its name, a line and a page."""
+        for sink in self._sinks:
+            if isinstance(sink, NoticeSink):
+                sink.notice(step, key, text, page)
 
 
 @final

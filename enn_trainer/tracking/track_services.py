@@ -6,6 +6,7 @@ metrics.
 A line is `{"step": 2048, "time": 1760000000.0, "kind": "update", "losses/entropy": 1.5, ...}`,
 where `time` is in seconds since 1970, and the kind of an evaluation is "eval". JSON has no numbers
 that are not finite: these are written as the strings "nan", "inf" and "-inf", which `float` reads.
+A line of the kind "notice" has no metrics, but the texts `notice` (its name), `text` and `page`.
 """
 
 import importlib.util
@@ -28,10 +29,10 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.config.validation import unwritable
 from enn_trainer.errors import ConfigError
 from enn_trainer.state import State
-from entity_env.serialization.plain_open import append_plain, new_file, open_plain
+from entity_env.serialization.plain_open import append_plain, new_file, open_plain, read_plain
 
 EVAL_PREFIX = "eval/"
-EVAL, UPDATE = "eval", "update"
+EVAL, UPDATE, NOTICE = "eval", "update", "notice"
 NOT_TAGS = ("step", "time", "kind")
 
 
@@ -68,21 +69,32 @@ class JsonlSink:
         if is_eval and step == self._saved_eval_step:
             self._saved_eval_step = None
             self._reopen(lambda row: row["step"] < step or row.get("kind") != EVAL)
-        row: dict[str, object] = {"step": step, "time": round(time.time(), 3)}
-        row["kind"] = EVAL if is_eval else UPDATE
+        row: dict[str, object] = {}
         for tag, value in scalars.items():
             number = float(value)  # json does not take numbers of numpy and torch
             row[tag] = number if math.isfinite(number) else str(number)
+        self._append(step, EVAL if is_eval else UPDATE, row)
+
+    def notice(self, step: int, key: str, text: str, page: str) -> None:
+        """Append a line with a notice.
+
+        Raises:
+            ConfigError: the line could not be written completely.
+        """
+        self._append(step, NOTICE, {"notice": key, "text": text, "page": page})
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+    def _append(self, step: int, kind: str, content: Mapping[str, object]) -> None:
+        row = {"step": step, "time": round(time.time(), 3), "kind": kind, **content}
         data = (json.dumps(row) + "\n").encode()
         try:
             while data:  # one write, unless the disk is full: then the second one raises
                 data = data[os.write(self._file, data) :]
         except OSError as error:
             raise unwritable(self._path, error) from None
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._file)
 
     def _reopen(self, keep: Callable[[dict[str, Any]], bool]) -> None:
         """Drop damaged lines and those that `keep` rejects; open the file to append to it."""
@@ -123,6 +135,28 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any] | None]]
                 row = None
             whole = isinstance(row, dict) and type(row.get("step")) is int
             yield number, text, row if whole and text.endswith(b"\n") else None
+
+
+LONGEST_NOTICE = 1 << 16
+"""Bytes of a line with a notice, at most."""
+
+
+def read_notices(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the notices in a file of metrics; nothing if it cannot be read.
+
+    Lines that are damaged, or have no texts, are left out.
+    """
+    with suppress(OSError), read_plain(path) as file:
+        for line in iter(lambda: file.readline(LONGEST_NOTICE), b""):
+            if b'"kind": "notice"' not in line:  # the others are many, and long
+                continue
+            row = None
+            with suppress(ValueError, RecursionError):
+                row = json.loads(line)
+            if not isinstance(row, dict) or type(row.get("step")) is not int:
+                continue
+            if all(type(row.get(name)) is str for name in ("notice", "text", "page")):
+                yield row
 
 
 EVENT_FORMAT = "brain.Event:2"

@@ -1,28 +1,37 @@
 """`enn profile`: where the time goes, for a world of one's own, in processes and without."""
 
 import json
+import math
+import re
 import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from enn_trainer import StateManager
 from enn_trainer.cli import run
 from enn_trainer.cli.profile_command import (
+    LARGE_FRAME_PAIRS,
     Kind,
     Part,
     Profile,
     Resources,
     bottleneck_advice,
     profile,
+    show,
 )
 from enn_trainer.experience.envs import env_factory
+from enn_trainer.experience.frame_memory import bytes_of_pair
+from entity_env.examples import CherryPick
 from entity_env.examples.minefield_vec import VecMinefield
+from rogue_net import RogueNet, RogueNetConfig
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.one_line import refused
 
+LARGE_FRAME_ENTITIES = math.isqrt(LARGE_FRAME_PAIRS - 1) + 1
 SOURCE = """
     import time
     from entity_env.examples import Xor
@@ -168,6 +177,9 @@ def a_profile(kind: Kind, **changes: Any) -> Profile:
         in_workers=[],
         frames_of_step=512,
         frames_of_minibatch=1024,
+        entities={"Wall": 4.0, "Key": 1.0},
+        most_entities=6,
+        largest_frame_mb=0.01,
         resources=resources,
         save_ms=1.0,
         saved_every_s=60.0,
@@ -178,6 +190,9 @@ def a_profile(kind: Kind, **changes: Any) -> Profile:
 def workers(world_ms: float, ours_ms: float) -> dict[str, Any]:
     parts = [Part("a", "environment", 0.0, world_ms), Part("b", "frames", 0.0, ours_ms)]
     return {"in_workers": parts, "processes": 2}
+
+
+WALLS: dict[str, Any] = {"entities": {"Wall": 43.0, "Key": 1.0}}
 
 
 @pytest.mark.parametrize(
@@ -196,6 +211,18 @@ def workers(world_ms: float, ours_ms: float) -> dict[str, Any]:
         (a_profile("learning", frames_of_minibatch=32), "32 frames at a time"),
         (a_profile("optimizer"), "larger optim.bs"),
         (a_profile("rest"), "larger rollouts"),
+        (
+            a_profile("learning", **WALLS),
+            "arithmetic: show fewer entities of the type Wall, 43.0",
+        ),
+        (a_profile("acting", **WALLS), "type Wall, 43.0 of 44.0 in a frame"),
+        (a_profile("frames", **WALLS), "show fewer entities of the type Wall"),
+        (a_profile("waiting", **workers(30, 100), **WALLS), "of the type Wall"),
+        (a_profile("acting", frames_of_step=16, **WALLS), "larger rollout.num_envs"),
+        (
+            a_profile("learning", entities={"A": 20.0, "B": 15.0, "C": 10.0}),
+            "arithmetic: try",
+        ),
     ],
 )
 def test_what_limits_a_run_is_said_with_what_to_do(measured: Profile, expected: str) -> None:
@@ -203,3 +230,48 @@ def test_what_limits_a_run_is_said_with_what_to_do(measured: Profile, expected: 
     assert said.startswith("70% of the time is ")
     assert expected in said
     assert "\n" not in said
+
+
+def test_entities_of_a_frame_are_shown_by_type_and_those_of_small_frames_blamed_for_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    about = profiled(
+        tmp_path, "env.id=CherryPick", 'env.kwargs={"num_cherries": 4}', "--updates", "1"
+    )
+    entities = about["entities"]
+    assert list(entities) == ["Cherry", "Player"]
+    assert entities["Player"] == 1
+    assert 0 < entities["Cherry"] <= 4
+    assert about["entities_per_frame"] == pytest.approx(sum(entities.values()))
+    assert about["most_entities"] == 5
+    out = capsys.readouterr().out
+    assert "entity type  per frame  share" in out
+    assert re.search(r"^Player +1\.0 +\d\d\.\d%$", out, re.MULTILINE)
+    assert "largest frame" not in out
+    assert "of the type" not in out
+
+
+def test_memory_of_one_frame_is_said_when_it_is_large(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    changes = {"most_entities": LARGE_FRAME_ENTITIES, "largest_frame_mb": 1.5}
+    for more, is_said in ((0, True), (-1, False)):
+        changes["most_entities"] = LARGE_FRAME_ENTITIES + more
+        show(a_profile("learning", **WALLS, **changes), Console(width=200))
+        out = capsys.readouterr().out
+        said = "the largest frame, of 182 entities, takes 1.5 MB while learning"
+        assert (said in out) == is_said
+    show(a_profile("learning", most_entities=999, largest_frame_mb=0.0), Console(width=200))
+    assert "largest frame" not in capsys.readouterr().out  # pooling needs no pairs
+
+
+def test_memory_of_the_largest_frame_is_that_of_its_pairs(tmp_path: Path) -> None:
+    """As estimated for networks of the same settings by the limits for frames."""
+    about = profiled(
+        tmp_path, "env.id=CherryPick", 'env.kwargs={"num_cherries": 4}', "--updates", "1"
+    )
+    space = CherryPick(num_cherries=4)
+    net = RogueNet(RogueNetConfig(d_model=8, n_layer=1), space.obs_space(), space.action_space())
+    assert about["largest_frame_mb"] == 25 * bytes_of_pair(net, True) / 2**20
+    about = profiled(tmp_path, "env.id=CherryPick", "net.pooling=mean", "--updates", "1")
+    assert about["largest_frame_mb"] == 0

@@ -1,0 +1,591 @@
+"""Notices: signs that a run does not learn, each of which is told once.
+
+A run is cut into windows, see `window_frames`. Sums over the rollouts of a window, and over the
+whole run, are functions of the rollouts; notices are functions of these sums. The sums are plain
+data in `State.memory`, so that a resumed run tells the same notices at the same steps.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from enn_trainer.callbacks.callback import Callback, RunningTrainer
+from enn_trainer.experience.collector import Rollout
+from enn_trainer.runtime.spans import Spans
+from enn_trainer.state import State
+from enn_trainer.tracking.metrics import num_legal
+from entity_env.spaces import GLOBAL, ActionSpace, ObsSpace
+from rogue_net.ragged import EntityBatch, to_device
+
+NOTICES = "notices"
+"""Name of the sums and of the told notices in `State.memory`."""
+PAGE = "docs/it-does-not-learn.md"
+"""The page that explains each notice, under a heading with the anchor of the notice."""
+
+WINDOWS_OF_RUN = 20
+LEAST_WINDOW, MOST_WINDOW = 3_000, 1_000_000
+"""Frames of a window: a twentieth of `total_timesteps`, within these limits.
+
+Fewer frames say nothing about a policy; in runs that are meant to be ended by hand, of which
+`total_timesteps` says nothing, notices come after a few million frames.
+"""
+LEAST_UPDATES = 2
+"""Updates of a window, at least, as a policy changes only between them."""
+PATIENCE = 8
+"""Windows, two fifths of the run, for which a sign in the learning has to last: the return of runs
+in `Minefield` that learn in the end does not rise in their first quarter."""
+FACT_WINDOWS = 2
+"""Windows, a tenth of the run, for which a sign in rewards, episodes and actors has to last, from
+the first frame on."""
+EXAMINE_EVERY = 2048
+"""Frames between rollouts of which choices and features are examined: small ones are not all
+examined, as that would take more than one percent of their time. Rewards, episodes and numbers of
+actors are those of all rollouts."""
+
+GIVEN_UP = 0.1
+"""Frequency of a choice, as a share of that of uniform choices, below which it counts as given up.
+Some runs that learn never need it: there have to be other signs that they do not."""
+LEAST_EXPECTED = 50.0
+"""Times that uniform choices would take a choice in a window, at least, to judge it."""
+MOST_LABELS = 64
+"""Labels of an action, at most, to examine it: numbers of each are kept in every save."""
+UNDECIDED = 0.5 * math.log(2)
+"""Entropy in nats from which a policy counts as undecided: half that of two equal choices."""
+SAME_EVERYWHERE = 0.85
+"""Share of the entropy of all choices together that is left in single frames, from which the policy
+counts as the same in all frames. In a policy that depends on the frame the share is smaller."""
+FLAT = 0.05
+"""Largest rise of the mean return in `PATIENCE` windows, from their first to their second half,
+that is flat, as a share of the range of the returns of single episodes in the whole run."""
+ROOM = 0.1
+"""Least difference between the best return of an episode and the mean return, as a share of that
+range, at which there is something left to learn."""
+LEARNT = 0.1
+"""Rise of the mean return since the first window, as a share of that range, from which something
+was learnt. Constant features, actions never offered, and useless choices are no fault then."""
+LEAST_EPISODES = 10
+"""Episodes that end in a window, at least, to judge its mean return."""
+NOTHING_EXPLAINED = 0.05
+"""Largest explained variance at which a value function explains nothing."""
+SAME_RETURNS = 100
+"""Episodes with equal returns, at least, to call returns constant."""
+LONG_EPISODE = 1_000
+"""Steps of a running episode from which it is remarkable that none ever ended: longer episodes than
+those of most worlds."""
+IDLE = 0.9
+"""Share of frames without actors from which most of a run is wasted. In a game of four sides that
+take turns, three quarters of the frames have none."""
+
+Sums: TypeAlias = dict[str, dict[str, float]]
+"""Numbers of rollouts by kind and name.
+
+Those of several rollouts are added, but for names that end in ".min" and ".max". The kinds:
+
+- `run`: frames, updates, examined (frames whose choices and features were looked at), idle (those
+  of them without actors), episodes, return.sum, length.sum, explained.sum and explained.count (of
+  explained variances), return.min, return.max, reward.min, reward.max, and running.max (steps of an
+  episode that goes on).
+- `actors`: of each action.
+- `policy/<action>`: choosing (actors with several legal choices), entropy (the sum of theirs).
+- `chance/<action>`, `taken/<action>`: by label, how often uniform choices would take it, and how
+  often it was taken.
+"""
+COUNTS = (
+    *("frames", "updates", "examined", "idle", "episodes", "return.sum", "length.sum"),
+    *("explained.sum", "explained.count"),
+)
+"""Names of the kind "run" that are sums."""
+
+
+class Notice(NamedTuple):
+    """Sign that a run does not learn.
+
+    Attributes:
+        key: a name of its own; a notice is told once for each key.
+        text: the sign and its meaning, in one line.
+        anchor: anchor of the heading in `PAGE`.
+    """
+
+    key: str
+    text: str
+    anchor: str
+
+    @property
+    def page(self) -> str:
+        """The page and the heading that explain the notice."""
+        return f"{PAGE}#{self.anchor}"
+
+
+def window_frames(total_timesteps: float) -> float:
+    """Return the number of frames of a window."""
+    return min(max(total_timesteps / WINDOWS_OF_RUN, LEAST_WINDOW), MOST_WINDOW)
+
+
+def is_examined(step: int, num_frames: int) -> bool:
+    """Return True if choices and features of a rollout are examined.
+
+    Args:
+        step: frames of the run before the rollout.
+        num_frames: frames of the rollout.
+    """
+    return (step + num_frames) // EXAMINE_EVERY > step // EXAMINE_EVERY
+
+
+# -- Statistics of a rollout -------------------------------------------------------------------
+
+
+def run_sums(rollout: Rollout) -> Sums:
+    """Return the sums of rewards, episodes and actors of a rollout."""
+    run, metrics = dict.fromkeys(COUNTS, 0.0), rollout.metrics
+    run |= {"frames": float(rollout.num_frames), "updates": 1.0}
+    reward, steps = metrics.get("reward"), metrics.get("step")
+    if reward is not None and reward.count:
+        run |= {"reward.min": reward.min, "reward.max": reward.max}
+    if steps is not None and steps.count:
+        run["running.max"] = steps.max
+    returns, lengths = metrics.get("episodic_reward"), metrics.get("episode_length")
+    if returns is not None and lengths is not None and returns.count:
+        run |= {"episodes": float(returns.count), "length.sum": lengths.sum}
+        run |= {"return.sum": returns.sum, "return.min": returns.min, "return.max": returns.max}
+    actors = {name: float(len(rows.values)) for name, rows in rollout.actions.items()}
+    return {"run": {name: x for name, x in run.items() if math.isfinite(x)}, "actors": actors}
+
+
+def choice_sums(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Sums:
+    """Return the sums of the choices of actions with labels, and of the frames without actors.
+
+    Args:
+        rollout: the frames and the choices.
+        action_space: the actions.
+    """
+    acting = np.zeros(rollout.num_frames, dtype=np.bool_)
+    found: list[tuple[str, Sequence[str], Tensor]] = []  # kind, names and numbers
+    for name, space in action_space.items():
+        batch, chosen = rollout.batch.actions[name], rollout.actions[name].values
+        acting |= batch.actors.lengths > 0
+        labels = space.labels
+        if not 0 < len(labels) <= MOST_LABELS or not len(chosen):
+            continue
+
+        # Actors with several legal choices, and what uniform choices would take.
+        legal = num_legal(batch, to_device(space.num_choices(batch), chosen.device))
+        choosing = legal > 1
+        weight = choosing / legal.double()
+        if batch.mask is None:
+            by_chance = weight.sum().expand(len(labels))
+        else:
+            by_chance = weight @ batch.mask.values.double()
+
+        # What they took.
+        is_choosing = choosing.double()
+        taken = weight.new_zeros(len(labels)).index_add(0, chosen, is_choosing)
+        entropy = rollout.entropies[name].values.double() @ is_choosing
+        found += [
+            (f"policy/{name}", ("choosing", "entropy"), torch.stack([choosing.sum(), entropy])),
+            (f"chance/{name}", labels, by_chance),
+            (f"taken/{name}", labels, taken),
+        ]
+
+    # One transfer from the device.
+    numbers = iter(torch.cat([values for _, _, values in found]).tolist() if found else ())
+    sums = {kind: {name: next(numbers) for name in names} for kind, names, _ in found}
+    num_frames = float(rollout.num_frames)
+    return {"run": {"examined": num_frames, "idle": num_frames - float(acting.sum())}, **sums}
+
+
+def update_constants(constants: Sums, batch: EntityBatch, obs_space: ObsSpace) -> None:
+    """Add rows of features to the constants of a run.
+
+    Args:
+        constants: by entity type, the value of each feature that had no other one so far. The types
+            in it are those of which there were rows. It is changed.
+        batch: frames.
+        obs_space: names of the features.
+    """
+    names = {name: entity.features for name, entity in obs_space.entities.items()}
+    for kind, features in {**names, GLOBAL: obs_space.global_features}.items():
+        known, rows = constants.get(kind), batch.features.get(kind)
+        if rows is None or not len(rows.values) or known == {}:
+            continue
+        columns = [i for i, name in enumerate(features) if known is None or name in known]
+        values = rows.values
+        if len(columns) < len(features):
+            values = values[:, columns]
+        ranges = torch.stack([*values.aminmax(dim=0)]).tolist() if columns else ([], [])
+        named = zip((features[i] for i in columns), *ranges, strict=True)
+        constants[kind] = {
+            name: low
+            for name, low, high in named
+            if low == high and (known is None or known[name] == low)
+        }
+
+
+# -- Sums of several rollouts ------------------------------------------------------------------
+
+
+def add_sums(total: Sums, more: Mapping[str, Mapping[str, float]]) -> None:
+    """Add the sums of one rollout to those of others, in place."""
+    for kind, numbers in more.items():
+        into = total.setdefault(kind, {})
+        for name, x in numbers.items():
+            if name not in into:
+                into[name] = x
+            elif kind == "run" and name.endswith(".min"):
+                into[name] = min(into[name], x)
+            elif kind == "run" and name.endswith(".max"):
+                into[name] = max(into[name], x)
+            else:
+                into[name] += x
+
+
+def total_of(windows: Sequence[Sums]) -> Sums:
+    """Return the sums of several windows together."""
+    total: Sums = {}
+    for window in windows:
+        add_sums(total, window)
+    return total
+
+
+def return_range(whole: Sums) -> tuple[float, float] | None:
+    """Return the least and the largest return of an episode, or None before the first one."""
+    run = whole["run"]
+    known = "return.min" in run and "return.max" in run
+    return (run["return.min"], run["return.max"]) if known else None
+
+
+def flat_return(windows: Sequence[Sums], whole: Sums) -> float | None:
+    """Return the mean return of the last window if it did not rise in all of them, else None."""
+    runs, limits = [window["run"] for window in windows], return_range(whole)
+    if len(runs) < PATIENCE or limits is None:
+        return None
+    if any(run["episodes"] < LEAST_EPISODES for run in runs):
+        return None
+    means, half = [run["return.sum"] / run["episodes"] for run in runs], len(runs) // 2
+    rise = (sum(means[-half:]) - sum(means[:half])) / half
+    return means[-1] if rise <= FLAT * (limits[1] - limits[0]) else None
+
+
+def stuck_return(windows: Sequence[Sums], whole: Sums) -> float | None:
+    """Return a flat mean return far below that of the best episode, else None.
+
+    Equal returns of all episodes, which leave open if there is a better one, count as well.
+    """
+    mean, limits = flat_return(windows, whole), return_range(whole)
+    if mean is None or limits is None:
+        return None
+    low, high = limits
+    return mean if high - mean >= ROOM * (high - low) else None
+
+
+def nothing_learnt(windows: Sequence[Sums], whole: Sums) -> bool:
+    """Return True if the mean return is stuck about where it was in the first window."""
+    mean, limits = stuck_return(windows, whole), return_range(whole)
+    if mean is None or limits is None:
+        return False
+    first = whole.get("first", {}).get("return", mean)
+    return mean - first <= LEARNT * (limits[1] - limits[0])
+
+
+def explains_nothing(windows: Sequence[Sums]) -> bool:
+    """Return True if the explained variance was about 0 or below in all windows.
+
+    It does not exist for returns that are all equal, of which there is nothing to explain.
+    """
+    sums = [
+        (window["run"]["explained.sum"], window["run"]["explained.count"]) for window in windows
+    ]
+    return any(count for _, count in sums) and all(
+        total <= NOTHING_EXPLAINED * count for total, count in sums
+    )
+
+
+def given_up(window: Sums, action: str) -> set[str]:
+    """Return the labels of an action that are legal and hardly taken."""
+    taken = window.get(f"taken/{action}", {})
+    return {
+        label
+        for label, expected in window.get(f"chance/{action}", {}).items()
+        if expected >= LEAST_EXPECTED and taken.get(label, 0.0) < GIVEN_UP * expected
+    }
+
+
+# -- Notices -----------------------------------------------------------------------------------
+
+
+def notices_of_choices(
+    windows: Sequence[Sums], whole: Sums, labels: Mapping[str, Sequence[str]]
+) -> Iterator[Notice]:
+    """Yield notices of choices that the policy gave up while the return is flat.
+
+    Args:
+        windows: the latest windows.
+        whole: sums of the whole run.
+        labels: labels by action.
+    """
+    mean, is_stuck = flat_return(windows, whole), stuck_return(windows, whole) is not None
+    if mean is None:
+        return
+    is_lost = nothing_learnt(windows, whole) or explains_nothing(windows)
+    recent = total_of(windows)
+    for action, names in labels.items():
+        lost = set.intersection(*(given_up(window, action) for window in windows))
+        policy, taken = recent.get(f"policy/{action}", {}), recent.get(f"taken/{action}", {})
+        total = sum(taken.values())
+        if not lost or not policy.get("choosing") or total <= 0:
+            continue
+
+        # Entropy of single frames, and of the frequencies of all choices: the latter is larger if
+        # the policy depends on the frame.
+        entropy = policy["entropy"] / policy["choosing"]
+        marginal = -sum(n / total * math.log(n / total) for n in taken.values() if n > 0)
+        is_same = entropy >= SAME_EVERYWHERE * marginal
+        if is_stuck and (is_same or is_lost):
+            times, decisions = sum(taken[name] for name in lost), policy["choosing"]
+            yield Notice(
+                f"choice/{action}",
+                f"{action}: {_listed([name for name in names if name in lost])} legal, but taken "
+                f"{times:,.0f} times in {decisions:,.0f} decisions, and the return does not rise "
+                f"({mean:.3g}, best episode {whole['run']['return.max']:.3g}): the policy gave up "
+                "a choice",
+                "a-choice-that-is-never-taken",
+            )
+        if is_same and entropy >= UNDECIDED:
+            yield Notice(
+                f"entropy/{action}",
+                f"{action}: the entropy, {entropy:.3g}, is that of {math.exp(entropy):.1f} choices "
+                f"of {len(names)}, the same in all frames, and the return does not rise "
+                f"({mean:.3g}): the policy chooses at random among what is left",
+                "an-entropy-of-fewer-choices",
+            )
+
+
+def notices_of_values(windows: Sequence[Sums], whole: Sums) -> Iterator[Notice]:
+    """Yield a notice if the value function explains nothing while the return is flat.
+
+    Returns of episodes of one step are luck until the policy knows what to do, and returns that are
+    almost the best are noise: values that explain nothing of these are no fault.
+    """
+    runs = [window["run"] for window in windows]
+    if stuck_return(windows, whole) is None or not explains_nothing(windows):
+        return
+    if all(run["length.sum"] >= 2 * run["episodes"] for run in runs):
+        known = [run for run in runs if run["explained.count"]]
+        means = [run["explained.sum"] / run["explained.count"] for run in known]
+        frames = sum(run["frames"] for run in runs)
+        yield Notice(
+            "explained",
+            f"the value function explains nothing: explained variance {means[-1]:.2g}, at most "
+            f"{max(means):.2g} in the last {frames:,.0f} frames, and the return does not rise; "
+            "advantages are as noisy as returns",
+            "a-value-function-that-explains-nothing",
+        )
+
+
+def notices_of_rewards(whole: Sums) -> Iterator[Notice]:
+    """Yield a notice if the reward was always zero, or all returns were equal."""
+    run, limits = whole["run"], return_range(whole)
+    if run.get("reward.min") == run.get("reward.max") == 0:
+        yield Notice(
+            "reward",
+            f"the reward was 0 in all {run['frames']:,.0f} frames: there is nothing to learn from",
+            "a-reward-that-is-always-zero",
+        )
+    elif limits is not None and limits[0] == limits[1] and run["episodes"] >= SAME_RETURNS:
+        yield Notice(
+            "return",
+            f"the return was {limits[0]:.3g} in all {run['episodes']:,.0f} episodes: no choice "
+            "made a difference so far",
+            "a-return-that-is-always-the-same",
+        )
+
+
+def notices_of_episodes(windows: Sequence[Sums], whole: Sums) -> Iterator[Notice]:
+    """Yield a notice if no episode ended so far."""
+    longest = windows[-1]["run"].get("running.max", 0)
+    if not whole["run"]["episodes"] and longest >= LONG_EPISODE:
+        yield Notice(
+            "episodes",
+            f"no episode has ended in {whole['run']['frames']:,.0f} frames, the longest one has "
+            f"run for {longest:,.0f} steps: there are no returns",
+            "an-episode-that-never-ends",
+        )
+
+
+def notices_of_actors(windows: Sequence[Sums], whole: Sums) -> Iterator[Notice]:
+    """Yield notices if hardly any frame has actors, or an action is never offered."""
+    run = whole["run"]
+    if run["examined"] and run["idle"] >= IDLE * run["examined"]:
+        yield Notice(
+            "actors",
+            f"nobody may act in {run['idle'] / run['examined']:.0%} of the frames, which teach "
+            "values alone",
+            "frames-without-actors",
+        )
+    offered = whole.get("actors", {}) if nothing_learnt(windows, whole) else {}
+    for action, actors in offered.items():
+        if not actors and any(offered.values()):
+            yield Notice(
+                f"offered/{action}",
+                f"{action}: no entity could take this action in all {whole['run']['frames']:,.0f} "
+                "frames",
+                "frames-without-actors",
+            )
+
+
+def notices_of_features(constants: Sums, obs_space: ObsSpace, examined: float) -> Iterator[Notice]:
+    """Yield a notice for each entity type with features that never vary.
+
+    Args:
+        constants: of `update_constants`.
+        obs_space: names of the features.
+        examined: number of frames that were examined.
+    """
+    names = {name: entity.features for name, entity in obs_space.entities.items()}
+    for kind, features in {**names, GLOBAL: obs_space.global_features}.items():
+        same = [name for name in features if name in constants.get(kind, {})]
+        if not same:
+            continue
+        subject = "global features" if kind == GLOBAL else kind
+        values = ", ".join(f"{constants[kind][name]:g}" for name in same[:MOST_LISTED])
+        more = ", ..." if len(same) > MOST_LISTED else ""
+        yield Notice(
+            f"feature/{kind}",
+            f"{subject}: {_listed(same)} the same in every row of {examined:,.0f} frames "
+            f"({values}{more}): there is nothing to learn from that",
+            "a-feature-that-never-varies",
+        )
+
+
+MOST_LISTED = 5
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names and the verb: `a is`, `a and b are`, `a, b, ... are`."""
+    if len(names) > MOST_LISTED:
+        return f"{', '.join(names[:MOST_LISTED])} and {len(names) - MOST_LISTED} more are"
+    first = ", ".join(names[:-1])
+    return f"{first} and {names[-1]} are" if first else f"{names[-1]} is"
+
+
+# -- The callback ------------------------------------------------------------------------------
+
+
+def new_sums() -> Sums:
+    """Return the sums of no rollouts."""
+    return {"run": dict.fromkeys(COUNTS, 0.0)}
+
+
+def new_memory() -> dict[str, Any]:
+    """Return the memory of a new run: told keys, and sums."""
+    return {
+        "told": [],
+        "whole": new_sums(),
+        "window": new_sums(),
+        "windows": [],
+        "constants": {},
+    }
+
+
+def restored(saved: object) -> dict[str, Any]:
+    """Return the memory of a save, that of a new run if it is none; files may contain anything."""
+    memory = new_memory()
+    if not isinstance(saved, dict) or saved.keys() != memory.keys():
+        return memory
+    told, windows = saved["told"], saved["windows"]
+    if not isinstance(told, list) or not isinstance(windows, list):
+        return memory
+    are_valid = all(isinstance(key, str) for key in told) and len(windows) <= PATIENCE
+    of_runs = (saved["whole"], saved["window"], *windows)
+    are_valid &= all(_are_numbers(sums) for sums in (*of_runs, saved["constants"]))
+    are_valid = are_valid and all(sums.get("run", {}).keys() >= {*COUNTS} for sums in of_runs)
+    return saved if are_valid else memory
+
+
+def _are_numbers(saved: object) -> bool:
+    """Return True for finite numbers by kind and name."""
+    if not isinstance(saved, dict) or not all(isinstance(part, dict) for part in saved.values()):
+        return False
+    numbers = [x for part in saved.values() for x in part.values()]
+    return all(type(x) in (int, float) and math.isfinite(x) for x in numbers)
+
+
+class Notices(Callback):
+    """Tells once for each sign of it that a run does not learn, and writes a row about it.
+
+    Args:
+        state: state of the run.
+        write: writes a notice beside the metrics: step, key, text and page.
+        say: prints a line.
+        spans: timers of the run.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        write: Callable[[int, str, str, str], None],
+        say: Callable[[str], None],
+        spans: Spans,
+    ) -> None:
+        self._memory = state.memory[NOTICES] = restored(state.memory.get(NOTICES))
+        self._write, self._say, self._spans = write, say, spans
+        self._rollout: Rollout | None = None
+
+    def on_update_start(self, trainer: RunningTrainer) -> None:
+        """Free the rollout of an update that failed."""
+        self._rollout = None
+
+    def on_rollout_end(self, trainer: RunningTrainer, rollout: Rollout) -> None:
+        """Keep the rollout until the end of the update."""
+        self._rollout = rollout
+
+    def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
+        """Add the rollout to the sums, and tell the notices of a window that is complete."""
+        rollout, state, memory = self._rollout, trainer.state, self._memory
+        assert rollout is not None
+        self._rollout = None  # its memory is needed for the next one
+        with self._spans.span("track"):
+            # Sums of the rollout and of the metrics.
+            sums = run_sums(rollout)
+            explained = metrics.get("losses/explained_variance", math.nan)
+            if math.isfinite(explained):
+                sums["run"] |= {"explained.sum": float(explained), "explained.count": 1.0}
+            if is_examined(state.step - rollout.num_frames, rollout.num_frames):
+                update_constants(memory["constants"], rollout.batch, state.obs_space)
+                add_sums(sums, choice_sums(rollout, state.action_space))
+            add_sums(memory["whole"], {kind: sums[kind] for kind in ("run", "actors")})
+            add_sums(memory["window"], sums)
+
+            # Notices of a complete window.
+            window = memory["window"]["run"]
+            least = window_frames(trainer.config.total_timesteps)
+            if window["frames"] < least or window["updates"] < LEAST_UPDATES:
+                return
+            if "first" not in memory["whole"] and window["episodes"] >= LEAST_EPISODES:
+                memory["whole"]["first"] = {"return": window["return.sum"] / window["episodes"]}
+            memory["windows"] = [*memory["windows"], memory["window"]][-PATIENCE:]
+            memory["window"] = new_sums()
+            for notice in notices(memory, state.obs_space, state.action_space):
+                if notice.key not in memory["told"]:
+                    memory["told"].append(notice.key)
+                    self._write(state.step, notice.key, notice.text, notice.page)
+                    self._say(f"notice: {notice.text}; see {notice.page}")
+
+
+def notices(
+    memory: Mapping[str, Any], obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]
+) -> Iterator[Notice]:
+    """Yield all notices of the latest windows, also those that were told."""
+    whole, windows = memory["whole"], memory["windows"]
+    labels = {name: space.labels for name, space in action_space.items()}
+    yield from notices_of_choices(windows, whole, labels)
+    yield from notices_of_values(windows, whole)
+    if len(windows) >= FACT_WINDOWS:
+        yield from notices_of_rewards(whole)
+        yield from notices_of_episodes(windows, whole)
+        yield from notices_of_actors(windows, whole)
+    if nothing_learnt(windows, whole):
+        yield from notices_of_features(memory["constants"], obs_space, whole["run"]["examined"])

@@ -1,0 +1,478 @@
+"""Notices: sums against loops, each fault with a world that has it and one that has not."""
+
+import json
+import math
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from enn_trainer import StateManager, train
+from enn_trainer.callbacks import notices
+from enn_trainer.callbacks.notices import (
+    EXAMINE_EVERY,
+    LEAST_WINDOW,
+    MOST_WINDOW,
+    NOTICES,
+    PAGE,
+    PATIENCE,
+    Notice,
+    Sums,
+    choice_sums,
+    is_examined,
+    new_memory,
+    new_sums,
+    restored,
+    run_sums,
+    update_constants,
+    window_frames,
+)
+from enn_trainer.cli import run
+from entity_env import Entity, ObsSpace
+from entity_env.examples import ENV_REGISTRY
+from entity_env.testing import Identity
+from rogue_net.ragged import EntityBatch, RaggedTensor
+from tests.enn_trainer.builders import logs_of
+from tests.enn_trainer.callbacks.notices_worlds import Gate, Luck, Marked, Steps
+from tests.enn_trainer.resuming import go, tracked
+from tests.enn_trainer.tracking.test_metrics import SPACE, collected
+
+ROOT = Path(__file__).parents[3]
+QUICK = [
+    *("rollout.num_envs=128", "rollout.steps=8", "rollout.processes=1", "optim.bs=256"),
+    *("optim.lr=0.02", "net.d_model=16", "net.n_layer=1"),
+]
+
+
+def trained(tmp_path: Path, env: Any, *settings: str) -> tuple[StateManager, list[Any]]:
+    """Train, and return the rows of the notices."""
+    manager = StateManager(overrides=[*QUICK, f"data_dir={tmp_path}", *settings])
+    train(manager, env)
+    lines = (logs_of(tmp_path, manager) / "metrics.jsonl").read_text().splitlines()
+    rows = map(json.loads, lines)
+    return manager, [row for row in rows if row["kind"] == "notice"]
+
+
+# -- Worlds with a fault, and without ------------------------------------------------------------
+
+SHORT, LONG = 12 * 1024, (PATIENCE + 2) * 3072
+"""Frames, of more than the windows that notices about the world, and about learning, take."""
+FEW = ["rollout.num_envs=8", "rollout.steps=128"]
+FAULTS: dict[str, tuple[Callable[[], Any], Callable[[], Any], set[str], list[str]]] = {
+    "choice": (
+        lambda: Gate(shown=False),
+        Gate,
+        {"choice/do", "entropy/do"},
+        [f"total_timesteps={LONG}"],
+    ),
+    "value": (lambda: Luck(shown=False), Luck, {"explained"}, [f"total_timesteps={LONG}"]),
+    "feature": (
+        lambda: Marked(shown=False),
+        Marked,
+        {"feature/Mark", "offered/never"},
+        [f"total_timesteps={LONG}"],
+    ),
+    "reward": (lambda: Steps(scale=0), Steps, {"reward"}, [f"total_timesteps={SHORT}"]),
+    "return": (
+        lambda: Steps(scale=0, cost=1),
+        lambda: Steps(cost=1),
+        {"return"},
+        [f"total_timesteps={SHORT}"],
+    ),
+    "episodes": (
+        lambda: Steps(length=0),
+        lambda: Steps(length=20),
+        {"episodes"},
+        [f"total_timesteps={SHORT}", *FEW],
+    ),
+    "actors": (
+        lambda: Steps(length=20, every=20),
+        lambda: Steps(length=20, every=5),
+        {"actors"},
+        [f"total_timesteps={SHORT}"],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(
+            fault, marks=[pytest.mark.slow] if f"total_timesteps={LONG}" in about[3] else []
+        )
+        for fault, about in FAULTS.items()
+    ],
+)
+def test_a_fault_is_told_once_and_a_world_without_it_has_no_notice(
+    fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    faulty, sound, keys, settings = FAULTS[fault]
+    _, rows = trained(tmp_path / "faulty", faulty, *settings)
+    assert sorted(row["notice"] for row in rows) == sorted(keys)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "notice: " in line]
+    assert lines == [f"notice: {row['text']}; see {row['page']}" for row in rows]
+    assert trained(tmp_path / "sound", sound, *settings)[1] == []
+
+
+SHARES = {
+    **dict.fromkeys(
+        ("multi_armed_bandit", "not_hotdog", "count", "floor_is_lava", "rock_paper_scissors"), 1.0
+    ),
+    **{"treasure_hunt": 1.0, "duel": 0.5, "xor": 0.4, "move_to_origin": 0.2, "minefield": 0.05},
+    **{"minefield-relattn1": 0.05, "minefield-relattn2": 0.05, "cherry_pick": 0.03},
+    **{"multisnake_1snakes11len": 0.05, "pick_matching_balls": 0.014},
+}
+"""Share of `total_timesteps` of each configuration for which it is trained here."""
+ELSEWHERE = {"foraging_8x8", "foraging_10x10", "multisnake_2snakes11len"}
+"""Configurations of other packages' worlds, and for a GPU."""
+
+
+def test_every_configuration_is_trained_here_or_listed() -> None:
+    names = {path.stem for path in (ROOT / "configs").glob("*.ron")}
+    assert names == {*SHARES, *ELSEWHERE}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHARES)
+def test_no_example_has_a_notice_at_its_committed_configuration(name: str, tmp_path: Path) -> None:
+    path, share = ROOT / f"configs/{name}.ron", SHARES[name]
+    manager = StateManager(init_path=path, overrides=[f"data_dir={tmp_path}"])
+    config = manager.config
+    config.eval = None
+    config.total_timesteps = int(share * config.total_timesteps)
+    train(manager, ENV_REGISTRY[config.env.id])
+    assert manager.state.memory[NOTICES]["told"] == []
+
+
+def test_the_page_explains_every_notice() -> None:
+    """Each under a heading, whose anchor is in the text of the module."""
+    anchors = set(re.findall(r'"(an?-[a-z-]+|frames-[a-z-]+)"', Path(notices.__file__).read_text()))
+    headings = re.findall(r"^#+ (.*)$", (ROOT / PAGE).read_text(), re.MULTILINE)
+    slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    assert len(anchors) == 8
+    assert anchors <= slugs
+
+
+# -- Saves and files -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stop", [1536, 3072])
+def test_a_resumed_run_tells_the_same_notices_at_the_same_steps(
+    stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first stop is in the window before the notice, the second one after the notice."""
+    monkeypatch.setattr(notices, "LEAST_WINDOW", 1024)
+    monkeypatch.setattr(notices, "EXAMINE_EVERY", 512)
+    settings = [*QUICK, "rollout.num_envs=64", "optim.bs=256", "total_timesteps=4096"]
+    straight = go(tmp_path / "straight", lambda: Steps(scale=0), *settings)
+    go(tmp_path / "resumed", lambda: Steps(scale=0), *settings, stops=stop)
+    resumed = go(tmp_path / "resumed", lambda: Steps(scale=0), *settings)
+    assert resumed.state.restart == 1
+    assert resumed.state.memory[NOTICES] == straight.state.memory[NOTICES]
+    assert resumed.state.memory[NOTICES]["told"] == ["reward"]
+    rows = [tracked(tmp_path / name / "run/metrics.jsonl") for name in ("straight", "resumed")]
+    told = [[row for row in of_run if row["kind"] == "notice"] for of_run in rows]
+    assert told[0] == told[1]
+    assert [row["step"] for row in told[0]] == [2048]
+
+
+def test_a_save_made_before_the_notice_drops_its_row_when_it_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(notices, "LEAST_WINDOW", 1024)
+    monkeypatch.setattr(notices, "EXAMINE_EVERY", 512)
+    settings = [*QUICK, "rollout.num_envs=64", "optim.bs=256", "total_timesteps=2048"]
+    settings += ["checkpoint.every_seconds=0", "checkpoint.keep=9"]
+    run_dir = tmp_path / "run"
+    go(tmp_path, lambda: Steps(scale=0), *settings)
+    for path in run_dir.glob("step-000000002048*"):
+        path.rename(tmp_path / "gone")
+    go(tmp_path, lambda: Steps(scale=0), *settings)
+    rows = tracked(run_dir / "metrics.jsonl")
+    assert [row["step"] for row in rows if row["kind"] == "notice"] == [2048]
+    capsys.readouterr()
+    assert run(["inspect", str(run_dir)]) == 0
+    line = (
+        "step 2048: the reward was 0 in all 2,048 frames: there is nothing to learn from; see docs/"
+    )
+    assert capsys.readouterr().out.count(line) == 1
+
+
+WRONG: list[Any] = [
+    *(None, 3, [], {}, {"told": []}),
+    {**new_memory(), "told": [1]},
+    {**new_memory(), "told": "reward"},
+    {**new_memory(), "more": 1},
+    {**new_memory(), "windows": [{}]},
+    {**new_memory(), "windows": [new_sums()] * (PATIENCE + 1)},
+    {**new_memory(), "windows": {"run": {}}},
+    {**new_memory(), "whole": {"run": 1}},
+    {**new_memory(), "whole": {"run": {**new_sums()["run"], "frames": "1"}}},
+    {**new_memory(), "window": {"run": {**new_sums()["run"], "frames": math.inf}}},
+    {**new_memory(), "constants": [1]},
+    {**new_memory(), "constants": {"Mark": {"x": None}}},
+    {**new_memory(), "constants": {"Mark": ["x"]}},
+]
+
+
+@pytest.mark.parametrize("saved", WRONG, ids=str)
+def test_anything_else_in_a_save_begins_anew(saved: Any) -> None:
+    assert restored(saved) == new_memory()
+
+
+def test_the_memory_of_a_run_is_restored() -> None:
+    memory = {**new_memory(), "told": ["reward"], "constants": {"Mark": {"x": 1.0}}}
+    memory["windows"] = [new_sums(), new_sums()]
+    assert restored(json.loads(json.dumps(memory))) == memory
+
+
+def test_enn_inspect_tells_the_notices_of_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    manager = StateManager(
+        overrides=[*QUICK, "total_timesteps=2048", f"data_dir={tmp_path}"], checkpoint_dir=folder
+    )
+    train(manager, Identity)
+    metrics = folder / "metrics.jsonl"
+    assert run(["inspect", str(folder)]) == 0
+    assert "notices:" not in capsys.readouterr().out
+    row = {"step": 7, "kind": "notice", "notice": "reward", "text": "a\x1b[31mb", "page": "p.md#x"}
+    torn = ['{"kind": "notice"', '[{"kind": "notice"}]', json.dumps({**row, "text": 1})]
+    before = metrics.read_text()
+    metrics.write_text("\n".join([*torn, before + json.dumps(row), "x" * 99]))
+    assert run(["inspect", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert "notices:\nstep 7: a\\x1b[31mb; see p.md#x\n" in out
+    metrics.unlink()
+    os.mkfifo(metrics)
+    assert run(["inspect", str(folder)]) == 0
+    assert "notices:" not in capsys.readouterr().out
+
+
+def test_differences_of_saves_have_no_sums_of_notices(
+    meadow_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["checkpoints", "diff", f"{meadow_run}@48", f"{meadow_run}@72"]) == 1
+    out = capsys.readouterr().out
+    assert "memory.returns" in out
+    assert "notices" not in out
+
+
+# -- Sums ------------------------------------------------------------------------------------------
+
+
+def choices_by_loops(rollout: Any) -> Sums:
+    """The sums of `choice_sums`, actor by actor."""
+    idle = sum(
+        all(action.actors.lengths[frame] == 0 for action in rollout.batch.actions.values())
+        for frame in range(rollout.num_frames)
+    )
+    sums: Sums = {"run": {"examined": rollout.num_frames, "idle": idle}}
+    for name, space in SPACE.items():
+        labels = getattr(space, "labels", [])
+        chosen, mask = rollout.actions[name].values, rollout.batch.actions[name].mask
+        if not labels or not len(chosen):
+            continue
+        policy = sums[f"policy/{name}"] = {"choosing": 0.0, "entropy": 0.0}
+        chance, taken = (
+            sums.setdefault(f"{kind}/{name}", dict.fromkeys(labels, 0.0))
+            for kind in ("chance", "taken")
+        )
+        for actor, choice in enumerate(chosen.tolist()):
+            row = [True] * len(labels) if mask is None else mask.values[actor].tolist()
+            legal = [label for label, allowed in zip(labels, row, strict=True) if allowed]
+            if len(legal) < 2:
+                continue
+            policy["choosing"] += 1
+            policy["entropy"] += float(rollout.entropies[name].values[actor])
+            for label in legal:
+                chance[label] += 1 / len(legal)
+            taken[labels[choice]] += 1
+    return sums
+
+
+def assert_close(got: Sums, expected: Sums) -> None:
+    assert got.keys() == expected.keys()
+    for kind, numbers in expected.items():
+        assert got[kind] == pytest.approx(numbers, rel=1e-5), kind
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 99))
+def test_sums_of_choices_are_those_of_loops(seed: int) -> None:
+    _, rollout = collected(seed)
+    assert_close(choice_sums(rollout, SPACE), choices_by_loops(rollout))  # type: ignore[arg-type]
+
+
+def test_actions_with_very_many_labels_are_not_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As saves would have numbers of each of them, and be too large to be read."""
+    _, rollout = collected(0)
+    assert {"taken/walk", "taken/call"} <= choice_sums(rollout, SPACE).keys()  # type: ignore[arg-type]
+    monkeypatch.setattr(notices, "MOST_LABELS", 2)
+    found = choice_sums(rollout, SPACE)  # type: ignore[arg-type]
+    assert "taken/walk" not in found
+    assert "taken/call" in found
+
+
+def test_sums_of_a_run_are_those_of_its_metrics() -> None:
+    _, rollout = collected(0)
+    assert "reward.min" not in run_sums(rollout)["run"]  # without `AddMetricsWrapper`
+    assert run_sums(rollout)["run"]["frames"] == rollout.num_frames
+    actors = {name: len(rows.values) for name, rows in rollout.actions.items()}
+    assert run_sums(rollout)["actors"] == actors
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_constants_are_the_features_without_a_second_value(data: st.DataObject) -> None:
+    space = ObsSpace(["hour"], {"A": Entity(["x", "y"]), "B": Entity([])})
+    names = {"A": ["x", "y"], "B": [], "__global__": ["hour"]}
+    constants: Sums = {}
+    seen: dict[str, list[Any]] = {name: [] for name in names}
+    for _ in range(data.draw(st.integers(1, 4))):
+        features = {}
+        for name, columns in names.items():
+            lengths = data.draw(st.lists(st.integers(0, 2), min_size=3, max_size=3))
+            numbers = st.lists(st.sampled_from([0.0, 0.5]), min_size=sum(lengths) * len(columns))
+            values = np.array(data.draw(numbers), np.float32)[: sum(lengths) * len(columns)]
+            values = values.reshape(sum(lengths), len(columns))
+            features[name] = RaggedTensor(torch.from_numpy(values), np.array(lengths))
+            seen[name] += values.tolist()
+        update_constants(constants, EntityBatch(features, {}, {}, 3), space)
+    expected = {
+        name: {
+            column: rows[0][i]
+            for i, column in enumerate(names[name])
+            if len({row[i] for row in rows}) == 1
+        }
+        for name, rows in seen.items()
+        if rows
+    }
+    assert constants == expected
+
+
+@given(st.integers(1, 5000), st.integers(1, 60))
+def test_a_rollout_is_examined_in_each_of_the_stretches_that_it_ends(size: int, num: int) -> None:
+    examined = [step for step in range(0, size * num, size) if is_examined(step, size)]
+    assert len(examined) == len({(step + size) // EXAMINE_EVERY for step in examined})
+    assert len(examined) == min(num, size * num // EXAMINE_EVERY) or size > EXAMINE_EVERY
+
+
+def test_windows_are_a_twentieth_of_the_run_within_limits() -> None:
+    totals = [1, 60_000, 1_000_000, 2**60]
+    expected = [LEAST_WINDOW, LEAST_WINDOW, 50_000, MOST_WINDOW]
+    assert [window_frames(total) for total in totals] == expected
+
+
+def window(mean: float, explained: float, taken: int = 500) -> Sums:
+    """Sums of a window of episodes of 10 steps, with the number of times that `c` was taken."""
+    return {
+        "run": {
+            **new_sums()["run"],
+            **{"frames": 5000.0, "examined": 5000.0, "episodes": 500.0, "return.sum": 500 * mean},
+            **{
+                "updates": 5.0,
+                "length.sum": 5000.0,
+                "explained.sum": 10 * explained,
+                "explained.count": 10.0,
+            },
+        },
+        "actors": {"do": 5000.0},
+        "policy/do": {"choosing": 5000.0, "entropy": 5000 * math.log(2)},
+        "chance/do": dict.fromkeys("abc", 5000 / 3),
+        "taken/do": {"a": 2500.0 - taken, "b": 2500.0, "c": float(taken)},
+    }
+
+
+def noticed(windows: list[Sums], first: float = 0.0) -> set[str]:
+    """The keys of the notices of windows, after a first one with this return; the best one is 1."""
+    whole = notices.total_of(windows)
+    whole["run"] |= {"return.min": -1.0, "return.max": 1.0}
+    whole["first"] = {"return": first}
+    found: list[Notice] = [
+        *notices.notices_of_choices(windows, whole, {"do": list("abc")}),
+        *notices.notices_of_values(windows, whole),
+    ]
+    return {notice.key for notice in found}
+
+
+FAULTY = [window(0.0, 0.0, 20)] * PATIENCE
+ALL = {"choice/do", "entropy/do", "explained"}
+
+
+@pytest.mark.parametrize(
+    ("windows", "expected"),
+    [
+        (FAULTY, ALL),
+        (FAULTY[1:], set()),  # too early
+        ([window(-0.5, 0.0, 20), *FAULTY[1:]], set()),  # the return rises
+        ([window(0.9, 0.0, 20)] * PATIENCE, {"entropy/do"}),  # hardly anything is left
+        ([*FAULTY[1:], window(0.0, 0.3, 20)], ALL - {"explained"}),
+        ([*FAULTY[1:], window(0.0, 0.0, 500)], {"explained"}),  # taken again
+    ],
+)
+def test_signs_have_to_last_while_the_return_is_flat(
+    windows: list[Sums], expected: set[str]
+) -> None:
+    assert noticed(windows) == expected
+
+
+@pytest.mark.parametrize("entropy", [0.5, 0.1])
+def test_a_policy_that_depends_on_the_frame_has_no_entropy_of_fewer_choices(entropy: float) -> None:
+    """And may do without a choice, once it has learnt something and knows what comes of it."""
+    windows = [window(0.0, 0.5, 20) for _ in range(PATIENCE)]
+    for one in windows:
+        one["policy/do"] = {"choosing": 5000.0, "entropy": 5000 * entropy}
+    assert noticed(windows) == {"choice/do"}
+    assert noticed(windows, first=-0.5) == set()
+    for one in windows:
+        one["run"]["explained.sum"] = 0.0
+    assert noticed(windows, first=-0.5) == {"choice/do", "explained"}
+    assert noticed(FAULTY, first=-0.5) == ALL
+
+
+def test_one_choice_everywhere_is_a_choice_given_up_but_no_entropy_of_fewer() -> None:
+    windows = [window(0.0, 0.5, 0)] * PATIENCE
+    for one in windows:
+        one["policy/do"] = {"choosing": 5000.0, "entropy": 0.0}
+        one["taken/do"] = {"a": 5000.0, "b": 0.0, "c": 0.0}
+    assert noticed(windows, first=-0.5) == {"choice/do"}
+
+
+CURVES = ROOT / "benchmarks/results/learning.jsonl"
+
+
+def test_no_committed_learning_curve_is_stuck_where_it_began() -> None:
+    """Also those of configurations whose training takes too long for a test."""
+    rows = [json.loads(line) for line in CURVES.read_text().splitlines()]
+    curves = [row["curve"] for row in rows if "curve" in row and "without" not in row["row"]]
+    assert len(curves) > 20
+    for curve in curves:
+        length = max(curve[-1][0] / notices.WINDOWS_OF_RUN, LEAST_WINDOW)
+        returns = [mean for _, mean in curve]
+        whole: Sums = {"run": {"return.min": min(returns), "return.max": max(1.0, *returns)}}
+        windows: dict[int, list[float]] = {}
+        for step, mean in curve:
+            windows.setdefault(int((step - 1) // length), []).append(mean)
+        sums = [window(sum(means) / len(means), 0.0) for means in windows.values()]
+        whole["first"] = {"return": sums[0]["run"]["return.sum"] / sums[0]["run"]["episodes"]}
+        for end in range(PATIENCE, len(sums) + 1):
+            assert not notices.nothing_learnt(sums[end - PATIENCE : end], whole)
+
+
+def test_values_of_episodes_of_one_step_may_explain_nothing() -> None:
+    windows = [{**one, "run": {**one["run"], "length.sum": 500.0}} for one in FAULTY]
+    assert noticed(windows) == ALL - {"explained"}
+
+
+def test_choices_that_are_hardly_legal_are_not_judged() -> None:
+    windows = [{**one, "chance/do": {"a": 2500.0, "b": 2500.0, "c": 40.0}} for one in FAULTY]
+    assert noticed(windows) == {"explained"}
