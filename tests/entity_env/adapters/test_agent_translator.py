@@ -372,7 +372,7 @@ def test_actions_that_do_not_fit_are_refused(space: Space, actions: Any, message
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"entities": {"unit": "units"}}, "FieldMap.entities: expected Rows for each"),
+        ({"entities": {"unit": "units"}}, "FieldMap.entities: expected Rows or Place for each"),
         ({"global_features": Globals("x")}, "FieldMap.global_features: expected Globals for each"),
         ({"actions": {"go": "x"}}, "FieldMap.actions: expected Choice or Select for each"),
         ({"ignore": "picture"}, "FieldMap.ignore: expected a list of paths, got 'picture'"),
