@@ -61,7 +61,7 @@ class Rows:
                 raise InvalidSpace(f"Rows.{name}: expected {expected}, got {getattr(self, name)!r}")
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, init=False, repr=False)
 class Place:
     """An entity with constant features that is in every frame, such as `Place(row=3, column=6)`.
 
@@ -76,6 +76,9 @@ class Place:
 
     def __init__(self, **features: float) -> None:
         object.__setattr__(self, "features", features)
+
+    def __repr__(self) -> str:
+        return f"Place({', '.join(f'{name}={value!r}' for name, value in self.features.items())})"
 
 
 @dataclass(frozen=True)
