@@ -241,6 +241,7 @@ def test_mapping_with_kinds_numbers_constants_and_a_place_is_written_out() -> No
         'If numbers of a column stand for kinds, name them: one_hot={"open": [...]}.',
     ):
         assert words in " ".join(source.replace("# ", "").split()), words
+    assert "={}" not in source
     written: dict[str, Any] = {}
     exec(source, written)
     assert written["MAPPING"].rows() == world.translators[0].complete.rows()

@@ -102,11 +102,12 @@ def test_names_of_inferred_actions() -> None:
         (spaces.Discrete(2, start=1), "bc"),
         (spaces.Discrete(3, start=3), "345"),  # there is no name for 5
         (spaces.Discrete(2, start=-1), ["-1", "0"]),
+        (spaces.Discrete(2, start=-5), ["-5", "-4"]),
         (spaces.Discrete(6), "012345"),
     ],
 )
 def test_labels_of_an_environment_with_more_of_them_than_choices_are_used(
-    space: Space, labels: str
+    space: Space, labels: str | list[str]
 ) -> None:
     """As in MiniGrid, whose tasks take the first members of one enumeration."""
     names = EnvNames(labels=list("abcde"))
@@ -118,8 +119,8 @@ def test_labels_of_an_environment_with_more_of_them_than_choices_are_used(
 
 def test_labels_beyond_the_choices_of_one_of_several_components_are_not_guessed() -> None:
     names = EnvNames(labels=list("abcde"))
-    several = AgentTranslator(FLAT, spaces.MultiDiscrete([5, 3]), names=names).action_space
-    assert [one.labels for one in several.values()] == [list("abcde"), ["0", "1", "2"]]
+    several = AgentTranslator(FLAT, spaces.MultiDiscrete([3, 5]), names=names).action_space
+    assert [one.labels for one in several.values()] == [["0", "1", "2"], list("abcde")]
 
 
 @pytest.mark.parametrize(
