@@ -8,7 +8,8 @@ EntityEnvError
 └── UnknownWorld        a name of a world that does not stand for one
 """
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 LONG = 2000
@@ -42,6 +43,12 @@ def short_repr(value: object, max_length: int = 80) -> str:
 def truncate(text: str, max_length: int) -> str:
     """Return a text of at most `max_length` characters, which ends in "..." if some are missing."""
     return text if len(text) <= max_length else text[: max_length - 3] + "..."
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return ", did you mean NAME?" with the nearest of some names; "" if none is near."""
+    nearest = difflib.get_close_matches(name, names, n=1)
+    return f", did you mean {nearest[0]}?" if nearest else ""
 
 
 class EntityEnvError(Exception):

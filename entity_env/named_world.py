@@ -1,6 +1,5 @@
 """Environments by the names that a command line or a configuration gives them."""
 
-import difflib
 import functools
 import importlib
 import importlib.util
@@ -16,7 +15,7 @@ from types import ModuleType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from entity_env.environment import Environment
-from entity_env.errors import UnknownWorld
+from entity_env.errors import UnknownWorld, did_you_mean
 from entity_env.examples import ENV_REGISTRY
 from entity_env.extras import remedy
 from entity_env.match import Match
@@ -64,14 +63,14 @@ def find_world(name: str, folder: Path | None = None) -> Any:
             raise UnknownWorld(f"expected the name of a class behind the file, as in {name}:World")
         ways = "file.py:Name, package.module:Name, gymnasium:ID, pettingzoo:MODULE"
         known = f"{ways} or one of {', '.join(ENV_REGISTRY)}"
-        raise UnknownWorld(f"expected {known}; got {name!r}{_nearest(name, ENV_REGISTRY)}")
+        raise UnknownWorld(f"expected {known}; got {name!r}{did_you_mean(name, ENV_REGISTRY)}")
     folder = Path.cwd() if folder is None else folder
     library, _, named_there = name.partition(":")
     if library in LIBRARIES:
         return LIBRARIES[library](named_there, folder)
     module = _import(where, folder)
     if not hasattr(module, attribute):
-        hint = _nearest(attribute, vars(module))
+        hint = did_you_mean(attribute, vars(module))
         raise UnknownWorld(f"expected something in {where}, got {attribute!r}{hint}")
     return getattr(module, attribute)
 
@@ -106,11 +105,6 @@ def _return_annotation(function: Any) -> Any:
         return None
 
 
-def _nearest(name: str, names: Any) -> str:
-    nearest = difflib.get_close_matches(name, names, n=1)
-    return f", did you mean {nearest[0]}?" if nearest else ""
-
-
 @functools.cache
 def _gymnasium_world(env_id: str, folder: Path) -> type[Environment]:
     """Return the class of a registered environment of Gymnasium, `module:ID` or `ID`."""
@@ -121,7 +115,7 @@ def _gymnasium_world(env_id: str, folder: Path) -> type[Environment]:
     if module:
         _import(module, folder)
     if name not in registry:
-        hint = _nearest(name, registry)
+        hint = did_you_mean(name, registry)
         raise UnknownWorld(f"expected an id that is registered in Gymnasium, got {name!r}{hint}")
     world = FromGymnasium.of(name)
     world.__doc__ = f"{name} of Gymnasium, with an inferred mapping."
@@ -137,7 +131,7 @@ def _pettingzoo_world(name: str, folder: Path) -> type[Match]:
 
     short = name.removeprefix("pettingzoo.")
     shipped = [f"{file.parent.name}.{file.stem}" for file in root.glob("*/*_v[0-9]*.py")]
-    hint = _nearest(short, shipped)
+    hint = did_you_mean(short, shipped)
     if short in shipped:
         name, hint = f"pettingzoo.{short}", f"; pip install 'pettingzoo[{short.split('.')[0]}]'"
     try:

@@ -75,6 +75,18 @@ def components_of(space: Space) -> list[Component]:
     return [component._replace(slot=slot) for slot, component in enumerate(found)]
 
 
+def labels_of(components: Sequence[Component], labels: Sequence[str]) -> Sequence[str]:
+    """Return the labels of an environment without those beyond the choices of its action.
+
+    Label i is that of the number i. More labels than choices are those of an action of one
+    component, such as an enumeration of which a task uses the first members.
+    """
+    if len(components) != 1 or not 0 < components[0].num_choices < len(labels):
+        return labels
+    start, end = components[0].start, components[0].start + components[0].num_choices
+    return labels[start:end] if start >= 0 else labels
+
+
 def build_action(space: Space, values: Iterator[Any]) -> Any:
     """Return the action with these values of its components, in the order of the space."""
     if isinstance(space, spaces.Dict):

@@ -15,6 +15,7 @@ from entity_env.adapters.action_translators import (
     build_action,
     components_of,
     cut_mask,
+    labels_of,
     split_mask,
 )
 from entity_env.adapters.gymnasium_api import EnvNames
@@ -22,7 +23,13 @@ from entity_env.adapters.gymnasium_spaces import Flags, Numbers, Space, join_pat
 from entity_env.adapters.mapping import ACTION_MASK, AGENT, Choice, FieldMap, Select
 from entity_env.adapters.observation_reader import Frame, ObservationReader
 from entity_env.environment import Observation
-from entity_env.errors import LONG, InvalidObservation, InvalidSpace, short_repr
+from entity_env.errors import (
+    LONG,
+    InvalidObservation,
+    InvalidSpace,
+    did_you_mean,
+    short_repr,
+)
 from entity_env.real_numbers import real_array
 from entity_env.spaces import ActionName, ActionSpace, Entity, EntityName, ObsSpace
 
@@ -88,6 +95,7 @@ class AgentTranslator:
         names = EnvNames() if names is None else names
         self.spaces = obs_space, action_space
         self._components = components_of(action_space)
+        shipped = labels_of(self._components, names.labels)
         self._reader = ObservationReader(obs_space, self.mapping, names.features, prefix)
         self.obs_space, self.num_rows = self._reader.obs_space, self._reader.num_rows
 
@@ -100,7 +108,7 @@ class AgentTranslator:
         masked: list[Any] = [(None, self.mapping.action_mask, range(len(counts)), counts)]
         for name, (action, found) in self._find_actions().items():
             translator = ActionTranslator(
-                name, action, found, self.num_rows, names.labels, prefix, is_team
+                name, action, found, self.num_rows, shipped, prefix, is_team
             )
             for slot in translator.slots:
                 if slot in self._owners:
@@ -225,9 +233,10 @@ class AgentTranslator:
             paths = [component.path for component in self._components]
             found = [c for c in self._components if not path or f"{c.path}.".startswith(f"{path}.")]
             if not found:
+                hint = did_you_mean(path, paths)
                 raise InvalidSpace(
                     f"{argument}.path: expected one of {paths}, or what they begin with, got "
-                    f"{path!r}"
+                    f"{path!r}{hint}"
                 )
             if not 0 <= action.column < action.of or len(found) % action.of:
                 raise InvalidSpace(
@@ -270,8 +279,10 @@ class AgentTranslator:
                 if name is None and path == ACTION_MASK:
                     continue  # it need not be there
                 argument = "FieldMap.action_mask" if name is None else f"actions[{name!r}].mask"
+                known = [*map(str, info), *(node.path for node in nodes(self.spaces[0]))]
                 raise InvalidObservation(
                     f"{argument}: expected {path!r} in the info, got {list(info)}"
+                    f"{did_you_mean(path, known)}"
                 )
             if name is None and not isinstance(mask, np.ndarray):
                 each = split_mask(self.spaces[1], mask, path)

@@ -7,7 +7,13 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.errors import LONG, InvalidObservation, InvalidSpace, short_repr
+from entity_env.errors import (
+    LONG,
+    InvalidObservation,
+    InvalidSpace,
+    did_you_mean,
+    short_repr,
+)
 from entity_env.extras import needs_extra
 from entity_env.real_numbers import real_array
 
@@ -95,7 +101,8 @@ def locate(space: Space, path: str, argument: str) -> Node:
     for node in nodes(space):
         found.setdefault(node.path, node)  # "a.b" may be one key or two
     if path not in found:
-        raise InvalidSpace(f"{argument}: expected a path among {[*found]}, got {path!r}")
+        hint = did_you_mean(path, found)
+        raise InvalidSpace(f"{argument}: expected a path among {[*found]}, got {path!r}{hint}")
     return found[path]
 
 

@@ -22,7 +22,8 @@ ACTION_MASK = "action_mask"
 class Rows:
     """A field whose rows are entities of one type.
 
-    A field that is not a table is one row, or as many rows as `columns` cut it into.
+    A field that is not a table is one row, or as many rows as `columns` cut it into. The cells of
+    an image are its rows, whose columns are "row" and "column" before the channels.
 
     Attributes:
         path: the path of the field.
@@ -32,6 +33,12 @@ class Rows:
             column named "presence" is one by default.
         absent: a row with these numbers stands for no entity.
         span: the part [start, end) of a flat field, or of the rows of a table.
+        one_hot: for each column of whole numbers that stand for kinds, the names of 0, 1 and so on,
+            or the number of each name. The column becomes a column "COLUMN=NAME" for each name, of
+            which one is 1; a number without a name is an error.
+        numbered: whether to add a column "number": that of the row, from 0 in this part of the
+            field, also counting rows that stand for no entity.
+        constants: columns to add at the end, with the number that they have in all rows.
     """
 
     path: str = ""
@@ -40,6 +47,38 @@ class Rows:
     presence: str | int | None = None
     absent: Sequence[float] | None = None
     span: tuple[int, int] | None = None
+    one_hot: Mapping[str, Sequence[str] | Mapping[str, int]] = field(default_factory=dict)
+    numbered: bool = False
+    constants: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, kind, expected in (
+            ("one_hot", Mapping, "a dictionary by column"),
+            ("numbered", bool, "True or False"),
+            ("constants", Mapping, "a dictionary by column"),
+        ):
+            if not isinstance(getattr(self, name), kind):
+                raise InvalidSpace(f"Rows.{name}: expected {expected}, got {getattr(self, name)!r}")
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Place:
+    """An entity with constant features that is in every frame, such as `Place(row=3, column=6)`.
+
+    It stands for the one whose view the observation is and who is not in it: with the columns of
+    the rows for its position, relative positions are seen from it, and it can be the actor.
+
+    Args:
+        features: its features, by name.
+    """
+
+    features: Mapping[str, float]
+
+    def __init__(self, **features: float) -> None:
+        object.__setattr__(self, "features", features)
+
+    def __repr__(self) -> str:
+        return f"Place({', '.join(f'{name}={value!r}' for name, value in self.features.items())})"
 
 
 @dataclass(frozen=True)
@@ -117,17 +156,20 @@ class FieldMap:
     """The meaning of the fields of a world. Fields that are not named here are inferred.
 
     Attributes:
-        entities: the fields of each entity type.
+        entities: the fields of each entity type, or its place.
         global_features: the fields that belong to no entity.
         actions: the parts of the action, by the names of our actions.
-        ignore: paths of the fields of the observation to leave out.
+        ignore: paths of the fields of the observation to leave out. Of a flat field that is also
+            mapped, the numbers that no span covers are left out, which is logged otherwise.
         action_mask: the path of the mask of the whole action, in the observation or else in the
             info; None for no mask. A step without "action_mask" allows everything, but another
             path is required to be there.
         metrics: paths of numbers in the info to log.
     """
 
-    entities: Mapping[EntityName, Rows | Sequence[Rows]] = field(default_factory=dict)
+    entities: Mapping[EntityName, Rows | Place | Sequence[Rows | Place]] = field(
+        default_factory=dict
+    )
     global_features: Sequence[Globals] = ()
     actions: Mapping[ActionName, Choice | Select] = field(default_factory=dict)
     ignore: Sequence[str] = ()
@@ -141,7 +183,7 @@ class FieldMap:
         rows = [one for several in self.rows().values() for one in several]
         is_list = isinstance(self.global_features, Sequence)
         for name, parts, kinds in (
-            ("entities", rows, (Rows,)),
+            ("entities", rows, (Rows, Place)),
             ("global_features", self.global_features if is_list else [None], (Globals,)),
             ("actions", self.actions.values(), (Choice, Select)),
         ):
@@ -151,16 +193,17 @@ class FieldMap:
                     f"FieldMap.{name}: expected {expected} for each, got {getattr(self, name)!r}"
                 )
 
-    def rows(self) -> dict[EntityName, list[Rows]]:
-        """Return the fields of each entity type, as lists."""
+    def rows(self) -> dict[EntityName, list[Rows | Place]]:
+        """Return the fields and places of each entity type, as lists."""
         return {
-            name: [rows] if isinstance(rows, Rows) else list(rows)
+            name: [rows] if isinstance(rows, Rows | Place) else list(rows)
             for name, rows in self.entities.items()
         }
 
     def paths(self) -> set[str]:
         """Return the paths of the observation that need no inference."""
-        mapped = [rows.path for several in self.rows().values() for rows in several]
+        several = [rows for rows_of_type in self.rows().values() for rows in rows_of_type]
+        mapped = [rows.path for rows in several if isinstance(rows, Rows)]
         mapped += [part.path for part in self.global_features]
         masks = [self.action_mask, *(action.mask for action in self.actions.values())]
         return {*mapped, *(mask for mask in masks if mask is not None), *self.ignore}

@@ -76,7 +76,8 @@ class ParallelEnvList(VecEnv):
         setups = []
         counts = split_evenly(num_envs, num_processes, getattr(sides, "num_sides", 1))
         for count, core in zip(counts, cores_of_workers(len(counts)), strict=True):
-            setups.append(WorkerSetup(code, count, first, validate, timeout_s, core))
+            quiet = like is not None or first > first_env_index
+            setups.append(WorkerSetup(code, count, first, validate, timeout_s, core, quiet))
             first += count
         # State between steps: episodes begun (for seeds), last frames, and the space they show.
         self._restarts = RestartQuota() if restarts is None else restarts

@@ -9,6 +9,7 @@ import contextlib
 import copy
 import ctypes
 import gc
+import logging
 import os
 import runpy
 import select
@@ -96,6 +97,7 @@ class WorkerSetup:
         validate: whether to check numbers.
         timeout_s: an answer that takes longer means that the worker hangs; None to wait for ever.
         core: the only one that it runs on; None for any.
+        quiet: log no warnings about the mapping of an adapter, as another process does.
     """
 
     create_env: bytes
@@ -104,6 +106,7 @@ class WorkerSetup:
     validate: bool
     timeout_s: float | None
     core: int | None = None
+    quiet: bool = False
 
     def __str__(self) -> str:
         return f"worker of environments {self.first} to {self.first + self.num_envs - 1}"
@@ -121,6 +124,8 @@ def serve(channel: Channel) -> None:
         with contextlib.suppress(OSError):  # it was taken away since
             os.sched_setaffinity(0, {setup.core})
     sys.path[:], sys.argv[:] = path, argv
+    if setup.quiet:
+        logging.getLogger("entity_env.adapters").setLevel(logging.ERROR)
     envs: list[_WorkerEnvs] = []
 
     def start() -> Any:

@@ -14,7 +14,7 @@ from entity_env.adapters.agent_translator import AgentTranslator
 from entity_env.adapters.from_gymnasium import FromGymnasium
 from entity_env.adapters.from_pettingzoo import FromPettingZoo
 from entity_env.adapters.gymnasium_spaces import DISCRETE, Space, locate, nodes
-from entity_env.adapters.mapping import ACTION_MASK, Choice, Globals, Rows, Select
+from entity_env.adapters.mapping import ACTION_MASK, Choice, Globals, Place, Rows, Select
 from entity_env.errors import short_repr
 from entity_env.spaces import ActionName, EntityName
 
@@ -38,7 +38,8 @@ def adapter_source(named: str, world: object) -> str:
         entries = [f"{_source(group)}: {one},\n" for group, one in sources.items()]
         mapping = f"{{\n{textwrap.indent(''.join(entries), '    ')}}}"
     code = re.sub("^ *#.*", "", mapping, flags=re.MULTILINE)
-    used = [kind for kind in ("Choice", "FieldMap", "Globals", "Rows") if f"{kind}(" in code]
+    kinds = ("Choice", "FieldMap", "Globals", "Place", "Rows", "Select")
+    used = [kind for kind in kinds if f"{kind}(" in code]
     imports = [f"from entity_env.adapters.mapping import {', '.join(used)}"]
     if isinstance(world, FromGymnasium):
         library, make_env = "Gymnasium", _source(name)
@@ -77,11 +78,17 @@ def _mapping_source(translator: AgentTranslator) -> str:
     return "\n".join([*lines, ")"])
 
 
-def _entity(name: EntityName, rows: Rows, observation: Space) -> _Entry:
+def _entity(name: EntityName, rows: Rows | Place, observation: Space) -> _Entry:
     """Return the comment on an entity type, and the head and value of its entry."""
+    if isinstance(rows, Place):
+        return "An entity with constant features.", f"{_source(name)}: ", rows
     comment = f"{_field(rows.path, observation)}: each row is an entity of the type {name}."
     if _are_numbers(rows.columns):
         comment += " Its columns are named by position: give them names."
+    space = locate(observation, rows.path, "path").space
+    if rows.columns and space.dtype is not None and space.dtype.kind in "iu":
+        kinds = f"one_hot={{{_source(rows.columns[-1])}: [...]}}"
+        comment += f" If numbers of a column stand for kinds, name them: {kinds}."
     if rows.presence is not None:
         comment += f" No entity where the column {rows.presence} is 0."
     comment += " To keep some columns add features=[...]; to cut off rows that are of another kind"
@@ -164,9 +171,16 @@ def _parts(value: Any) -> tuple[str, list[tuple[str, object]], str]:
     """
     if isinstance(value, list):
         return "[", [("", part) for part in value], "]"
+    if isinstance(value, dict):
+        return "{", [(f"{_source(key)}: ", part) for key, part in value.items()], "}"
+    if isinstance(value, Place):
+        return "Place(", [(f"{name}=", part) for name, part in value.features.items()], ")"
     if dataclasses.is_dataclass(value):
         values = [(f.name, getattr(value, f.name), f.default) for f in dataclasses.fields(value)]
-        others = [(f"{name}=", part) for name, part, default in values[1:] if part != default]
+        # Dictionaries have no default here, but are empty unless given.
+        others = [
+            (f"{name}=", part) for name, part, default in values[1:] if part not in (default, {})
+        ]
         return f"{type(value).__name__}(", [("", values[0][1]), *others], ")"
     text = repr(value)
     return f'"{text[1:-1]}"' if text.startswith("'") and '"' not in text else text, [], ""

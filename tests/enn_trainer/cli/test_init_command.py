@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,14 @@ import pytest
 
 from enn_trainer import StateManager, TrainConfig, load_checkpoint
 from enn_trainer.cli import init_command, run
+from enn_trainer.cli.starters.adapter import adapter_source
 from entity_env import EnvList, Match
+from entity_env.adapters.from_gymnasium import FromGymnasium
+from entity_env.adapters.mapping import Rows
 from entity_env.named_world import find_world
 from entity_env.random_play import differences, fields_of, random_choices
 from tests.enn_trainer.one_line import refused
+from tests.entity_env.adapters.worlds import SEEN_FROM_ME, VIEW, Show
 
 ROOT = Path(__file__).parents[3]
 CART_POLE = "gymnasium:CartPole-v1"
@@ -222,6 +227,24 @@ def frames(create_env: Any, sides: int) -> dict[str, Any]:
         batch = envs.act(random_choices(batch, envs.action_space(), rng), envs.obs_space())
     envs.close()
     return shown
+
+
+def test_mapping_with_kinds_numbers_constants_and_a_place_is_written_out() -> None:
+    """Inferred mappings have none of them, but the source of any mapping can be asked for."""
+    numbered = Rows("image", columns=["row", "column", "object", "open"], numbered=True)
+    entities = {**SEEN_FROM_ME.entities, "other": replace(numbered, constants={"side": 0.5})}
+    world = FromGymnasium(lambda: Show(VIEW), replace(SEEN_FROM_ME, entities=entities))
+    source = adapter_source("gymnasium:View-v0", world)
+    for words in (
+        '"me": Place(row=1, column=2),',
+        'one_hot={"object": ["unseen", "empty", "wall"]}',
+        'If numbers of a column stand for kinds, name them: one_hot={"open": [...]}.',
+    ):
+        assert words in " ".join(source.replace("# ", "").split()), words
+    assert "={}" not in source
+    written: dict[str, Any] = {}
+    exec(source, written)
+    assert written["MAPPING"].rows() == world.translators[0].complete.rows()
 
 
 def test_comments_say_what_each_field_became_and_what_to_change() -> None:

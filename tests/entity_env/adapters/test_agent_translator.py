@@ -1,5 +1,6 @@
 """Actions and masks of worlds."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,9 @@ from entity_env.adapters.action_translators import cut_mask
 from entity_env.adapters.agent_translator import AgentTranslator, View
 from entity_env.adapters.gymnasium_api import EnvNames
 from entity_env.adapters.gymnasium_spaces import leaves
-from entity_env.adapters.mapping import Choice, FieldMap, Globals, Rows, Select
+from entity_env.adapters.mapping import Choice, FieldMap, Globals, Place, Rows, Select
 from tests import strategies  # noqa: F401 (loads the profile)
-from tests.entity_env.adapters.worlds import choose
+from tests.entity_env.adapters.worlds import SEEN_FROM_ME, VIEW, choose
 
 Space = spaces.Space[Any]
 FLAT = spaces.Box(-9, 9, (2,), np.float32)
@@ -91,6 +92,35 @@ def test_names_of_inferred_actions() -> None:
     assert started == {"action": GlobalCategoricalActionSpace(["3", "4"])}
     shipped = AgentTranslator(FLAT, spaces.Discrete(2), names=EnvNames(labels=["up", "down"]))
     assert shipped.action_space == {"action": GlobalCategoricalActionSpace(["up", "down"])}
+
+
+@pytest.mark.parametrize(
+    ("space", "labels"),
+    [
+        (spaces.Discrete(3), "abc"),
+        (spaces.Discrete(5), "abcde"),
+        (spaces.Discrete(2, start=1), "bc"),
+        (spaces.Discrete(3, start=3), "345"),  # there is no name for 5
+        (spaces.Discrete(2, start=-1), ["-1", "0"]),
+        (spaces.Discrete(2, start=-5), ["-5", "-4"]),
+        (spaces.Discrete(6), "012345"),
+    ],
+)
+def test_labels_of_an_environment_with_more_of_them_than_choices_are_used(
+    space: Space, labels: str | list[str]
+) -> None:
+    """As in MiniGrid, whose tasks take the first members of one enumeration."""
+    names = EnvNames(labels=list("abcde"))
+    translator = AgentTranslator(FLAT, space, names=names)
+    assert translator.action_space["action"].labels == list(labels)
+    of_row = FieldMap({"me": Place()}, actions={"action": Choice(actors="me")})
+    assert AgentTranslator(FLAT, space, of_row, names).action_space["action"].labels == list(labels)
+
+
+def test_labels_beyond_the_choices_of_one_of_several_components_are_not_guessed() -> None:
+    names = EnvNames(labels=list("abcde"))
+    several = AgentTranslator(FLAT, spaces.MultiDiscrete([3, 5]), names=names).action_space
+    assert [one.labels for one in several.values()] == [["0", "1", "2"], list("abcde")]
 
 
 @pytest.mark.parametrize(
@@ -226,6 +256,28 @@ def test_type_with_the_name_of_agents_acts_like_any_other() -> None:
     assert play(translator, view, np.random.default_rng(0)).tolist() == [1] * 4
 
 
+def test_place_acts_and_selects() -> None:
+    fields = FieldMap(
+        {"me": Place(x=3), "unit": Rows("")},
+        actions={"go": Choice("go", actors="me"), "pick": Select("pick", "unit", actors="me")},
+    )
+    action_space = spaces.Dict(go=spaces.Discrete(3), pick=spaces.Discrete(4))
+    translator = AgentTranslator(ROWS, action_space, fields)
+    assert list(translator.obs_space.entities) == ["me", "unit"]
+    masks = {"go": [0, 0, 1], "pick": [0, 1, 0, 0]}
+    view = translator.translate_observation(np.zeros((4, 2)), {"action_mask": masks})
+    assert play(translator, view, np.random.default_rng(0)) == {"go": 2, "pick": 1}
+    with pytest.raises(InvalidSpace, match="each of the 1 rows of 'me', got 2"):
+        AgentTranslator(
+            ROWS,
+            spaces.MultiDiscrete([3, 3]),
+            FieldMap({"me": Place()}, actions={"go": Choice(actors="me")}),
+        )
+    taken = FieldMap({"agent": Place(), "unit": Rows("")}, actions={"pick": Select("", "unit")})
+    with pytest.raises(InvalidSpace, match="'agent' is taken by the one who selects"):
+        AgentTranslator(ROWS, spaces.Discrete(4), taken)
+
+
 def test_rows_of_several_fields_have_a_component_each() -> None:
     space = spaces.Dict({"a": ROWS, "b": ROWS})
     fields = FieldMap({"unit": [Rows("a"), Rows("b")]}, actions={"go": Choice(actors="unit")})
@@ -313,6 +365,11 @@ def test_mask_of_one_action_is_found_by_its_path() -> None:
         InvalidObservation, match=r"expected 'my.legal' in the info, got \['your'\]"
     ):
         in_info.translate_observation([0, 0], {"your": 1})
+    mistyped = AgentTranslator(
+        space, spaces.Discrete(2), FieldMap(actions={"go": Choice(mask="leggal")})
+    )
+    with pytest.raises(InvalidObservation, match=r"got \['your'\], did you mean legal\?"):
+        mistyped.translate_observation({"x": [0, 0], "legal": [0, 1]}, {"your": 1})
     of_all = AgentTranslator(FLAT, spaces.Discrete(2), FieldMap(action_mask="legal"))
     with pytest.raises(InvalidObservation, match=r"action_mask: expected 'legal' in the info"):
         of_all.translate_observation([0, 0], {})
@@ -342,6 +399,7 @@ BOX = spaces.Box(-1, 1, (2,), np.float32)
             r"other names than those of inferred actions, got \['action.0'\]",
         ),
         (spaces.Discrete(2), {"go": Choice("x")}, "path: expected one of"),
+        (spaces.Dict(move=spaces.Discrete(2)), {"go": Choice("mov")}, r"did you mean move\?"),
         (spaces.Discrete(2), {"go": Choice(labels=["a"])}, "labels: expected 2 labels"),
         (spaces.Discrete(2), {"go": Choice(default=2)}, "default: expected 0 to 1, got 2"),
         (spaces.MultiDiscrete([2, 2]), {"go": Choice()}, "expected one choice, got 2"),
@@ -372,7 +430,7 @@ def test_actions_that_do_not_fit_are_refused(space: Space, actions: Any, message
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"entities": {"unit": "units"}}, "FieldMap.entities: expected Rows for each"),
+        ({"entities": {"unit": "units"}}, "FieldMap.entities: expected Rows or Place for each"),
         ({"global_features": Globals("x")}, "FieldMap.global_features: expected Globals for each"),
         ({"actions": {"go": "x"}}, "FieldMap.actions: expected Choice or Select for each"),
         ({"ignore": "picture"}, "FieldMap.ignore: expected a list of paths, got 'picture'"),
@@ -425,6 +483,11 @@ COMPLETED = {
             [Globals("me", columns=["x", "y"], features=["y"])],
             {"pick": Select("1", actees="unit"), "go": Choice("0", labels=["n", "s", "w"])},
         ),
+        EnvNames(),
+    ),
+    "seen from a place": (
+        VIEW,
+        replace(SEEN_FROM_ME, actions={"go": Choice("0", actors="me", labels=["n", "s", "w"])}),
         EnvNames(),
     ),
 }

@@ -1,5 +1,6 @@
 """Worlds of Gymnasium as environments."""
 
+import copy
 import functools
 from fractions import Fraction
 from typing import Any
@@ -21,10 +22,18 @@ from entity_env.adapters.agent_translator import AgentTranslator
 from entity_env.adapters.from_gymnasium import FromGymnasium
 from entity_env.adapters.gymnasium_api import as_reward
 from entity_env.adapters.gymnasium_spaces import as_array
-from entity_env.adapters.mapping import FieldMap
+from entity_env.adapters.mapping import FieldMap, Rows
 from entity_env.testing import conformance
 from tests.entity_env.adapters.same import assert_workers_show_the_same
-from tests.entity_env.adapters.worlds import Countdown, Show, Turns, choose, maker
+from tests.entity_env.adapters.worlds import (
+    SEEN_FROM_ME,
+    VIEW,
+    Countdown,
+    Show,
+    Turns,
+    choose,
+    maker,
+)
 
 
 @pytest.mark.parametrize("mask_in", ["info", "observation"])
@@ -73,6 +82,27 @@ def test_workers_show_what_one_process_shows() -> None:
     assert_workers_show_the_same(
         ParallelEnvList(create_env, 4, 2), EnvList(create_env, 4), steps=12
     )
+
+
+def test_view_from_a_place_conforms_and_is_the_same_in_workers() -> None:
+    view = FromGymnasium.of(lambda: Show(copy.deepcopy(VIEW)), SEEN_FROM_ME)
+    conformance(view)
+    assert_workers_show_the_same(ParallelEnvList(view, 4, 2), EnvList(view, 4), 12)
+
+
+def test_numbers_that_no_span_covers_are_logged_by_one_process(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    rows = Rows(columns=["x", "y"], span=(1, 5))
+    flat = spaces.Box(-1, 1, (7,), np.float32)
+    world = FromGymnasium.of(functools.partial(Show, flat), FieldMap({"unit": rows}))
+    ParallelEnvList(world, 4, 2).close()
+    logged = capfd.readouterr().err
+    assert logged.count("FieldMap: no span covers (0, 1), (5, 7)") == 1
+    env = world()
+    capfd.readouterr()
+    ParallelEnvList(world, 4, 2, like=env).close()
+    assert capfd.readouterr().err == ""
 
 
 def test_numbers_of_the_info_are_metrics() -> None:

@@ -19,7 +19,7 @@ from entity_env import (
     check_env,
 )
 from entity_env.adapters.from_pettingzoo import FromGymnasiumAgents, FromPettingZoo
-from entity_env.adapters.mapping import Choice, FieldMap, Globals, Rows, Select
+from entity_env.adapters.mapping import Choice, FieldMap, Globals, Place, Rows, Select
 from tests.entity_env.adapters.same import assert_workers_show_the_same
 from tests.entity_env.adapters.worlds import Countdown, Hunt, Show, Turns, choose, maker
 
@@ -199,6 +199,24 @@ def test_rows_of_members_act_in_a_team() -> None:
     for teams in (None, {"all": ["u_0", "u_1"]}):
         report = check_env(FromPettingZoo.of(maker(Units, {"u_0": 4, "u_1": 2}), mapping, teams))
         assert not report.problems, str(report)
+
+
+def test_each_member_of_a_team_has_a_place_and_kinds_of_its_own() -> None:
+    seen = Rows("seen", columns=["who", "x"], one_hot={"who": ["a", "b", "c", "d"]}, numbered=True)
+    entities = {"here": Place(x=1, number=5), "seen": seen}
+    mapping = FieldMap(entities, actions={"move": Choice("move", actors="here")})
+    cls = FromPettingZoo.of(maker(Hunt, LIVES), mapping, TEAMS)
+    report = check_env(cls)
+    assert report.ok, report
+    match = cls()
+    match.seed(0)
+    for team, obs in zip(TEAMS.values(), match.reset(), strict=True):
+        members = [list(LIVES).index(agent) for agent in team]
+        assert obs.features["here"].tolist() == [[1, 5, *row] for row in np.eye(len(team)).tolist()]
+        for row in obs.features["seen"]:
+            who, number, member = np.flatnonzero(row[:4]), row[5], np.flatnonzero(row[6:])
+            assert members[member[0]] == who[0]
+            assert row[4] == number  # the second number of each row in this world
 
 
 def test_worlds_and_teams_that_do_not_fit_are_refused() -> None:

@@ -1,5 +1,6 @@
 """Fields of observations as entities and global features."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from entity_env import InvalidObservation, InvalidSpace
-from entity_env.adapters import observation_reader
-from entity_env.adapters.mapping import FieldMap, Globals, Rows
+from entity_env.adapters import row_readers, space_fields
+from entity_env.adapters.mapping import FieldMap, Globals, Place, Rows
 from entity_env.adapters.observation_reader import Frame, ObservationReader
 from tests import strategies  # noqa: F401 (loads the profile)
+from tests.entity_env.adapters.worlds import SEEN_FROM_ME, VIEW
 
 Space = spaces.Space[Any]
 
@@ -238,7 +240,7 @@ def test_few_rows_are_left_out_like_many(seed: int, shape: tuple[int, int]) -> N
             frames = []
             for few in (0, 10**9):
                 with pytest.MonkeyPatch.context() as patch:
-                    patch.setattr(observation_reader, "_FEW", few)
+                    patch.setattr(row_readers, "_FEW", few)
                     frames.append(reader.read(value))
             for name in ("features", "rows"):
                 many, few_rows = (getattr(frame, name)["unit"] for frame in frames)
@@ -287,20 +289,242 @@ def test_features_can_be_joined_without_copying_each() -> None:
 
 def test_field_that_several_types_show_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     count = [0]
-    as_array = observation_reader.as_array
+    as_array = space_fields.as_array
 
     def counting(*args: Any, **kwargs: Any) -> Any:
         count[0] += 1
         return as_array(*args, **kwargs)
 
-    monkeypatch.setattr(observation_reader, "as_array", counting)
+    monkeypatch.setattr(space_fields, "as_array", counting)
     kinds = {name: Rows(columns=["a", "b"], presence=name) for name in ("a", "b")}
     frame = read(box(2, 2), [[1, 0], [1, 1]], FieldMap(kinds))
     assert [len(frame.rows[name]) for name in ("a", "b")] == [2, 1]
     assert count == [1]
 
 
+# Kinds, numbers and constants.
+
+
+@given(
+    st.integers(0, 2**31 - 1),
+    st.integers(0, 30),
+    st.lists(st.integers(-300, 300), min_size=1, max_size=6, unique=True),
+    st.booleans(),
+)
+def test_one_hot_columns_are_those_of_numpy(
+    seed: int, n: int, codes: list[int], is_sparse: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    kinds = [f"k{i}" for i in range(len(codes))]
+    index = rng.integers(0, len(codes), n)
+    values = rng.integers(-9, 9, (n, 3))
+    values[:, 1] = np.array(codes)[index] if is_sparse else index
+    rows = Rows(
+        columns=["a", "kind", "b"],
+        one_hot={"kind": dict(zip(kinds, codes, strict=True)) if is_sparse else kinds},
+    )
+    reader = ObservationReader(box(n, 3), FieldMap({"unit": rows}))
+    names = ["a", *(f"kind={kind}" for kind in kinds), "b"]
+    assert reader.obs_space.entities["unit"].features == names
+    block = reader.read(values).features["unit"]
+    expected = np.hstack([values[:, :1], np.eye(len(codes))[index], values[:, 2:]])
+    np.testing.assert_array_equal(block, expected)
+    assert block.dtype == np.float32
+    assert block.flags.c_contiguous
+
+
+@given(st.integers(0, 2**31 - 1), st.integers(1, 40))
+def test_numbers_are_those_of_rows_and_constants_are_the_same_in_all(seed: int, n: int) -> None:
+    """Also where rows between them stand for no entity, and in fields that begin elsewhere."""
+    rng = np.random.default_rng(seed)
+    flat = rng.integers(0, 2, 1 + 2 * n).astype(np.float32)
+    table = rng.integers(0, 3, (4, 2)).astype(np.float32)
+    kinds = {"kind": ["a", "b", "c"]}
+    mapping = FieldMap(
+        entities={
+            "unit": [
+                Rows(
+                    "f",
+                    columns=["kind", "x"],
+                    span=(1, 1 + 2 * n),
+                    absent=(0, 0),
+                    one_hot=kinds,
+                    numbered=True,
+                    constants={"side": 1},
+                ),
+                Rows(
+                    "t",
+                    columns=["x", "kind"],
+                    span=(1, 4),
+                    one_hot=kinds,
+                    numbered=True,
+                    constants={"side": -0.5},
+                ),
+            ]
+        },
+        global_features=[Globals("f", columns=["t"], span=(0, 1))],
+    )
+    reader = ObservationReader(spaces.Dict({"f": box(1 + 2 * n), "t": box(4, 2)}), mapping)
+    frame = reader.read({"f": flat, "t": table})
+    names = ["kind=a", "kind=b", "kind=c", "x", "number", "side"]
+    assert reader.obs_space.entities["unit"].features == names
+    pairs = [(int(flat[1 + 2 * i]), flat[2 + 2 * i], i) for i in range(n)]
+    expected = [(i, k, x, i, 1.0) for k, x, i in pairs if (k, x) != (0, 0)]
+    expected += [(n + i, int(k), x, i, -0.5) for i, (x, k) in enumerate(table[1:])]
+    assert frame.rows["unit"].tolist() == [row for row, *_ in expected]
+    assert frame.features["unit"].tolist() == [
+        [k == 0, k == 1, k == 2, x, i, side] for _, k, x, i, side in expected
+    ]
+
+
+def test_view_from_a_place_has_the_place_in_the_columns_of_its_cells() -> None:
+    reader = ObservationReader(VIEW, SEEN_FROM_ME)
+    types = {name: entity.features for name, entity in reader.obs_space.entities.items()}
+    cell = ["row", "column", "object=unseen", "object=empty", "object=wall", "open"]
+    assert types == {"me": ["row", "column"], "cell": cell}
+    assert list(types) == ["me", "cell"]
+    assert reader.num_rows == {"me": 1, "cell": 9}
+    image = np.zeros((3, 3, 2), dtype=np.uint8)
+    image[0, 1], image[2, 0] = (2, 0), (1, 1)
+    frame = reader.read({"image": image, "mission": "go"})
+    assert frame.features["me"].tolist() == [[1, 2]]
+    assert frame.rows["me"].tolist() == [0]
+    assert frame.features["cell"].tolist() == [[0, 1, 0, 0, 1, 0], [2, 0, 0, 1, 0, 1]]
+    assert frame.rows["cell"].tolist() == [1, 6]
+    frame.features["me"][:] = 7
+    assert reader.read({"image": image, "mission": ""}).features["me"].tolist() == [[1, 2]]
+
+
+def test_places_and_rows_can_be_of_one_type() -> None:
+    mapping = FieldMap({"unit": [Rows(columns=["x", "y"]), Place(y=5, x=0.5), Place(x=1, y=2)]})
+    frame = read(box(4), [1, 2, 3, 4], mapping)
+    assert frame.features["unit"].tolist() == [[1, 2], [3, 4], [0.5, 5], [1, 2]]
+    assert frame.rows["unit"].tolist() == [0, 1, 2, 3]
+    assert read(box(0), [], FieldMap({"me": Place()})).features["me"].shape == (1, 0)
+
+
+def test_named_features_are_columns_of_the_field_beside_which_added_ones_stay() -> None:
+    rows = Rows(
+        columns=["a", "kind", "b"],
+        features=["b", "kind"],
+        one_hot={"kind": ["p", "q"]},
+        numbered=True,
+        constants={"side": 1},
+    )
+    reader = ObservationReader(box(3), FieldMap({"unit": rows}))
+    assert reader.obs_space.entities["unit"].features == ["b", "kind=p", "kind=q", "number", "side"]
+    assert reader.read([7, 1, 8]).features["unit"].tolist() == [[8, 0, 1, 0, 1]]
+
+
+def test_numbers_that_no_span_covers_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    space = spaces.Dict({"seen": box(9), "table": box(4, 1)})
+    entities = {
+        "unit": Rows("seen", columns=["x", "y"], span=(1, 5)),
+        "first": Rows("table", span=(0, 1)),
+    }
+    more = [Globals("seen", columns=["t"], span=(7, 8))]
+    ObservationReader(space, FieldMap(entities, more, ignore=["seen"]))
+    ObservationReader(space, FieldMap({"all": Rows("seen", columns=["x", "y", "z"])}))
+    assert not caplog.messages
+    for _ in range(2):
+        ObservationReader(space, FieldMap(entities, more))
+    (message,) = caplog.messages
+    assert message.startswith("FieldMap: no span covers (0, 1), (5, 7), (8, 9) of the 9 numbers of")
+    assert "'seen', which are not observed" in message
+    assert "'seen' in ignore as well" in message
+
+
 IMAGE = spaces.Box(0, 255, (8, 8, 3), np.uint8)
+ONE = box(4, 2)
+
+
+def kinds(**arguments: Any) -> dict[str, Any]:
+    """Return a mapping of rows with columns "x" and "kind"."""
+    return {"entities": {"u": Rows(columns=["x", "kind"], **arguments)}}
+
+
+@pytest.mark.parametrize(
+    ("space", "mapping", "message"),
+    [
+        (ONE, kinds(one_hot={"kin": ["a"]}), r"one_hot: expected columns among .*got \['kin'\]"),
+        (ONE, kinds(one_hot={"kind": []}), "one_hot.'kind'.: expected names of 0, 1 and so on"),
+        (ONE, kinds(one_hot={"kind": ["a", "a"]}), r"each once, .*got \['a', 'a'\]"),
+        (ONE, kinds(one_hot={"kind": "ab"}), "got 'ab'"),
+        (ONE, kinds(one_hot={"kind": {"a", "b"}}), "expected names of 0, 1 and so on"),
+        (ONE, kinds(one_hot={"kind": ["a", 1]}), r"got \['a', 1\]"),
+        (
+            ONE,
+            kinds(one_hot={"kind": {"a": 1, "b": 1}}),
+            "a whole number of up to 16777216 by name",
+        ),
+        (ONE, kinds(one_hot={"kind": {"a": 0.5}}), "got {'a': 0.5}"),
+        (ONE, kinds(one_hot={"kind": {"a": [1]}}), "a whole number"),
+        (ONE, kinds(one_hot={"kind": {"a": 2**24 + 1}}), "a whole number"),
+        (
+            ONE,
+            kinds(features=["x"], one_hot={"kind": ["a"]}),
+            r"one_hot: expected columns among \['x'\], got \['kind'\]",
+        ),
+        (ONE, kinds(constants={"x": 1}), r"columns: every name must be given once, got \['x'\]"),
+        (ONE, kinds(features=["kind"], constants={"x": 1}), r"'u'\]: columns: every name must be"),
+        (ONE, kinds(constants={"number": 1}, numbered=True), "given once, got .'number'."),
+        (
+            box(4, 3),
+            {"entities": {"u": Rows(columns=["k=a", "k", "x"], one_hot={"k": ["a"]})}},
+            "given once, got .'k=a'.",
+        ),
+        (ONE, kinds(constants={"side": "left"}), "constants: expected a finite number by name"),
+        (ONE, kinds(constants={"side": np.inf}), "got {'side': inf}"),
+        (ONE, kinds(constants={"side": 1e300}), "expected a finite number by name"),
+        (ONE, kinds(constants={"side": [1, 2]}), "expected a finite number by name"),
+        (ONE, {"entities": {"me": Place(x=None)}}, "'me'.: expected a finite number by name"),
+        (
+            ONE,
+            {"entities": {"u": [Rows(columns=["x", "y"]), Place(x=1)]}},
+            "expected the same features from every field",
+        ),
+        (
+            VIEW,
+            {"entities": {"cell": Rows("imge")}},
+            r"\['cell'\].path: expected a path among .*got 'imge', did you mean image\?",
+        ),
+        (VIEW, {"global_features": [Globals("misson")]}, "'misson', did you mean mission"),
+        (VIEW, {"ignore": ["images"]}, "FieldMap.ignore: .* did you mean image"),
+        (
+            VIEW,
+            {"entities": {"cell": Rows("image", columns=["object", "open"])}},
+            r"columns: expected 4 \(of a cell of an image: \['row', 'column'\], then the channels"
+            r"\) names, got 2: \['object', 'open'\]",
+        ),
+    ],
+)
+def test_additions_that_do_not_fit_are_refused(space: Space, mapping: Any, message: str) -> None:
+    with pytest.raises(InvalidSpace, match=message):
+        ObservationReader(space, FieldMap(**mapping))
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"one_hot": ["kind"]}, {"constants": [1]}, {"numbered": "place"}]
+)
+def test_additions_of_another_type_are_refused(arguments: dict[str, Any]) -> None:
+    (name,) = arguments
+    with pytest.raises(InvalidSpace, match=f"Rows.{name}: expected "):
+        Rows(**arguments)
+
+
+@pytest.mark.parametrize("value", [2, -1, 0.5, np.nan])
+def test_number_without_a_name_is_refused_but_not_in_rows_that_are_no_entity(value: float) -> None:
+    rows = Rows(columns=["here", "kind"], presence="here", one_hot={"kind": ["a", "b"]})
+    reader = ObservationReader(
+        spaces.Dict({"t": box(2, 2)}), FieldMap({"u": replace(rows, path="t")})
+    )
+    assert reader.read({"t": [[1, 1], [0, value]]}).features["u"].tolist() == [[0, 1]]
+    with pytest.raises(InvalidObservation) as error:
+        reader.read({"t": [[1, 1], [1, value]]})
+    assert str(error.value) == (
+        f"t: expected values of 'kind' with a name, {{'a': 0, 'b': 1}}, got {value:g}; "
+        "name it in FieldMap.entities['u'].one_hot"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Padded environments: observations, masks, and the actors of choices."""
 
+import copy
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -28,8 +29,10 @@ from entity_env import (
     SelectEntityAction,
     SelectEntityActionMask,
 )
+from entity_env.adapters.from_gymnasium import FromGymnasium
 from entity_env.adapters.to_gymnasium import ToGymnasium
 from entity_env.examples import ENV_REGISTRY, Duel, MineSweeper, TreasureHunt, Xor
+from tests.entity_env.adapters.worlds import SEEN_FROM_ME, VIEW, Show
 from tests.entity_env.worlds import Walk
 from tests.strategies import World, entities_named, worlds
 
@@ -116,6 +119,29 @@ def choices_of(action: Action | None) -> dict[Any, Any]:
         return dict(zip(action.actors, action.indices.tolist(), strict=True))
     assert isinstance(action, SelectEntityAction)
     return dict(zip(action.actors, action.actees, strict=True))
+
+
+def test_adapted_view_from_a_place_is_padded_like_any_world() -> None:
+    """The way to a baseline for an environment of Gymnasium that is played with entities."""
+    world = Show(copy.deepcopy(VIEW))
+    env = ToGymnasium(
+        FromGymnasium(lambda: world, SEEN_FROM_ME), {"me": 1, "cell": 9}, {"do": ["me"]}
+    )
+    assert env.heads == [("do", "me", 0)]
+    shown, _ = env.reset(seed=3)
+    for choice in (1, 0, 1):
+        cells = [
+            [row, column, *(np.arange(3) == kind), is_open]
+            for (row, column), (kind, is_open) in zip(
+                np.ndindex(3, 3), world.value["image"].reshape(9, 2).tolist(), strict=True
+            )
+            if kind != 0
+        ]
+        assert shown["entities/me"].tolist() == [[1, 2]]
+        assert shown["entities/cell"][: len(cells)].tolist() == cells
+        assert shown["present/cell"].sum() == len(cells)
+        shown, *_ = env.step(np.array([choice]))
+        assert world.taken[-1] == choice
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from entity_env import (
     ObsSpace,
     batch_obs,
 )
-from entity_env.adapters.mapping import FieldMap, Rows
+from entity_env.adapters.mapping import Choice, FieldMap, Place, Rows
 from entity_env.random_play import random_choices
 from entity_env.vec.batching import unbatch_actions
 
@@ -35,6 +35,29 @@ KAZ = FieldMap(
     }
 )
 KAZ_TEAMS = {"archers": ["archer_0", "archer_1"], "knights": ["knight_0", "knight_1"]}
+
+
+OBJECTS = ["unseen", "empty", "wall"]
+VIEW = spaces.Dict(
+    image=spaces.Box(
+        np.zeros((3, 3, 2), np.uint8), np.full((3, 3, 2), [2, 1], np.uint8), dtype=np.uint8
+    ),
+    mission=spaces.Text(5),
+)
+"""The view of an agent that stands at row 1, column 2, which its view does not show."""
+SEEN_FROM_ME = FieldMap(
+    entities={
+        "me": Place(row=1, column=2),
+        "cell": Rows(
+            "image",
+            columns=["row", "column", "object", "open"],
+            presence="object",
+            one_hot={"object": OBJECTS},
+        ),
+    },
+    actions={"do": Choice(actors="me", labels=["left", "right"])},
+    ignore=["mission"],
+)
 
 
 def make_kaz(**kwargs: Any) -> Any:
