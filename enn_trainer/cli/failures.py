@@ -1,10 +1,10 @@
 """Errors of commands: those that users can mend, in one line, and those that nobody foresaw."""
 
-import errno
 import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
+from errno import EACCES, EDQUOT, EIO, ENAMETOOLONG, ENOSPC, EPERM, EROFS
 from pathlib import Path
 from types import FrameType
 
@@ -12,7 +12,7 @@ REPORT = (
     "this is a bug in enn-trainer: report it with the lines above and the output of "
     "`enn doctor --json`"
 )
-_OF_DISKS = {"ENAMETOOLONG", "ENOSPC", "EDQUOT", "EROFS", "EACCES", "EPERM", "EIO"}
+_OF_DISKS = {EACCES, EDQUOT, EIO, ENAMETOOLONG, ENOSPC, EPERM, EROFS}
 """Errors that are those of a path or of a disk, wherever they occur."""
 _PACKAGES = Path(__file__).parents[2]
 
@@ -33,8 +33,7 @@ def torch_problem(error: BaseException) -> str | None:
 
 def disk_problem(error: BaseException) -> str | None:
     """Return the message for a path or disk that cannot be used; None for any other error."""
-    code = errno.errorcode.get(getattr(error, "errno", None) or 0)
-    if isinstance(error, OSError) and code in _OF_DISKS and is_unforeseen(error):
+    if isinstance(error, OSError) and error.errno in _OF_DISKS and is_unforeseen(error):
         return ": ".join(str(part) for part in (error.filename, error.strerror) if part)
     return None
 
