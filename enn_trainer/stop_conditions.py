@@ -1,9 +1,11 @@
 """Stop conditions, which end a run before its last step: bounds, plateaus and combinations.
 
-    trainer.run(stop=AtLeast("eval/episodic_reward.mean", 0.99) | Plateaus("losses/entropy"))
+    >>> from enn_trainer.stop_conditions import AtLeast, Plateaus
+    >>> stop = AtLeast("eval/episodic_reward.mean", 0.99) | Plateaus("losses/entropy")
 
-Conditions are evaluated after every update and every evaluation. Their memory is part of the run's
-state, so that a resumed run ends at the same step as an uninterrupted one.
+`Trainer.run(stop)` ends the run once it is met. Conditions are evaluated after every update and
+every evaluation. Their memory is part of the run's state, so that a resumed run ends at the same
+step as an uninterrupted one.
 """
 
 import math

@@ -13,6 +13,7 @@ from enn_trainer.callbacks.callback_list import Callbacks
 from enn_trainer.checkpointing import Checkpoints, Status
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.hyperstate_door import ManagerBase
+from enn_trainer.config.load import COMMAND_LINE
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.evaluator import CreateOpponent, RunEvaluator, scalars_of
@@ -126,7 +127,8 @@ class Trainer:
         create_envs = env_factory(env)
         folder = self.manager.start_folder
         configured_id = self.config.env.id
-        if record_world(self.config.env, env, folder) and self.manager.sources.is_typed("env.id"):
+        is_typed = self.manager.sources.of("env.id") == COMMAND_LINE
+        if record_world(self.config.env, env, folder) and is_typed:
             self.manager.say(f"env.id={configured_id}: not used, the program hands in another")
         with ExitStack() as stack, process_settings(self.config, ONE_LANE, folder):
             # Environments and state, under the lock of the run.

@@ -1,9 +1,10 @@
 """Four-line conformance test of an environment, and probe environments for a trainer.
 
-    from entity_env.testing import conformance
-
-    def test_my_env():
-        conformance(MyEnv)
+    >>> from entity_env.examples import Xor
+    >>> from entity_env.testing import conformance
+    >>> def test_my_env():
+    ...     conformance(Xor)
+    >>> test_my_env()
 
 A probe asks for one ability. A trainer that has it learns the probe in seconds.
 """

@@ -1,10 +1,10 @@
 """Errors of commands: those that users can mend, in one line, and those that nobody foresaw."""
 
-import errno
 import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
+from errno import EACCES, EDQUOT, EIO, ENAMETOOLONG, ENOSPC, EPERM, EROFS
 from pathlib import Path
 from types import FrameType
 
@@ -12,10 +12,7 @@ REPORT = (
     "this is a bug in enn-trainer: report it with the lines above and the output of "
     "`enn doctor --json`"
 )
-_OF_DISKS = {
-    *(errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT, errno.EROFS),
-    *(errno.EACCES, errno.EPERM, errno.EIO),
-}
+_OF_DISKS = {EACCES, EDQUOT, EIO, ENAMETOOLONG, ENOSPC, EPERM, EROFS}
 """Errors that are those of a path or of a disk, wherever they occur."""
 _PACKAGES = Path(__file__).parents[2]
 

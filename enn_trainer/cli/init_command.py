@@ -4,7 +4,7 @@ import keyword
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from enn_trainer.cli.arguments import OneLineParser
@@ -106,15 +106,11 @@ def _adapter(named: str) -> tuple[str, int]:
 
 def _write(folder: Path, files: Mapping[str, str]) -> None:
     """Write files to a folder, which is made if it is not there: all of them or none."""
-    is_new = not folder.is_dir()
-    if is_new:
-        folder.mkdir()
-    try:
+    with ExitStack() as undo:
+        if not folder.is_dir():
+            folder.mkdir()
+            undo.callback(folder.rmdir)
         for name, text in files.items():
+            undo.callback((folder / name).unlink, missing_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
-    except BaseException:
-        for name in files:
-            (folder / name).unlink(missing_ok=True)
-        if is_new:
-            folder.rmdir()
-        raise
+        undo.pop_all()

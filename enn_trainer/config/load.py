@@ -60,10 +60,6 @@ class Sources(dict[Names, str]):
         given = (COMMAND_LINE, ENVIRONMENT, FILE)
         return bool(sources) and all(source.startswith(given) for source in sources)
 
-    def is_typed(self, path: str) -> bool:
-        """Return whether the value at a dotted path comes from the command line."""
-        return self.of(path) == COMMAND_LINE
-
     def named_in(self, problem: str) -> str:
         """Return a problem with the environment variable that it comes from."""
         path = _PATH.match(problem)

@@ -1,8 +1,10 @@
 """Spans: nested timers of the parts of a run, each with calls, total time and own time.
 
-    with spans.span("rollout"):
-        with spans.span("act"):
-            ...
+    >>> from enn_trainer.runtime.spans import Spans
+    >>> spans = Spans()
+    >>> with spans.span("rollout"):
+    ...     with spans.span("act"):
+    ...         pass
 
 On a GPU a span ends when its work is queued, not when it is done: the wait is in the span that
 needs a result first.
