@@ -94,11 +94,12 @@ def _encode(value: Any, exact: bool) -> Any:
         size = value.bit_length() // 8 + 1
         return msgpack.ExtType(_LARGE_INT, value.to_bytes(size, "little", signed=True))
     if type(value) is _class_of(type(value).__name__):
-        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        fields = {}
         for f in dataclasses.fields(value):
-            content = fields[f.name]
-            if OMIT_EMPTY in f.metadata and isinstance(content, list | dict) and not content:
-                del fields[f.name]
+            content = getattr(value, f.name)
+            is_empty = isinstance(content, list | dict) and not content
+            if not (is_empty and OMIT_EMPTY in f.metadata):
+                fields[f.name] = content
         return msgpack.ExtType(_DATACLASS, pack([type(value).__name__, fields]))
     raise TypeError(f"cannot be part of a message: {type(value).__name__}")
 
