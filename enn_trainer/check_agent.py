@@ -78,7 +78,8 @@ def random_frame(
     def rows(n: int, entity: Entity) -> Floats:
         numbers = rng.normal(size=(n, len(entity.features)))
         labels = [rng.integers(len(kind.labels), size=(n, 1)) for kind in entity.kinds]
-        return np.concatenate([numbers, *labels], axis=1).astype(np.float32)
+        block: Floats = np.concatenate([numbers, *labels], axis=1).astype(np.float32)
+        return block
 
     masks = {n: space.random_mask(some(), some(), rng) for n, space in action_space.items()}
     return Observation(

@@ -196,8 +196,7 @@ def adapt_batch(batch: EntityBatch, shown: ObsSpace, known: ObsSpace) -> EntityB
     kinds = {}
     for name, wanted in known.kinds.items():
         if name in batch.kinds:
-            have = shown.kinds[name]
-            kinds[name] = _labels(batch.kinds[name], have, wanted)
+            kinds[name] = _labels(batch.kinds[name], shown.kinds[name], wanted)
         else:
             kinds[name] = RaggedTensor(like.new_zeros(0, len(wanted), dtype=torch.uint8), nothing)
     # Positions of actors and actees, which depend on the order of the types.
