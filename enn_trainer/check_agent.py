@@ -14,7 +14,8 @@ from enn_trainer.errors import AgentError
 from enn_trainer.experience.players import draw_uniforms
 from enn_trainer.policy import PPOAgent
 from entity_env.environment import Observation
-from entity_env.spaces import ActionSpace, ObsSpace
+from entity_env.real_numbers import Floats
+from entity_env.spaces import ActionSpace, Entity, ObsSpace
 from entity_env.vec.batching import batch_obs
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
 from rogue_net.rogue_net import NetOutput
@@ -48,7 +49,7 @@ def check_agent(
     if not problems:
         rng = np.random.default_rng(seed)
         frames = [random_frame(obs_space, action_space, rng) for _ in range(num_frames)]
-        frames.append(Observation(global_features=[0.0] * len(obs_space.global_features)))
+        frames.append(Observation(global_features=[0.0] * len(obs_space.global_entity.columns)))
         net: Any = copy.deepcopy(agent)
         net.eval()
         device = next(net.parameters()).device
@@ -74,14 +75,17 @@ def random_frame(
     def some() -> list[Any]:
         return [one for one in everyone if rng.random() < 0.5]
 
+    def rows(n: int, entity: Entity) -> Floats:
+        numbers = rng.normal(size=(n, len(entity.features)))
+        labels = [rng.integers(len(kind.labels), size=(n, 1)) for kind in entity.kinds]
+        block: Floats = np.concatenate([numbers, *labels], axis=1).astype(np.float32)
+        return block
+
     masks = {n: space.random_mask(some(), some(), rng) for n, space in action_space.items()}
     return Observation(
-        features={
-            name: rng.normal(size=(n, len(obs_space.entities[name].features))).astype(np.float32)
-            for name, n in counts.items()
-        },
+        features={name: rows(n, obs_space.entities[name]) for name, n in counts.items()},
         ids=ids,
-        global_features=rng.normal(size=len(obs_space.global_features)).astype(np.float32),
+        global_features=rows(1, obs_space.global_entity)[0],
         actions=masks,
     )
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from entity_env.spaces import ActionSpace, ObsSpace
+    from entity_env.spaces import ActionSpace, Entity, ObsSpace
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -78,13 +78,19 @@ def printable(text: str, encoding: str) -> str:
     return text
 
 
+def feature_texts(entity: "Entity") -> list[str]:
+    """Return the names of features, kinds with their labels: `color (red, green)`."""
+    kinds = [f"{kind.name} ({', '.join(kind.labels)})" for kind in entity.kinds]
+    return [*entity.features, *kinds]
+
+
 def rows_of_spaces(
     obs_space: "ObsSpace", action_space: "Mapping[str, ActionSpace]"
 ) -> list[tuple[str, str]]:
     """Return rows of names and contents: global features, entity types and actions."""
-    rows = [("global", ", ".join(obs_space.global_features) or "no features")]
+    rows = [("global", ", ".join(feature_texts(obs_space.global_entity)) or "no features")]
     for name, entity in obs_space.entities.items():
-        rows.append((f"entity {name}", ", ".join(entity.features) or "no features"))
+        rows.append((f"entity {name}", ", ".join(feature_texts(entity)) or "no features"))
     for name, space in action_space.items():
         kind, labels = type(space).__name__.removesuffix("ActionSpace"), ", ".join(space.labels)
         rows.append((f"action {name}", f"{kind}: {labels}" if labels else kind))

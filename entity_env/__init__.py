@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from entity_env.errors import InvalidObservation as InvalidObservation
     from entity_env.errors import InvalidSpace as InvalidSpace
     from entity_env.errors import WorkerError as WorkerError
+    from entity_env.kinds import Flag as Flag
+    from entity_env.kinds import Kind as Kind
     from entity_env.match import Match as Match
     from entity_env.plain_state import PlainState as PlainState
     from entity_env.ragged import Ragged as Ragged
@@ -61,6 +63,7 @@ export_lazily(
         "entity_env.errors": (
             "EntityEnvError InvalidAction InvalidObservation InvalidSpace WorkerError"
         ),
+        "entity_env.kinds": "Flag Kind",
         "entity_env.match": "Match",
         "entity_env.plain_state": "PlainState",
         "entity_env.ragged": "Ragged",

@@ -1,8 +1,7 @@
 """Observation spaces, and `Observation`: one frame of an environment."""
 
 import copy
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -12,52 +11,97 @@ import numpy.typing as npt
 
 from entity_env.actions import ActionMask, ActionName, EntityID, EntityName
 from entity_env.errors import InvalidObservation, InvalidSpace, short_repr
-from entity_env.real_numbers import Floats, as_block, as_flag
+from entity_env.kinds import Kind, as_rows, label_map, split_kinds
+from entity_env.real_numbers import Floats, as_flag
 
 GLOBAL = "__global__"
 """The name under which the global features travel beside the entity types."""
 
 
-def check_unique(what: str, names: Iterable[str]) -> None:
-    """Raise if a name is given twice.
-
-    Raises:
-        InvalidSpace: begins with `what` and lists the names.
-    """
-    twice = sorted(name for name, count in Counter(names).items() if count > 1)
-    if twice:
-        raise InvalidSpace(f"{what}: every name must be given once, got {twice} more than once")
+OMIT_EMPTY = "omit_empty"
+"""Metadata of fields that files leave out where they are empty."""
 
 
-@dataclass
+@dataclass(init=False)
 class Entity:
-    """An entity type: the names of its features, in the order of their columns."""
+    """An entity type: the names of its features, in the order of their columns.
+
+    Args:
+        features: names of numbers, then kinds and flags.
+        kinds: further kinds.
+
+    Attributes:
+        features: the names of the numbers.
+        kinds: features that are one of several labels, in the columns behind the numbers.
+    """
 
     features: list[str]
+    kinds: list[Kind] = field(default_factory=list, metadata={OMIT_EMPTY: True})
 
-    def __post_init__(self) -> None:
-        check_unique("Entity.features", self.features)
+    def __init__(self, features: Sequence[str | Kind], kinds: Sequence[Kind] = ()) -> None:
+        self.features, self.kinds = split_kinds("Entity.features", features, kinds)
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of all features in the order of a row: numbers, then kinds."""
+        return [*self.features, *(kind.name for kind in self.kinds)]
+
+    def __repr__(self) -> str:
+        return f"Entity(features={self.features!r}{_repr_of('kinds', self.kinds)})"
 
 
-@dataclass
+@dataclass(init=False)
 class ObsSpace:
     """The entity types and features of an environment.
 
+    Args:
+        global_features: names of numbers, then kinds and flags.
+        entities: the entity types.
+        global_kinds: further kinds.
+
     Attributes:
-        global_features: features that belong to no entity, present in every frame.
+        global_features: numbers that belong to no entity, present in every frame.
         entities: the entity types. Their order is the order of the entities in a frame.
+        global_kinds: kinds that belong to no entity, behind the numbers.
     """
 
     global_features: list[str] = field(default_factory=list)
     entities: dict[EntityName, Entity] = field(default_factory=dict)
+    global_kinds: list[Kind] = field(default_factory=list, metadata={OMIT_EMPTY: True})
 
-    def __post_init__(self) -> None:
-        check_unique("ObsSpace.global_features", self.global_features)
+    def __init__(
+        self,
+        global_features: Sequence[str | Kind] | None = None,
+        entities: Mapping[EntityName, Entity] | None = None,
+        global_kinds: Sequence[Kind] = (),
+    ) -> None:
+        what, given = "ObsSpace.global_features", [] if global_features is None else global_features
+        self.global_features, self.global_kinds = split_kinds(what, given, global_kinds)
+        self.entities = {} if entities is None else entities  # type: ignore[assignment]
         if GLOBAL in self.entities:
             raise InvalidSpace(f"ObsSpace.entities: the name {GLOBAL!r} is taken, choose another")
 
+    def __repr__(self) -> str:
+        shown = f"global_features={self.global_features!r}, entities={self.entities!r}"
+        return f"ObsSpace({shown}{_repr_of('global_kinds', self.global_kinds)})"
 
-Features: TypeAlias = npt.NDArray[np.float32] | Sequence[Sequence[float]]
+    @property
+    def global_entity(self) -> Entity:
+        """The global features, as those of an entity."""
+        return Entity(self.global_features, self.global_kinds)
+
+    @property
+    def kinds(self) -> dict[EntityName, list[Kind]]:
+        """The kinds of each type that has any, and under GLOBAL those that belong to no entity."""
+        found = {name: entity.kinds for name, entity in self.entities.items() if entity.kinds}
+        return {**found, GLOBAL: self.global_kinds} if self.global_kinds else found
+
+
+def _repr_of(name: str, kinds: Sequence[Kind]) -> str:
+    return f", {name}={kinds!r}" if kinds else ""
+
+
+Features: TypeAlias = npt.NDArray[np.float32] | Sequence[Sequence[float | str]]
 Flags: TypeAlias = npt.NDArray[np.bool_] | Sequence[bool]
 
 
@@ -68,10 +112,11 @@ class Observation:
     `features` and `ids` apart. A type that is left out has no entities in this frame.
 
     Args:
-        entities: features (n, num_features) per type, alone or with a sequence of n ids.
+        entities: features (n, num_features) per type, alone or with a sequence of n ids: numbers,
+            then a label, or its index, for each kind.
         features: features per type; instead of `entities`.
         ids: ids per type, for the types that have any; only with `features`.
-        global_features: (num_global_features,) values that belong to no entity.
+        global_features: (num_global_features,) values that belong to no entity, likewise.
         actions: for each action that can be taken now, its actors and their legal choices.
         reward: the reward of the step that led here.
         done: the episode is over; the same as `terminated` unless `truncated` is given.
@@ -93,7 +138,7 @@ class Observation:
         | None = None,
         features: Mapping[EntityName, Features] | None = None,
         ids: Mapping[EntityName, Sequence[EntityID]] | None = None,
-        global_features: npt.NDArray[np.float32] | Sequence[float] | None = None,
+        global_features: npt.NDArray[np.float32] | Sequence[float | str] | None = None,
         actions: Mapping[ActionName, ActionMask] | None = None,
         reward: float = 0.0,
         done: bool | None = None,
@@ -235,7 +280,7 @@ def _numbers(values: Any) -> str:
     """Return the first rows of numbers as text on one line."""
     try:
         rows = [row[: _MOST_NUMBERS + 1] for row in values[: _MOST_ROWS + 1]]
-        first = [[f"{number:.4g}" for number in row] for row in rows]
+        first = [[v if isinstance(v, str) else f"{v:.4g}" for v in row] for row in rows]
     except (TypeError, ValueError):  # a mistake, which a check reports
         return short_repr(values)
     texts = [f"[{', '.join(_first(row, _MOST_NUMBERS))}]" for row in first]
@@ -275,23 +320,37 @@ def filter_observation(obs: Observation, obs_space: ObsSpace, obs_filter: ObsSpa
     shown.features = {}
     for name, wanted in obs_filter.entities.items():
         if name in obs.features:
-            known, what = obs_space.entities[name].features, f"features of {name!r}"
-            shown.features[name] = _columns(obs.features[name], known, wanted.features, what)
+            known, what = obs_space.entities[name], f"features of {name!r}"
+            shown.features[name] = _columns(obs.features[name], known, wanted, what)
     shown.ids = {name: ids for name, ids in obs.ids.items() if name in obs_filter.entities}
     shown.visible = {name: v for name, v in obs.visible.items() if name in obs_filter.entities}
-    known, wanted_globals = obs_space.global_features, obs_filter.global_features
+    known, wanted = obs_space.global_entity, obs_filter.global_entity
     one_row: Any = [obs.global_features]
-    shown.global_features = _columns(one_row, known, wanted_globals, "global_features")[0]
+    shown.global_features = _columns(one_row, known, wanted, "global_features")[0]
     return shown
 
 
-def _columns(features: Features, known: Sequence[str], wanted: Sequence[str], what: str) -> Floats:
-    missing = [name for name in wanted if name not in known]
+def _columns(features: Features, known: Entity, wanted: Entity, what: str) -> Floats:
+    """Return the columns of the wanted features, with the indices that labels have in `wanted`."""
+    kinds = {kind.name: kind for kind in known.kinds}
+    missing = [name for name in wanted.features if name not in known.features]
+    missing += [kind.name for kind in wanted.kinds if kind.name not in kinds]
     if missing:
         got = f"{missing}, which it does not have"
-        raise InvalidObservation(f"{what}: expected features among {list(known)}, got {got}")
+        raise InvalidObservation(f"{what}: expected features among {known.columns}, got {got}")
     if len(features) == 0:
-        return np.zeros((0, len(wanted)), dtype=np.float32)
-    array = as_block(features, len(features), len(known), what)
+        return np.zeros((0, len(wanted.columns)), dtype=np.float32)
+    array = as_rows(features, len(features), len(known.features), known.kinds, what)
+    own = known.columns
     # Not array[:, columns], which is of another memory layout, and slower to join.
-    return array.take([known.index(name) for name in wanted], axis=1)
+    shown = array.take([own.index(name) for name in wanted.columns], axis=1)
+    for column, kind in enumerate(wanted.kinds, len(wanted.features)):
+        if kind.labels != kinds[kind.name].labels:
+            indices = shown[:, column].astype(np.int64)
+            shown[:, column] = label_map(kinds[kind.name], kind)[indices]
+            unknown = indices[shown[:, column] < 0]
+            if len(unknown):
+                label = kinds[kind.name].labels[unknown[0]]
+                expected = f"{kind.name} to be one of {kind.labels}"
+                raise InvalidObservation(f"{what}: expected {expected}, got {label!r}")
+    return shown

@@ -24,6 +24,7 @@ from entity_env.vec.vec_obs import Choices, VecObs
 
 _WIDEST = 400  # characters of a finding that are printed: masks can be large
 _FIXES = (  # pattern of a message, and the remedy
+    (r"to be one of", "give one of the labels of the space, or its index"),
     (r"finite numbers", "look for divisions by zero and for values that are never set"),
     (r"^\w*features.*expected", "give one row per entity and one number per feature of the space"),
     (r"^(entities|visible|ids): .*types", "name the type in obs_space(), or leave it out here"),
@@ -178,6 +179,7 @@ def fields_of(batch: VecObs) -> Fields:
     """Return the content of a batch by field, for comparisons."""
     rows: dict[str, Ragged | None] = {}
     rows |= {f"features of {name!r}": block for name, block in batch.features.items()}
+    rows |= {f"kinds of {name!r}": labels for name, labels in batch.kinds.items()}
     rows |= {f"visible[{name!r}]": flags for name, flags in batch.visible.items()}
     for name, mask in batch.action_masks.items():
         rows |= {f"actions[{name!r}] {part}": ragged for part, ragged in vars(mask).items()}
@@ -313,7 +315,8 @@ class Player:
         blocks["reward"] = (["reward"], [[obs.reward]])
         for part, (names, block) in blocks.items():
             try:
-                columns = np.asarray(block, dtype=np.float64).reshape(-1, len(names)).T
+                numbers = [row[: len(names)] for row in block]  # without labels
+                columns = np.asarray(numbers, dtype=np.float64).reshape(-1, len(names)).T
             except Exception:  # whatever it is has been reported
                 continue
             for name, column in zip(names, columns, strict=True):
@@ -354,7 +357,7 @@ def _field_messages(obs: Any, spaces: Spaces) -> list[str]:
     message = _first_message("Observation", obs, spaces)
     if not message:
         return []
-    blank = [0.0] * len(spaces[0].global_features)
+    blank = _blank_globals(spaces[0])
     messages: dict[str, None] = {}
 
     def fits(field: str, **fields: Any) -> bool:
@@ -419,10 +422,14 @@ def _blank_features(obs: Observation, obs_space: ObsSpace) -> Observation:
     features = {}
     for name, block in obs.features.items():
         if name in obs_space.entities and has_len(block):
-            shape = len(block), len(obs_space.entities[name].features)
+            shape = len(block), len(obs_space.entities[name].columns)
             features[name] = np.zeros(shape, np.float32)
-    blank = [0.0] * len(obs_space.global_features)
+    blank = _blank_globals(obs_space)
     return Observation(features=features, ids=obs.ids, global_features=blank, actions=obs.actions)
+
+
+def _blank_globals(obs_space: ObsSpace) -> list[float]:
+    return [0.0] * len(obs_space.global_entity.columns)
 
 
 def shown_by(frames: Sequence[Observation], spaces: Spaces) -> Fields:

@@ -27,7 +27,8 @@ from entity_env.actions import (
     SelectEntityActionMask,
 )
 from entity_env.errors import unexpected
-from entity_env.observation import GLOBAL, Entity, Observation, ObsSpace, check_unique
+from entity_env.kinds import Flag, Kind, check_unique
+from entity_env.observation import GLOBAL, Entity, Observation, ObsSpace
 from entity_env.ragged import Indices, Ragged
 from entity_env.real_numbers import all_none, as_flags
 from entity_env.vec.frames import Frames, ids_of_actors, named_ids
@@ -48,7 +49,9 @@ __all__ = [
     "Entity",
     "EntityID",
     "EntityName",
+    "Flag",
     "GlobalCategoricalActionSpace",
+    "Kind",
     "ObsSpace",
     "Probabilities",
     "SelectEntityActionSpace",
@@ -393,11 +396,12 @@ ActionSpaces: TypeAlias = Mapping[ActionName, ActionSpace]
 
 def has_global_entity(obs_space: ObsSpace, action_space: ActionSpaces) -> bool:
     """Return whether frames of these spaces carry a row of global features."""
-    return bool(obs_space.global_features) or any(s.is_global for s in action_space.values())
+    is_given = bool(obs_space.global_features or obs_space.global_kinds)
+    return is_given or any(s.is_global for s in action_space.values())
 
 
 def num_columns(obs_space: ObsSpace, action_space: ActionSpaces) -> dict[EntityName, int]:
-    """Return the number of features by entity type, and by GLOBAL where frames carry it."""
+    """Return the number of numeric features by entity type, and by GLOBAL where frames carry it."""
     columns = {name: len(entity.features) for name, entity in obs_space.entities.items()}
     if has_global_entity(obs_space, action_space):
         columns[GLOBAL] = len(obs_space.global_features)

@@ -1,11 +1,14 @@
 """Embedding of the features of each entity type in rows of one width."""
 
+import math
+import warnings
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from entity_env.spaces import GLOBAL, ObsSpace
+from entity_env.spaces import GLOBAL, Kind, ObsSpace
+from rogue_net.config import RogueNetConfig
 from rogue_net.input_norm import InputNorm, Moments
 from rogue_net.ragged import EntityBatch, to_device
 from rogue_net.translate import Translation
@@ -24,13 +27,40 @@ def feature_names(obs_space: ObsSpace, with_global_entity: bool) -> dict[str, li
     return {**names, GLOBAL: [*shared]} if with_global_entity else names
 
 
+def kinds_of_types(obs_space: ObsSpace, types: Sequence[str]) -> dict[str, list[Kind]]:
+    """Return the kinds of each of the types that has any: its own, then the global ones."""
+    own, shared = obs_space.kinds, obs_space.global_kinds
+    kinds = {name: [*(own.get(name, []) if name != GLOBAL else []), *shared] for name in types}
+    return {name: of_type for name, of_type in kinds.items() if of_type}
+
+
+def check_positions(config: RogueNetConfig, obs_space: ObsSpace) -> None:
+    """Raise if a feature that gives a position or an orientation is a kind.
+
+    Raises:
+        ValueError: names the setting and the kind.
+    """
+    kinds = {kind.name: name for name, own in obs_space.kinds.items() for kind in own}
+    for section in ("relpos_encoding", "translation"):
+        for field in ("position_features", "rotation_vec_features", "rotation_angle_feature"):
+            value = getattr(getattr(config, section), field, None)
+            for name in [value] if isinstance(value, str) else value or ():
+                if name in kinds:
+                    raise ValueError(
+                        f"{section}.{field}: expected numbers, got {name!r}, which is a kind of "
+                        f"{kinds[name]!r}; give its place as numbers too"
+                    )
+
+
 class EntityEmbedding(nn.Module):
     """Embedding of entities by type; global features are appended to those of each entity.
 
     Args:
-        features: the names of the input features of each type, as `feature_names` gives them.
+        features: the names of the numeric input features of each type, as `feature_names` gives
+            them.
         d_model: the width of the embedding.
         translation: settings to center positions on one entity; None not to.
+        kinds: the kinds of each type that has any, as `kinds_of_types` gives them.
     """
 
     def __init__(
@@ -38,22 +68,52 @@ class EntityEmbedding(nn.Module):
         features: Mapping[str, Sequence[str]],
         d_model: int,
         translation: TranslationConfig | None = None,
+        kinds: Mapping[str, Sequence[Kind]] | None = None,
     ) -> None:
         super().__init__()
         self.types = list(features)
         self.d_model = d_model
+        self.kinds = {} if kinds is None else {**kinds}
         self.translation = None if translation is None else Translation(translation, features)
         widths = {name: len(own) for name, own in features.items()}
         if self.translation is not None:
             widths = self.translation.widths(features)
         self.by_type = nn.ModuleDict()
         for name, width in widths.items():
-            of_type = TypeEmbedding(width, d_model) if width > 0 else FeaturelessEmbedding(d_model)
-            self.by_type[module_key(name)] = of_type
+            sizes = [len(kind.labels) for kind in self.kinds.get(name, [])]
+            is_empty = width == 0 and not sizes
+            self.by_type[module_key(name)] = (
+                FeaturelessEmbedding(d_model) if is_empty else TypeEmbedding(width, d_model, sizes)
+            )
 
-    def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Return (entities, d_model): type after type, within a type frame after frame."""
-        return torch.cat([self.by_type[module_key(name)](x) for name, x in inputs.items()])
+    def forward(self, inputs: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> Tensor:
+        """Return (entities, d_model): type after type, within a type frame after frame.
+
+        Args:
+            inputs: what `inputs` returns.
+            labels: what `label_vectors` returns.
+        """
+        return torch.cat(
+            [self.by_type[module_key(name)](x, labels.get(name)) for name, x in inputs.items()]
+        )
+
+    def label_vectors(self, batch: EntityBatch) -> dict[str, Tensor]:
+        """Return the sum of the vectors of each entity's labels, (n, d_model), by type with kinds.
+
+        The labels of global kinds are those of each entity too.
+        """
+        vectors, shared = {}, batch.kinds.get(GLOBAL)
+        for name in self.kinds:
+            rows, columns = batch.features[name], []
+            if name in batch.kinds and name != GLOBAL:
+                columns.append(batch.kinds[name].values)
+            if shared is not None:
+                frames = to_device(rows.frame_of_row(), shared.values.device)
+                columns.append(shared.values.index_select(0, frames))
+            of_type = self.by_type[module_key(name)]
+            assert isinstance(of_type, TypeEmbedding)
+            vectors[name] = of_type.label_vectors(torch.cat([c.long() for c in columns], dim=1))
+        return vectors
 
     def inputs(self, batch: EntityBatch) -> dict[str, Tensor]:
         """Return the inputs of each type, (n, features + global features), not normalised."""
@@ -84,21 +144,57 @@ class EntityEmbedding(nn.Module):
 
 
 class TypeEmbedding(nn.Module):
-    """Embedding of a type: normalise, project, rectify, normalise again."""
+    """Embedding of a type: normalise, project, add labels, rectify, normalise again.
 
-    def __init__(self, num_features: int, d_model: int) -> None:
+    It is that of one-hot columns for the labels, which are not normalised: the vector of a label is
+    its column of weights.
+
+    Args:
+        num_features: the number of numeric features.
+        d_model: the width of the embedding.
+        label_counts: the number of labels of each kind.
+    """
+
+    first_labels: Tensor
+    labels: Tensor
+
+    def __init__(self, num_features: int, d_model: int, label_counts: Sequence[int] = ()) -> None:
         super().__init__()
         self.norm = InputNorm(num_features)
-        self.linear = nn.Linear(num_features, d_model)
+        with warnings.catch_warnings():  # of weights without numbers
+            warnings.filterwarnings("ignore", "Initializing zero-element", UserWarning)
+            self.linear = nn.Linear(num_features, d_model)
+        self.linear.weight.requires_grad_(num_features > 0)
         self.layer_norm = nn.LayerNorm(d_model)
+        if label_counts:
+            first_labels = torch.tensor([0, *label_counts[:-1]]).cumsum(0)
+            self.register_buffer("first_labels", first_labels, persistent=False)
+            # U(-1/sqrt(n), 1/sqrt(n)) of n inputs that are not 0, as linear layers begin.
+            bound = 1 / math.sqrt(num_features + len(label_counts))
+            vectors = bound * (2 * torch.rand(sum(label_counts), d_model) - 1)
+            self.labels = nn.Parameter(vectors)  # (labels of all kinds, d_model)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Embed entities, (n, num_features) -> (n, d_model)."""
+    def forward(self, x: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Embed entities.
+
+        Args:
+            x: (n, num_features).
+            labels: (n, d_model), the sum of the vectors of their labels; None without kinds.
+
+        Returns:
+            (n, d_model).
+        """
         # Features and their statistics keep their precision where the network is in half.
         x = self.norm(x).to(self.linear.weight.dtype)
-        # layer_norm(relu(W x + b))
-        x = self.layer_norm(self.linear(x).relu())
+        # layer_norm(relu(W x + b + sum_k labels_k))
+        x = self.linear(x) if labels is None else self.linear(x) + labels
+        x = self.layer_norm(x.relu())
         return x
+
+    def label_vectors(self, indices: Tensor) -> Tensor:
+        """Return the sum of the vectors of labels, (n, num_kinds) int64 -> (n, d_model)."""
+        rows = indices + self.first_labels  # (n, num_kinds)
+        return nn.functional.embedding(rows, self.labels).sum(dim=1)
 
     def parameters_in_order(self) -> list[Tensor]:
         """Return weight and bias of the linear layer, then of the norm."""
@@ -113,8 +209,8 @@ class FeaturelessEmbedding(nn.Module):
         super().__init__()
         self.vector = nn.Parameter(torch.randn(1, d_model))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Embed entities, (n, 0) -> (n, d_model)."""
+    def forward(self, x: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Embed entities, (n, 0) -> (n, d_model); they have no labels."""
         return self.vector.expand(x.shape[0], -1)
 
     def parameters_in_order(self) -> list[Tensor]:

@@ -5,7 +5,7 @@ the device.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -155,6 +155,8 @@ class EntityBatch:
         num_frames: B.
         keys: int64 (B,) on the host, of which the dropout of each frame is a function, so that it
             does not depend on how frames are batched; None to draw it from torch's generator.
+        kinds: uint8 or int16 (n, num_kinds) per frame, the indices of labels, for the types that
+            have kinds, and under "__global__" for kinds that belong to no entity.
     """
 
     features: Mapping[str, RaggedTensor]
@@ -162,6 +164,7 @@ class EntityBatch:
     actions: Mapping[str, ActionBatch]
     num_frames: int
     keys: npt.NDArray[np.int64] | None = None
+    kinds: Mapping[str, RaggedTensor] = field(default_factory=dict)
 
     @staticmethod
     def of(obs: VecObs, device: torch.device | str = "cpu") -> "EntityBatch":
@@ -172,6 +175,7 @@ class EntityBatch:
             {name: RaggedTensor.of(rows, device) for name, rows in obs.visible.items()},
             {name: ActionBatch.of(mask, device) for name, mask in obs.action_masks.items()},
             len(obs),
+            kinds={name: RaggedTensor.of(rows, device) for name, rows in obs.kinds.items()},
         )
 
     @staticmethod
@@ -189,6 +193,7 @@ class EntityBatch:
             {name: ActionBatch.cat([p.actions[name] for p in pieces]) for name in first.actions},
             sum(piece.num_frames for piece in pieces),
             None if any(k is None for k in keys) else np.concatenate(keys),
+            {name: RaggedTensor.cat([p.kinds[name] for p in pieces]) for name in first.kinds},
         )
 
     def take(self, frames: npt.NDArray[np.int64]) -> "EntityBatch":
@@ -210,6 +215,7 @@ class EntityBatch:
             {name: _each_rows(action, change) for name, action in self.actions.items()},
             num_frames,
             None if self.keys is None else self.keys[frames],
+            {name: change(rows) for name, rows in self.kinds.items()},
         )
 
     def visibility(self, name: str) -> RaggedTensor:

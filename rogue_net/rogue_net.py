@@ -19,7 +19,13 @@ from rogue_net.answer import NetOutput, answer, output_of
 from rogue_net.attention import PaddedContext, attention_mask, row_keys, weights_by_frame
 from rogue_net.config import RogueNetConfig, ValueBinsConfig
 from rogue_net.distributions import Decision, decide, random_draws
-from rogue_net.embedding import EntityEmbedding, feature_names, module_key
+from rogue_net.embedding import (
+    EntityEmbedding,
+    check_positions,
+    feature_names,
+    kinds_of_types,
+    module_key,
+)
 from rogue_net.heads import HEADS, full_precision
 from rogue_net.input_norm import InputNorm, Moments
 from rogue_net.layout import Layout, layout_of, visible_rows
@@ -88,7 +94,9 @@ class RogueNet(_Normalising):
         self.action_space = dict(action_space)
         # Embedding and relative positions.
         features = feature_names(obs_space, global_entity)
-        self.embedding = EntityEmbedding(features, config.d_model, config.translation)
+        check_positions(config, obs_space)
+        kinds = kinds_of_types(obs_space, [*features])
+        self.embedding = EntityEmbedding(features, config.d_model, config.translation, kinds)
         self.relpos = None
         if config.relpos_encoding is not None:
             d_head = config.d_model // config.n_head
@@ -212,7 +220,7 @@ class RogueNet(_Normalising):
             # Under `torch.autocast`, the input, the sums of residual blocks and the outputs of
             # heads keep the precision of the parameters.
             with torch.autocast(device, enabled=False):
-                x = layout.pad(self.embedding(inputs))
+                x = layout.pad(self.embedding(inputs, self.embedding.label_vectors(batch)))
             return backend.Output(self.transformer(x, context), layout)
 
     def input_moments(self, batch: EntityBatch) -> dict[str, Moments]:

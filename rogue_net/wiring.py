@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from entity_env.spaces import GLOBAL, ActionSpace, ObsSpace
+from entity_env.kinds import label_map
+from entity_env.spaces import GLOBAL, ActionSpace, Kind, ObsSpace
 from rogue_net.answer import decide_all, output_of
 from rogue_net.distributions import random_draws
 from rogue_net.ragged import (
@@ -140,20 +141,32 @@ def _label_orders(
 
 
 def missing_features(shown: ObsSpace, known: ObsSpace) -> list[str]:
-    """Return messages about features that a network needs and a space does not have."""
+    """Return messages about features that a network needs and a space does not have.
+
+    Labels that the network does not know are such an obstacle too, features and types are not.
+    """
     if known.entities and not known.entities.keys() & shown.entities.keys():
         return [f"some of the entity types {[*known.entities]}, got {[*shown.entities]}"]
     pairs = {
-        f"features of {name!r}": (shown.entities[name].features, known.entities[name].features)
+        f"features of {name!r}": (shown.entities[name], known.entities[name])
         for name in known.entities
         if name in shown.entities
     }
-    pairs["global features"] = (shown.global_features, known.global_features)
-    return [
-        f"{what} with {wanted}, got {[*have]}"
-        for what, (have, needed) in pairs.items()
-        if (wanted := [feature for feature in needed if feature not in have])
-    ]
+    pairs["global features"] = (shown.global_entity, known.global_entity)
+    missing = []
+    for what, (have, needed) in pairs.items():
+        if wanted := [feature for feature in needed.features if feature not in have.features]:
+            missing.append(f"{what} with {wanted}, got {have.columns}")
+        kinds = {kind.name: kind for kind in have.kinds}
+        if wanted := [kind.name for kind in needed.kinds if kind.name not in kinds]:
+            missing.append(f"{what} with the kinds {wanted}, got {have.columns}")
+        for kind in needed.kinds:
+            labels = kinds[kind.name].labels if kind.name in kinds else []
+            if unknown := [label for label in labels if label not in kind.labels]:
+                missing.append(
+                    f"{what}: labels of {kind.name!r} among {kind.labels}, got {unknown}"
+                )
+    return missing
 
 
 def adapt_batch(batch: EntityBatch, shown: ObsSpace, known: ObsSpace) -> EntityBatch:
@@ -180,12 +193,18 @@ def adapt_batch(batch: EntityBatch, shown: ObsSpace, known: ObsSpace) -> EntityB
     if GLOBAL in batch.features:
         of_frames = batch.features[GLOBAL]
         features[GLOBAL] = _columns(of_frames, shown.global_features, known.global_features)
+    kinds = {}
+    for name, wanted in known.kinds.items():
+        if name in batch.kinds:
+            kinds[name] = _labels(batch.kinds[name], shown.kinds[name], wanted)
+        else:
+            kinds[name] = RaggedTensor(like.new_zeros(0, len(wanted), dtype=torch.uint8), nothing)
     # Positions of actors and actees, which depend on the order of the types.
     visible = {name: rows for name, rows in batch.visible.items() if name in features}
     actions = batch.actions
     if [*shown.entities] != [*known.entities]:
         actions = _moved(batch, [*shown.entities, GLOBAL], [*known.entities, GLOBAL])
-    return replace(batch, features=features, visible=visible, actions=actions)
+    return replace(batch, features=features, visible=visible, actions=actions, kinds=kinds)
 
 
 def _columns(rows: RaggedTensor, have: Sequence[str], wanted: Sequence[str]) -> RaggedTensor:
@@ -195,6 +214,18 @@ def _columns(rows: RaggedTensor, have: Sequence[str], wanted: Sequence[str]) -> 
         np.array([have.index(name) for name in wanted], dtype=np.int64), rows.values.device
     )
     return RaggedTensor(rows.values.index_select(1, index), rows.lengths)
+
+
+def _labels(rows: RaggedTensor, have: Sequence[Kind], wanted: Sequence[Kind]) -> RaggedTensor:
+    """Return the columns of the wanted kinds, with the indices that their labels have there."""
+    if [*have] == [*wanted]:
+        return rows
+    names, columns = [kind.name for kind in have], []
+    for kind in wanted:
+        column = names.index(kind.name)
+        index = to_device(label_map(have[column], kind), rows.values.device)
+        columns.append(index.index_select(0, rows.values[:, column].long()))
+    return RaggedTensor(torch.stack(columns, dim=1), rows.lengths)
 
 
 def _moved(

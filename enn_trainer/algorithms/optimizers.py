@@ -15,14 +15,14 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.config.ppo_config import OptimizerConfig, ParamGroupConfig
 from enn_trainer.config.schedules import Scheduled, ScheduledFloat
 from enn_trainer.errors import ConfigError, NotFiniteError
-from rogue_net.embedding import FeaturelessEmbedding
+from rogue_net.embedding import FeaturelessEmbedding, TypeEmbedding
 from rogue_net.relpos.encoding import RelposEncoding
 from rogue_net.rogue_net import RogueNetWithValueNet
 from rogue_net.wiring import Wired
 
 EVERYTHING_ELSE = ParamGroupConfig("*")
 
-_TABLES = (nn.Embedding, nn.EmbeddingBag, FeaturelessEmbedding, RelposEncoding)
+_TABLES = (nn.Embedding, nn.EmbeddingBag, FeaturelessEmbedding, TypeEmbedding, RelposEncoding)
 _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
 
 

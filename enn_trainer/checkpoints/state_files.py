@@ -1,6 +1,6 @@
 """Conversion between `State` and the files of a save."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, TypeAlias
@@ -26,7 +26,7 @@ from enn_trainer.state import InitialState, State, init_train_state
 from enn_trainer.state_part import check_plain
 from entity_env.serialization.bounds import Allowance
 from entity_env.serialization.messages import pack, rebuilt, unpack
-from entity_env.spaces import ACTION_SPACES, ActionSpace, Entity, ObsSpace
+from entity_env.spaces import ACTION_SPACES, ActionSpace, Entity, Kind, ObsSpace
 
 STATE_VERSION = 1
 
@@ -82,15 +82,29 @@ def _obs_space_of(plain: Mapping[str, Any]) -> ObsSpace:
     Raises:
         ValueError: the data does not describe one.
     """
-    fields = _fields("obs_space", plain, {"global_features", "entities"})
+    fields = _fields("obs_space", plain, {"global_features", "entities"}, {"global_kinds"})
     if not _has_text_keys(fields["entities"]):
         raise ValueError("obs_space.entities: expected a mapping of names in quotes")
     entities = {}
     for name, entity in fields["entities"].items():
         at = f"obs_space.entities[{name!r}]"
-        features = _fields(at, entity, {"features"})["features"]
-        entities[name] = Entity(_texts(f"{at}.features", features))
-    return ObsSpace(_texts("obs_space.global_features", fields["global_features"]), entities)
+        of_type = _fields(at, entity, {"features"}, {"kinds"})
+        features = _texts(f"{at}.features", of_type["features"])
+        entities[name] = Entity(features, _kinds(f"{at}.kinds", of_type.get("kinds", [])))
+    shared = _texts("obs_space.global_features", fields["global_features"])
+    kinds = _kinds("obs_space.global_kinds", fields.get("global_kinds", []))
+    return ObsSpace(shared, entities, kinds)
+
+
+def _kinds(path: str, value: Any) -> list[Kind]:
+    if not isinstance(value, list):
+        raise ValueError(f"{path}: expected a list of kinds")
+    kinds = []
+    for i, one in enumerate(value):
+        found = _fields(f"{path}[{i}]", one, {"name", "labels"})
+        [name] = _texts(f"{path}[{i}].name", [found["name"]])
+        kinds.append(Kind(name, _texts(f"{path}[{i}].labels", found["labels"])))
+    return kinds
 
 
 def _action_space_of(plain: Mapping[str, Any]) -> dict[str, ActionSpace]:
@@ -152,8 +166,10 @@ _OPTIONAL = {"time_used", "run_name", "memory", "tracker_ids"}
 """Fields that older saves of this version lack; `State` has defaults for them."""
 
 
-def _fields(path: str, value: Any, names: set[str]) -> dict[str, Any]:
-    if not isinstance(value, dict) or value.keys() != names:
+def _fields(
+    path: str, value: Any, names: set[str], optional: Collection[str] = ()
+) -> dict[str, Any]:
+    if not isinstance(value, dict) or value.keys() - optional != names:
         raise ValueError(f"{path}: expected the fields {', '.join(sorted(names))}, no others")
     return value
 

@@ -18,7 +18,7 @@ from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.eval_metrics import with_interval
 from enn_trainer.evaluation.random_return import random_return
 from enn_trainer.runtime.start_folder import paths_from
-from enn_trainer.tables import aligned, show_lines, show_table
+from enn_trainer.tables import aligned, feature_texts, show_lines, show_table
 from entity_env.environment import Environment
 from entity_env.examples import ENV_REGISTRY
 from entity_env.match import Match
@@ -74,8 +74,8 @@ def facts(known: KnownWorld | None, world: Environment | Match | VecEnv) -> dict
     obs_space, actions = world.obs_space(), world.action_space()
     return {
         **(known._asdict() if known else {}),
-        "global_features": list(obs_space.global_features),
-        "entities": {name: list(entity.features) for name, entity in obs_space.entities.items()},
+        "global_features": feature_texts(obs_space.global_entity),
+        "entities": {name: feature_texts(entity) for name, entity in obs_space.entities.items()},
         "actions": {
             name: {"kind": a.kind, "labels": list(a.labels)} for name, a in actions.items()
         },

@@ -20,6 +20,7 @@ from enn_trainer.config.validation import Problems
 from enn_trainer.config.versioned import Versioned
 from enn_trainer.errors import ConfigError
 from entity_env.errors import short_repr
+from entity_env.observation import OMIT_EMPTY
 
 C = TypeVar("C")
 
@@ -164,7 +165,11 @@ def as_data(value: Any) -> Any:
         return {key: as_data(item) for key, item in value.items()}
     if not is_dataclass(value):
         return value.schedule.text if isinstance(value, Scheduled) else value
-    fields = {f.name: as_data(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    fields = {
+        f.name: as_data(getattr(value, f.name))
+        for f in dataclasses.fields(value)
+        if OMIT_EMPTY not in f.metadata or getattr(value, f.name)
+    }
     if isinstance(value, Versioned):
         fields = {"version": value.version(), **fields}
     return ron.Struct(type(value).__name__, fields)

@@ -333,6 +333,7 @@ class RolloutStorage:
                 for name, rows in named("actors").items()
             },
             self._written,
+            kinds=named("kinds"),
         )
         values = self._rows["values", ""].all().values
         return batch, Decisions(named("chosen"), named("logprobs"), named("entropies"), values)
@@ -399,6 +400,7 @@ class _Rows:
 def _fields(batch: EntityBatch, decisions: Decisions) -> dict[Field, RaggedTensor]:
     """Return what is stored of frames by (kind, name of the entity type or action)."""
     fields = {("features", name): rows for name, rows in batch.features.items()}
+    fields |= {("kinds", name): rows for name, rows in batch.kinds.items()}
     fields |= {("visible", name): rows for name, rows in batch.visible.items()}
     for name, action in batch.actions.items():
         parts = {"actors": action.actors, "mask": action.mask, "actees": action.actees}

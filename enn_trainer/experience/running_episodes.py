@@ -176,10 +176,12 @@ class RunningEpisodes:
 def _world(envs: VecEnv) -> list[Any]:
     """Return the names of features, entity types, actions and labels in their order."""
     obs_space = envs.obs_space()
+    labels = [[t, k.name, k.labels] for t, kinds in obs_space.kinds.items() for k in kinds]
     return [
-        [*obs_space.global_features],
-        [[name, [*entity.features]] for name, entity in obs_space.entities.items()],
+        obs_space.global_entity.columns,
+        [[name, entity.columns] for name, entity in obs_space.entities.items()],
         [[name, [*space.labels]] for name, space in envs.action_space().items()],
+        *([labels] if labels else []),
     ]
 
 

@@ -9,10 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.errors import InvalidObservation, exits_as_errors
+from entity_env.kinds import label_dtype
 from entity_env.ragged import Ragged, from_ragged_buffer, is_ragged_buffer, to_ragged_buffer
 from entity_env.real_numbers import as_flags, real_array
 from entity_env.spaces import ACTION_SPACES, ActionName, ActionSpace, Entity, ObsSpace
-from entity_env.vec.validate import check_finite_batch, check_spaces
+from entity_env.vec.batching import located_in_last
+from entity_env.vec.validate import check_finite_batch, check_kinds, check_spaces
 from entity_env.vec.vec_env import (
     VecActionMask,
     VecCategoricalActionMask,
@@ -66,7 +68,7 @@ class AnyVecEnv(VecEnv):
     @exits_as_errors()
     def reset(self, obs_config: ObsSpace) -> VecObs:
         """Begin an episode everywhere."""
-        return self._accept(self.env.reset(obs_config), is_reset=True)
+        return self._accept(self.env.reset(obs_config), obs_config, is_reset=True)
 
     @exits_as_errors()
     def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> VecObs:
@@ -74,7 +76,7 @@ class AnyVecEnv(VecEnv):
         handed: Mapping[ActionName, Any] = actions
         if self._takes_buffers:
             handed = {name: to_ragged_buffer(chosen) for name, chosen in actions.items()}
-        return self._accept(self.env.act(handed, obs_filter))
+        return self._accept(self.env.act(handed, obs_filter), obs_filter)
 
     @exits_as_errors()
     def get_state(self) -> dict[str, Any] | None:
@@ -87,7 +89,7 @@ class AnyVecEnv(VecEnv):
         """Restore a state; return None if the environments have no `set_state`."""
         obs = getattr(self.env, "set_state", super().set_state)(state, obs_config)
         self._steps = None
-        return None if obs is None else self._accept(obs)
+        return None if obs is None else self._accept(obs, obs_config)
 
     def world_code(self) -> dict[str, str]:
         """Return the digests of the environments, none if they have no `world_code`."""
@@ -105,7 +107,7 @@ class AnyVecEnv(VecEnv):
         """Close the environments."""
         getattr(self.env, "close", super().close)()
 
-    def _accept(self, obs: Any, is_reset: bool = False) -> VecObs:
+    def _accept(self, obs: Any, shown: ObsSpace, is_reset: bool = False) -> VecObs:
         """Return a checked batch with the dtypes of `VecObs`, and count the steps of episodes."""
         if is_reset:
             self._steps = np.zeros(len(self), dtype=np.int64)
@@ -115,7 +117,7 @@ class AnyVecEnv(VecEnv):
             if not isinstance(obs, VecObs) or any(map(is_ragged_buffer, obs.features.values())):
                 self._takes_buffers = True
                 obs = _from_buffers(obs, self._action_space)
-            accepted = _with_own_dtypes(obs)
+            accepted = _with_own_dtypes(_with_labels(obs, shown))
             if self.validate:
                 check_finite_batch(accepted, self._obs_space)
         except InvalidObservation as error:
@@ -159,6 +161,26 @@ def _from_buffers(obs: Any, names: Iterable[ActionName]) -> VecObs:
         done=obs.done,
         metrics=dict(obs.metrics),
     )
+
+
+def _with_labels(obs: VecObs, shown: ObsSpace) -> VecObs:
+    """Return a batch whose labels have the dtypes that `VecObs` documents.
+
+    Raises:
+        InvalidObservation: labels are missing, or an index is not one of its kind.
+    """
+    kinds = shown.kinds
+    if not kinds and not obs.kinds:
+        return obs
+    check_kinds(obs, shown)
+    own = {
+        name: Ragged(rows.values.astype(label_dtype(kinds[name]), copy=False), rows.lengths)
+        for name, rows in obs.kinds.items()
+    }
+    if obs.final is None:
+        return dataclasses.replace(obs, kinds=own)
+    with located_in_last(obs.truncated):
+        return dataclasses.replace(obs, kinds=own, final=_with_labels(obs.final, shown))
 
 
 def _with_own_dtypes(obs: VecObs) -> VecObs:

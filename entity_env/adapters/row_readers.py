@@ -12,7 +12,7 @@ from entity_env.adapters.gymnasium_spaces import Numbers, Space
 from entity_env.adapters.mapping import Place, Rows
 from entity_env.adapters.space_fields import CELL, field_at, positions_of
 from entity_env.errors import InvalidObservation, InvalidSpace
-from entity_env.observation import check_unique
+from entity_env.kinds import check_unique
 from entity_env.real_numbers import real_array
 
 Indices: TypeAlias = npt.NDArray[np.int64]

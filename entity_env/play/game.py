@@ -20,7 +20,15 @@ from entity_env.errors import EntityEnvError
 from entity_env.match import Match, Solo
 from entity_env.ragged import Ragged
 from entity_env.recording.record import RecordingVecEnv
-from entity_env.spaces import GLOBAL, ActionName, ActionSpace, EntityID, EntityName, ObsSpace
+from entity_env.spaces import (
+    GLOBAL,
+    ActionName,
+    ActionSpace,
+    Entity,
+    EntityID,
+    EntityName,
+    ObsSpace,
+)
 from entity_env.vec.batching import batch_entities, batch_obs
 from entity_env.vec.serial import EnvList
 from entity_env.vec.vec_env import VecEnv, VecObs
@@ -141,7 +149,7 @@ def menus_of(
     """Return the menus of a frame by action, with the choices and probabilities in `advice`."""
     batch, ids = batch_obs([obs], obs_space, action_space), obs.index_to_id(obs_space)
     # By position in the frame; the global actor comes last.
-    by_type = _entities_by_type(obs, obs_space, batch.features)
+    by_type = _entities_by_type(obs, obs_space, batch.features, batch.kinds)
     entities = [*chain.from_iterable(by_type.values()), ("", "")]
     menus = {}
     for name, space in action_space.items():
@@ -166,11 +174,12 @@ def menus_of(
 
 def frame_text(obs: Observation, obs_space: ObsSpace) -> str:
     """Return the globals and the visible entities of a frame, type by type."""
-    rows, visible = batch_entities([obs], obs_space, with_globals=True)
+    rows, visible, kinds = batch_entities([obs], obs_space, with_globals=True)
     lines = []
-    if obs_space.global_features:
-        lines.append(f"globals: {_features(obs_space.global_features, rows[GLOBAL].values[0])}")
-    for name, entities in _entities_by_type(obs, obs_space, rows).items():
+    if obs_space.global_features or obs_space.global_kinds:
+        [text] = _features(obs_space.global_entity, rows[GLOBAL], kinds.get(GLOBAL))
+        lines.append(f"globals: {text}")
+    for name, entities in _entities_by_type(obs, obs_space, rows, kinds).items():
         flags = visible[name].values if name in visible else [True] * len(entities)
         seen = [entity for entity, is_seen in zip(entities, flags, strict=True) if is_seen]
         lines.append(f"{name}: {len(seen) or 'none'}")
@@ -179,22 +188,37 @@ def frame_text(obs: Observation, obs_space: ObsSpace) -> str:
 
 
 def _entities_by_type(
-    obs: Observation, obs_space: ObsSpace, rows: Mapping[EntityName, Ragged]
+    obs: Observation,
+    obs_space: ObsSpace,
+    rows: Mapping[EntityName, Ragged],
+    kinds: Mapping[EntityName, Ragged],
 ) -> dict[EntityName, list[tuple[str, str]]]:
     """Return name and features of each entity of a frame, also of those that are not visible."""
     return {
         name: [
-            (f"{name} {row if i == (name, row) else i}", _features(entity.features, values))
-            for row, (i, values) in enumerate(
-                zip(obs.ids_of_type(name), rows[name].values, strict=True)
+            (f"{name} {row if i == (name, row) else i}", text)
+            for row, (i, text) in enumerate(
+                zip(
+                    obs.ids_of_type(name),
+                    _features(entity, rows[name], kinds.get(name)),
+                    strict=True,
+                )
             )
         ]
         for name, entity in obs_space.entities.items()
     }
 
 
-def _features(names: list[str], values: npt.NDArray[np.float32]) -> str:
-    return ", ".join(f"{name} {value:.4g}" for name, value in zip(names, values, strict=True))
+def _features(entity: Entity, rows: Ragged, indices: Ragged | None) -> list[str]:
+    """Return the features of each entity of a type on one line, with labels for kinds."""
+    texts = []
+    labels: Any = [()] * len(rows.values) if indices is None else indices.values
+    for values, of_row in zip(rows.values, labels, strict=True):
+        shown = [f"{name} {v:.4g}" for name, v in zip(entity.features, values, strict=True)]
+        of_kinds = zip(entity.kinds, of_row, strict=True)
+        shown += [f"{kind.name} {kind.labels[i]}" for kind, i in of_kinds]
+        texts.append(", ".join(shown))
+    return texts
 
 
 class PlayedEpisode(NamedTuple):

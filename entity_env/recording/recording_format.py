@@ -93,6 +93,7 @@ class Decisions:
         per_frame = {
             "features": self.obs.features,
             "visible": self.obs.visible,
+            "kinds": self.obs.kinds,
             **{f"action_masks[{n!r}]": vars(mask) for n, mask in self.obs.action_masks.items()},
             "actions": self.actions,
             "probs": self.probs,

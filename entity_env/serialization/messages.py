@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.errors import EntityEnvError, short_repr
+from entity_env.kinds import Kind
+from entity_env.observation import OMIT_EMPTY
 from entity_env.ragged import Ragged
 from entity_env.serialization.bounds import Allowance, number_array, unpack_bounded
 from entity_env.spaces import ACTION_SPACES, Entity, ObsSpace, batch_mask_type
@@ -21,7 +23,7 @@ from entity_env.vec.vec_obs import Metric, VecObs
 _ARRAY, _DATACLASS, _LARGE_INT, _TRANSPOSED = 1, 2, 3, 4
 _MAX_HEAD, _MAX_AXES = 512, 64  # bytes of the type and shape of an array; and what numpy takes
 _MAX_DEPTH = 16  # of batches in batches: what nests without end would overflow the C stack
-_BATCHES = Ragged, VecObs, Metric, ObsSpace, Entity
+_BATCHES = Ragged, VecObs, Metric, ObsSpace, Entity, Kind
 _CLASSES: dict[str, type[Any]] = {cls.__name__: cls for cls in _BATCHES}
 
 
@@ -92,7 +94,12 @@ def _encode(value: Any, exact: bool) -> Any:
         size = value.bit_length() // 8 + 1
         return msgpack.ExtType(_LARGE_INT, value.to_bytes(size, "little", signed=True))
     if type(value) is _class_of(type(value).__name__):
-        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        fields = {}
+        for f in dataclasses.fields(value):
+            content = getattr(value, f.name)
+            is_empty = isinstance(content, list | dict) and not content
+            if not (is_empty and OMIT_EMPTY in f.metadata):
+                fields[f.name] = content
         return msgpack.ExtType(_DATACLASS, pack([type(value).__name__, fields]))
     raise TypeError(f"cannot be part of a message: {type(value).__name__}")
 

@@ -16,9 +16,10 @@ import numpy.typing as npt
 
 from entity_env.actions import Action, ActionName, EntityName
 from entity_env.errors import LONG, InvalidAction, InvalidObservation, short_repr, unexpected
+from entity_env.kinds import Kind, as_rows, encoded_rows, first_unknown, label_dtype
 from entity_env.observation import GLOBAL, Observation, ObsSpace
 from entity_env.ragged import Indices, Ragged, as_choices, exclusive_cumsum
-from entity_env.real_numbers import as_block, as_flag, as_flags, as_numbers, real_rows
+from entity_env.real_numbers import as_flag, as_flags, as_numbers, real_rows
 from entity_env.spaces import ActionSpace, ActionSpaces, Probabilities, has_global_entity
 from entity_env.vec.frames import Frames, given_names, has_len
 from entity_env.vec.vec_obs import Metric, VecActionMask, VecObs
@@ -50,7 +51,7 @@ def batch_obs(
     # Features, visibility and ids of the frames that are shown.
     outcomes = obs if outcomes is None else outcomes
     with_globals = has_global_entity(obs_space, action_space)
-    features, visible = batch_entities(obs, obs_space, with_globals)
+    features, visible, kinds = batch_entities(obs, obs_space, with_globals)
     frames = Frames(obs, list(obs_space.entities), features, visible)
     frames.check_ids()
     # Rewards, flags and metrics of the step that was taken.
@@ -69,13 +70,14 @@ def batch_obs(
     final, cut_off = None, [outcomes[i] for i in np.flatnonzero(truncated).tolist()]
     if cut_off:
         with located_in_last(truncated):
-            last = batch_entities(cut_off, obs_space, with_globals)
+            last, seen, labels = batch_entities(cut_off, obs_space, with_globals)
         blank, ended = np.zeros(len(cut_off), np.float32), np.ones(len(cut_off), np.bool_)
-        final = VecObs(*last, {}, blank, ended, {}, truncated=ended)
+        final = VecObs(last, seen, {}, blank, ended, {}, truncated=ended, kinds=labels)
     masks = {name: space.batch_mask(frames, name) for name, space in action_space.items()}
     metrics = {name: Metric.of(values.values) for name, values in env_metrics.items()}
     done = terminated | truncated
-    return VecObs(features, visible, masks, reward, done, metrics, truncated, final, env_metrics)
+    ends = done, metrics, truncated, final, env_metrics
+    return VecObs(features, visible, masks, reward, *ends, kinds)
 
 
 def _flags(values: Sequence[Any], name: str) -> npt.NDArray[np.bool_]:
@@ -102,17 +104,18 @@ def located_in_last(truncated: npt.NDArray[np.bool_]) -> Iterator[None]:
 
 def batch_entities(
     obs: Sequence[Observation], obs_space: ObsSpace, with_globals: bool
-) -> tuple[dict[EntityName, Ragged], dict[EntityName, Ragged]]:
+) -> tuple[dict[EntityName, Ragged], dict[EntityName, Ragged], dict[EntityName, Ragged]]:
     """Concatenate the features and visibility of all frames, once per entity type.
 
     Returns:
         features: float32 (n, num_features) per frame, for every type and, `with_globals`, GLOBAL.
         visible: bool (n,) per frame, for the types of which any frame hides anything.
+        kinds: (n, num_kinds) per frame, the indices of labels, for the types that have kinds.
     """
     features = {}
     for name, entity in obs_space.entities.items():
         blocks, what = [o.features.get(name, ()) for o in obs], f"features of {name!r}"
-        features[name] = _cat_features(blocks, len(entity.features), what)
+        features[name] = _cat_features(blocks, len(entity.features), what, entity.kinds)
     given_names([o.features for o in obs], features, "entities: expected types among")
     hiding = given_names([o.visible for o in obs], features, "visible: expected types among")
     visible = {
@@ -123,45 +126,66 @@ def batch_entities(
     if with_globals:
         rows = [(o.global_features,) for o in obs]
         width = len(obs_space.global_features)
-        features[GLOBAL] = _cat_features(rows, width, "global_features")
-    return features, visible
+        features[GLOBAL] = _cat_features(rows, width, "global_features", obs_space.global_kinds)
+    kinds = {}
+    for name, of_type in obs_space.kinds.items():
+        both, num_numbers = features[name], features[name].values.shape[1] - len(of_type)
+        features[name] = Ragged(np.ascontiguousarray(both.values[:, :num_numbers]), both.lengths)
+        indices = both.values[:, num_numbers:].astype(label_dtype(of_type))
+        kinds[name] = Ragged(indices, both.lengths)
+    return features, visible, kinds
 
 
-def _cat_features(blocks: Sequence[Any], width: int, what: str) -> Ragged:
-    """Concatenate blocks of (n, width) numbers, arrays or nested sequences, one per frame."""
+def _cat_features(
+    blocks: Sequence[Any], num_numbers: int, what: str, kinds: Sequence[Kind]
+) -> Ragged:
+    """Concatenate blocks of rows, arrays or nested sequences, one per frame.
+
+    A row has as many numbers, then a label or its index for each kind.
+
+    Returns:
+        float32 (n, num_numbers + num_kinds) per frame, with the indices of labels.
+    """
+    width = num_numbers + len(kinds)
     try:
         lengths = np.fromiter(map(len, blocks), dtype=np.int64, count=len(blocks))
     except TypeError:
         i = next(i for i, block in enumerate(blocks) if not has_len(block))
         got = short_repr(blocks[i], LONG)
-        raise unexpected(i, what, f"rows of {width} numbers", got) from None
-    rows = _cat_alike(blocks, width)
+        expected = f"rows of {width} {'values' if kinds else 'numbers'}"
+        raise unexpected(i, what, expected, got) from None
+    rows = _cat_alike(blocks, width, kinds)
     if rows is None or len(rows) != lengths.sum():  # look at each one, to convert it or to complain
         nothing = np.zeros((0, width), dtype=np.float32)
         given = enumerate(zip(blocks, lengths.tolist(), strict=True))
-        arrays = [as_block(b if n else nothing, n, width, what, i) for i, (b, n) in given]
+        row = num_numbers, kinds, what
+        arrays = [as_rows(b if n else nothing, n, *row, i) for i, (b, n) in given]
         rows = np.concatenate([nothing, *arrays])
     return Ragged(rows, lengths)
 
 
-def _cat_alike(blocks: Sequence[Any], width: int) -> npt.NDArray[np.float32] | None:
+def _cat_alike(
+    blocks: Sequence[Any], width: int, kinds: Sequence[Kind]
+) -> npt.NDArray[np.float32] | None:
     """Concatenate blocks that are all float32 arrays or all nested lists; None for others.
 
     Joining the bytes of many small arrays takes a third of the time of `np.concatenate`, and
     reading the numbers of all lists in one go a quarter of that of converting each.
     """
     given = list(filter(len, blocks))
-    kinds = set(map(type, given))
+    types = set(map(type, given))
     try:
-        if kinds == {np.ndarray}:
+        if types == {np.ndarray}:
             shapes = {b.shape for b in given}
             if {s[1:] for s in shapes} != {(width,)} or {b.dtype for b in given} != {_FLOAT32}:
                 return None
-            return np.frombuffer(bytearray().join(given), _FLOAT32).reshape(-1, width)
-        if kinds <= {list, tuple}:
+            joined = np.frombuffer(bytearray().join(given), _FLOAT32).reshape(-1, width)
+            has_labels = not kinds or first_unknown(joined[:, -len(kinds) :], kinds) is None
+            return joined if has_labels else None
+        if types <= {list, tuple}:
             rows = list(chain.from_iterable(given))
             if set(map(type, rows)) <= {list, tuple} and set(map(len, rows)) <= {width}:
-                return real_rows(rows, width)
+                return real_rows(encoded_rows(rows, kinds) if kinds and rows else rows, width)
     except Exception:  # of any kind: the check of each block raises the right one
         pass
     return None

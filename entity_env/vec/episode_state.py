@@ -108,7 +108,8 @@ def restore_match(match: Match, data: bytes, shown: VecObs, first: int) -> list[
 def shown_last(batch: VecObs) -> VecObs:
     """Return frames without the fields that belong to the step before them."""
     nothing = np.zeros(len(batch), np.float32), np.zeros(len(batch), np.bool_)
-    return VecObs(batch.features, batch.visible, batch.action_masks, *nothing, {})
+    shown = batch.features, batch.visible, batch.action_masks
+    return VecObs(*shown, *nothing, {}, kinds=batch.kinds)
 
 
 def cat_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from entity_env.actions import Action
 from entity_env.environment import Environment, Observation
 from entity_env.errors import InvalidObservation, InvalidSpace, short_repr, unexpected
+from entity_env.kinds import first_unknown, label_dtype
 from entity_env.observation import GLOBAL, Entity, ObsSpace
 from entity_env.ragged import Indices, Ragged, exclusive_cumsum
 from entity_env.spaces import ACTION_SPACES, ActionName, ActionSpace, ActionSpaces, num_columns
@@ -173,7 +174,41 @@ def check_features(
         _check_rows(seen, what, np.bool_, (), len(frames), exact)
         same = np.array_equal(seen.lengths, frames.features[name].lengths)
         expect(same, what, "one for each entity", seen.lengths)
+    check_kinds(frames, obs_space, where, exact=True)
     return num_entities
+
+
+def check_kinds(frames: VecObs, obs_space: ObsSpace, where: str = "", exact: bool = False) -> None:
+    """Raise if the labels of frames do not fit their space.
+
+    Args:
+        frames: B frames, whose features fit.
+        obs_space: the kinds that they show.
+        where: the beginning of messages.
+        exact: indices have the dtype of new frames; otherwise any integers are accepted.
+
+    Raises:
+        InvalidObservation: names the field and, for an index, its environment and entity.
+    """
+    kinds = obs_space.kinds
+    same = frames.kinds.keys() == kinds.keys()
+    expect(same, f"{where}kinds", f"labels of {[*kinds]}", [*frames.kinds])
+    for name, of_type in kinds.items():
+        rows, what = frames.kinds[name], f"{where}kinds[{name!r}]"
+        dtype = label_dtype(of_type)
+        if type(rows) is Ragged and not exact and rows.values.dtype.kind in "iu":
+            dtype = rows.values.dtype
+        _check_rows(rows, what, dtype, (len(of_type),), len(frames), exact=True)
+        same = np.array_equal(rows.lengths, frames.features[name].lengths)
+        expect(same, what, "one row for each entity", rows.lengths)
+        found = first_unknown(rows.values, of_type)
+        if found is not None:
+            row, column = found
+            frame = int(np.searchsorted(np.cumsum(rows.lengths), row, side="right"))
+            kind, value = of_type[column], rows.values[row, column]
+            expected = f"{kind.name} from 0 to {len(kind.labels) - 1}"
+            got = f"{value} in row {row - rows.starts[frame]}"
+            raise unexpected(frame, what, expected, got)
 
 
 def check_masks(

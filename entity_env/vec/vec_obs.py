@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import ActionName, EntityName
+from entity_env.observation import OMIT_EMPTY
 from entity_env.ragged import Ragged
 
 Choices: TypeAlias = dict[ActionName, Ragged]
@@ -162,6 +163,9 @@ class VecObs:
         final: the last observations of the truncated episodes, one frame for each True in
             `truncated`, without actions; None when nothing was truncated.
         env_metrics: the values behind `metrics`, float64, none or one per environment.
+        kinds: uint8 or int16 (n, num_kinds) per frame, the indices of labels, for the types that
+            have kinds, and under "__global__" for kinds that belong to no entity; see
+            `kinds.label_dtype`.
     """
 
     features: dict[EntityName, Ragged]
@@ -173,6 +177,7 @@ class VecObs:
     truncated: npt.NDArray[np.bool_] = None  # type: ignore[assignment]
     final: "VecObs | None" = None
     env_metrics: dict[str, Ragged] = field(default_factory=dict)
+    kinds: dict[EntityName, Ragged] = field(default_factory=dict, metadata={OMIT_EMPTY: True})
 
     def __post_init__(self) -> None:
         if self.truncated is None:
@@ -219,6 +224,7 @@ class VecObs:
             truncated=np.concatenate([piece.truncated for piece in pieces]),
             final=VecObs.cat(finals) if finals else None,
             env_metrics=env_metrics,
+            kinds={name: Ragged.cat([p.kinds[name] for p in pieces]) for name in pieces[0].kinds},
         )
 
     def extend(self, other: "VecObs") -> None:
@@ -236,4 +242,5 @@ def take_obs(obs: VecObs, frames: npt.NDArray[np.int64]) -> VecObs:
     visible = {name: rows.take(frames) for name, rows in obs.visible.items()}
     masks = {name: mask.take(frames) for name, mask in obs.action_masks.items()}
     blank = np.zeros(len(frames), dtype=np.float32), np.zeros(len(frames), dtype=np.bool_)
-    return VecObs(features, visible, masks, *blank, {})
+    kinds = {name: rows.take(frames) for name, rows in obs.kinds.items()}
+    return VecObs(features, visible, masks, *blank, {}, kinds=kinds)

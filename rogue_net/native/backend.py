@@ -224,6 +224,7 @@ def _is_supported(net: Network, batch: EntityBatch) -> bool:
             for rows in batch.features.values()
         )
         and net.config.pooling is None
+        and not net.embedding.kinds
         and not (net.training and net.config.drops)
         and fits(net.config.d_model, net.config.n_head)
     )

@@ -40,7 +40,7 @@ def answers(
     """What a network says, and the gradient of something that depends on all of it."""
     with nullcontext() if compiled else torch_only():
         out = net(batch)
-        parameters = dict(net.named_parameters())
+        parameters = {name: p for name, p in net.named_parameters() if p.requires_grad}
         gradients = torch.autograd.grad(
             policy_loss(out), [*parameters.values()], allow_unused=True, materialize_grads=True
         )

@@ -7,13 +7,17 @@ from pathlib import Path
 
 from enn_trainer.errors import ConfigError
 from entity_env.errors import InvalidSpace
-from entity_env.spaces import ActionSpace, Entity, ObsSpace
+from entity_env.spaces import GLOBAL, ActionSpace, Entity, Kind, ObsSpace
 
-SYNTAX = "Type=New, Type.feature=new, global:feature=new, action:name=new or label:action.label=new"
+SYNTAX = (
+    "Type=New, Type.feature=new, global:feature=new, action:name=new, label:action.label=new, "
+    "label:Type.kind.label=new or label:global.kind.label=new"
+)
 
 Name = tuple[str, ...]
 """Path of a name: ("type", type), ("feature", type, feature), ("global", feature), ("action",
-action) or ("label", action, label)."""
+action), ("label", action, label) or ("label", type, kind, label), with GLOBAL as the type of global
+kinds."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,9 @@ class Rules:
                 return (kind, self.new(kind, one), *rest)
             case ("feature", one, _):
                 return ("feature", self.new("type", one), self.new(*name))
+            case ("label", one, kind, _):
+                *_, new_kind = self.name(_kind_name(one, kind))
+                return ("label", self.new("type", one), new_kind, self.new(*name))
             case ("label", one, _):
                 return ("label", self.new("action", one), self.new(*name))
             case ("global", _):
@@ -69,13 +76,19 @@ class Rules:
                 actions[self.new("action", name)] = space.renamed(labels)
             for name, entity in obs_space.entities.items():
                 features = [self.new("feature", name, one) for one in entity.features]
-                entities[self.new("type", name)] = Entity(features)
+                kinds = [self._renamed(name, kind) for kind in entity.kinds]
+                entities[self.new("type", name)] = Entity(features, kinds)
             if len(entities) < len(obs_space.entities) or len(actions) < len(action_space):
                 raise InvalidSpace("every type and action must have a name of its own")
             shared = [self.new("global", name) for name in obs_space.global_features]
-            return ObsSpace(shared, entities), actions
+            shared_kinds = [self._renamed(GLOBAL, kind) for kind in obs_space.global_kinds]
+            return ObsSpace(shared, entities, shared_kinds), actions
         except InvalidSpace as error:
             raise ConfigError(f"rename: two names become one: {error}") from None
+
+    def _renamed(self, entity: str, kind: Kind) -> Kind:
+        labels = [self.new("label", entity, kind.name, label) for label in kind.labels]
+        return Kind(self.new(*_kind_name(entity, kind.name)), labels)
 
     def check_known(self, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> None:
         """Raise if a new name is not in the new world, as its weights would be dropped.
@@ -108,7 +121,7 @@ def read_renames(
 
     Args:
         texts: such as `Trap=Mine`, `Treasure.x=position_x`, `global:hour=time`,
-            `action:move=walk`, `label:move.up=north`.
+            `action:move=walk`, `label:move.up=north`, `label:Key.color.red=crimson`.
         obs_space: observation space of the save, whose names are on the left.
         action_space: action space of the save.
 
@@ -168,14 +181,24 @@ def _names(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> list
     types, actions = obs_space.entities.items(), action_space.items()
     return [
         *(("type", name) for name, _ in types),
-        *(("feature", name, feature) for name, one in types for feature in one.features),
-        *(("global", feature) for feature in obs_space.global_features),
+        *(("feature", name, feature) for name, one in types for feature in one.columns),
+        *(("global", feature) for feature in obs_space.global_entity.columns),
         *(("action", name) for name, _ in actions),
         *(("label", name, label) for name, space in actions for label in space.labels),
+        *(name for one, kinds in obs_space.kinds.items() for name in label_names(one, kinds)),
     ]
+
+
+def label_names(entity: str, kinds: Iterable[Kind]) -> list[Name]:
+    """Return the paths of the labels of an entity type's kinds, or of the global ones."""
+    return [("label", entity, kind.name, label) for kind in kinds for label in kind.labels]
+
+
+def _kind_name(entity: str, kind: str) -> Name:
+    return ("global", kind) if entity == GLOBAL else ("feature", entity, kind)
 
 
 def _text(name: Name) -> str:
     """Return a name as written on the left of a rename."""
-    kind, *path = name
+    kind, *path = ("global" if part == GLOBAL else part for part in name)
     return ".".join(path) if kind in ("type", "feature") else f"{kind}:{'.'.join(path)}"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from enn_trainer.checkpoints.migrate.evolve_rules import Name, Rules
+from enn_trainer.checkpoints.migrate.evolve_rules import Name, Rules, label_names
 from enn_trainer.errors import CheckpointError
 from entity_env.spaces import GLOBAL
 from rogue_net.embedding import FeaturelessEmbedding, TypeEmbedding, module_key
@@ -85,6 +85,13 @@ def columns_of_type(network: RogueNet, name: str) -> list[Name]:
     return columns
 
 
+def labels_of_type(network: RogueNet, name: str) -> list[Name]:
+    """Return the names of the rows of the labels of an entity type's embedding."""
+    kinds = network.embedding.kinds.get(name, [])
+    num_own = len(kinds) - len(network.obs_space.global_kinds)
+    return [*label_names(name, kinds[:num_own]), *label_names(GLOBAL, kinds[num_own:])]
+
+
 def _axes(
     key: str, ndim: int, network: RogueNet, types: dict[str, str], actions: dict[str, str]
 ) -> Axes:
@@ -107,6 +114,8 @@ def _axes(
             place: Name = ("type", name, "embedding", *rest)
             if rest == ["linear", "weight"]:
                 return Axes(place, (None, columns))
+            if rest == ["labels"]:
+                return Axes(place, (labels_of_type(network, name), None))
             return Axes(place, (columns,) if rest[0] == "norm" else plain)
         # Relative positions: rows by type and cell, or projections by type.
         case ["relpos", "values"] if relpos is not None and relpos.config.per_entity_values:
@@ -311,10 +320,19 @@ def upgrade_moment(name: str, moment: Tensor, parameter: Tensor, source: Source)
 def _fill(fresh: Tensor, old: Tensor, source: Source, axes: Axes, rules: Rules) -> Tensor:
     """Return the initial values of the slices that the save does not have.
 
-    New features start with weight 0 and new labels with a small probability; the rest as
-    initialised.
+    New features start with weight 0, new labels of actions with a small probability, those of
+    kinds as the mean of the kept ones; the rest as initialised.
     """
     match axes.place:
+        case (*_, "embedding", "labels"):
+            names, of_kinds = axes.slices[0] or [], dict[Name, list[int]]()
+            for row, index in zip(source.old, source.new, strict=True):
+                of_kinds.setdefault(names[index][:-1], []).append(row)
+            fill = torch.zeros_like(fresh)  # of new kinds
+            for index, name in enumerate(names):
+                if name[:-1] in of_kinds:
+                    fill[index] = old[of_kinds[name[:-1]]].mean(dim=0)
+            return fill
         case (*_, "embedding", "linear", "weight") | (*_, "embedding", "norm", _):
             return torch.zeros_like(fresh)
         case (*_, "project", "weight" | "bias" as which) if source.dim is not None and source.old:
@@ -370,9 +388,38 @@ def _neutral(
                 gain, bias = f"{key}.layer_norm.weight", f"{key}.layer_norm.bias"
                 neutral |= {gain: zero, bias: was.vector[0]}
             if isinstance(was, TypeEmbedding) and isinstance(is_now, FeaturelessEmbedding):
-                with_features_at_their_mean = was.layer_norm(was.linear.bias.relu())
+                hidden = _bias_with_means(before, name, [])
+                with_features_at_their_mean = was.layer_norm(hidden.relu())
                 neutral[f"{key}.vector"] = with_features_at_their_mean.unsqueeze(0)
+            if isinstance(was, TypeEmbedding) and isinstance(is_now, TypeEmbedding):
+                kept = {label[:-1] for label in labels_of_type(net, now)}
+                kinds = [rules.name(label)[:-1] for label in labels_of_type(before, name)]
+                if not {*kinds} <= kept:
+                    hidden = _bias_with_means(before, name, [kind in kept for kind in kinds])
+                    neutral[f"{key}.linear.bias"] = hidden
+                if kept and not kinds:
+                    neutral[f"{key}.labels"] = zero
     return neutral
+
+
+def _bias_with_means(network: RogueNet, name: str, kept: Sequence[bool]) -> Tensor:
+    """Return the bias of a type's embedding, with the mean vector of each kind that is removed.
+
+    Args:
+        network: the network.
+        name: of the type.
+        kept: for each label, True if its kind is kept; [] if none is.
+    """
+    of_type = network.embedding.by_type[module_key(name)]
+    assert isinstance(of_type, TypeEmbedding)
+    bias: Tensor = of_type.linear.bias
+    first = 0
+    for kind in network.embedding.kinds.get(name, []):
+        last = first + len(kind.labels)
+        if not any(kept[first:last]):
+            bias = bias + of_type.labels[first:last].mean(dim=0)
+        first = last
+    return bias
 
 
 def function_changes(old: Network, new: Network, rules: Rules) -> list[str]:

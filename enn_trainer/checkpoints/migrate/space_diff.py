@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
-from entity_env.spaces import ActionSpace, ObsSpace
+from entity_env.spaces import ActionSpace, Entity, ObsSpace
 from rogue_net.wiring import missing_features
 
 
@@ -14,7 +14,7 @@ class SpaceDiff:
 
     Attributes:
         changed: names that were added or removed, and actions of another kind.
-        reordered: lists with the same names in another order, but for labels.
+        reordered: lists with the same names in another order, but for labels of actions.
         reordered_labels: the same for the labels of actions, which stand for numbers.
     """
 
@@ -59,11 +59,11 @@ def diff_spaces(
         want_actions: the new action space.
     """
     diff = SpaceDiff()
-    diff.compare("global features", have.global_features, want.global_features)
+    _compare_features(diff, "global", have.global_entity, want.global_entity)
     diff.compare("entity types", [*have.entities], [*want.entities])
     for name, entity in have.entities.items():
         if name in want.entities:
-            diff.compare(f"features of {name}", entity.features, want.entities[name].features)
+            _compare_features(diff, name, entity, want.entities[name])
     diff.compare("actions", [*have_actions], [*want_actions])
     for name, space in have_actions.items():
         if name not in want_actions:
@@ -73,6 +73,20 @@ def diff_spaces(
             diff.changed.append(f"action {name}: kind changed from {kind} to {kind_now}")
         diff.compare(f"labels of {name}", space.labels, want_actions[name].labels, are_labels=True)
     return diff
+
+
+def _compare_features(diff: SpaceDiff, name: str, have: Entity, want: Entity) -> None:
+    """Add the differences between the features of a type, or of the global ones."""
+    what = "global features" if name == "global" else f"features of {name}"
+    diff.compare(what, have.columns, want.columns)
+    before = {kind.name: kind.labels for kind in have.kinds}
+    now = {kind.name: kind.labels for kind in want.kinds}
+    for feature in have.columns:
+        if feature in before and feature in now:
+            diff.compare(f"labels of {name}.{feature}", before[feature], now[feature])
+        elif feature in want.columns and (feature in before) != (feature in now):
+            became = "a kind" if feature in now else "a number"
+            diff.changed.append(f"{what}: {feature} became {became}")
 
 
 def incompatibilities(

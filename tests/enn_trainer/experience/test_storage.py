@@ -42,6 +42,7 @@ def random_frames(seed: int, num_frames: int, columns: int) -> EntityBatch:
             "pick": ActionBatch(ragged(some[4]), flags(some[4] * some[5]), ragged(some[5])),
         },
         num_frames,
+        kinds={"a": RaggedTensor(ragged(some[0], 2).values.byte(), some[0])},
     )
 
 
@@ -84,7 +85,7 @@ def test_all_frames_are_what_joining_them_says(
             kept.add(batch, out)
     (batch, decisions), expected = kept.take(), EntityBatch.cat(batches)
     assert batch.num_frames == sum(sizes)
-    for what in ("features", "visible"):
+    for what in ("features", "visible", "kinds"):
         assert [*getattr(batch, what)] == [*getattr(expected, what)]
         for name, rows in getattr(expected, what).items():
             assert_equal(getattr(batch, what)[name], rows)

@@ -1,0 +1,174 @@
+"""Runs in a world with kinds: workers, saves, recordings, agents."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from enn_trainer import StateManager, load_agent, load_checkpoint, train
+from enn_trainer.check_agent import check_agent
+from enn_trainer.checkpoints.state_files import to_files
+from enn_trainer.tables import rows_of_spaces
+from entity_env import Entity, EnvList, Flag, Kind, Observation, ObsSpace
+from entity_env.random_play import differences, fields_of
+from entity_env.recording.read_recording import Recording
+from rogue_net import RogueNet, RogueNetConfig
+from tests.enn_trainer.builders import SMALL, run_small, weights
+from tests.enn_trainer.resuming import assert_same, assert_same_clocks, go
+from tests.entity_env.kinds_world import COLORS, SEASONS, SPACE, Sorter
+
+REORDERED = ObsSpace(
+    global_features=["time", Kind("season", SEASONS[::-1])],
+    entities={
+        "Wall": Entity([]),
+        "Sign": Entity([Kind("color", COLORS[::-1])]),
+        "Ball": Entity(["x", Flag("open"), Kind("color", ["blue", "red", "green"])]),
+    },
+)
+
+
+class Reordered(Sorter):
+    """The same world with its types, kinds and labels in another order."""
+
+    def obs_space(self) -> ObsSpace:
+        return REORDERED
+
+    def _observe(self, reward: float) -> Observation:
+        obs = super()._observe(reward)
+        obs.features["Ball"] = [[x, is_open, c] for x, c, is_open in obs.features["Ball"]]  # type: ignore[misc]
+        return obs
+
+
+@pytest.mark.slow
+def test_a_run_does_not_depend_on_workers(tmp_path: Path) -> None:
+    alone = run_small(tmp_path, env=Sorter)
+    assert torch.equal(
+        weights(alone), weights(run_small(tmp_path, "rollout.processes=2", env=Sorter))
+    )
+    arrays = run_small(tmp_path, env=lambda: Sorter(as_arrays=True))
+    assert torch.equal(weights(alone), weights(arrays))
+
+
+SETTINGS = [
+    *("rollout.num_envs=4", "rollout.steps=3", "rollout.processes=1", "optim.bs=6"),
+    *("net.d_model=8", "net.n_layer=1", "total_timesteps=48", "capture_samples=rollouts.rec"),
+]
+
+
+@pytest.mark.slow
+def test_a_resumed_run_goes_on_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("enn_trainer.tracking.track._new_run_name", lambda runs, config: "it")
+    go(tmp_path / "one", Sorter, *SETTINGS)
+    go(tmp_path / "other", Sorter, *SETTINGS, stops=24)
+    go(tmp_path / "other", Sorter, *SETTINGS)
+    one, other = (load_checkpoint(tmp_path / name / "run").state for name in ("one", "other"))
+    assert_same(one, other)
+    assert_same_clocks(one, other)
+    assert one.obs_space == SPACE
+    files = [tmp_path / name / "rollouts.rec" for name in ("one", "other")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    # The recording has the frames of the run.
+    recording = Recording.open(files[0])
+    assert recording.obs_space == SPACE
+    steps = list(recording.steps())
+    assert all(step.decisions.obs.kinds.keys() == SPACE.kinds.keys() for step in steps)
+    finals = [step.final for step in steps if step.final is not None]
+    assert finals
+    assert all(final.kinds["Sign"].values.shape == (len(final), 1) for final in finals)
+
+
+def test_states_of_environments_go_on_with_their_labels() -> None:
+    envs, others = EnvList(Sorter, 3), EnvList(Sorter, 3)
+    envs.seed(1)
+    first = envs.reset(SPACE)
+    state = envs.get_state()
+    assert state is not None
+    again = others.set_state(state, SPACE)
+    assert again is not None
+    assert not differences(fields_of(first), fields_of(again))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> StateManager:
+    folder = tmp_path_factory.mktemp("run")
+    return run_small(folder, env=Sorter, checkpoint_dir=folder / "run")
+
+
+def frame(env: Any) -> Observation:
+    env.seed(5)
+    return env.reset()  # type: ignore[no-any-return]
+
+
+def probabilities(agent: Any, obs: Observation) -> Any:
+    return agent.act(obs).actions["do"].probs
+
+
+def test_a_save_has_its_labels(run: StateManager) -> None:
+    assert run.checkpoint_dir is not None
+    state = load_checkpoint(run.checkpoint_dir).state
+    assert state.obs_space == SPACE
+    assert torch.equal(weights(run), torch.cat([p.flatten() for p in state.agent.parameters()]))
+    files = to_files(run.config, run.state)
+    text = b"".join(files["state.ron"].split())
+    assert b'Kind(name:"color",labels:["red","green","blue",],)' in text
+
+
+def test_an_agent_acts_in_a_world_with_labels_in_another_order(run: StateManager) -> None:
+    assert run.checkpoint_dir is not None
+    agent = load_agent(run.checkpoint_dir, deterministic=True)
+    other = load_agent(run.checkpoint_dir, deterministic=True, env=Reordered())
+    for seed in range(3):
+        worlds = Sorter(), Reordered()
+        for world in worlds:
+            world.seed(seed)
+        expected, got = (
+            probabilities(a, w.reset()) for a, w in zip((agent, other), worlds, strict=True)
+        )
+        np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_in_a_world_with_labels_in_another_order(
+    run: StateManager, tmp_path: Path
+) -> None:
+    """The filter gives the frames of the save: the weights stay as they are."""
+    overrides = [*SMALL, "total_timesteps=96", f"data_dir={tmp_path}"]
+    finals = []
+    for env in (Sorter, Reordered):
+        manager = StateManager(overrides=overrides, init_path=run.checkpoint_dir)
+        train(manager, env)
+        assert manager.state.obs_space == SPACE
+        finals.append(manager)
+    assert torch.isfinite(weights(finals[1])).all()
+
+
+def test_networks_pass_the_check_of_agents() -> None:
+    torch.manual_seed(0)
+    actions = Sorter().action_space()
+    net = RogueNet(RogueNetConfig(d_model=16), SPACE, actions, {"value": 1})
+    check_agent(net, SPACE, actions)
+
+
+def test_tables_show_labels() -> None:
+    rows = dict(rows_of_spaces(SPACE, {}))
+    assert rows["global"] == "time, season (dry, wet)"
+    assert rows["entity Ball"] == "x, color (red, green, blue), open (False, True)"
+
+
+class Picker(Sorter):
+    """Take the red balls."""
+
+    def _wanted(self, ball: list[Any]) -> bool:
+        return bool(ball[1] == "red")
+
+
+@pytest.mark.slow
+def test_labels_are_learnt(tmp_path: Path) -> None:
+    """No number says what to do. In a fifth of the frames there is nothing to do: 4 at most."""
+    settings = ["total_timesteps=4096", "rollout.num_envs=64", "rollout.steps=8", "net.n_layer=1"]
+    settings += ["rollout.processes=1", "optim.bs=128", "optim.lr=0.01", "net.d_model=16"]
+    manager = StateManager(overrides=[*settings, f"data_dir={tmp_path}"])
+    train(manager, Picker)
+    assert manager.state.metrics["episodic_reward.mean"] > 3.7

@@ -1,0 +1,212 @@
+"""A network that takes labels is that of one-hot floats with the same weights."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from entity_env import Entity, Flag, Kind, Observation, ObsSpace, batch_obs
+from entity_env.spaces import GLOBAL
+from rogue_net import EntityBatch, RelposEncodingConfig, RogueNet, RogueNetConfig
+from rogue_net.embedding import TypeEmbedding, module_key
+from rogue_net.native import AVAILABLE
+from rogue_net.translation_config import TranslationConfig
+from rogue_net.wiring import Wired, adapt_batch, missing_features
+from tests.rogue_net.builders import answers
+from tests.rogue_net.kinds_case import (
+    COLORS,
+    OWN_ONLY,
+    SPACE,
+    batch_of,
+    columns_of,
+    frames,
+    net_of,
+    one_hot_net,
+    one_hot_space,
+    with_one_hot_columns,
+)
+
+GRID = RelposEncodingConfig([2, 2], ["x", "y"], scale=0.5, interpolate=True)
+SETTINGS: dict[str, dict[str, Any]] = {
+    "narrow": {},
+    "one layer": {"n_layer": 1, "d_model": 16},
+    "without layers": {"n_layer": 0},
+    "wide": {"d_model": 72, "n_head": 1, "n_layer": 1},
+    "grid": {"relpos_encoding": GRID},
+    "translated": {"translation": TranslationConfig("Unit", ["x", "y"], add_dist_feature=True)},
+    "pooled": {"pooling": "mean"},
+}
+PATHS = [False] + [True] * AVAILABLE
+
+
+@pytest.mark.parametrize("compiled", PATHS)
+@pytest.mark.parametrize("space", [SPACE, OWN_ONLY], ids=["globals", "own"])
+@pytest.mark.parametrize("name", SETTINGS)
+@settings(max_examples=6)
+@given(data=st.data())
+def test_labels_equal_one_hot_floats(
+    name: str, space: ObsSpace, compiled: bool, data: st.DataObject
+) -> None:
+    """The outputs, and the gradients of all that both have, up to the order of sums."""
+    net = net_of(space, **SETTINGS[name])
+    twin = one_hot_net(net)
+    obs = data.draw(frames(space))
+    batch = batch_of(obs, space)
+    floats = batch_of([with_one_hot_columns(o, space) for o in obs], one_hot_space(space))
+    out, gradients = answers(net, batch, compiled)
+    expected, of_twin = answers(twin, floats, compiled=False)
+    for part in ("logprobs", "entropies", "values"):
+        for key, value in getattr(expected, part).items():
+            torch.testing.assert_close(getattr(out, part)[key], value, rtol=1e-4, atol=1e-5)
+    # The gradient of a label's vector is that of its column.
+    for key, parameter in net.named_parameters():
+        parameter.data = gradients.get(key, torch.zeros_like(parameter))
+    for key, gradient in of_twin.items():
+        one = next((n for n in net.embedding.types if f".{module_key(n)}.linear.weight" in key), "")
+        mine = columns_of(net.embedding, space, one) if one else gradients[key]
+        torch.testing.assert_close(mine, gradient, rtol=1e-3, atol=1e-4)
+
+
+@given(frames(), st.randoms(use_true_random=False))
+@settings(max_examples=10)
+def test_the_order_of_entities_means_nothing(obs: list[Observation], random: Any) -> None:
+    net = net_of(n_layer=1)
+    shuffled = []
+    for one in obs:
+        order = list(range(len(one.features["Word"])))
+        random.shuffle(order)
+        features = {**one.features, "Word": np.asarray(one.features["Word"])[order]}
+        shuffled.append(
+            Observation(
+                features=features,
+                global_features=one.global_features,
+                actions=one.actions,
+                visible=one.visible,
+            )
+        )
+    expected, got = (net.values(batch_of(o))["value"] for o in (obs, shuffled))
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+@given(frames(), frames())
+@settings(max_examples=10)
+def test_batches_are_joined_taken_and_cut_with_their_labels(
+    some: list[Observation], others: list[Observation]
+) -> None:
+    joined = EntityBatch.cat([batch_of(some), batch_of(others)])
+    whole = batch_of([*some, *others])
+    order = np.arange(len(some) + len(others))[::-1].copy()
+    backwards = batch_of([*some, *others][::-1])
+    for got, expected in (
+        (joined, whole),
+        (whole.take(order), backwards),
+        (whole.slice(slice(len(some), len(order))), batch_of(others)),
+    ):
+        assert got.kinds.keys() == expected.kinds.keys() == {"Unit", "Word", GLOBAL}
+        for name, rows in expected.kinds.items():
+            assert torch.equal(got.kinds[name].values, rows.values)
+            assert got.kinds[name].lengths.tolist() == rows.lengths.tolist()
+    assert whole.kinds["Unit"].values.dtype == torch.uint8
+    assert whole.kinds["Word"].values.dtype == torch.int16
+
+
+def test_labels_are_outside_of_the_input_statistics() -> None:
+    net = net_of()
+    obs = [Observation(features={"Unit": [[1.0, 2.0, "red", True]]}, global_features=[0, "wet"])]
+    net.update_input_stats(batch_of(obs))
+    sizes = {}
+    for name in net.embedding.types:
+        of_type = net.embedding.by_type[module_key(name)]
+        assert isinstance(of_type, TypeEmbedding)
+        sizes[name] = len(of_type.norm.mean)
+    assert sizes == {"Unit": 3, "Word": 1, "Rock": 3, "Air": 1, GLOBAL: 1}
+
+
+def test_a_world_without_kinds_draws_the_weights_that_it_drew() -> None:
+    """From the same generator, in the same order and under the same names."""
+    net = net_of(one_hot_space(OWN_ONLY))
+    assert not [key for key in net.state_dict() if "labels" in key]
+    torch.manual_seed(0)
+    of_type = net.embedding.by_type[module_key("Unit")]
+    assert isinstance(of_type, TypeEmbedding)
+    first = torch.nn.Linear(2 + 3 + 2, 32)
+    assert torch.equal(of_type.linear.weight, first.weight)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"relpos_encoding": RelposEncodingConfig([2, 2], ["x", "color"])}, "relpos_encoding.pos"),
+        ({"translation": TranslationConfig("Unit", ["color"])}, "translation.position_features"),
+        (
+            {"translation": TranslationConfig("Unit", ["x", "y"], rotation_angle_feature="open")},
+            "translation.rotation_angle_feature",
+        ),
+        ({"relpos_encoding": RelposEncodingConfig([2, 2], ["x", "season"])}, "relpos_encoding.pos"),
+    ],
+)
+def test_a_kind_is_no_position(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"{message}.*: expected numbers, got .* is a kind of"):
+        net_of(**settings)
+
+
+# The same world in another order, with a kind and a type that the network does not know.
+OTHER = ObsSpace(
+    global_features=[Flag("new"), Kind("season", ["wet", "dry"])],
+    entities={
+        "Rock": Entity(["y", "x", Flag("wet")]),
+        "Word": Entity([Kind("text", ["7", "3"])]),
+        "Unit": Entity(["y", "x", Flag("open"), Kind("color", ["blue", "red"])]),
+    },
+)
+KNOWN = ObsSpace([Kind("season", ["dry", "wet"])], SPACE.entities)
+
+
+def test_labels_are_matched_by_name() -> None:
+    assert missing_features(OTHER, KNOWN) == []
+    shown = Observation(
+        features={
+            "Rock": [[2.0, 1.0, True]],
+            "Word": [["7"], ["3"]],
+            "Unit": [[2.0, 1.0, True, "blue"], [4.0, 3.0, False, "red"]],
+        },
+        global_features=[True, "dry"],
+    )
+    known = Observation(
+        features={
+            "Rock": [[1.0, 2.0]],
+            "Word": [["7"], ["3"]],
+            "Unit": [[1.0, 2.0, "blue", True], [3.0, 4.0, "red", False]],
+        },
+        global_features=["dry"],
+    )
+    batches = [EntityBatch.of(batch_obs([o], s, {})) for o, s in ((shown, OTHER), (known, KNOWN))]
+    adapted, expected = adapt_batch(batches[0], OTHER, KNOWN), batches[1]
+    for name, rows in expected.kinds.items():
+        assert adapted.kinds[name].values.tolist() == rows.values.tolist(), name
+    torch.manual_seed(0)
+    net = RogueNet(RogueNetConfig(), KNOWN, {}, {"value": 1})
+    value = Wired(net, OTHER, {}).values(batches[0])["value"]
+    torch.testing.assert_close(value, net.values(expected)["value"])
+
+
+@pytest.mark.parametrize(
+    ("unit", "message"),
+    [
+        (Entity(["x", "y", Flag("open")]), r"features of 'Unit' with the kinds \['color'\]"),
+        (Entity(["x", "y", "color", Flag("open")]), r"with the kinds \['color'\]"),
+        (Entity(["x", Flag("y"), Kind("color", COLORS), Flag("open")]), r"with \['y'\]"),
+        (
+            Entity(["x", "y", Kind("color", ["red", "black"]), Flag("open")]),
+            r"'Unit': labels of 'color' among \['red', 'green', 'blue'\], got \['black'\]",
+        ),
+    ],
+)
+def test_a_network_says_which_labels_it_lacks(unit: Entity, message: str) -> None:
+    shown = ObsSpace(entities={"Unit": unit})
+    net = RogueNet(RogueNetConfig(), OWN_ONLY, {}, {"value": 1})
+    with pytest.raises(ValueError, match=message):
+        Wired(net, shown, {})
