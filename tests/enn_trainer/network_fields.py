@@ -101,6 +101,7 @@ NETWORK_CASES: dict[str, Callable[[], None]] = {
     "RogueNetConfig.resid_pdrop": net(resid_pdrop=0.5),
     "RogueNetConfig.attn_pdrop": net(attn_pdrop=0.5),
     "RogueNetConfig.n_layer": net(n_layer=1),
+    "RogueNetConfig.init": net(init="published"),
     "RogueNetConfig.n_head": net(n_head=4),
     "RogueNetConfig.d_model": net(d_model=12),
     "RogueNetConfig.pooling": net(pooling="mean"),

@@ -47,7 +47,7 @@ from tests.enn_trainer.tracking.test_metrics import SPACE, collected
 ROOT = Path(__file__).parents[3]
 QUICK = [
     *("rollout.num_envs=128", "rollout.steps=8", "rollout.processes=1", "optim.bs=256"),
-    *("optim.lr=0.02", "net.d_model=16", "net.n_layer=1"),
+    *("optim.lr=0.01", "net.d_model=16", "net.n_layer=1"),
 ]
 
 
