@@ -18,6 +18,7 @@ from entity_env import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
+from rogue_net import RogueNet, RogueNetConfig
 from tests.rogue_net.nets import batch_of, net_of
 
 SPACE = ObsSpace(
@@ -92,6 +93,15 @@ def makes_no_difference_as_it_says() -> None:
     assert torch.equal(without[1], with_it[1])
 
 
+def other_weights_are_drawn() -> None:
+    first, other = [
+        RogueNet(RogueNetConfig(init=init), SPACE, ACTIONS).transformer.state_dict()
+        for init in ("published", "scaled")
+    ]
+    name = "blocks.0.mlp.0.weight"
+    assert 2 * first[name].std() < other[name].std()
+
+
 RADIAL: dict[str, Any] = {"extent": [4], "radial": True}
 PROJECTED: dict[str, Any] = {"value_relpos_projection": True}
 
@@ -101,7 +111,7 @@ NETWORK_CASES: dict[str, Callable[[], None]] = {
     "RogueNetConfig.resid_pdrop": net(resid_pdrop=0.5),
     "RogueNetConfig.attn_pdrop": net(attn_pdrop=0.5),
     "RogueNetConfig.n_layer": net(n_layer=1),
-    "RogueNetConfig.init": net(init="published"),
+    "RogueNetConfig.init": other_weights_are_drawn,
     "RogueNetConfig.n_head": net(n_head=4),
     "RogueNetConfig.d_model": net(d_model=12),
     "RogueNetConfig.pooling": net(pooling="mean"),
