@@ -176,7 +176,7 @@ def run(
     after = returns(load_agent(folder / "evolved").agent, RicherHunt)
     scratch = returns(load_agent(folder / "scratch").agent, RicherHunt)
     row = (str(seed), *(shown(r) for r in (before, same, at_once, after, scratch)))
-    curves = [read_curve(folder / f"data-{name}", 1.0) for name in ("evolved", "scratch")]
+    curves = [read_curve(folder / name, 1.0) for name in ("evolved", "scratch")]
     return row, [[x - frames, y] for x, y in curves[0]], curves[1]
 
 

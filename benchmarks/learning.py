@@ -1,16 +1,19 @@
 """Returns of agents trained with the configurations in `configs/`.
 
-    python benchmarks/learning.py [ROW ...] [--seeds 3] [--jobs 2] [--results FILE.md]
+    python benchmarks/learning.py [ROW ...] [--init scaled] [--seeds 3] [--jobs 2]
+        [--results FILE.md]
 
 Every row is trained with each seed, by default two runs at a time with one thread each. Then the
 trained agent plays with sampled actions, and the mean return of the first whole episodes of every
 environment, at least 1,000 in all, is the result. Runs that are done are kept as JSON lines beside
 the table, with their learning curves, and are not repeated, so that the table can be made row by
-row. With `--check` the command fails if a row misses its bar.
+row. With `--check` the command fails if a row misses its bar. `--init published` trains with other
+initial weights, for the frames that both take to almost reach the bar.
 """
 
 import argparse
 import concurrent.futures
+import itertools
 import json
 import os
 import platform
@@ -19,7 +22,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -31,11 +34,15 @@ from enn_trainer import StateManager, load_agent, train
 from enn_trainer.evaluation.evaluator import RandomAgent
 from enn_trainer.experience.envs import EnvFactory, env_factory
 from entity_env.examples import ENV_REGISTRY, Duel
+from rogue_net.config import Init
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / "configs"
 TOLERANCE = 0.005
 """Allowed difference from a bar: 1.0 is the maximum, which sampled actions just miss."""
+INITS = get_args(Init)
+ALMOST = 0.95
+"""Share of the bar that the mean return while training first reaches in so many frames."""
 
 
 class Row(NamedTuple):
@@ -127,7 +134,7 @@ def world(env_id: str) -> tuple[EnvFactory, int]:
     return env_factory(env), getattr(env, "num_sides", 1)
 
 
-def run(row: Row, seed: int) -> dict[str, Any]:
+def run(row: Row, seed: int, init: str) -> dict[str, Any]:
     """Train one row with one seed in this process and measure the result."""
     path = CONFIGS / f"{row.config}.ron"
     total = StateManager(init_path=path).config.total_timesteps
@@ -138,7 +145,7 @@ def run(row: Row, seed: int) -> dict[str, Any]:
             manager = StateManager(
                 init_path=path,
                 checkpoint_dir=Path(folder) / "run",
-                overrides=[*own, f"total_timesteps={frames}", *row.overrides],
+                overrides=[*own, f"net.init={init}", f"total_timesteps={frames}", *row.overrides],
             )
             manager.config.eval = None
             train(manager, world(manager.config.env.id)[0])
@@ -167,6 +174,7 @@ def run(row: Row, seed: int) -> dict[str, Any]:
         return {
             "row": row.name,
             "seed": seed,
+            "init": init,
             "frames": manager.state.step,
             "sides": sides,
             "result": together * float(np.mean(measured)),
@@ -177,10 +185,10 @@ def run(row: Row, seed: int) -> dict[str, Any]:
         }
 
 
-def run_apart(row: Row, seed: int) -> dict[str, Any]:
+def run_apart(row: Row, seed: int, init: str) -> dict[str, Any]:
     """Train in a process of its own with one thread."""
     done = subprocess.run(
-        [sys.executable, __file__, "--one", row.name, str(seed)],
+        [sys.executable, __file__, "--one", row.name, str(seed), init],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         text=True,
@@ -188,6 +196,14 @@ def run_apart(row: Row, seed: int) -> dict[str, Any]:
     )
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
+
+
+def frames_to_almost(result: dict[str, Any], bar: float) -> str:
+    """Return the frames after which the mean return while training was almost that of the bar."""
+    if "curve" not in result:
+        return "?"
+    reached = next((frames for frames, mean in result["curve"] if mean >= ALMOST * bar), None)
+    return "never" if reached is None else f"{reached:,}"
 
 
 def table(results: list[dict[str, Any]]) -> str:
@@ -211,20 +227,25 @@ def table(results: list[dict[str, Any]]) -> str:
         "A commit that is dirty had these configurations, which were committed later; before a "
         "commit were measured those that it added.",
         "",
-        "| row | frames | to reach | seeds: result | seconds | commit |",
-        "| --- | --- | --- | --- | --- | --- |",
+        f"*To {ALMOST:.0%}* are the frames after which the mean return while training first reaches "
+        f"{ALMOST:.0%} of the bar, seed by seed, to a sixtieth of the run; *weights* are the "
+        "initial ones, `net.init`.",
+        "",
+        f"| row | weights | frames | to reach | seeds: result | to {ALMOST:.0%} | seconds | commit |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for row in ROWS:
-        mine = [r for r in results if r["row"] == row.name]
+    for row, init in itertools.product(ROWS, INITS):
+        mine = [r for r in results if (r["row"], r["init"]) == (row.name, init)]
         if mine:
             values = ", ".join(f"{r['seed']}: {r['result']:.4f}" for r in mine)
             seconds = ", ".join(f"{r['seconds']:.0f}" for r in mine)
             star = "" if all("curve" in r for r in mine) else "*"
             bar = f"below {row.bar}" if row.control else str(row.bar)
             commits = ", ".join(dict.fromkeys(r["commit"] for r in mine))
+            almost = "" if row.control else "; ".join(frames_to_almost(r, row.bar) for r in mine)
             lines.append(
-                f"| {row.name}{star} | {mine[0]['frames']:,} | {bar} | {values} | {seconds} | "
-                f"{commits} |"
+                f"| {row.name}{star} | {init} | {mine[0]['frames']:,} | {bar} | {values} | "
+                f"{almost} | {seconds} | {commits} |"
             )
     lines += ["", "The mean return while training, against frames; the bars are dashed.", ""]
     return "\n".join([*lines, "![learning curves](learning.svg)", ""])
@@ -233,10 +254,12 @@ def table(results: list[dict[str, Any]]) -> str:
 def picture(results: list[dict[str, Any]]) -> str:
     """Return a picture of the learning curves, with a panel for each configuration."""
     panels: dict[str, list[Line]] = {}
-    for row in ROWS:
-        curves = [r["curve"] for r in results if r["row"] == row.name and r.get("curve")]
+    for row, init in itertools.product(ROWS, INITS):
+        mine = [r for r in results if (r["row"], r["init"]) == (row.name, init)]
+        curves = [r["curve"] for r in mine if r.get("curve")]
         if curves and row.metric in ("return", "match"):  # not what self-play gives: always 0
-            panels.setdefault(row.config, []).append(Line(row.name, curves, row.bar))
+            name = row.name if init == "scaled" else f"{row.name} ({init})"
+            panels.setdefault(row.config, []).append(Line(name, curves, row.bar))
     return draw(panels)
 
 
@@ -252,23 +275,24 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results/learning.md")
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--init", choices=INITS, default="scaled")
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     by_name = {row.name: row for row in ROWS}
     if options.one:
-        print(json.dumps(run(by_name[options.one[0]], int(options.one[1]))))
+        print(json.dumps(run(by_name[options.one[0]], int(options.one[1]), options.one[2])))
         return
     if unknown := [name for name in options.rows if name not in by_name]:
         parser.error(f"ROW: expected some of {', '.join(by_name)}; got {', '.join(unknown)}")
     kept = options.results.with_suffix(".jsonl")
     results = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
-    done = {(r["row"], r["seed"]) for r in results}
+    done = {(r["row"], r["init"], r["seed"]) for r in results}
     todo = [
-        (row, seed)
+        (row, seed, options.init)
         for row in ROWS
         if not options.rows or row.name in options.rows
         for seed in range(1, options.seeds + 1)
-        if (row.name, seed) not in done
+        if (row.name, options.init, seed) not in done
     ]
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for future in concurrent.futures.as_completed(pool.submit(run_apart, *t) for t in todo):
@@ -281,7 +305,9 @@ def main() -> None:
     options.results.with_suffix(".svg").write_text(picture(results))
     print(options.results.read_text())
     missed = [
-        f"{r['row']}: {r['result']}" for r in results if misses(by_name[r["row"]], r["result"])
+        f"{r['row']}, {r['init']}: {r['result']}"
+        for r in results
+        if misses(by_name[r["row"]], r["result"])
     ]
     if options.check and missed:
         sys.exit(f"beyond their bar: {missed}")

@@ -22,16 +22,16 @@ class Line(NamedTuple):
     bar: float
 
 
-def read_curve(data_dir: Path, scale: float) -> list[list[float]]:
-    """Return the learning curve of a run: [frames, mean return times `scale`].
+def read_curve(folder: Path, scale: float) -> list[list[float]]:
+    """Return the learning curve of the one run in a folder: [frames, mean return times `scale`].
 
     Each of at most 60 points is the mean over a part of the run, without updates in which no
     episode ended.
     """
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    (folder,) = (data_dir / "runs").iterdir()
-    events = EventAccumulator(str(folder), size_guidance={"scalars": 0})  # 0: all of them
+    (logs,) = {path.parent for path in folder.rglob("events.out.tfevents.*")}
+    events = EventAccumulator(str(logs), size_guidance={"scalars": 0})  # 0: all of them
     events.Reload()
     scalars = events.Scalars("episodic_reward.mean")
     size = max(1, math.ceil(len(scalars) / POINTS))
