@@ -227,11 +227,11 @@ def table(results: list[dict[str, Any]]) -> str:
         "A commit that is dirty had these configurations, which were committed later; before a "
         "commit were measured those that it added.",
         "",
-        f"*To {ALMOST:.0%}* are the frames after which the mean return while training first reaches "
+        f"*Most* are the frames after which the mean return while training first reaches "
         f"{ALMOST:.0%} of the bar, seed by seed, to a sixtieth of the run; *weights* are the "
         "initial ones, `net.init`.",
         "",
-        f"| row | weights | frames | to reach | seeds: result | to {ALMOST:.0%} | seconds | commit |",
+        "| row | weights | frames | to reach | seeds: result | most | seconds | commit |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row, init in itertools.product(ROWS, INITS):

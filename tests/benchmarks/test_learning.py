@@ -97,11 +97,11 @@ def test_rows_have_names_of_their_own_and_readable_settings(benchmark: Any) -> N
     assert len(set(names)) == len(names)
     for row in rows:
         path = CONFIGS / f"{row.config}.ron"
-        assert StateManager(init_path=path, overrides=row.overrides).config.version() == 5
+        assert StateManager(init_path=path, overrides=row.overrides).config.version() == 6
     kept = (CONFIGS.parent / "benchmarks/results/learning.jsonl").read_text().splitlines()
-    done = [(result["row"], result["seed"]) for result in map(json.loads, kept)]
+    done = [(result["row"], result["init"], result["seed"]) for result in map(json.loads, kept)]
     assert len(set(done)) == len(done)
-    assert {name for name, _ in done} <= set(names)
+    assert {name for name, _, _ in done} <= set(names)
 
 
 def test_a_control_that_learns_misses_its_bar(benchmark: Any) -> None:
