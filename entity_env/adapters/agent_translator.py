@@ -334,6 +334,13 @@ class SideTranslator:
                 if group is translators[self.members[0]]:
                     self._own_globals = slice(start, start + len(names))
                 self.obs_space.global_features += names
+                if own.global_kinds and len(self._groups) > 1:
+                    raise InvalidSpace(
+                        "FieldMap.global_features: expected numbers, as agents of other groups "
+                        f"have none of these features, got kinds {own.global_kinds}; name them in "
+                        "one_hot instead"
+                    )
+                self.obs_space.global_kinds = own.global_kinds
                 self.obs_space.entities |= own.entities
                 continue
             if agent_type in own.entities and not group.adds_agent:
@@ -341,10 +348,10 @@ class SideTranslator:
                     f"FieldMap.entities: the name {AGENT!r} is taken by the members of teams; "
                     "choose another"
                 )
-            self.obs_space.entities[agent_type] = Entity([*own.global_features, *columns])
-            for name, entity in own.entities.items():
-                if name != agent_type:
-                    self.obs_space.entities[name] = Entity([*entity.features, *columns])
+            others = {name: one for name, one in own.entities.items() if name != agent_type}
+            for name, entity in {agent_type: own.global_entity, **others}.items():
+                features = [*entity.features, *columns]
+                self.obs_space.entities[name] = Entity(features, entity.kinds)
 
     def observation(self, views: Mapping[AgentName, View]) -> Observation:
         """Return the observation of the side for the views of the agents that are alive."""
@@ -354,7 +361,8 @@ class SideTranslator:
         view = views.get(self.members[0])
         obs = Observation() if view is None else view.to_observation()
         if view is None or len(self._groups) > 1:
-            obs.global_features = np.zeros(len(self.obs_space.global_features), dtype=np.float32)
+            num_globals = len(self.obs_space.global_features) + len(self.obs_space.global_kinds)
+            obs.global_features = np.zeros(num_globals, dtype=np.float32)
             if view is not None:
                 obs.global_features[self._own_globals] = view.frame.global_features
         return obs
@@ -371,13 +379,14 @@ class SideTranslator:
             # An entity for each member, with its global features; and the entities that it sees.
             columns = self._member_columns[[self.members.index(agent) for agent in agents]]
             own = np.stack([frame.global_features for frame in joined.frames])
-            features[group.agent_type] = np.hstack([own, columns])
+            num_numbers = len(group.obs_space.global_features)
+            features[group.agent_type] = _with_columns(own, num_numbers, columns)
             ids[group.agent_type] = agents
-            for name in group.obs_space.entities:
+            for name, entity in group.obs_space.entities.items():
                 if name != group.agent_type:
                     rows = np.concatenate([frame.features[name] for frame in joined.frames])
                     seen_by = columns.repeat(joined.num_rows(name), axis=0)
-                    features[name] = np.hstack([rows, seen_by])
+                    features[name] = _with_columns(rows, len(entity.features), seen_by)
             for name, translator in group.actions.items():
                 masks = [views[agent].actions.get(name) for agent in agents]
                 if any(mask is not None for mask in masks):
@@ -403,6 +412,11 @@ class SideTranslator:
         agents = [a for a in self.members if a in views and self._translators[a] is group]
         frames = [views[agent].frame for agent in agents]
         return agents, JoinedFrames(frames, {group.agent_type: agents} if self._is_team else {})
+
+
+def _with_columns(rows: Numbers, num_numbers: int, columns: Numbers) -> Numbers:
+    """Return rows with further columns behind their numbers, in front of their kinds."""
+    return np.hstack([rows[:, :num_numbers], columns, rows[:, num_numbers:]])
 
 
 def _in_info(info: Mapping[str, Any], path: str) -> Any:

@@ -131,6 +131,34 @@ def choices(space: spaces.Discrete | spaces.MultiDiscrete) -> tuple[list[int], l
     return space.nvec.ravel().tolist(), np.broadcast_to(space.start, space.shape).ravel().tolist()
 
 
+def as_boxes(space: Space) -> Space:
+    """Return a space whose discrete numbers are plain ones, which `to_numbers` does not encode."""
+    if isinstance(space, DISCRETE):
+        return spaces.Box(-np.inf, np.inf, space.shape or ())
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict([(key, as_boxes(part)) for key, part in space.spaces.items()])
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple([as_boxes(part) for part in space.spaces])
+    if isinstance(space, spaces.Sequence):
+        return spaces.Sequence(as_boxes(space.feature_space), stack=space.stack)
+    if isinstance(space, GraphPart):
+        graph = space.graph
+        edges: Any = None if graph.edge_space is None else as_boxes(graph.edge_space)
+        return GraphPart(spaces.Graph(as_boxes(graph.node_space), edges), space.name)
+    return space
+
+
+def choices_of_numbers(space: Space) -> list[range | None]:
+    """Return the choices of each number of `as_boxes(space)`, None for one that is no choice."""
+    found: list[range | None] = []
+    for _, _, leaf in leaves(space):
+        if isinstance(leaf, DISCRETE):
+            found += [range(start, start + n) for n, start in zip(*choices(leaf), strict=True)]
+        else:
+            found += [None] * math.prod(leaf.shape or ())
+    return found
+
+
 def number_names(space: Space, name: str) -> list[str]:
     """Return a name for each number of a value of a space.
 

@@ -6,7 +6,7 @@ observation or action. The nodes and edges of a graph are its fields "nodes" and
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from entity_env.errors import InvalidSpace
 from entity_env.spaces import ActionName, EntityName
@@ -17,6 +17,21 @@ AGENT: EntityName = "agent"
 ACTION_MASK = "action_mask"
 """The usual key of the mask of an action."""
 
+Labels: TypeAlias = Sequence[str] | Mapping[str, int]
+"""The labels of a column: the names of 0, 1 and so on, or the number of each name."""
+
+
+def _check_types(mapping: object, **expected: tuple[type, str]) -> None:
+    """Raise if an attribute of a mapping is not of its class, which a text describes."""
+    for name, (kind, described) in expected.items():
+        value = getattr(mapping, name)
+        if not isinstance(value, kind):
+            owner = type(mapping).__name__
+            raise InvalidSpace(f"{owner}.{name}: expected {described}, got {value!r}")
+
+
+_BY_COLUMN = Mapping, "a dictionary by column"
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -24,6 +39,9 @@ class Rows:
 
     A field that is not a table is one row, or as many rows as `columns` cut it into. The cells of
     an image are its rows, whose columns are "row" and "column" before the channels.
+
+    With `one_hot`, `kinds`, `only` or `leave_out`, a `Discrete` number of the field is one column,
+    as it is in a `Box`, and one-hot encoded unless it is named in `kinds`.
 
     Attributes:
         path: the path of the field.
@@ -33,12 +51,17 @@ class Rows:
             column named "presence" is one by default.
         absent: a row with these numbers stands for no entity.
         span: the part [start, end) of a flat field, or of the rows of a table.
-        one_hot: for each column of whole numbers that stand for kinds, the names of 0, 1 and so on,
-            or the number of each name. The column becomes a column "COLUMN=NAME" for each name, of
-            which one is 1; a number without a name is an error.
+        one_hot: the labels of columns of whole numbers that stand for labels. Such a column becomes
+            a column "COLUMN=LABEL" for each label, of which one is 1; a number without a label is
+            an error.
+        kinds: the labels of columns likewise; such a column, which may be one of `constants`,
+            becomes a `Kind` with these labels, behind the numbers.
+        only: for columns, their labels or numbers in the rows that are entities; all others stand
+            for none.
+        leave_out: for columns, their labels or numbers in rows that stand for no entity.
         numbered: whether to add a column "number": that of the row, from 0 in this part of the
             field, also counting rows that stand for no entity.
-        constants: columns to add at the end, with the number that they have in all rows.
+        constants: columns to add at the end, with the number or label that they have in all rows.
     """
 
     path: str = ""
@@ -47,18 +70,21 @@ class Rows:
     presence: str | int | None = None
     absent: Sequence[float] | None = None
     span: tuple[int, int] | None = None
-    one_hot: Mapping[str, Sequence[str] | Mapping[str, int]] = field(default_factory=dict)
+    one_hot: Mapping[str, Labels] = field(default_factory=dict)
     numbered: bool = False
-    constants: Mapping[str, float] = field(default_factory=dict)
+    constants: Mapping[str, float | str] = field(default_factory=dict)
+    kinds: Mapping[str, Labels] = field(default_factory=dict)
+    only: Mapping[str, Sequence[str | int]] = field(default_factory=dict)
+    leave_out: Mapping[str, Sequence[str | int]] = field(default_factory=dict)
+
+    @property
+    def names_choices(self) -> bool:
+        """True if numbers of the field are named as labels or select its rows."""
+        return bool(self.one_hot or self.kinds or self.only or self.leave_out)
 
     def __post_init__(self) -> None:
-        for name, kind, expected in (
-            ("one_hot", Mapping, "a dictionary by column"),
-            ("numbered", bool, "True or False"),
-            ("constants", Mapping, "a dictionary by column"),
-        ):
-            if not isinstance(getattr(self, name), kind):
-                raise InvalidSpace(f"Rows.{name}: expected {expected}, got {getattr(self, name)!r}")
+        columns = dict.fromkeys(("one_hot", "kinds", "only", "leave_out", "constants"), _BY_COLUMN)
+        _check_types(self, numbered=(bool, "True or False"), **columns)
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -69,12 +95,12 @@ class Place:
     the rows for its position, relative positions are seen from it, and it can be the actor.
 
     Args:
-        features: its features, by name.
+        features: its features, by name; a label for a kind of the rows of its type.
     """
 
-    features: Mapping[str, float]
+    features: Mapping[str, float | str]
 
-    def __init__(self, **features: float) -> None:
+    def __init__(self, **features: float | str) -> None:
         object.__setattr__(self, "features", features)
 
     def __repr__(self) -> str:
@@ -90,12 +116,24 @@ class Globals:
         columns: the names of all its numbers, in the order of the field.
         features: the columns to keep, in this order; by default all.
         span: the part [start, end) of a flat field.
+        one_hot: the labels of columns, as in `Rows`.
+        kinds: the labels of columns, as in `Rows`.
     """
 
     path: str = ""
     columns: Sequence[str] | None = None
     features: Sequence[str] | None = None
     span: tuple[int, int] | None = None
+    one_hot: Mapping[str, Labels] = field(default_factory=dict)
+    kinds: Mapping[str, Labels] = field(default_factory=dict)
+
+    @property
+    def names_choices(self) -> bool:
+        """True if numbers of the field are named as labels."""
+        return bool(self.one_hot or self.kinds)
+
+    def __post_init__(self) -> None:
+        _check_types(self, one_hot=_BY_COLUMN, kinds=_BY_COLUMN)
 
 
 @dataclass(frozen=True)

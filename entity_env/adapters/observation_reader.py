@@ -2,15 +2,16 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from entity_env.adapters.columns import Indices
 from entity_env.adapters.gymnasium_spaces import (
     DISCRETE,
     NUMBERS,
+    Flags,
     Numbers,
     Space,
     children,
@@ -20,13 +21,12 @@ from entity_env.adapters.gymnasium_spaces import (
     number_names,
 )
 from entity_env.adapters.mapping import FieldMap, Globals, Place, Rows
-from entity_env.adapters.row_readers import Indices, PlaceReader, RowsReader
+from entity_env.adapters.row_readers import GlobalsReader, PlaceReader, RowsReader
 from entity_env.adapters.space_fields import (
     OBSERVATION,
     Field,
-    field_at,
+    FieldKey,
     is_table,
-    positions_of,
 )
 from entity_env.errors import InvalidSpace
 from entity_env.extras import needs_extra
@@ -78,8 +78,9 @@ class ObservationReader:
         self.entities: dict[EntityName, list[Rows | Place]] = {}
         self.global_features: list[Globals] = []
         self._entities: dict[EntityName, list[RowsReader | PlaceReader]] = {}
-        self._globals: list[tuple[str, slice | Indices]] = []
-        self._fields: dict[str, Field] = {}  # by path; a field that several show is read once
+        self._globals: list[GlobalsReader] = []
+        self._fields: dict[FieldKey, Field] = {}  # a field that several show is read once
+        self._covered: dict[FieldKey, Flags] = {}  # the numbers of flat fields that are named
 
         # The mapping first, as what it names need not be inferred.
         for name, several in mapping.rows().items():
@@ -104,7 +105,7 @@ class ObservationReader:
         Raises:
             InvalidObservation: the observation is not of the space.
         """
-        values = {path: field.read(observation) for path, field in self._fields.items()}
+        values = {key: field.read(observation) for key, field in self._fields.items()}
         features, rows = {}, {}
         for name, readers in self._entities.items():
             features[name], rows[name], start = readers[0].read(values)
@@ -113,79 +114,69 @@ class ObservationReader:
                 features[name] = np.concatenate([features[name], more])
                 rows[name] = np.concatenate([rows[name], start + more_rows])
                 start += total
-        blocks = [values[path][0, index] for path, index in self._globals]
-        if len(blocks) == 1:
-            return Frame(features, rows, blocks[0])
-        return Frame(features, rows, np.concatenate([np.zeros(0, dtype=np.float32), *blocks]))
+        # Numbers of all fields, then kinds of all.
+        blocks = [reader.read(values) for reader in self._globals]
+        global_features = np.concatenate([np.zeros(0, dtype=np.float32), *blocks])
+        if self.obs_space.global_kinds:
+            global_features = global_features[self._global_order]
+        return Frame(features, rows, global_features)
 
     def _add_type(self, name: EntityName, several: Sequence[Rows | Place]) -> None:
         """Add readers of the fields of a type, which show the same features."""
         argument = f"FieldMap.entities[{name!r}]"
         if not several:
             raise InvalidSpace(f"{argument}: expected Rows, got none")
-        readers: list[RowsReader | PlaceReader] = []
-        for rows in several:
-            features = readers[0].features if readers else None
+        # Places last, as their labels are those of the rows.
+        readers: dict[int, RowsReader | PlaceReader] = {}
+        like: Entity | None = None
+        for i, rows in sorted(enumerate(several), key=lambda one: isinstance(one[1], Place)):
             if isinstance(rows, Place):
-                readers.append(PlaceReader(rows, argument, features))
-                continue
-            reader = RowsReader(self._space, rows, argument, self._names, features)
-            self._fields[reader.field.path] = reader.field
-            readers.append(reader)
-        counts = [reader.num_rows for reader in readers if reader.num_rows is not None]
-        self.num_rows[name] = sum(counts) if len(counts) == len(readers) else None
-        self.entities[name] = [reader.rows for reader in readers]
-        self._entities[join_path(self._prefix, name)] = readers
-        self.obs_space.entities[join_path(self._prefix, name)] = Entity(readers[0].features)
+                readers[i] = PlaceReader(rows, argument, like)
+            else:
+                readers[i] = reader = RowsReader(self._space, rows, argument, self._names, like)
+                self._use(reader.field, reader.span, rows.path)
+            like = readers[i].entity
+        own = [readers[i] for i in range(len(several))]
+        counts = [reader.num_rows for reader in own if reader.num_rows is not None]
+        self.num_rows[name] = sum(counts) if len(counts) == len(own) else None
+        self.entities[name] = [reader.rows for reader in own]
+        self._entities[join_path(self._prefix, name)] = own
+        self.obs_space.entities[join_path(self._prefix, name)] = own[0].entity
 
     def _add_globals(self, given: Globals) -> None:
         """Add the numbers of a field that belong to no entity."""
-        field, index, names = _find_globals(self._space, given)
-        self._fields[field.path] = field
-        self._globals.append((field.path, index))
-        self.obs_space.global_features += names
-        self.global_features.append(given if given.features else replace(given, columns=names))
+        reader = GlobalsReader(self._space, given)
+        self._use(reader.field, reader.span, given.path)
+        self._globals.append(reader)
+        self.obs_space.global_features += reader.entity.features
+        self.obs_space.global_kinds += reader.entity.kinds
+        self.global_features.append(reader.globals)
+        are_kinds = [
+            i >= len(one.entity.features)
+            for one in self._globals
+            for i in range(len(one.entity.columns))
+        ]
+        self._global_order = np.argsort(are_kinds, kind="stable")
+
+    def _use(self, field: Field, span: slice, path: str) -> None:
+        """Read a field in every frame, and note the numbers that a span covers if it is flat."""
+        self._fields[field.key] = field
+        if field.is_flat:
+            nothing = np.zeros(len(field.columns), dtype=np.bool_)
+            self._covered.setdefault((path, bool(field.choices)), nothing)[span] = True
 
     def _warn_of_uncovered_numbers(self, ignored: Sequence[str]) -> None:
         """Log the numbers of flat fields that no span covers, once for each field."""
-        rows = [one for several in self.entities.values() for one in several]
-        parts = [one for one in [*rows, *self.global_features] if not isinstance(one, Place)]
-        for path in dict.fromkeys(part.path for part in parts if part.path not in ignored):
-            field = self._fields[path or OBSERVATION]
-            if not field.is_flat:
+        for (path, _), is_covered in self._covered.items():
+            if is_covered.all() or path in ignored:
                 continue
-            is_left = np.ones(len(field.columns), dtype=np.bool_)
-            for part in parts:
-                if part.path == path:
-                    is_left[field.span(part.span, "")] = False
-            if is_left.any():
-                edges = np.flatnonzero(np.diff(is_left, prepend=False, append=False))
-                left = ", ".join(f"({start}, {end})" for start, end in edges.reshape(-1, 2))
-                _warn_once(
-                    f"FieldMap: no span covers {left} of the {len(is_left)} numbers of "
-                    f"{field.path!r}, which are not observed; name them in Rows or Globals, or "
-                    f"{path!r} in ignore as well if they are to be left out"
-                )
-
-
-def _find_globals(space: Space, given: Globals) -> tuple[Field, slice | Indices, list[str]]:
-    """Return the field of global features, their columns in it, and their names."""
-    argument = f"FieldMap.global_features[{given.path!r}]"
-    field = field_at(space, given.path, argument)
-    if not field.is_flat:
-        raise InvalidSpace(
-            f"{argument}: expected a field with a fixed number of numbers, got {field.space}; "
-            "name it in entities"
-        )
-    span = field.span(given.span, f"{argument}.span")
-    names = list(given.columns or number_names(field.space, field.path)[span])
-    size = span.stop - span.start
-    if len(names) != size:
-        raise InvalidSpace(f"{argument}.columns: expected {size} names, got {names}")
-    if not given.features:
-        return field, span, names
-    columns = positions_of(names, given.features, f"{argument}.features")
-    return field, span.start + np.array(columns), list(given.features)
+            edges = np.flatnonzero(np.diff(~is_covered, prepend=False, append=False))
+            left = ", ".join(f"({start}, {end})" for start, end in edges.reshape(-1, 2))
+            _warn_once(
+                f"FieldMap: no span covers {left} of the {len(is_covered)} numbers of "
+                f"{path or OBSERVATION!r}, which are not observed; name them in Rows or Globals, "
+                f"or {path!r} in ignore as well if they are to be left out"
+            )
 
 
 def _infer_fields(

@@ -11,7 +11,9 @@ from entity_env.adapters.gymnasium_spaces import (
     Numbers,
     Space,
     as_array,
+    as_boxes,
     children,
+    choices_of_numbers,
     leaves,
     locate,
     number_names,
@@ -25,6 +27,7 @@ with needs_extra():
     from gymnasium import spaces
 
 _Convert: TypeAlias = Callable[[Any], Numbers]
+FieldKey: TypeAlias = tuple[str, bool]
 
 OBSERVATION = "observation"
 """The name of an observation without keys, and the usual key beside an action mask."""
@@ -44,10 +47,28 @@ class Field(NamedTuple):
     convert: _Convert  # value -> (rows, columns) float32, a copy
     is_flat: bool  # it has no rows of its own: it is one row, which a mapping may cut
     num_rows: int | None  # None if it varies
+    # The choices of each discrete number that is one column; empty if such are one-hot encoded.
+    choices: list[range | None]
+
+    @property
+    def key(self) -> "FieldKey":
+        """The path, and whether discrete numbers are one column each."""
+        return self.path, bool(self.choices)
 
     def read(self, observation: Any) -> Numbers:
         """Return (rows, columns) float32, of which parts may be shown as they are."""
         return self.convert(value_at(observation, self.keys, self.path))
+
+    def choices_of_rows(self, span: slice, width: int) -> list[range | None]:
+        """Return the choices of the columns of the rows that a part of a flat field is cut into."""
+        own = self.choices[span]
+        each = [[one for one in own[i::width] if one] for i in range(width if own else 0)]
+        return [
+            range(min(one.start for one in several), max(one.stop for one in several))
+            if len(several) == len(own) // width
+            else None
+            for several in each
+        ]
 
     def span(self, span: tuple[int, int] | None, argument: str) -> slice:
         """Return the part of the numbers of a flat field, or of the rows of a table."""
@@ -71,10 +92,25 @@ def positions_of(names: Sequence[str], wanted: Sequence[str], argument: str) -> 
     return [list(names).index(name) for name in wanted]
 
 
-def field_at(space: Space, path: str, argument: str) -> Field:
-    """Return the field of an observation at a path, which `argument` names in messages."""
+def field_at(space: Space, path: str, argument: str, names_choices: bool = False) -> Field:
+    """Return the field of an observation.
+
+    Args:
+        space: of the observation.
+        path: of the field.
+        argument: that names the path, for messages.
+        names_choices: discrete numbers are one column each, instead of one-hot encoded.
+
+    Raises:
+        InvalidSpace: there is no such field, or it does not consist of numbers.
+    """
     _, keys, space = locate(space, path, argument)
-    path, shape = path or OBSERVATION, space.shape or ()
+    path, own_choices = path or OBSERVATION, _choices_of_columns(space) if names_choices else []
+    if any(own_choices):
+        space = as_boxes(space)
+    else:
+        own_choices = []
+    shape = space.shape or ()
     # The columns of a row by the kind of space, and the conversion of an observation to rows.
     is_flat, num_rows = not is_table(space), None
     try:
@@ -99,7 +135,26 @@ def field_at(space: Space, path: str, argument: str) -> Field:
                 convert = partial(to_numbers, row, n=n, field=path)
     except InvalidSpace as error:
         raise InvalidSpace(f"{path}: {error}") from None
-    return Field(path, keys, space, columns, convert, is_flat, num_rows)
+    return Field(path, keys, space, columns, convert, is_flat, num_rows, own_choices)
+
+
+def _choices_of_columns(space: Space) -> list[range | None]:
+    """Return the choices of the columns of the rows of a field, None for other numbers."""
+    if isinstance(space, GraphPart):
+        nodes = choices_of_numbers(space.graph.node_space)
+        edge_space = space.graph.edge_space
+        if space.name == "nodes" or edge_space is None:
+            return nodes
+        return choices_of_numbers(edge_space) + nodes + nodes
+    if isinstance(space, spaces.Sequence):
+        return choices_of_numbers(space.feature_space)
+    if not isinstance(space, spaces.MultiDiscrete) or len(space.shape) not in (2, 3):
+        return choices_of_numbers(space)
+    # A table or grid: the choices of all rows.
+    ends = (space.start + space.nvec).reshape(-1, space.shape[-1]).max(axis=0).tolist()
+    firsts = space.start.reshape(-1, space.shape[-1]).min(axis=0).tolist()
+    place: list[range | None] = [None] * len(CELL) if len(space.shape) == 3 else []
+    return place + list(map(range, firsts, ends))
 
 
 def _grid_converter(shape: tuple[int, ...], path: str) -> tuple[list[str], _Convert]:

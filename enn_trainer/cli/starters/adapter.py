@@ -87,8 +87,8 @@ def _entity(name: EntityName, rows: Rows | Place, observation: Space) -> _Entry:
         comment += " Its columns are named by position: give them names."
     space = locate(observation, rows.path, "path").space
     if rows.columns and space.dtype is not None and space.dtype.kind in "iu":
-        kinds = f"one_hot={{{_source(rows.columns[-1])}: [...]}}"
-        comment += f" If numbers of a column stand for kinds, name them: {kinds}."
+        kinds = f"kinds={{{_source(rows.columns[-1])}: [...]}}"
+        comment += f" If numbers of a column stand for labels, name them: {kinds}."
     if rows.presence is not None:
         comment += f" No entity where the column {rows.presence} is 0."
     comment += " To keep some columns add features=[...]; to cut off rows that are of another kind"
@@ -102,6 +102,9 @@ def _globals(part: Globals, observation: Space) -> _Entry:
     comment = f"{_field(part.path, observation)}: features that belong to no entity."
     if isinstance(space, DISCRETE):
         comment += " One of them is 1 for each choice."
+        if isinstance(space, spaces.Discrete) and part.path:
+            kind = f"Globals({_source(part.path)}, kinds={{{_source(part.path)}: [...]}})"
+            comment += f" To name the choices write {kind}."
     elif _are_numbers(columns):
         comment += " They are named by position: give them names."
     if isinstance(space, spaces.Box) and len(columns) > 3:

@@ -232,13 +232,25 @@ def frames(create_env: Any, sides: int) -> dict[str, Any]:
 def test_mapping_with_kinds_numbers_constants_and_a_place_is_written_out() -> None:
     """Inferred mappings have none of them, but the source of any mapping can be asked for."""
     numbered = Rows("image", columns=["row", "column", "object", "open"], numbered=True)
-    entities = {**SEEN_FROM_ME.entities, "other": replace(numbered, constants={"side": 0.5})}
+    seen = SEEN_FROM_ME.entities["cell"]
+    assert isinstance(seen, Rows)
+    entities = {
+        **SEEN_FROM_ME.entities,
+        "other": replace(numbered, constants={"side": 0.5}),
+        "thing": replace(seen, leave_out={"object": ["empty"]}),
+        "theirs": replace(
+            numbered, constants={"side": "theirs"}, kinds={"side": ["ours", "theirs"]}
+        ),
+    }
     world = FromGymnasium(lambda: Show(VIEW), replace(SEEN_FROM_ME, entities=entities))
     source = adapter_source("gymnasium:View-v0", world)
     for words in (
         '"me": Place(row=1, column=2),',
         'one_hot={"object": ["unseen", "empty", "wall"]}',
-        'If numbers of a column stand for kinds, name them: one_hot={"open": [...]}.',
+        'If numbers of a column stand for labels, name them: kinds={"open": [...]}.',
+        'leave_out={"object": ["empty"]}',
+        '"side": "theirs"',
+        'kinds={"side": ["ours", "theirs"]}',
     ):
         assert words in " ".join(source.replace("# ", "").split()), words
     assert "={}" not in source
@@ -253,7 +265,8 @@ def test_comments_say_what_each_field_became_and_what_to_change() -> None:
     text = " ".join(Path("mine/world.py").read_text().replace("# ", "").split())
     for words in (
         '"card", Box(3, 2): each row is an entity of the type card. Its columns are named by',
-        '"kind", Discrete(3): features that belong to no entity. One of them is 1 for each choice.',
+        '"kind", Discrete(3): features that belong to no entity. One of them is 1 for each choice. '
+        'To name the choices write Globals("kind", kinds={"kind": [...]}).',
         '"me", Box(12,): features that belong to no entity. They are named by position: give them '
         'names. If they describe several things alike, write entities={"thing": Rows("me", '
         'columns=["x", "y"])} instead',

@@ -1,6 +1,7 @@
 """Worlds of Gymnasium as environments."""
 
 import copy
+import dataclasses
 import functools
 from fractions import Fraction
 from typing import Any
@@ -16,16 +17,20 @@ from entity_env import (
     InvalidObservation,
     InvalidSpace,
     ParallelEnvList,
+    batch_obs,
     check_env,
 )
 from entity_env.adapters.agent_translator import AgentTranslator
 from entity_env.adapters.from_gymnasium import FromGymnasium
 from entity_env.adapters.gymnasium_api import as_reward
 from entity_env.adapters.gymnasium_spaces import as_array
-from entity_env.adapters.mapping import FieldMap, Rows
+from entity_env.adapters.mapping import FieldMap, Globals, Rows
+from entity_env.random_play import random_choices
+from entity_env.spaces import GLOBAL
 from entity_env.testing import conformance
 from tests.entity_env.adapters.same import assert_workers_show_the_same
 from tests.entity_env.adapters.worlds import (
+    LABELLED,
     SEEN_FROM_ME,
     VIEW,
     Countdown,
@@ -84,8 +89,9 @@ def test_workers_show_what_one_process_shows() -> None:
     )
 
 
-def test_view_from_a_place_conforms_and_is_the_same_in_workers() -> None:
-    view = FromGymnasium.of(lambda: Show(copy.deepcopy(VIEW)), SEEN_FROM_ME)
+@pytest.mark.parametrize("mapping", [SEEN_FROM_ME, LABELLED])
+def test_view_from_a_place_conforms_and_is_the_same_in_workers(mapping: FieldMap) -> None:
+    view = FromGymnasium.of(lambda: Show(copy.deepcopy(VIEW)), mapping)
     conformance(view)
     assert_workers_show_the_same(ParallelEnvList(view, 4, 2), EnvList(view, 4), 12)
 
@@ -103,6 +109,50 @@ def test_numbers_that_no_span_covers_are_logged_by_one_process(
     capfd.readouterr()
     ParallelEnvList(world, 4, 2, like=env).close()
     assert capfd.readouterr().err == ""
+
+
+def test_labels_of_a_batch_are_integers() -> None:
+    """The numbers of things that are seen, beside those of the world itself."""
+    direction = spaces.Discrete(3, start=1)
+    space = spaces.Dict({**VIEW.spaces, "direction": direction})
+    part = Globals("direction", kinds={"direction": {"up": 3, "down": 1, "on": 2}})
+    mapping = dataclasses.replace(LABELLED, global_features=[part])
+    envs = [FromGymnasium(maker(Show, space), mapping) for _ in range(3)]
+    batch = batch_obs([e.reset() for e in envs], envs[0].obs_space(), envs[0].action_space())
+    assert set(batch.kinds) == {"thing", GLOBAL}
+    for i, env in enumerate(envs):
+        value = env.env.unwrapped.value
+        seen = [
+            (row, column, *value["image"][row, column].tolist())
+            for row in range(3)
+            for column in range(3)
+            if value["image"][row, column, 0] != 0
+        ]
+        assert batch.features["thing"][i].values.tolist() == [[*cell[:2]] for cell in seen]
+        labels = batch.kinds["thing"][i].values
+        # "unseen" is left out, so that "empty" is the first label.
+        assert labels.tolist() == [[cell[2] - 1, cell[3]] for cell in seen]
+        assert labels.dtype == np.uint8
+        assert batch.kinds[GLOBAL][i].values.tolist() == [[{3: 0, 1: 1, 2: 2}[value["direction"]]]]
+
+
+def test_number_without_a_label_names_environment_and_step() -> None:
+    class Odd(Show):
+        def step(self, action: Any) -> Any:
+            value, *rest = super().step(action)
+            value["image"][:] = 1 if self.step_number < 2 else 9
+            return value, *rest
+
+    envs = EnvList(FromGymnasium.of(lambda: Odd(copy.deepcopy(VIEW)), LABELLED), 2)
+    rng, space = np.random.default_rng(0), envs.obs_space()
+    batch = envs.reset(space)
+    batch = envs.act(random_choices(batch, envs.action_space(), rng), space)
+    with pytest.raises(InvalidObservation) as error:
+        envs.act(random_choices(batch, envs.action_space(), rng), space)
+    assert str(error.value) == (
+        "environment 0, episode 0, step 2: image: expected values of 'object' with a name, "
+        "{'empty': 1, 'wall': 2}, got 9; name it in FieldMap.entities['thing'].kinds"
+    )
 
 
 def test_numbers_of_the_info_are_metrics() -> None:

@@ -21,7 +21,7 @@ from entity_env.adapters.from_gymnasium_vector import FromGymnasiumVector
 from entity_env.adapters.mapping import FieldMap
 from entity_env.random_play import fields_of, random_choices
 from entity_env.seeding import derive_seed
-from tests.entity_env.adapters.worlds import Countdown, Show, maker
+from tests.entity_env.adapters.worlds import LABELLED, VIEW, Countdown, Show, maker
 
 B = 3
 METRICS = FieldMap(metrics=["score.now"])
@@ -189,6 +189,25 @@ def test_infos_of_native_worlds_may_be_of_all_environments() -> None:
     clock.infos = [{}] * B
     with pytest.raises(InvalidObservation, match="infos: expected a dictionary, got list"):
         envs.act(choices, envs.obs_space())
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_labels_are_those_of_single_environments(mode: AutoresetMode) -> None:
+    """Also in the last observations of episodes that were cut off."""
+    make = maker(Show, VIEW, None, None, 3)
+    envs = FromGymnasiumVector(SyncVectorEnv([make] * B, autoreset_mode=mode), LABELLED)
+    rng, finals = np.random.default_rng(0), 0
+    batch = envs.reset(envs.obs_space())
+    for _ in range(8):
+        for obs in filter(None, [batch, batch.final]):
+            things, labels = obs.features["thing"], obs.kinds["thing"]
+            assert labels.values.dtype == np.uint8
+            assert labels.lengths.tolist() == things.lengths.tolist()
+            assert set(np.unique(labels.values[:, 0])) <= {0, 1}
+            assert labels.values.shape[1] == 2
+        finals += batch.final is not None
+        batch = envs.act(random_choices(batch, envs.action_space(), rng), envs.obs_space())
+    assert finals
 
 
 def test_wrong_observation_says_in_which_environment_it_is() -> None:

@@ -8,18 +8,22 @@ from gymnasium import spaces
 
 from entity_env import (
     CategoricalActionSpace,
+    Entity,
     EntityEnvError,
     EnvList,
     GlobalCategoricalActionSpace,
     InvalidObservation,
     InvalidSpace,
+    Kind,
     Observation,
     ParallelEnvList,
     SelectEntityActionSpace,
+    batch_obs,
     check_env,
 )
 from entity_env.adapters.from_pettingzoo import FromGymnasiumAgents, FromPettingZoo
 from entity_env.adapters.mapping import Choice, FieldMap, Globals, Place, Rows, Select
+from entity_env.spaces import GLOBAL
 from tests.entity_env.adapters.same import assert_workers_show_the_same
 from tests.entity_env.adapters.worlds import Countdown, Hunt, Show, Turns, choose, maker
 
@@ -217,6 +221,62 @@ def test_each_member_of_a_team_has_a_place_and_kinds_of_its_own() -> None:
             who, number, member = np.flatnonzero(row[:4]), row[5], np.flatnonzero(row[6:])
             assert members[member[0]] == who[0]
             assert row[4] == number  # the second number of each row in this world
+
+
+LABELS = FieldMap(
+    {"seen": Rows("seen", columns=["who", "x"], kinds={"who": ["a", "b", "c", "d"]})},
+    [Globals("me", columns=["me", "same"], kinds={"me": ["p", "q", "r", "s"]})],
+)
+
+
+def test_labels_of_a_team_stand_behind_the_columns_of_its_members() -> None:
+    cls = FromPettingZoo.of(maker(Hunt, LIVES), LABELS, TEAMS)
+    report = check_env(cls)
+    assert report.ok, report
+    match = cls()
+    size = max(map(len, TEAMS.values()))
+    members = [f"member.{i}" for i in range(size)]
+    types = match.obs_space().entities
+    assert types["agent"] == Entity(["same", *members, Kind("me", ["p", "q", "r", "s"])])
+    assert types["seen"] == Entity(["x", *members, Kind("who", ["a", "b", "c", "d"])])
+    match.seed(0)
+    for team, obs in zip(TEAMS.values(), match.reset(), strict=True):
+        numbers = [list(LIVES).index(agent) for agent in team]
+        columns = np.eye(len(team), size).tolist()
+        assert np.asarray(obs.features["agent"]).tolist() == [
+            [number, *own, number] for number, own in zip(numbers, columns, strict=True)
+        ]
+        for row in np.asarray(obs.features["seen"]).tolist():
+            assert row[1:-1] == columns[numbers.index(int(row[-1]))]
+
+
+def test_labels_of_sides_of_one_agent_are_those_of_the_agent() -> None:
+    """A dead agent has none, and nothing to do: its labels are the first ones."""
+    match = FromPettingZoo(maker(Hunt, {"u_0": 1, "u_1": 3}), LABELS)
+    match.seed(0)
+    shown = [np.asarray(obs.global_features).tolist() for obs in match.reset()]
+    assert shown == [[0, 0], [1, 1]]
+    rng = np.random.default_rng(0)
+    frames = match.reset()
+    space = match.obs_space()
+    frames = match.act([choose(obs, space, match.action_space(), rng) for obs in frames])
+    assert np.asarray(frames[0].global_features).tolist() == [0, 0]
+    assert batch_obs(frames, space, match.action_space()).kinds[GLOBAL].values.tolist() == [
+        [0],
+        [1],
+    ]
+
+
+def test_labels_without_an_entity_are_refused_for_groups_of_agents() -> None:
+    """As an agent of one group would have a label of the other."""
+    make = maker(Hunt, {"wolf_0": 2, "deer_0": 2}, kinds=True)
+    mapping = {"deer": LABELS}
+    with pytest.raises(InvalidSpace, match=r"other groups .*'me'.*one_hot instead"):
+        FromPettingZoo(make, mapping)
+    seen = FieldMap(LABELS.entities)
+    assert check_env(FromPettingZoo.of(make, {"deer": seen})).ok
+    teams = {"a": ["wolf_0"], "b": ["deer_0"]}
+    assert check_env(FromPettingZoo.of(make, mapping, teams)).ok
 
 
 def test_worlds_and_teams_that_do_not_fit_are_refused() -> None:

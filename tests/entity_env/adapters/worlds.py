@@ -60,6 +60,22 @@ SEEN_FROM_ME = FieldMap(
 )
 
 
+LABELLED = FieldMap(
+    entities={
+        "me": Place(row=1, column=2),
+        "thing": Rows(
+            "image",
+            columns=["row", "column", "object", "open"],
+            kinds={"object": OBJECTS, "open": ["False", "True"]},
+            leave_out={"object": ["unseen"]},
+        ),
+    },
+    actions={"do": Choice(actors="me", labels=["left", "right"])},
+    ignore=["mission"],
+)
+"""The same view with labels instead of one-hot columns."""
+
+
 def make_kaz(**kwargs: Any) -> Any:
     """Make the environment without the warning that its module is deprecated."""
     from pettingzoo.butterfly.knights_archers_zombies import knights_archers_zombies
