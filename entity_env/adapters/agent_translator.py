@@ -1,6 +1,6 @@
 """Translators of the observations and actions of an agent, and of a side of a match."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -72,6 +72,8 @@ class AgentTranslator:
         complete: the mapping with everything that was inferred written out.
         spaces: those of the Gymnasium environment, of observations and of actions.
         num_rows: of each entity type, None if it varies.
+        missing_metrics: the paths of metrics that were in no info so far.
+        info_paths: the paths that were in an info while metrics were missing.
         agent_type: the type of the agent, if it is an entity.
         adds_agent: frames have an entity that stands for the agent.
 
@@ -138,6 +140,10 @@ class AgentTranslator:
             for name, path, slots, counts in masked
             if path is not None
         ]
+
+        # Metrics that were in no info so far, and until all were, the paths of infos.
+        self.missing_metrics = set(self.mapping.metrics)
+        self.info_paths: set[str] = set()
 
         # The entity that stands for the agent.
         self.agent_type = join_path(prefix, AGENT)
@@ -218,6 +224,9 @@ class AgentTranslator:
         if not paths:
             return {}
         found = {path: value for path in paths if (value := _in_info(info, path)) is not None}
+        if self.missing_metrics:
+            self.info_paths.update(_paths_in(info))
+            self.missing_metrics -= {p for p in self.missing_metrics if _is_in_info(info, p)}
         try:
             return {path: float(real_array(value).reshape(())) for path, value in found.items()}
         except (TypeError, ValueError, OverflowError):
@@ -414,6 +423,26 @@ class SideTranslator:
         return agents, JoinedFrames(frames, {group.agent_type: agents} if self._is_team else {})
 
 
+def check_metrics(translators: Sequence[AgentTranslator]) -> None:
+    """Raise at the end of an episode if a metric was in no info so far.
+
+    Args:
+        translators: of all agents.
+
+    Raises:
+        InvalidObservation: names the path and the nearest one that an info had.
+    """
+    for path in sorted({path for one in translators for path in one.missing_metrics}):
+        naming = [one for one in translators if path in one.mapping.metrics]
+        if all(path in one.missing_metrics for one in naming):
+            known = sorted({path for one in naming for path in one.info_paths})
+            raise InvalidObservation(
+                f"FieldMap.metrics: expected paths that are in an info of an episode, "
+                f"{short_repr(known, LONG)}, got {path!r}{did_you_mean(path, known)}; correct or "
+                "remove it"
+            )
+
+
 def _with_columns(rows: Numbers, num_numbers: int, columns: Numbers) -> Numbers:
     """Return rows with further columns behind their numbers, in front of their kinds."""
     return np.hstack([rows[:, :num_numbers], columns, rows[:, num_numbers:]])
@@ -425,3 +454,19 @@ def _in_info(info: Mapping[str, Any], path: str) -> Any:
     for key in path.split("."):
         found = found.get(key) if isinstance(found, Mapping) else None
     return found
+
+
+def _is_in_info(info: Mapping[str, Any], path: str) -> bool:
+    """Return whether there is a value, which may be None, at a path in the info."""
+    parent, _, key = path.rpartition(".")
+    found = _in_info(info, parent) if parent else info
+    return isinstance(found, Mapping) and key in found
+
+
+def _paths_in(info: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """Yield the paths of the values in an info."""
+    for key, value in info.items():
+        if isinstance(value, Mapping):
+            yield from _paths_in(value, join_path(path, key))
+        else:
+            yield join_path(path, key)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from entity_env.actions import Action
-from entity_env.adapters.agent_translator import AgentTranslator, View
+from entity_env.adapters.agent_translator import AgentTranslator, View, check_metrics
 from entity_env.adapters.gymnasium_api import (
     Adapted,
     MakeGymnasiumEnv,
@@ -81,9 +81,12 @@ class FromGymnasium(Adapted, Environment):
         is_over = bool(terminated or truncated)
         view = self._translator.translate_observation(value, info, is_over)
         self._view = None if is_over else view
+        metrics = self._translator.metrics(info)
+        if is_over:
+            check_metrics(self.translators)
         return view.to_observation(
             reward=as_reward(reward),
             terminated=bool(terminated),
             truncated=bool(truncated),
-            metrics=self._translator.metrics(info),
+            metrics=metrics,
         )

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.adapters.agent_translator import AgentTranslator, View
+from entity_env.adapters.agent_translator import AgentTranslator, View, check_metrics
 from entity_env.adapters.gymnasium_api import Adapted, names_of, world_seed
 from entity_env.adapters.gymnasium_spaces import Flags, as_array
 from entity_env.adapters.mapping import FieldMap
@@ -141,6 +141,8 @@ class FromGymnasiumVector(Adapted, VecEnv):
 
         # The frames, and the episodes that end in this step or, with NEXT_STEP, in the next.
         ended = np.flatnonzero(done).tolist()
+        for i in ended:
+            self._check_metrics(i)
         if self._mode == AutoresetMode.NEXT_STEP:
             views = self._translate(values, each, done)
             self._pending = ends._replace(final={i: views[i] for i in ended})
@@ -165,6 +167,14 @@ class FromGymnasiumVector(Adapted, VecEnv):
     def _view(self, i: int, value: Any, info: dict[str, Any], is_over: bool) -> View:
         try:
             return self._translator.translate_observation(value, info, is_over)
+        except InvalidObservation as error:
+            error.env_index = i
+            raise
+
+    def _check_metrics(self, i: int) -> None:
+        """Raise if a metric was in no info when an episode of environment `i` ends."""
+        try:
+            check_metrics([self._translator])
         except InvalidObservation as error:
             error.env_index = i
             raise

@@ -8,7 +8,13 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 
 from entity_env.actions import Action
-from entity_env.adapters.agent_translator import AgentName, AgentTranslator, SideTranslator, View
+from entity_env.adapters.agent_translator import (
+    AgentName,
+    AgentTranslator,
+    SideTranslator,
+    View,
+    check_metrics,
+)
 from entity_env.adapters.gymnasium_api import (
     Adapted,
     GymnasiumEnv,
@@ -193,6 +199,7 @@ class FromPettingZoo(Adapted, Match):
             obs = self._observation(side, cut_off or final, rewards, infos)
             obs.truncated, obs.terminated = bool(cut_off), not cut_off
             shown.append(obs)
+        check_metrics(self.translators)
         return shown
 
     def _translate(

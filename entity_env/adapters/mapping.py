@@ -202,7 +202,8 @@ class FieldMap:
         action_mask: the path of the mask of the whole action, in the observation or else in the
             info; None for no mask. A step without "action_mask" allows everything, but another
             path is required to be there.
-        metrics: paths of numbers in the info to log.
+        metrics: paths of numbers in the info to log. A path that no info of a whole episode has is
+            an error.
     """
 
     entities: Mapping[EntityName, Rows | Place | Sequence[Rows | Place]] = field(

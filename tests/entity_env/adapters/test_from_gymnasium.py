@@ -155,6 +155,41 @@ def test_number_without_a_label_names_environment_and_step() -> None:
     )
 
 
+def test_metric_that_is_in_no_info_of_an_episode_is_refused() -> None:
+    """Not before its end, as some are only there."""
+    env = FromGymnasium(maker(Countdown, 3), FieldMap(metrics=["score.now", "scor.now"]))
+    obs, rng = env.reset(), np.random.default_rng(0)
+    while env.env.unwrapped.step_number + 1 < env.env.unwrapped.length:
+        assert obs.metrics.keys() == {"score.now"}
+        obs = env.act(choose(obs, env.obs_space(), env.action_space(), rng))
+    with pytest.raises(InvalidObservation) as error:
+        env.act(choose(obs, env.obs_space(), env.action_space(), rng))
+    assert str(error.value) == (
+        "FieldMap.metrics: expected paths that are in an info of an episode, ['action_mask', "
+        "'score.now'], got 'scor.now', did you mean score.now?; correct or remove it"
+    )
+
+
+def test_metric_may_be_in_one_info_of_an_episode() -> None:
+    class Ends(Show):
+        def step(self, action: Any) -> Any:
+            *rest, truncated, _ = super().step(action)
+            last = {"won": None, "final": {"score": 3}} if self.episode == 0 and truncated else {}
+            self.episode += truncated
+            return *rest, truncated, last
+
+        episode = 0
+
+    env = FromGymnasium(maker(Ends, spaces.Discrete(2)), FieldMap(metrics=["final.score", "won"]))
+    rng = np.random.default_rng(0)
+    for episode in range(2):
+        obs = env.reset()
+        while not obs.done:
+            assert obs.metrics == {}
+            obs = env.act(choose(obs, env.obs_space(), env.action_space(), rng))
+        assert obs.metrics == ({"final.score": 3.0} if episode == 0 else {})
+
+
 def test_numbers_of_the_info_are_metrics() -> None:
     env = FromGymnasium(Countdown, FieldMap(metrics=["score.now", "missing"]))
     assert env.reset().metrics == {"score.now": 0.0}

@@ -210,6 +210,16 @@ def test_labels_are_those_of_single_environments(mode: AutoresetMode) -> None:
     assert finals
 
 
+def test_metric_that_is_in_no_info_of_an_episode_names_the_environment() -> None:
+    info = {"speed": 2.0}
+    fns = [maker(Show, spaces.Discrete(2), None, info, n) for n in (5, 2)]
+    envs = FromGymnasiumVector(SyncVectorEnv(fns), FieldMap(metrics=["speed", "sped"]))
+    rng, batch = np.random.default_rng(0), envs.reset(envs.obs_space())
+    batch = envs.act(random_choices(batch, envs.action_space(), rng), envs.obs_space())
+    with pytest.raises(InvalidObservation, match=r"^environment 1: .*'sped', did you mean speed\?"):
+        envs.act(random_choices(batch, envs.action_space(), rng), envs.obs_space())
+
+
 def test_wrong_observation_says_in_which_environment_it_is() -> None:
     class Wrong(Show):
         def step(self, action: Any) -> Any:

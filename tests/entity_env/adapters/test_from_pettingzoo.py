@@ -279,6 +279,42 @@ def test_labels_without_an_entity_are_refused_for_groups_of_agents() -> None:
     assert check_env(FromPettingZoo.of(make, mapping, teams)).ok
 
 
+def test_metric_that_is_in_no_info_of_a_match_is_refused() -> None:
+    match = FromPettingZoo(maker(Hunt, {"u_0": 1, "u_1": 2}), FieldMap(metrics=["agee"]))
+    match.seed(0)
+    rng, frames = np.random.default_rng(0), match.reset()
+    spaces_of = match.obs_space(), match.action_space()
+    frames = match.act([choose(obs, *spaces_of, rng) for obs in frames])
+    with pytest.raises(InvalidObservation, match=r"got 'agee', did you mean age\?"):
+        match.act([choose(obs, *spaces_of, rng) for obs in frames])
+
+
+def test_metric_may_be_in_the_infos_of_one_group_of_agents() -> None:
+    class OfWolves(Hunt):
+        def infos(self, agents: list[str]) -> Any:
+            infos = super().infos(agents)
+            for agent in agents:
+                if agent.startswith("deer"):
+                    del infos[agent]["age"]
+            return infos
+
+    make = maker(OfWolves, {"wolf_0": 1, "deer_0": 1}, kinds=True)
+    for metrics, is_known in (
+        (FieldMap(metrics=["age"]), True),
+        ({"wolf": FieldMap(metrics=["age"])}, True),
+        ({"deer": FieldMap(metrics=["age"])}, False),
+    ):
+        match = FromPettingZoo(make, metrics)
+        match.seed(0)
+        rng, spaces_of = np.random.default_rng(0), (match.obs_space(), match.action_space())
+        actions = [choose(obs, *spaces_of, rng) for obs in match.reset()]
+        if is_known:
+            assert match.act(actions)[0].done
+        else:
+            with pytest.raises(InvalidObservation, match="got 'age'"):
+                match.act(actions)
+
+
 def test_worlds_and_teams_that_do_not_fit_are_refused() -> None:
     make = maker(Hunt, LIVES)
     with pytest.raises(InvalidSpace, match="teams: expected every agent of"):
