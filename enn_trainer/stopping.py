@@ -1,6 +1,5 @@
 """Reasons to end a run: limits, conditions, requests and signals."""
 
-import difflib
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from enn_trainer.runtime.interrupt import Interrupts
 from enn_trainer.state import State
 from enn_trainer.stop_conditions import Condition, Now, any_of, read_bound
 from enn_trainer.tracking.track_services import EVAL_PREFIX
+from entity_env.errors import did_you_mean
 
 
 class Stopping:
@@ -118,6 +118,6 @@ class Stopping:
             has_ended = not math.isnan(latest.get("episodic_reward.mean", math.nan))
             if last_eval if of_eval else has_ended:
                 others = last_eval if of_eval else latest
-                nearest = difflib.get_close_matches(key, others, n=1, cutoff=0.0)[0]
-                self._say(f"{field}: no metric {key!r} so far, did you mean {nearest!r}?")
+                hint = did_you_mean(repr(key), map(repr, others), cutoff=0.0)
+                self._say(f"{field}: no metric {key!r} so far{hint}")
                 self._unknown.add(key)

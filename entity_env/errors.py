@@ -45,10 +45,19 @@ def truncate(text: str, max_length: int) -> str:
     return text if len(text) <= max_length else text[: max_length - 3] + "..."
 
 
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return ", did you mean NAME?" with the nearest of some names; "" if none is near."""
-    nearest = difflib.get_close_matches(name, names, n=1)
-    return f", did you mean {nearest[0]}?" if nearest else ""
+def did_you_mean(
+    name: str, names: Iterable[str], cutoff: float = 0.6, separator: str = ", "
+) -> str:
+    """Return ", did you mean NAME?" with the nearest of some names; "" if none is near.
+
+    Args:
+        name: that is unknown.
+        names: that are known.
+        cutoff: the least likeness, from 0 for any name to 1 for the same.
+        separator: in front of the question.
+    """
+    nearest = difflib.get_close_matches(name, list(names), n=1, cutoff=cutoff)
+    return f"{separator}did you mean {nearest[0]}?" if nearest else ""
 
 
 class EntityEnvError(Exception):

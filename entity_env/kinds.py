@@ -3,7 +3,6 @@
 A row of an entity type holds its numbers, then for each kind a label or its index.
 """
 
-import difflib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.errors import LONG, InvalidObservation, InvalidSpace, short_repr, unexpected
+from entity_env.errors import (
+    LONG,
+    InvalidObservation,
+    InvalidSpace,
+    did_you_mean,
+    short_repr,
+    unexpected,
+)
 from entity_env.real_numbers import Floats, as_block
 
 MOST_LABELS = 2**15
@@ -209,9 +215,8 @@ def _unknown_label(
     kind: Kind, value: Any, row: int, what: str, env_index: int | None
 ) -> InvalidObservation:
     """Return the error for a value that is neither a label nor an index of one."""
-    remedy = f"give a label, or its index from 0 to {len(kind.labels) - 1}"
+    hint = f"; give a label, or its index from 0 to {len(kind.labels) - 1}"
     if isinstance(value, str):
-        nearest = difflib.get_close_matches(value, kind.labels, n=1, cutoff=0.0)
-        remedy = f"did you mean {nearest[0]!r}?"
+        hint = did_you_mean(repr(value), map(repr, kind.labels), cutoff=0.0, separator="; ")
     expected = f"{kind.name} to be one of {short_repr(kind.labels, LONG)}"
-    return unexpected(env_index, what, expected, f"{short_repr(value)} in row {row}; {remedy}")
+    return unexpected(env_index, what, expected, f"{short_repr(value)} in row {row}{hint}")

@@ -4,14 +4,13 @@ import functools
 import inspect
 import json
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from entity_env.errors import short_repr
+from entity_env.errors import did_you_mean, short_repr
 
 PUBLISHED = "AdamW"
 _PUBLISHED_KWARGS = {"eps": 1e-5}
@@ -79,9 +78,8 @@ def _problems_of_optimizer(name: str, kwargs: str, decays: bool) -> Iterator[str
     classes = _classes()
     if name not in classes:
         usable = usable_optimizers()
-        near = [one for one in usable if one.lower() == name.lower()]
-        near += get_close_matches(name, usable, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        alike = [one for one in usable if one.lower() == name.lower()]
+        hint = did_you_mean(name, alike or usable, 0.0 if alike else 0.5, separator="; ")
         yield f"name: expected one of {', '.join(usable)}, got {short_repr(name)}{hint}"
         return
     arguments = inspect.signature(classes[name]).parameters
@@ -93,13 +91,11 @@ def _problems_of_optimizer(name: str, kwargs: str, decays: bool) -> Iterator[str
     own = [key for key in arguments if key not in ("params", *_FIELDS)]
     unknown = [key for key in given if key not in own]
     for key in unknown[:_MAX_UNKNOWN]:
-        near = get_close_matches(key, own, n=1, cutoff=0.5)
         if key in _FIELDS:
             hint = f"is a setting of its own, optim.{key}"
-        elif near:
-            hint = f"is no argument of {name}; did you mean {near[0]}?"
         else:
-            hint = f"is no argument of {name}, which has {', '.join(own)}"
+            near = did_you_mean(key, own, cutoff=0.5, separator="; ")
+            hint = f"is no argument of {name}{near or ', which has ' + ', '.join(own)}"
         yield f"kwargs: {key} {hint}"
     if len(unknown) > _MAX_UNKNOWN:
         yield f"kwargs: {len(unknown) - _MAX_UNKNOWN} more that are no arguments of {name}"

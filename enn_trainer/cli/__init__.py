@@ -1,6 +1,5 @@
 """The command `enn`."""
 
-import difflib
 import importlib
 import signal
 import sys
@@ -11,7 +10,7 @@ from typing import NamedTuple
 from enn_trainer.cli.arguments import EXPECTED_ERRORS, ArgumentsExit, OneLineParser, failed
 from enn_trainer.cli.failures import REPORT, disk_problem, is_unforeseen, torch_problem
 from enn_trainer.runtime.interrupt import ended_by, one_line_if_interrupted
-from entity_env.errors import as_error
+from entity_env.errors import as_error, did_you_mean
 from entity_env.extras import remedy
 from entity_env.process import reader_may_leave
 
@@ -109,8 +108,7 @@ def run(arguments: Sequence[str]) -> int:
             raise
         except SystemExit as error:  # raised by an environment, as commands return a status
             raise as_error(error) from error
-    nearest = difflib.get_close_matches(name, COMMANDS, n=1)
-    hint = f", did you mean {nearest[0]}?" if nearest else ""
+    hint = did_you_mean(name, COMMANDS)
     names = " or ".join(", ".join(COMMANDS).rsplit(", ", 1))
     print(f"error: command: expected {names}, got {name!r}{hint}", file=sys.stderr)
     return 2

@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import dataclasses
-import difflib
 import inspect
 import json
 import os
@@ -18,7 +17,7 @@ from enn_trainer.config.help import join_path
 from enn_trainer.config.load import load_with_sources
 from enn_trainer.config.shipped import configs_of_world, find_config, shipped_configs
 from enn_trainer.errors import ConfigError
-from entity_env.errors import UnknownWorld
+from entity_env.errors import UnknownWorld, did_you_mean
 from entity_env.named_world import find_world
 
 
@@ -109,9 +108,8 @@ def _named_by(name: str, paths: Iterable[str]) -> list[str]:
 
 def _nearest_option(option: str, known: Iterable[str], paths: Iterable[str]) -> str:
     fields = {f"--{name}" for path in paths for name in (path, path.rpartition(".")[2])}
-    names = {name.replace("_", "-"): name for name in (*fields, "--env", *known)}
-    nearest = difflib.get_close_matches(option.replace("_", "-"), names, n=1)
-    return f", did you mean {nearest[0]}?" if nearest else ""
+    names = [name.replace("_", "-") for name in (*fields, "--env", *known)]
+    return did_you_mean(option.replace("_", "-"), names)
 
 
 class TypedSettings(NamedTuple):

@@ -1,10 +1,10 @@
 """Configurations that ship with this program, by their names and by their worlds."""
 
-import difflib
 from pathlib import Path
 
 from enn_trainer.config.formats import read_file
 from enn_trainer.errors import ConfigError
+from entity_env.errors import did_you_mean
 
 _PACKAGE = Path(__file__).parent.parent
 
@@ -43,8 +43,7 @@ def find_config(given: Path | None) -> Path | None:
     shipped = shipped_configs()
     if str(given) in shipped:
         return shipped[str(given)]
-    nearest = difflib.get_close_matches(given.stem, shipped, n=1)
-    hint = f"; did you mean {nearest[0]}?" if nearest else f": {', '.join(shipped)}"
+    hint = did_you_mean(given.stem, shipped) or f": {', '.join(shipped)}"
     raise ConfigError(
         f"--config: expected a configuration file, or the name of one that ships with this "
         f"program, got {given}{hint}"

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 
 from enn_trainer.errors import ConfigError
-from entity_env.errors import InvalidSpace
+from entity_env.errors import InvalidSpace, did_you_mean
 from entity_env.spaces import GLOBAL, ActionSpace, Entity, Kind, ObsSpace
 
 SYNTAX = (
@@ -108,7 +107,8 @@ class Rules:
                 there = sorted(name[-1] for name in known if name[:-1] == wanted[:-1])
                 problems.append(
                     f"rename: {_text(old)}={new}: expected a name of the world to the right, "
-                    f"which has {', '.join(there) or 'none there'}; got {new!r}{_hint(new, there)}"
+                    f"which has {', '.join(there) or 'none there'}; got {new!r}"
+                    f"{did_you_mean(new, there, separator='; ')}"
                 )
         if problems:
             raise ConfigError(*problems)
@@ -140,9 +140,10 @@ def read_renames(
         left = max((one for one in known if text.startswith(f"{one}=")), key=len, default=None)
         if left is None:
             wanted, equals, _ = text.partition("=")
+            hint = did_you_mean(wanted, known, separator="; ") if equals else ""
             raise ConfigError(
                 f"rename: expected {SYNTAX}, with a name of the save to the left, which has "
-                f"{', '.join(known)}; got {text!r}{_hint(wanted, known) if equals else ''}"
+                f"{', '.join(known)}; got {text!r}{hint}"
             )
         new = text[len(left) + 1 :]
         if not new:
@@ -169,11 +170,6 @@ def rename_lines(path: Path) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--rename-file: expected a text file, got {path} ({error})") from None
     return [line for line in lines if line and not line.startswith("#")]
-
-
-def _hint(wanted: str, names: Iterable[str]) -> str:
-    near = get_close_matches(wanted, names, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _names(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> list[Name]:
