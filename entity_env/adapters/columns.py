@@ -6,7 +6,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.adapters.gymnasium_spaces import Flags, Numbers
+from entity_env.adapters.gymnasium_spaces import MAX_CHOICES, Flags, Numbers
 from entity_env.adapters.mapping import Globals, Labels, Rows
 from entity_env.adapters.space_fields import positions_of
 from entity_env.errors import LONG, InvalidObservation, InvalidSpace, did_you_mean, short_repr
@@ -73,10 +73,13 @@ class Columns:
         used = [*shown, *added, *rows.only, *rows.leave_out]  # labels of others have no effect
         positions_of(used, [*one_hot], f"{argument}.one_hot")
         positions_of(used, [*kinds], f"{argument}.kinds")
-        for name, numbers in zip(names, choices, strict=bool(choices)):
-            if numbers and name not in kinds:
-                one_hot.setdefault(name, {str(number): number for number in numbers})
-        one_hot = {n: self.selection.left(n, one_hot[n]) for n in one_hot if n in shown}
+        inferred = {
+            name: _codes_of_choices(numbers, f"{argument}: {name}")
+            for name, numbers in zip(names, choices, strict=bool(choices))
+            if numbers and name in shown and name not in one_hot and name not in kinds
+        }
+        one_hot = {n: codes for n, codes in {**one_hot, **inferred}.items() if n in shown}
+        one_hot = {n: self.selection.left(n, codes) for n, codes in one_hot.items()}
         kinds = {n: self.selection.left(n, kinds[n]) for n in kinds if n in [*shown, *added]}
 
         # The features: numbers, of which one-hot ones stand in the place of their column; kinds.
@@ -220,6 +223,17 @@ def _codes(given: Labels, argument: str) -> _Codes:
             f"{_MAX_CODE} by name, got {given!r}"
         )
     return dict(zip(names, map(int, codes), strict=True))
+
+
+def _codes_of_choices(numbers: range, argument: str) -> _Codes:
+    """Return the labels of a discrete number that has none: its choices."""
+    if len(numbers) > MAX_CHOICES or not (_is_whole(numbers.start) and _is_whole(numbers.stop)):
+        raise InvalidSpace(
+            f"{argument}: expected at most {MAX_CHOICES} choices, as each becomes a number, from "
+            f"-{_MAX_CODE} to {_MAX_CODE}, got {len(numbers)} from {numbers.start}; name labels "
+            "in kinds, or leave it out of features"
+        )
+    return {str(number): number for number in numbers}
 
 
 def _is_whole(value: object) -> bool:

@@ -24,7 +24,7 @@ Space: TypeAlias = spaces.Space[Any]
 Numbers: TypeAlias = npt.NDArray[np.float32]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
-_MAX_CHOICES = 4096
+MAX_CHOICES = 4096
 _NESTED = spaces.Dict, spaces.Tuple
 NUMBERS = spaces.Box, spaces.MultiBinary
 DISCRETE = spaces.Discrete, spaces.MultiDiscrete
@@ -176,9 +176,9 @@ def number_names(space: Space, name: str) -> list[str]:
             names += elements
         elif isinstance(leaf, DISCRETE):
             counts, starts = choices(leaf)
-            if sum(counts) > _MAX_CHOICES:
+            if sum(counts) > MAX_CHOICES:
                 raise InvalidSpace(
-                    f"{path}: expected at most {_MAX_CHOICES} choices, as each becomes a number, "
+                    f"{path}: expected at most {MAX_CHOICES} choices, as each becomes a number, "
                     f"got {sum(counts)}; name it in ignore, or wrap the environment so that it is "
                     "a Box"
                 )

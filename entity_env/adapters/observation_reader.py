@@ -116,6 +116,8 @@ class ObservationReader:
                 start += total
         # Numbers of all fields, then kinds of all.
         blocks = [reader.read(values) for reader in self._globals]
+        if len(blocks) == 1:
+            return Frame(features, rows, blocks[0])
         global_features = np.concatenate([np.zeros(0, dtype=np.float32), *blocks])
         if self.obs_space.global_kinds:
             global_features = global_features[self._global_order]

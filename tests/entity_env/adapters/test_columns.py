@@ -339,6 +339,20 @@ def test_fields_are_shown_with_and_without_labels() -> None:
     assert frame.global_features.tolist() == [0, 1, 1]
 
 
+def test_numbers_of_many_choices_need_labels() -> None:
+    space = spaces.MultiDiscrete([2, 10**6, 2**40])
+    part = Globals("", ["a", "b", "c"], ["a"], kinds={"a": ["p", "q"]})
+    with pytest.raises(
+        InvalidSpace, match=r"\['']: b: expected at most 4096 choices, .*got 1000000"
+    ):
+        ObservationReader(space, FieldMap(global_features=[replace(part, features=None)]))
+    large = spaces.MultiDiscrete([2, 2, 2], start=[0, 0, 2**30])  # equal in float32
+    with pytest.raises(InvalidSpace, match=r"c: expected .* to 16777216, got 2 from 1073741824"):
+        ObservationReader(large, FieldMap(global_features=[replace(part, features=None)]))
+    _, frame = read(space, [1, 7, 8], FieldMap(global_features=[part]))
+    assert frame.global_features.tolist() == [1]
+
+
 def test_rows_of_choices_and_other_numbers_have_numbers() -> None:
     space = spaces.Dict(a=spaces.Discrete(3), x=box())
     mapping = FieldMap({"u": Rows("", ["v"], leave_out={"v": [2]})})
