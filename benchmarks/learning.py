@@ -12,12 +12,10 @@ initial weights, for the frames that both take to almost reach the bar.
 """
 
 import argparse
-import concurrent.futures
 import itertools
 import json
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,6 +24,7 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
+from kept_runs import read_kept, run_all
 from learning_curves import Line, draw, read_curve
 from learning_measure import measure
 from measured_on import short_revision
@@ -185,19 +184,6 @@ def run(row: Row, seed: int, init: str) -> dict[str, Any]:
         }
 
 
-def run_apart(row: Row, seed: int, init: str) -> dict[str, Any]:
-    """Train in a process of its own with one thread."""
-    done = subprocess.run(
-        [sys.executable, __file__, "--one", row.name, str(seed), init],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
-
-
 def frames_to_almost(result: dict[str, Any], bar: float) -> str:
     """Return the frames after which the mean return while training was almost that of the bar."""
     if "curve" not in result:
@@ -285,21 +271,16 @@ def main() -> None:
     if unknown := [name for name in options.rows if name not in by_name]:
         parser.error(f"ROW: expected some of {', '.join(by_name)}; got {', '.join(unknown)}")
     kept = options.results.with_suffix(".jsonl")
-    results = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
-    done = {(r["row"], r["init"], r["seed"]) for r in results}
+    done = {(r["row"], r["init"], r["seed"]) for r in read_kept(kept)}
     todo = [
-        (row, seed, options.init)
+        (row.name, str(seed), options.init)
         for row in ROWS
         if not options.rows or row.name in options.rows
         for seed in range(1, options.seeds + 1)
         if (row.name, options.init, seed) not in done
     ]
-    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        for future in concurrent.futures.as_completed(pool.submit(run_apart, *t) for t in todo):
-            results.append(future.result())
-            with kept.open("a") as file:
-                file.write(json.dumps(results[-1]) + "\n")
-            print({k: v for k, v in results[-1].items() if k != "curve"}, flush=True)
+    run_all(__file__, todo, kept, options.jobs)
+    results = read_kept(kept)
     results.sort(key=lambda r: r["seed"])
     options.results.write_text(table(results))
     options.results.with_suffix(".svg").write_text(picture(results))

@@ -15,18 +15,17 @@ Points = Sequence[Sequence[float]]
 
 
 class Line(NamedTuple):
-    """The curves of one row, one for each seed, and the bar to reach."""
+    """The curves of one row, one for each seed, and the bar to reach, if there is one."""
 
     name: str
     curves: Sequence[Points]
-    bar: float
+    bar: float | None = None
 
 
 def read_curve(folder: Path, scale: float) -> list[list[float]]:
-    """Return the learning curve of the one run in a folder: [frames, mean return times `scale`].
+    """Return the learning curve of the one run in a folder, as `thinned` does.
 
-    Each of at most 60 points is the mean over a part of the run, without updates in which no
-    episode ended.
+    Updates in which no episode ended are left out.
     """
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -34,11 +33,20 @@ def read_curve(folder: Path, scale: float) -> list[list[float]]:
     events = EventAccumulator(str(logs), size_guidance={"scalars": 0})  # 0: all of them
     events.Reload()
     scalars = events.Scalars("episodic_reward.mean")
-    size = max(1, math.ceil(len(scalars) / POINTS))
-    pieces = [scalars[i : i + size] for i in range(0, len(scalars), size)]
+    return thinned([[scalar.step, scalar.value] for scalar in scalars], scale)
+
+
+def thinned(points: Points, scale: float) -> list[list[float]]:
+    """Return a learning curve of at most 60 points: [frames, mean return times `scale`].
+
+    Args:
+        points: frames and mean return of each update. Each result is the mean over a part of them.
+        scale: factor of the returns.
+    """
+    size = max(1, math.ceil(len(points) / POINTS))
+    pieces = [points[i : i + size] for i in range(0, len(points), size)]
     return [
-        [piece[-1].step, round(scale * float(np.mean([e.value for e in piece])), 4)]
-        for piece in pieces
+        [piece[-1][0], round(scale * float(np.mean([y for _, y in piece])), 4)] for piece in pieces
     ]
 
 
@@ -65,9 +73,10 @@ def draw(panels: Mapping[str, Sequence[Line]]) -> str:
 
 def _panel(title: str, lines: Sequence[Line]) -> str:
     points = [p for line in lines for curve in line.curves for p in curve]
-    bars = [line.bar for line in lines]
+    bars = [line.bar for line in lines if line.bar is not None]
     frames = max(x for x, _ in points)
-    low, high = min(0.0, *(y for _, y in points)), max(*bars, *(y for _, y in points)) or 1.0
+    low, high = min(0.0, *(y for _, y in points)), max([*bars, *(y for _, y in points)])
+    high = high if high > low else low + 1.0
 
     def at(x: float, y: float) -> str:
         return f"{x / frames * WIDTH:.1f},{HEIGHT - (y - low) / (high - low) * HEIGHT:.1f}"
@@ -75,8 +84,9 @@ def _panel(title: str, lines: Sequence[Line]) -> str:
     drawn = [f'<rect width="{WIDTH}" height="{HEIGHT}" fill="none" stroke="#999"/>']
     for line, colour in zip(lines, COLOURS, strict=False):
         pen = f'fill="none" stroke="{colour}"'
-        bar = f"{at(0, line.bar)} {at(frames, line.bar)}"
-        drawn.append(f'<polyline {pen} stroke-dasharray="4" points="{bar}"/>')
+        if line.bar is not None:
+            bar = f"{at(0, line.bar)} {at(frames, line.bar)}"
+            drawn.append(f'<polyline {pen} stroke-dasharray="4" points="{bar}"/>')
         for curve in line.curves:
             path = " ".join(at(x, y) for x, y in curve)
             drawn.append(f'<polyline {pen} points="{path}"/>')

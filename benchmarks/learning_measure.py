@@ -21,27 +21,30 @@ def measure(
     seed: int,
     episodes: int,
     metric: str | None = None,
+    greedy: bool = False,
 ) -> npt.NDArray[np.float64]:
-    """Play whole episodes with sampled actions; return what the agent got in each.
+    """Play whole episodes; return what the agent got in each.
 
     Args:
         envs: to play in; closed afterwards.
         agent: the agent to measure.
         opponent: plays in every second environment, which is not measured.
-        seed: of the environments and of the choices.
+        seed: of the environments and of the sampled actions.
         episodes: the minimal number of episodes, as many in each environment.
         metric: of the environments at the end of an episode; None for the return.
+        greedy: take the most probable actions instead of sampling.
 
     Raises:
         RuntimeError: episodes take too long.
     """
     everywhere = np.arange(len(envs))
-    players: Players = AgentPlayer(agent, seed)
+    of_choices = None if greedy else seed
+    players: Players = AgentPlayer(agent, of_choices)
     counted = everywhere
     if opponent is not None:
         counted = everywhere[::2]
         seats = [(agent, counted), (opponent, everywhere[1::2])]
-        players = SeatedPlayers([(AgentPlayer(one, seed), theirs) for one, theirs in seats])
+        players = SeatedPlayers([(AgentPlayer(one, of_choices), theirs) for one, theirs in seats])
     quota = np.zeros(len(envs), dtype=np.int64)
     quota[counted] = math.ceil(episodes / len(counted))
     first = EpisodeStatistics(envs, quota)

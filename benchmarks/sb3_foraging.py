@@ -14,10 +14,11 @@ class Players(VecEnv):
     """Vectorised environment of stable-baselines3 with one environment for each player.
 
     Args:
-        worlds: the environments.
+        worlds: the environments: a `FlatForaging`, or others with its attributes and `step`.
+            MaskablePPO also needs `action_masks`, (N, actions) bool.
     """
 
-    def __init__(self, worlds: FlatForaging) -> None:
+    def __init__(self, worlds: Any) -> None:
         self.worlds, self.render_mode = worlds, None
         num_envs, num_features = worlds.obs.shape
         shown = gymnasium.spaces.Box(-1.0, 1.0, (num_features,), np.float32)
@@ -49,15 +50,18 @@ class Players(VecEnv):
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
         """Return an attribute of all environments."""
-        return [getattr(self, attr_name)] * self.num_envs
+        owner = self.worlds if attr_name == "action_masks" else self
+        return [getattr(owner, attr_name)] * self.num_envs
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
         """Raise, as no attribute can be set."""
         raise NotImplementedError
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> Any:
-        """Raise, as no method can be called."""
-        raise NotImplementedError
+        """Return the mask of each environment; no other method can be called."""
+        if method_name != "action_masks":
+            raise NotImplementedError
+        return list(self.worlds.action_masks)
 
 
 def make_ppo(worlds: FlatForaging, hidden: int, settings: Settings, seed: int) -> PPO:
