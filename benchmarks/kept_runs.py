@@ -10,13 +10,18 @@ from pathlib import Path
 from typing import Any
 
 Result = dict[str, Any]
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+}
+"""Environment variables for torch and for JAX."""
 
 
 def run_apart(script: str, *args: str) -> Result:
     """Run `script --one ARGS` with one thread, and return the JSON that it prints last."""
     done = subprocess.run(
         [sys.executable, script, "--one", *args],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, **ONE_THREAD},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -38,11 +43,20 @@ def run_all(script: str, todo: Sequence[Sequence[str]], kept: Path, jobs: int) -
         todo: the arguments of each run.
         kept: the file that the results are appended to.
         jobs: number of runs at a time.
+
+    Raises:
+        SystemExit: some of them failed; the results of the others are kept.
     """
+    failed = []
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        runs = [pool.submit(run_apart, script, *args) for args in todo]
+        runs = {pool.submit(run_apart, script, *args): args for args in todo}
         for future in concurrent.futures.as_completed(runs):
+            if future.exception():
+                failed.append(f"{' '.join(runs[future])}: {future.exception()}")
+                continue
             result = future.result()
             with kept.open("a") as file:
                 file.write(json.dumps(result) + "\n")
             print({k: v for k, v in result.items() if k != "curve"}, flush=True)
+    if failed:
+        raise SystemExit("\n".join(failed))

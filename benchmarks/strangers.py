@@ -7,7 +7,10 @@ The worlds are the files in `strangers/`; settings and frames are in `strangers_
 is a process of its own with one thread. Then the agent plays whole episodes, as many in each
 environment, with sampled and with the most probable actions; also in worlds of other sizes, which
 it never saw. Runs that are done are kept as JSON lines beside the table, with their learning
-curves, and are not repeated. Worlds whose modules are not installed are left out.
+curves, and are not repeated, unless they had another number of frames. Worlds whose modules are not
+installed are left out; all are there after
+
+    pip install stable-baselines3 sb3-contrib minigrid mpe2 jumanji lbforaging==2.0.0 highway-env
 """
 
 import argparse

@@ -221,16 +221,19 @@ def test_a_world_without_its_modules_is_left_out(
 def test_runs_are_processes_whose_last_line_is_kept(
     benchmark: Any, tmp_path: Path, capsys: Any
 ) -> None:
+    """A run that fails leaves the results of the others."""
     script, kept = tmp_path / "script.py", tmp_path / "kept.jsonl"
     script.write_text(
         "import json, os, sys\n"
         "print('before')\n"
         "args = sys.argv[2:]\n"
+        "assert args != ['bad', '1']\n"
         "print(json.dumps({'args': args, 'curve': [1], 'threads': os.environ['OMP_NUM_THREADS']}))"
     )
     runs = benchmark("kept_runs")
     assert runs.read_kept(kept) == []
-    runs.run_all(str(script), [("a", "1"), ("b", "2")], kept, 2)
+    with pytest.raises(SystemExit, match=r"^bad 1: .* returned non-zero exit status 1"):
+        runs.run_all(str(script), [("bad", "1"), ("a", "1"), ("b", "2")], kept, 2)
     found = runs.read_kept(kept)
     assert sorted(one["args"] for one in found) == [["a", "1"], ["b", "2"]]
     assert {one["threads"] for one in found} == {"1"}
