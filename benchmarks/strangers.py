@@ -169,8 +169,8 @@ def picture(results: list[Result]) -> str:
         for side, title in SIDES.items():
             of_side = [r for r in results if (r["world"], r["side"]) == (world.name, side)]
             if curves := [r["curve"] for r in of_side if r["curve"]]:
-                name = f"{world.name}: {title}"
-                panels.setdefault(world.name, []).append(Line(name, curves))
+                lines = panels.setdefault(world.name, [])
+                lines.append(Line(title if lines else f"{title} in {world.name}", curves))
     return draw(panels)
 
 

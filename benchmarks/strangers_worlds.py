@@ -84,8 +84,8 @@ def _relpos(extent: int, *features: str) -> tuple[str, ...]:
     return extents, f"{section}.position_features={json.dumps(features)}"
 
 
-# Settings of both sides are those of the authors of each library, or a small grid: what is below is
-# all that was changed from the defaults. Equal names of ours and theirs have equal values.
+# Both sides have as many environments, steps, minibatches and epochs, and the same discount. Rates,
+# coefficients and networks are their own. All that is not named has the default of its library.
 
 # rl-zoo has these for the worlds of MiniGrid, with 8 environments.
 GRID = {"n_envs": 8, "n_steps": 256, "batch_size": 64, "n_epochs": 10, "learning_rate": 2.5e-4}

@@ -200,6 +200,8 @@ def test_runs_that_are_kept_are_not_repeated(
     drawn = ET.fromstring(results.with_suffix(".svg").read_text())
     lines = [p for p in drawn.iter() if p.tag.endswith("polyline")]
     assert len(lines) == 4  # two sides with two seeds each, without bars
+    names = [p.text for p in drawn.iter() if p.tag.endswith("tspan")]
+    assert names == ["enn-trainer in job shop", "Stable-Baselines3"]
     assert "80" in capsys.readouterr().out
 
 
