@@ -86,23 +86,26 @@ class EntityEmbedding(nn.Module):
                 FeaturelessEmbedding(d_model) if is_empty else TypeEmbedding(width, d_model, sizes)
             )
 
-    def forward(self, inputs: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> Tensor:
+    def forward(self, inputs: Mapping[str, Tensor], label_rows: Mapping[str, Tensor]) -> Tensor:
         """Return (entities, d_model): type after type, within a type frame after frame.
 
         Args:
             inputs: what `inputs` returns.
-            labels: what `label_vectors` returns.
+            label_rows: what `label_rows` returns.
         """
         return torch.cat(
-            [self.by_type[module_key(name)](x, labels.get(name)) for name, x in inputs.items()]
+            [self.by_type[module_key(name)](x, label_rows.get(name)) for name, x in inputs.items()]
         )
 
-    def label_vectors(self, batch: EntityBatch) -> dict[str, Tensor]:
-        """Return the sum of the vectors of each entity's labels, (n, d_model), by type with kinds.
+    def label_rows(self, batch: EntityBatch) -> dict[str, Tensor]:
+        """Return the rows of each entity's labels in the table of its type, by type with kinds.
 
         The labels of global kinds are those of each entity too.
+
+        Returns:
+            (n, kinds) int64 each: its own kinds, then the global ones.
         """
-        vectors, shared = {}, batch.kinds.get(GLOBAL)
+        rows_of, shared = {}, batch.kinds.get(GLOBAL)
         for name in self.kinds:
             rows, columns = batch.features[name], []
             if name in batch.kinds and name != GLOBAL:
@@ -112,8 +115,8 @@ class EntityEmbedding(nn.Module):
                 columns.append(shared.values.index_select(0, frames))
             of_type = self.by_type[module_key(name)]
             assert isinstance(of_type, TypeEmbedding)
-            vectors[name] = of_type.label_vectors(torch.cat([c.long() for c in columns], dim=1))
-        return vectors
+            rows_of[name] = torch.cat([c.long() for c in columns], dim=1) + of_type.first_labels
+        return rows_of
 
     def inputs(self, batch: EntityBatch) -> dict[str, Tensor]:
         """Return the inputs of each type, (n, features + global features), not normalised."""
@@ -164,8 +167,10 @@ class TypeEmbedding(nn.Module):
         with warnings.catch_warnings():  # of weights without numbers
             warnings.filterwarnings("ignore", "Initializing zero-element", UserWarning)
             self.linear = nn.Linear(num_features, d_model)
+        # Without numbers the weight has no elements, at which Adafactor and Muon divide by zero.
         self.linear.weight.requires_grad_(num_features > 0)
         self.layer_norm = nn.LayerNorm(d_model)
+        self.has_labels = bool(label_counts)
         if label_counts:
             first_labels = torch.tensor([0, *label_counts[:-1]]).cumsum(0)
             self.register_buffer("first_labels", first_labels, persistent=False)
@@ -174,12 +179,12 @@ class TypeEmbedding(nn.Module):
             vectors = bound * (2 * torch.rand(sum(label_counts), d_model) - 1)
             self.labels = nn.Parameter(vectors)  # (labels of all kinds, d_model)
 
-    def forward(self, x: Tensor, labels: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, label_rows: Tensor | None = None) -> Tensor:
         """Embed entities.
 
         Args:
             x: (n, num_features).
-            labels: (n, d_model), the sum of the vectors of their labels; None without kinds.
+            label_rows: (n, kinds) int64, the rows of their labels in `labels`; None without kinds.
 
         Returns:
             (n, d_model).
@@ -187,19 +192,17 @@ class TypeEmbedding(nn.Module):
         # Features and their statistics keep their precision where the network is in half.
         x = self.norm(x).to(self.linear.weight.dtype)
         # layer_norm(relu(W x + b + sum_k labels_k))
-        x = self.linear(x) if labels is None else self.linear(x) + labels
+        x = self.linear(x)
+        if label_rows is not None:
+            x = x + nn.functional.embedding(label_rows, self.labels).sum(dim=1)
         x = self.layer_norm(x.relu())
         return x
 
-    def label_vectors(self, indices: Tensor) -> Tensor:
-        """Return the sum of the vectors of labels, (n, num_kinds) int64 -> (n, d_model)."""
-        rows = indices + self.first_labels  # (n, num_kinds)
-        return nn.functional.embedding(rows, self.labels).sum(dim=1)
-
     def parameters_in_order(self) -> list[Tensor]:
-        """Return weight and bias of the linear layer, then of the norm."""
+        """Return weight and bias of the linear layer, then of the norm, then vectors of labels."""
         linear, norm = self.linear, self.layer_norm
-        return [linear.weight, linear.bias, norm.weight, norm.bias]
+        labels = [self.labels] if self.has_labels else []
+        return [linear.weight, linear.bias, norm.weight, norm.bias, *labels]
 
 
 class FeaturelessEmbedding(nn.Module):
@@ -209,7 +212,7 @@ class FeaturelessEmbedding(nn.Module):
         super().__init__()
         self.vector = nn.Parameter(torch.randn(1, d_model))
 
-    def forward(self, x: Tensor, labels: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, label_rows: Tensor | None = None) -> Tensor:
         """Embed entities, (n, 0) -> (n, d_model); they have no labels."""
         return self.vector.expand(x.shape[0], -1)
 

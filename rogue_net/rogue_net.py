@@ -220,7 +220,7 @@ class RogueNet(_Normalising):
             # Under `torch.autocast`, the input, the sums of residual blocks and the outputs of
             # heads keep the precision of the parameters.
             with torch.autocast(device, enabled=False):
-                x = layout.pad(self.embedding(inputs, self.embedding.label_vectors(batch)))
+                x = layout.pad(self.embedding(inputs, self.embedding.label_rows(batch)))
             return backend.Output(self.transformer(x, context), layout)
 
     def input_moments(self, batch: EntityBatch) -> dict[str, Moments]:

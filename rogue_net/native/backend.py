@@ -190,7 +190,7 @@ def run(
         pairs = packed_pairs(relpos, inputs, layout, layout.frames)
         tables = relpos.key_table(), relpos.value_table()
     context = PackedContext(replace(layout.frames, visible=visible, pairs=pairs), relpos, tables)
-    rows = _type_rows(net.embedding, inputs, layout)
+    rows = _type_rows(net.embedding, inputs, net.embedding.label_rows(batch), layout)
     # Narrow networks whole, wide ones in parts.
     is_whole = has_compiled_blocks(net.config)
     if is_whole and not torch.is_autocast_enabled("cpu"):
@@ -224,7 +224,6 @@ def _is_supported(net: Network, batch: EntityBatch) -> bool:
             for rows in batch.features.values()
         )
         and net.config.pooling is None
-        and not net.embedding.kinds
         and not (net.training and net.config.drops)
         and fits(net.config.d_model, net.config.n_head)
     )
@@ -311,7 +310,10 @@ def _plan(lengths: bytes, num_types: int, device: torch.device) -> PackedLayout:
 
 
 def _type_rows(
-    embedding: EntityEmbedding, inputs: Mapping[str, Tensor], layout: Layout
+    embedding: EntityEmbedding,
+    inputs: Mapping[str, Tensor],
+    label_rows: Mapping[str, Tensor],
+    layout: Layout,
 ) -> list[TypeRows]:
     """Return the entities of each type for compiled functions."""
     places = torch.split(layout.row_of_entity, [len(x) for x in inputs.values()])
@@ -322,7 +324,9 @@ def _type_rows(
         mean = std = None
         if isinstance(of_type, TypeEmbedding):
             mean, std = of_type.norm.mean_and_std(x.dtype)
-        types.append(TypeRows(x.contiguous(), mean, std, to, of_type.parameters_in_order()))
+        labels = label_rows.get(name)
+        parameters = of_type.parameters_in_order()
+        types.append(TypeRows(x.contiguous(), labels, mean, std, to, parameters))
     return types
 
 

@@ -529,10 +529,34 @@ static void normalised(const Embedding *t, int64_t first, int64_t rows, float cl
         }
 }
 
-/* All rows of a type: normalised, projected, rectified and normalised again, each to its place in out (R, d);
-   `hidden` (n, d) and `stats` (n, 2) are kept. A type without features has the same row everywhere. */
+/* The sum of the vectors of each row's labels, `rows` from `first` on: (rows, d). Returns 0, or OUT_OF_RANGE. */
+static int label_sums(const Embedding *t, int64_t first, int64_t rows, int64_t d, float *to) {
+    const int64_t *label = t->label_rows + first * t->kinds;
+    memset(to, 0, sizeof(float) * (size_t)(rows * d));
+    for (int64_t i = 0; i < rows; i++, to += d)
+        for (int64_t k = 0; k < t->kinds; k++, label++) {
+            if (*label < 0 || *label >= t->num_labels) return OUT_OF_RANGE;
+            const float *vector = t->labels + *label * d;
+            for (int64_t j = 0; j < d; j += LANES) store(to + j, load(to + j) + load(vector + j));
+        }
+    return 0;
+}
+
+/* The gradient of the vectors of labels += that of the rows' sums, dx (rows, d). */
+static void label_sums_backward(const Embedding *t, int64_t first, int64_t rows, int64_t d, const float *dx) {
+    const int64_t *label = t->label_rows + first * t->kinds;
+    for (int64_t i = 0; i < rows; i++, dx += d)
+        for (int64_t k = 0; k < t->kinds; k++, label++) {
+            float *to = t->labels_grad + *label * d;
+            for (int64_t j = 0; j < d; j += LANES) store(to + j, load(to + j) + load(dx + j));
+        }
+}
+
+/* All rows of a type: normalised, projected, labels added, rectified and normalised again, each to its place in
+   out (R, d); `hidden` (n, d) and `stats` (n, 2) are kept. A type without features and kinds has the same row
+   everywhere. Returns 0, NO_MEMORY, OVERRUN, or OUT_OF_RANGE if there is no such label. */
 int NAME(embed_forward)(const Embedding *t, int64_t d, float clip, float *out) {
-    if (t->features == 0) {
+    if (is_one_vector(t)) {
         for (int64_t i = 0; i < t->rows; i++) memcpy(out + t->to[i] * d, t->bias, sizeof(float) * (size_t)d);
         return 0;
     }
@@ -544,9 +568,11 @@ int NAME(embed_forward)(const Embedding *t, int64_t d, float clip, float *out) {
     transpose(d, t->features, t->weight, t->features, weight, d);
     for (int64_t first = 0; first < t->rows; first += TILE_ROWS) {
         int64_t rows = t->rows - first < TILE_ROWS ? t->rows - first : TILE_ROWS;
-        float *hidden = t->hidden + first * d;
+        float *hidden = t->hidden + first * d, *labels = t->kinds ? hidden : NULL;
+        if (labels && label_sums(t, first, rows, d, labels))
+            return close_regions(room, REGIONS, region_sizes, OUT_OF_RANGE);
         normalised(t, first, rows, clip, x);
-        product(rows, d, t->features, x, t->features, 1, weight, d, NULL, 0, t->bias, hidden, d);
+        product(rows, d, t->features, x, t->features, 1, weight, d, labels, d, t->bias, hidden, d);
         for (int64_t i = 0; i < rows * d; i += LANES) store(hidden + i, larger(load(hidden + i), all(0.0f)));
         layer_norm(rows, d, hidden, t->norm_weight, t->norm_bias, y, t->stats + 2 * first);
         for (int64_t i = 0; i < rows; i++) memcpy(out + t->to[first + i] * d, y + i * d, sizeof(float) * (size_t)d);
@@ -565,7 +591,7 @@ int NAME(embed_backward)(const Embedding *t, int64_t d, float clip, const float 
     for (int64_t first = 0; first < t->rows; first += TILE_ROWS) {
         int64_t rows = t->rows - first < TILE_ROWS ? t->rows - first : TILE_ROWS;
         for (int64_t i = 0; i < rows; i++) memcpy(dy + i * d, dout + t->to[first + i] * d, sizeof(float) * (size_t)d);
-        if (t->features == 0) {
+        if (is_one_vector(t)) {
             add_column_sums(rows, d, dy, t->bias_grad);
             continue;
         }
@@ -578,6 +604,7 @@ int NAME(embed_backward)(const Embedding *t, int64_t d, float clip, const float 
         normalised(t, first, rows, clip, x);
         product(t->features, d, rows, x, 1, t->features, dx, d, dweight, d, NULL, dweight, d);
         add_column_sums(rows, d, dx, t->bias_grad);
+        if (t->kinds) label_sums_backward(t, first, rows, d, dx);
     }
     for (int64_t i = 0; i < d; i++)
         for (int64_t k = 0; k < t->features; k++) t->weight_grad[i * t->features + k] += dweight[k * d + i];

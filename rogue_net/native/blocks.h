@@ -40,17 +40,22 @@ typedef struct {
     float *gate_weight_grad, *gate_bias_grad; /* added to */
 } Frames;
 
-/* The entities of one type: n rows of features, and what they are embedded by. */
+/* The entities of one type: n rows of features and of labels, and what they are embedded by. */
 typedef struct {
-    int64_t rows, features;
+    int64_t rows, features, kinds, num_labels; /* num_labels: of all kinds */
     const float *x;                          /* (n, features) */
+    const int64_t *label_rows;               /* (n, kinds), which row of `labels` each has; NULL without kinds */
     const float *mean, *std;                 /* (features,) */
     const int64_t *to;                       /* (n,), which row of all each is */
-    const float *weight, *bias;              /* (d, features) and (d,); of a type without features, bias is its row */
+    const float *weight, *bias;              /* (d, features) and (d,); of a type without features and kinds, bias is
+                                                its row */
     const float *norm_weight, *norm_bias;    /* (d,) */
+    const float *labels;                     /* (num_labels, d) */
     float *hidden, *stats;                   /* (n, d) and (n, 2), for the backward pass */
-    float *weight_grad, *bias_grad, *norm_weight_grad, *norm_bias_grad; /* added to */
+    float *weight_grad, *bias_grad, *norm_weight_grad, *norm_bias_grad, *labels_grad; /* added to */
 } Embedding;
+
+static inline int is_one_vector(const Embedding *t) { return t->features == 0 && t->kinds == 0; }
 
 enum { LINEAR_HEAD, CHOICE_HEAD };
 /* What is said about n rows of (x_rows, d) x: a linear function of each, or the log-probabilities of choices. */
@@ -71,8 +76,8 @@ typedef struct {
 } Head;
 
 /* A network over packed frames. The parts name no parameters, which all are in `parameters`: the tables of relative keys
-   and values, weight and bias of the gate, 12 of each block, of each type 4, or 1 if it has no features, and weight and
-   bias of each head; NULL of what there is not. */
+   and values, weight and bias of the gate, 12 of each block, of each type 4, 5 if it has kinds, or 1 if it has neither
+   features nor kinds, and weight and bias of each head; NULL of what there is not. */
 typedef struct {
     Frames frames;
     int64_t num_types, num_choices, num_means;
@@ -83,7 +88,7 @@ typedef struct {
     const int64_t *sizes; /* numbers of each parameter, for the backward pass */
     float *x;             /* (R, d), what comes out of the blocks */
     float *pooled;        /* (B, d) */
-    float *embedded;      /* n * (d + 2) numbers for each type with features: n rows and what their norm needs */
+    float *embedded;      /* n * (d + 2) numbers for each type but those of one vector: n rows and what their norm needs */
     float *made;          /* see `blocks_made`; NULL without a backward pass */
     float *gradients;     /* of all parameters, one after the other, for each part of the blocks; added to */
     float *dx;            /* (R, d), the gradient of x, which is changed */

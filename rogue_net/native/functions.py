@@ -78,14 +78,17 @@ class TypeRows(NamedTuple):
 
     Attributes:
         x: (n, features), not yet normalised; without a gradient.
-        mean: (features,), None without features, like `std`.
+        label_rows: (n, kinds) int64, the row of each label in the last parameter; None without
+            kinds.
+        mean: (features,), None of a type of one vector, like `std`.
         std: (features,).
         to: (n,) int64, the row of each among all entities.
-        parameters: weight and bias of the linear layer and of the norm; one vector without
-            features.
+        parameters: weight and bias of the linear layer and of the norm, then the vectors of
+            labels, if there are kinds; one vector of a type without features and kinds.
     """
 
     x: Tensor
+    label_rows: Tensor | None
     mean: Tensor | None
     std: Tensor | None
     to: Tensor
@@ -253,8 +256,11 @@ def rows_of_type(one: TypeRows) -> Embedding:
     """Return `Embedding` of `blocks.h` for the entities of a type, without its parameters."""
     return Embedding(
         rows=len(one.x),
-        features=0 if one.mean is None else one.x.shape[1],
+        features=one.x.shape[1],
+        kinds=0 if one.label_rows is None else one.label_rows.shape[1],
+        num_labels=0 if one.label_rows is None else len(one.parameters[-1]),
         x=address(one.x),
+        label_rows=address(one.label_rows),
         mean=address(one.mean),
         std=address(one.std),
         to=address(one.to),
@@ -269,14 +275,16 @@ def embedding(
     Args:
         one: the entities of a type.
         width: d_model.
-        made: memory for the activations of the backward pass; None for a type without features.
+        made: memory for the activations of the backward pass; None for a type of one vector.
         gradients: the gradients of its parameters, to be added to.
     """
     of_call = rows_of_type(one)
     of_call.hidden = address(made)
     if made is not None:
         of_call.stats = made.data_ptr() + made.element_size() * len(one.x) * width
-    names = ("bias",) if made is None else ("weight", "bias", "norm_weight", "norm_bias")
+    names = ["bias"] if made is None else ["weight", "bias", "norm_weight", "norm_bias"]
+    if one.label_rows is not None:
+        names.append("labels")
     for name, parameter in zip(names, one.parameters, strict=True):
         setattr(of_call, name, address(parameter))
     for name, gradient in zip(names, gradients, strict=bool(gradients)):

@@ -53,9 +53,12 @@ class Embedding(ctypes.Structure):
     """`Embedding` of `blocks.h`."""
 
     _fields_ = _fields(
-        (_INT, "rows features"),
-        (_POINTER, "x mean std to weight bias norm_weight norm_bias hidden stats"),
-        (_POINTER, "weight_grad bias_grad norm_weight_grad norm_bias_grad"),
+        (_INT, "rows features kinds num_labels"),
+        (_POINTER, "x label_rows mean std to weight bias norm_weight norm_bias labels"),
+        (
+            _POINTER,
+            "hidden stats weight_grad bias_grad norm_weight_grad norm_bias_grad labels_grad",
+        ),
     )
 
 
@@ -116,13 +119,13 @@ def call(name: str, of: ctypes.Structure, *arguments: Tensor | float | None) -> 
 
     Raises:
         MemoryError: there is not enough memory.
-        IndexError: an actor or a choice is out of range.
+        IndexError: an actor, a choice or a label is out of range.
         SystemError: the function wrote past the end of an array; the results are wrong.
     """
     assert _LIBRARY is not None
     failed = getattr(_LIBRARY, name)(ctypes.byref(of), *map(_argument, arguments))  # kept there
     if failed == _OUT_OF_RANGE:
-        raise IndexError(f"{name}: an actor or a choice is out of range")
+        raise IndexError(f"{name}: an actor, a choice or a label is out of range")
     if failed == _OVERRUN:
         raise SystemError(
             f"{name}: the compiled code wrote past the end of an array and its results were "

@@ -19,7 +19,7 @@ static void set_parameters(Network *n, const float *const *p, float *const *g) {
     if (g) f->keys.table_grad = g[0], f->values.table_grad = g[1], f->gate_weight_grad = g[2], f->gate_bias_grad = g[3];
     float *kept = n->embedded;
     for (Embedding *t = n->types; t < n->types + n->num_types; t++) {
-        if (t->features == 0) {
+        if (is_one_vector(t)) {
             t->bias = p[at], t->bias_grad = g ? g[at] : NULL, at++;
             continue;
         }
@@ -27,6 +27,7 @@ static void set_parameters(Network *n, const float *const *p, float *const *g) {
         t->weight = p[at], t->bias = p[at + 1], t->norm_weight = p[at + 2], t->norm_bias = p[at + 3];
         if (g) t->weight_grad = g[at], t->bias_grad = g[at + 1], t->norm_weight_grad = g[at + 2], t->norm_bias_grad = g[at + 3];
         at += OF_TYPE;
+        if (t->kinds) t->labels = p[at], t->labels_grad = g ? g[at] : NULL, at++;
     }
     for (Head *h = n->choices; h < n->choices + n->num_choices; h++, at += OF_HEAD) set_head(h, p + at, g ? g + at : NULL);
     for (Head *h = n->means; h < n->means + n->num_means; h++, at += OF_HEAD) set_head(h, p + at, g ? g + at : NULL);

@@ -72,13 +72,13 @@ def frames(draw: st.DrawFn, space: ObsSpace = SPACE) -> list[Observation]:
     return [frame(rng, space) for _ in range(draw(st.integers(1, 5)))]
 
 
-def frame(rng: np.random.Generator, space: ObsSpace = SPACE) -> Observation:
+def frame(rng: np.random.Generator, space: ObsSpace = SPACE, most: int = 4) -> Observation:
     def rows(n: int, entity: Entity) -> np.ndarray:
         numbers = rng.normal(size=(n, len(entity.features)))
         indices = [rng.integers(len(kind.labels), size=(n, 1)) for kind in entity.kinds]
         return np.concatenate([numbers, *indices], axis=1).astype(np.float32)
 
-    counts = {name: int(rng.integers(0, 5)) for name in space.entities}
+    counts = {name: int(rng.integers(0, most + 1)) for name in space.entities}
     visible = rng.random(counts["Rock"]) < 0.5
     return Observation(
         features={name: rows(counts[name], space.entities[name]) for name in space.entities},
@@ -113,6 +113,14 @@ def batch_of(obs: list[Observation], space: ObsSpace = SPACE) -> EntityBatch:
 def net_of(space: ObsSpace = SPACE, seed: int = 0, **settings: Any) -> RogueNet:
     torch.manual_seed(seed)
     return RogueNet(RogueNetConfig(**settings), space, ACTIONS, {"value": 1})
+
+
+def large_labels_case(space: ObsSpace, d_model: int) -> tuple[RogueNet, EntityBatch]:
+    """Frames of no entities up to many more of each type than are embedded together."""
+    net, rng = net_of(space, d_model=d_model), np.random.default_rng(0)
+    batch = batch_of([frame(rng, space, most) for most in (0, 1, 2, 5, 9, 0, 20, 150, 5)], space)
+    net.update_input_stats(batch)
+    return net, batch
 
 
 def columns_of(embedding: EntityEmbedding, space: ObsSpace, name: str) -> torch.Tensor:

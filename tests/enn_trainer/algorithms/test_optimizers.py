@@ -16,15 +16,26 @@ from enn_trainer.algorithms.optimizers import (
     make_optimizers,
 )
 from enn_trainer.algorithms.torch_optimizers import usable_optimizers
-from entity_env import ObsSpace
-from rogue_net import RelposEncodingConfig, RogueNet, RogueNetConfig, RogueNetWithValueNet
+from entity_env import Entity, Kind, Observation, ObsSpace, batch_obs
+from rogue_net import (
+    EntityBatch,
+    RelposEncodingConfig,
+    RogueNet,
+    RogueNetConfig,
+    RogueNetWithValueNet,
+)
 from rogue_net.translate import TranslationConfig
 from tests.enn_trainer.builders import run_small
 from tests.enn_trainer.resuming import assert_same, straight_and_resumed
 from tests.enn_trainer.worlds import Clockwork, Meadow
 from tests.rogue_net.nets import ACTIONS, SPACE
 
-NEVER_DECAYED = r"bias|norm_[12]\.weight|layer_norm\.weight|vector|relpos\.keys|relpos\.values"
+NEVER_DECAYED = (
+    r"bias|norm_[12]\.weight|layer_norm\.weight|vector|labels|relpos\.keys|relpos\.values"
+)
+
+
+LABELS = ObsSpace(entities={"Key": Entity(["x", Kind("color", ["red", "blue"])])})
 
 
 def nets_with_every_option() -> list[nn.Module]:
@@ -46,6 +57,7 @@ def nets_with_every_option() -> list[nn.Module]:
         RogueNet(full, SPACE, ACTIONS, heads),
         RogueNet(RogueNetConfig(d_model=8, pooling="meanmax"), plain, ACTIONS, heads),
         RogueNetWithValueNet(full, RogueNetConfig(d_model=12), SPACE, ACTIONS),
+        RogueNet(RogueNetConfig(d_model=8), LABELS, {}, heads),
     ]
 
 
@@ -66,7 +78,7 @@ def changed(before: dict[str, torch.Tensor], network: nn.Module) -> set[str]:
 # Weight decay.
 
 
-@pytest.mark.parametrize("i", range(3))
+@pytest.mark.parametrize("i", range(4))
 def test_matrices_decay_and_nothing_else(i: int) -> None:
     """Every parameter of networks that have all there is; without gradients to follow, Adam moves
     what decays and leaves the rest."""
@@ -357,6 +369,20 @@ def test_published_eps_is_that_of_adamw_alone() -> None:
     ):
         (optimizer, _) = make_optimizers(network, OptimizerConfig(name=name, kwargs=kwargs))
         assert {group["eps"] for group in optimizer.param_groups} == {eps}
+
+
+def test_every_optimizer_learns_labels_of_types_without_numbers() -> None:
+    """Their weight has no elements."""
+    space = ObsSpace(entities={"Key": Entity([Kind("color", ["red", "blue"])])})
+    batch = EntityBatch.of(batch_obs([Observation(features={"Key": [["blue"]]})], space, {}))
+    for name in usable_optimizers():
+        network = RogueNet(RogueNetConfig(d_model=8), space, {}, {"value": 1})
+        nn.init.ones_(network.regression_heads["/value"].weight)
+        before = snapshot(network)
+        (optimizer, _) = make_optimizers(network, OptimizerConfig(name=name))
+        network.values(batch)["value"].sum().backward()  # type: ignore[no-untyped-call]
+        clipped_step(optimizer, 1.0)
+        assert "embedding.by_type./Key.labels" in changed(before, network), name
 
 
 def test_no_optimizer_of_torch_decays_by_itself() -> None:

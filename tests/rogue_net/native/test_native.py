@@ -15,9 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rogue_net.rogue_net
+from entity_env import ObsSpace
 from rogue_net import EntityBatch, RogueNet
-from rogue_net.native import AVAILABLE, INSTRUCTIONS
+from rogue_net.native import AVAILABLE, INSTRUCTIONS, backend
 from rogue_net.native.compiled import SWITCH
+from tests.rogue_net import kinds_case
 from tests.rogue_net.builders import (
     KINDS,
     assert_same,
@@ -83,6 +85,17 @@ def level(request: pytest.FixtureRequest) -> Iterator[int]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_frames_of_all_lengths_and_all_instructions(kind: str, d_model: int, level: int) -> None:
     assert_same(*large_case(kind, d_model))
+
+
+@needs_compiled
+@pytest.mark.parametrize("d_model", [16, 128])
+@pytest.mark.parametrize("space", [kinds_case.SPACE, kinds_case.OWN_ONLY], ids=["globals", "own"])
+def test_labels_of_many_entities_and_all_instructions(
+    space: ObsSpace, d_model: int, level: int
+) -> None:
+    net, batch = kinds_case.large_labels_case(space, d_model)
+    assert backend.run(net, batch) is not None
+    assert_same(net, batch)
 
 
 @needs_compiled

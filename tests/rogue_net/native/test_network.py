@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rogue_net import EntityBatch, RogueNet
 from rogue_net.ragged import RaggedTensor
+from tests.rogue_net import kinds_case
 from tests.rogue_net.builders import answers, large_case, needs_compiled, torch_only
 
 
@@ -88,6 +89,20 @@ def test_what_is_out_of_range_is_an_error_and_not_read() -> None:
         net(batch, actions={**given, name: given[name][:1]})
     with pytest.raises(ValueError, match="uniforms: expected shape"):
         net(batch, uniforms={**uniforms_for(batch), name: torch.zeros(0)})
+
+
+@needs_compiled
+@pytest.mark.parametrize("d_model", [16, 128])
+def test_a_label_out_of_range_is_an_error_and_not_read(d_model: int) -> None:
+    """In the network that is compiled whole, and in the one that is compiled in parts."""
+    net, batch = kinds_case.large_labels_case(kinds_case.OWN_ONLY, d_model)
+    rows = batch.kinds["Word"]
+    for bad in (-1, 300, 2**15 - 1):
+        values = rows.values.clone()
+        values[-1] = bad
+        kinds = {**batch.kinds, "Word": RaggedTensor(values, rows.lengths)}
+        with pytest.raises(IndexError, match="out of range"):
+            net(replace(batch, kinds=kinds))
 
 
 @needs_compiled

@@ -23,13 +23,15 @@ from tests.rogue_net.builders import (
     needs_compiled,
     torch_only,
 )
+from tests.rogue_net.kinds_case import OWN_ONLY, large_labels_case
 from tests.rogue_net.nets import ACTIONS, batch_of, by_frame
 
 
 @needs_compiled
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "labels"])
 def test_the_number_of_threads_changes_no_bit(kind: str) -> None:
-    net, batch = large_case(kind, 16)
+    labels = kind == "labels"
+    net, batch = large_labels_case(OWN_ONLY, 16) if labels else large_case(kind, 16)
     with patch.object(network, "LEAST_COST", 2**10), threads_at_work(1):
         assert num_parts(len(batch.features) * 100, 16) > 2
         expected, expected_gradient = answers(net, batch, compiled=True)
