@@ -117,6 +117,29 @@ def label_map(have: Kind, wanted: Kind) -> npt.NDArray[np.int64]:
     return np.array([index.get(label, -1) for label in have.labels], dtype=np.int64)
 
 
+def one_hot_names(kinds: Sequence[Kind]) -> list[str]:
+    """Return the names of the columns of `one_hot`: `kind=label`."""
+    return [f"{kind.name}={label}" for kind in kinds for label in kind.labels]
+
+
+def one_hot(indices: npt.NDArray[Any], kinds: Sequence[Kind]) -> Floats:
+    """Return a column for each label, which is 1 where it applies.
+
+    Args:
+        indices: (n, K) integers.
+        kinds: K of them.
+
+    Returns:
+        (n, labels of all kinds) float32.
+    """
+    columns = [
+        indices[:, i, None] == np.arange(len(kind.labels), dtype=indices.dtype)
+        for i, kind in enumerate(kinds)
+    ]
+    block: Floats = np.hstack(columns).astype(np.float32)
+    return block
+
+
 @lru_cache(maxsize=256)
 def _index_of(labels: tuple[str, ...]) -> dict[Any, int]:
     """Return the index of a label by the label, and by the index: 1, 1.0 and True are one key."""

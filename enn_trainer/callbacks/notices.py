@@ -201,27 +201,42 @@ def update_constants(constants: Sums, batch: EntityBatch, obs_space: ObsSpace) -
     """Add rows of features to the constants of a run.
 
     Args:
-        constants: by entity type, the value of each feature that had no other one so far. The types
-            in it are those of which there were rows. It is changed.
+        constants: by entity type, the value of each feature that had no other one so far, for a
+            kind the index of the label. The types in it are those of which there were rows. It is
+            changed.
         batch: frames.
         obs_space: names of the features.
     """
-    names = {name: entity.features for name, entity in obs_space.entities.items()}
-    for kind, features in {**names, GLOBAL: obs_space.global_features}.items():
-        known, rows = constants.get(kind), batch.features.get(kind)
+    for name, entity in {**obs_space.entities, GLOBAL: obs_space.global_entity}.items():
+        known, rows = constants.get(name), batch.features.get(name)
         if rows is None or not len(rows.values) or known == {}:
             continue
-        columns = [i for i, name in enumerate(features) if known is None or name in known]
-        values = rows.values
-        if len(columns) < len(features):
-            values = values[:, columns]
-        ranges = torch.stack([*values.aminmax(dim=0)]).tolist() if columns else ([], [])
-        named = zip((features[i] for i in columns), *ranges, strict=True)
-        constants[kind] = {
-            name: low
-            for name, low, high in named
-            if low == high and (known is None or known[name] == low)
-        }
+        constants[name] = _constants_of(rows.values, entity.features, known)
+        if name in batch.kinds:
+            kinds = [kind.name for kind in entity.kinds]
+            constants[name] |= _constants_of(batch.kinds[name].values, kinds, known)
+
+
+def _constants_of(
+    values: Tensor, names: Sequence[str], known: Mapping[str, float] | None
+) -> dict[str, float]:
+    """Return the value of each column that is the same in all rows, and in earlier ones.
+
+    Args:
+        values: (n, columns), n > 0.
+        names: of the columns.
+        known: the columns that had one value so far, and that value; None without earlier rows.
+    """
+    columns = [i for i, name in enumerate(names) if known is None or name in known]
+    if len(columns) < len(names):
+        values = values[:, columns]
+    ranges = torch.stack([*values.aminmax(dim=0)]).tolist() if columns else ([], [])
+    named = zip((names[i] for i in columns), *ranges, strict=True)
+    return {
+        name: low
+        for name, low, high in named
+        if low == high and (known is None or known[name] == low)
+    }
 
 
 # -- Sums of several rollouts ------------------------------------------------------------------
@@ -444,18 +459,24 @@ def notices_of_features(constants: Sums, obs_space: ObsSpace, examined: float) -
         obs_space: names of the features.
         examined: number of frames that were examined.
     """
-    names = {name: entity.features for name, entity in obs_space.entities.items()}
-    for kind, features in {**names, GLOBAL: obs_space.global_features}.items():
-        same = [name for name in features if name in constants.get(kind, {})]
-        if not same:
+    for name, entity in {**obs_space.entities, GLOBAL: obs_space.global_entity}.items():
+        values = constants.get(name, {})
+        texts = {one: f"{values[one]:g}" for one in entity.features if one in values}
+        for kind in entity.kinds:
+            # A save of another world, or of a kind with other labels, may have any number.
+            index = int(values.get(kind.name, -1))
+            if 0 <= index < len(kind.labels):
+                texts[kind.name] = kind.labels[index]
+        if not texts:
             continue
-        subject = "global features" if kind == GLOBAL else kind
-        values = ", ".join(f"{constants[kind][name]:g}" for name in same[:MOST_LISTED])
+        same = list(texts)
+        subject = "global features" if name == GLOBAL else name
+        shown = ", ".join(list(texts.values())[:MOST_LISTED])
         more = ", ..." if len(same) > MOST_LISTED else ""
         yield Notice(
-            f"feature/{kind}",
+            f"feature/{name}",
             f"{subject}: {_listed(same)} the same in every row of {examined:,.0f} frames "
-            f"({values}{more}): there is nothing to learn from that",
+            f"({shown}{more}): there is nothing to learn from that",
             "a-feature-that-never-varies",
         )
 

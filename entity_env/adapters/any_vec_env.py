@@ -225,7 +225,10 @@ def _own_obs_space(space: Any) -> Any:
     """Convert an observation space of entity-gym; anything else is returned unchanged."""
     if isinstance(space, ObsSpace) or not hasattr(space, "entities"):
         return space
-    entities = {name: Entity(entity.features) for name, entity in space.entities.items()}
+    entities = {
+        name: entity if isinstance(entity, Entity) else Entity(entity.features)
+        for name, entity in space.entities.items()
+    }
     return ObsSpace(space.global_features, entities)
 
 

@@ -10,8 +10,9 @@ import numpy.typing as npt
 from entity_env.environment import Environment, Observation
 from entity_env.errors import InvalidAction, InvalidObservation
 from entity_env.extras import needs_extra
+from entity_env.kinds import one_hot, one_hot_names
 from entity_env.ragged import Ragged
-from entity_env.spaces import GLOBAL, ActionName, ActionSpace, EntityName, ObsSpace
+from entity_env.spaces import GLOBAL, ActionName, ActionSpace, Entity, EntityName, ObsSpace
 from entity_env.vec.batching import batch_obs, unbatch_actions
 from entity_env.vec.vec_env import VecActionMask, VecObs
 
@@ -126,11 +127,13 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
     Row i of a type has a slot of its own, the i-th of `max_entities` of that type; slots are
     numbered type after type in the order of the `ObsSpace`. An observation is a flat dictionary:
 
-        "entities/<type>"  float32 (slots of the type, features); zeros where no entity is. Left out
-                           for a type without features
+        "entities/<type>"  float32 (slots of the type, columns); zeros where no entity is. Left out
+                           for a type without features. Numbers come first, then for each label of
+                           a kind a column that is 1 if it applies
         "present/<type>"   int8 (slots of the type,), 1 where an entity is. What is invisible is
                            not present
-        "globals"          float32 (global features,); left out if there are none
+        "globals"          float32 (columns,) of the global features, likewise; left out if there
+                           are none
         "acts"             int8 (elements of the action,), 1 where a choice is asked for now
         "action_mask"      int8 (sum of all numbers of choices,), 1 where a choice is allowed now,
                            element after element
@@ -155,6 +158,8 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
 
     Attributes:
         heads: the actor of each element of an action.
+        columns: the names of the columns of each "entities/<type>" and of "globals"; those of
+            labels are `kind=label`.
 
     Raises:
         ValueError: an argument does not fit the environment.
@@ -196,13 +201,17 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
         )
         self.heads = layout.heads
         self.action_space = spaces.MultiDiscrete(np.diff(layout.mask_starts))
+        self.columns: dict[str, list[str]] = {}
         fields: dict[str, spaces.Space[Any]] = {}
         for name, size in layout.max_entities.items():
-            if width := len(self._obs_space.entities[name].features):
-                fields[f"entities/{name}"] = spaces.Box(-np.inf, np.inf, (size, width), np.float32)
+            if names := _columns_of(self._obs_space.entities[name]):
+                field, shape = f"entities/{name}", (size, len(names))
+                self.columns[field] = names
+                fields[field] = spaces.Box(-np.inf, np.inf, shape, np.float32)
             fields[f"present/{name}"] = spaces.MultiBinary(size)
-        if width := len(self._obs_space.global_features):
-            fields["globals"] = spaces.Box(-np.inf, np.inf, (width,), np.float32)
+        if names := _columns_of(self._obs_space.global_entity):
+            self.columns["globals"] = names
+            fields["globals"] = spaces.Box(-np.inf, np.inf, (len(names),), np.float32)
         fields["acts"] = spaces.MultiBinary(len(self.heads))
         fields["action_mask"] = spaces.MultiBinary(int(layout.mask_starts[-1]))
         padded: Any = spaces.Dict(fields)
@@ -282,7 +291,7 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
         slots: list[Indices] = []
         start = 0
         for name, size in layout.max_entities.items():
-            rows = self._batch.features[name].values
+            rows = self._rows(name)
             if len(rows) > size:
                 raise InvalidObservation(
                     f"features of {name!r}: expected at most {size} entities, got {len(rows)}; "
@@ -298,8 +307,8 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
             slots.append(start + np.arange(len(rows)))
             start += size
         slot_of = np.concatenate([*slots, [start]])
-        if self._obs_space.global_features:
-            shown["globals"] = self._batch.features[GLOBAL].values[0].copy()
+        if "globals" in self.columns:
+            shown["globals"] = self._rows(GLOBAL)[0].copy()
 
         # Actors and masks.
         shown["acts"] = np.zeros(len(self.heads), dtype=np.int8)
@@ -312,6 +321,13 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
         self._mask[layout.mask_starts[:-1][shown["acts"] == 0]] = 1
         shown["action_mask"] = self._mask.copy()
         return shown
+
+    def _rows(self, name: EntityName) -> npt.NDArray[np.float32]:
+        """Return the rows of a type in the batch, with a column for each label."""
+        rows, labels = self._batch.features[name].values, self._batch.kinds.get(name)
+        if labels is None:
+            return rows
+        return np.hstack([rows, one_hot(labels.values, self._obs_space.kinds[name])])
 
     def _actors_of(self, name: ActionName, mask: VecActionMask, slots: Indices) -> _Actors:
         """Return the actors of an action; `slots` are those of the positions in the frame."""
@@ -332,3 +348,7 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
         choices = np.zeros(num_choices, dtype=np.int64)
         choices[options] = np.arange(len(options))
         return _Actors(heads, legal, choices)
+
+
+def _columns_of(entity: Entity) -> list[str]:
+    return [*entity.features, *one_hot_names(entity.kinds)]

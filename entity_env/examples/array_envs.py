@@ -254,6 +254,11 @@ def _only(
     features: Mapping[EntityName, Ragged], known: ObsSpace, shown: ObsSpace
 ) -> dict[EntityName, Ragged]:
     """Return the types and features to show, in their order."""
+    if shown.kinds:
+        raise InvalidObservation(
+            f"features: expected numbers alone, as ArrayEnvs shows no labels, got kinds of "
+            f"{[*shown.kinds]}; give a column for each label, or derive from VecEnv"
+        )
     wanted = [(name, entity.features) for name, entity in shown.entities.items()]
     if shown.global_features:
         wanted.append((GLOBAL, shown.global_features))

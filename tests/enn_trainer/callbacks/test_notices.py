@@ -35,8 +35,9 @@ from enn_trainer.callbacks.notices import (
     window_frames,
 )
 from enn_trainer.cli import run
-from entity_env import Entity, ObsSpace
+from entity_env import Entity, Flag, Kind, ObsSpace
 from entity_env.examples import ENV_REGISTRY
+from entity_env.kinds import label_dtype
 from entity_env.testing import Identity
 from rogue_net.ragged import EntityBatch, RaggedTensor
 from tests.enn_trainer.builders import logs_of
@@ -330,33 +331,64 @@ def test_sums_of_a_run_are_those_of_its_metrics() -> None:
     assert run_sums(rollout)["actors"] == actors
 
 
+NUMBER, FLAG = st.sampled_from([0.0, 0.5]), st.integers(0, 1)
+ROWS: dict[str, Any] = {
+    "A": st.tuples(NUMBER, NUMBER, FLAG),
+    "B": st.tuples(),
+    "C": st.tuples(FLAG, st.sampled_from([0, 299])),
+    "__global__": st.tuples(NUMBER, FLAG),
+}
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_constants_are_the_features_without_a_second_value(data: st.DataObject) -> None:
-    space = ObsSpace(["hour"], {"A": Entity(["x", "y"]), "B": Entity([])})
-    names = {"A": ["x", "y"], "B": [], "__global__": ["hour"]}
+    many = Kind("word", [*map(str, range(300))])
+    space = ObsSpace(
+        ["hour", Flag("wet")],
+        {"A": Entity(["x", "y", Flag("open")]), "B": Entity([]), "C": Entity([Flag("on"), many])},
+    )
+    types = {**space.entities, "__global__": space.global_entity}
     constants: Sums = {}
-    seen: dict[str, list[Any]] = {name: [] for name in names}
+    seen: dict[str, list[Any]] = {name: [] for name in types}
     for _ in range(data.draw(st.integers(1, 4))):
-        features = {}
-        for name, columns in names.items():
+        features, kinds = {}, {}
+        for name, entity in types.items():
             lengths = data.draw(st.lists(st.integers(0, 2), min_size=3, max_size=3))
-            numbers = st.lists(st.sampled_from([0.0, 0.5]), min_size=sum(lengths) * len(columns))
-            values = np.array(data.draw(numbers), np.float32)[: sum(lengths) * len(columns)]
-            values = values.reshape(sum(lengths), len(columns))
-            features[name] = RaggedTensor(torch.from_numpy(values), np.array(lengths))
+            rows = [data.draw(ROWS[name]) for _ in range(sum(lengths))]
+            values = np.array(rows, np.float32).reshape(len(rows), len(entity.columns))
+            numbers, labels = np.split(values, [len(entity.features)], axis=1)
+            features[name] = RaggedTensor(torch.from_numpy(numbers), np.array(lengths))
+            if entity.kinds:
+                indices = torch.from_numpy(labels.astype(label_dtype(entity.kinds)))
+                kinds[name] = RaggedTensor(indices, np.array(lengths))
             seen[name] += values.tolist()
-        update_constants(constants, EntityBatch(features, {}, {}, 3), space)
+        update_constants(constants, EntityBatch(features, {}, {}, 3, kinds=kinds), space)
     expected = {
         name: {
             column: rows[0][i]
-            for i, column in enumerate(names[name])
+            for i, column in enumerate(types[name].columns)
             if len({row[i] for row in rows}) == 1
         }
         for name, rows in seen.items()
         if rows
     }
     assert constants == expected
+
+
+def test_labels_that_never_vary_are_named() -> None:
+    space = ObsSpace([Flag("wet")], {"Key": Entity(["x", Kind("color", ["red", "blue"])])})
+    constants: Sums = {"Key": {"x": 0.5, "color": 1}, "__global__": {"wet": 0}}
+    texts = [notice.text for notice in notices.notices_of_features(constants, space, 100)]
+    assert [text.partition(" the same")[0] for text in texts] == [
+        "Key: x and color are",
+        "global features: wet is",
+    ]
+    assert "(0.5, blue)" in texts[0]
+    assert "(False)" in texts[1]
+    constants["Key"] = {"color": 7}  # of a save from before a label was removed
+    [of_globals] = notices.notices_of_features(constants, space, 100)
+    assert of_globals.key == "feature/__global__"
 
 
 @given(st.integers(1, 5000), st.integers(1, 60))

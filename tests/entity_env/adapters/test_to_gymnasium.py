@@ -33,6 +33,7 @@ from entity_env.adapters.from_gymnasium import FromGymnasium
 from entity_env.adapters.to_gymnasium import ToGymnasium
 from entity_env.examples import ENV_REGISTRY, Duel, MineSweeper, TreasureHunt, Xor
 from tests.entity_env.adapters.worlds import SEEN_FROM_ME, VIEW, Show
+from tests.entity_env.kinds_world import COLORS, Sorter
 from tests.entity_env.worlds import Walk
 from tests.strategies import World, entities_named, worlds
 
@@ -142,6 +143,36 @@ def test_adapted_view_from_a_place_is_padded_like_any_world() -> None:
         assert shown["present/cell"].sum() == len(cells)
         shown, *_ = env.step(np.array([choice]))
         assert world.taken[-1] == choice
+
+
+def test_labels_are_columns_of_their_own() -> None:
+    """Behind the numbers, those of invisible and absent entities are zero."""
+    env = ToGymnasium(Sorter(), {"Ball": 5, "Sign": 1, "Wall": 2})
+    colors = [f"color={color}" for color in COLORS]
+    assert env.columns == {
+        "entities/Ball": ["x", *colors, "open=False", "open=True"],
+        "entities/Sign": colors,
+        "globals": ["time", "season=dry", "season=wet"],
+    }
+    numbers = set()
+    for seed in range(5):
+        shown, _ = env.reset(seed=seed)
+        assert shown in env.observation_space
+        world = env.world
+        assert isinstance(world, Sorter)
+        rows = [
+            [x, *(color == one for one in COLORS), not is_open, is_open]
+            for x, color, is_open in world.balls
+        ]
+        rows += [[0] * 6] * (5 - len(rows))
+        np.testing.assert_array_equal(shown["entities/Ball"], np.array(rows, np.float32))
+        assert shown["entities/Sign"].tolist() == [[world.sign == one for one in COLORS]]
+        assert shown["globals"].tolist() == [0, world.season == "dry", world.season == "wet"]
+        numbers.add(len(world.balls))
+    assert len(numbers) > 1
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*A Box observation space m..imum value is -?inf")
+        check_env(env, skip_render_check=True)
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from entity_env import (
     Entity,
     EntityEnvError,
     EnvList,
+    Flag,
     InvalidAction,
     InvalidObservation,
     ObsSpace,
@@ -349,6 +350,10 @@ def test_a_filter_shows_what_an_env_list_shows() -> None:
     [
         (ObsSpace(entities={"Mine": Entity(["x_pos"])}), "expected 'Vehicle', which acts, to be"),
         (ObsSpace(entities={"Vehicle": Entity(["z"])}), r"'Vehicle': expected .*, got \['z'\]"),
+        (
+            ObsSpace(entities={"Vehicle": Entity([Flag("x_pos")])}),
+            r"numbers alone, as ArrayEnvs shows no labels, got kinds of \['Vehicle'\]; give a",
+        ),
         (ObsSpace(entities={"Car": Entity([])}), r"expected some of .*'Vehicle'.*, got 'Car'"),
     ],
 )
