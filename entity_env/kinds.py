@@ -49,13 +49,15 @@ class Kind:
         labels: their order gives the index of each.
 
     Raises:
-        InvalidSpace: there are no labels, too many, or one is there twice or is not text.
+        InvalidSpace: the name or a label is not text, there are no labels, too many, or one twice.
     """
 
     name: str
     labels: list[str]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise InvalidSpace(f"Kind.name: expected text, got {short_repr(self.name)}")
         what, labels = f"Kind({self.name!r}).labels", self.labels
         are_texts = not isinstance(labels, str) and all(isinstance(one, str) for one in labels)
         if not are_texts or not 0 < len(labels) <= MOST_LABELS:
@@ -87,7 +89,7 @@ def split_kinds(
         kinds: further kinds.
 
     Raises:
-        InvalidSpace: a name is given twice, or a number stands behind a kind.
+        InvalidSpace: a name is given twice, a number stands behind a kind, or `kinds` has others.
     """
     are_kinds = [isinstance(feature, Kind) for feature in features]
     numbers: Any = features
@@ -100,6 +102,8 @@ def split_kinds(
                 f"{features[count].name!r}; put it in front"  # type: ignore[union-attr]
             )
         numbers, kinds = list(features[:count]), [*features[count:], *kinds]  # type: ignore[list-item]
+    if others := [kind for kind in kinds if not isinstance(kind, Kind)]:
+        raise InvalidSpace(f"{what}: expected kinds behind the numbers, got {short_repr(others)}")
     # Flags become equal to what is read from a file.
     own = [Kind(kind.name, kind.labels) for kind in kinds]
     check_unique(what, [*numbers, *(kind.name for kind in own)])

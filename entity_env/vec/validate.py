@@ -9,7 +9,7 @@ import numpy.typing as npt
 from entity_env.actions import Action
 from entity_env.environment import Environment, Observation
 from entity_env.errors import InvalidObservation, InvalidSpace, short_repr, unexpected
-from entity_env.kinds import first_unknown, label_dtype
+from entity_env.kinds import Kind, first_unknown, label_dtype
 from entity_env.observation import GLOBAL, Entity, ObsSpace
 from entity_env.ragged import Indices, Ragged, exclusive_cumsum
 from entity_env.spaces import ACTION_SPACES, ActionName, ActionSpace, ActionSpaces, num_columns
@@ -72,15 +72,19 @@ def _obs_space_problems(space: Any) -> Iterator[tuple[str, str]]:
     if not isinstance(space, ObsSpace) or not isinstance(space.entities, Mapping):
         yield f"expected an ObsSpace with a dictionary of entities, got {space!r}", "return one"
         return
-    blocks = [("ObsSpace.global_features", space.global_features)]
+    blocks = [("ObsSpace.global_features", space.global_features, space.global_kinds)]
     for name, entity in space.entities.items():
         if not isinstance(name, str) or not isinstance(entity, Entity):
             got = f"{name!r}: {entity!r}"
             yield f"entities: expected names with an Entity each, got {got}", "use Entity"
         else:
-            blocks.append((f"entities[{name!r}].features", entity.features))
-    for what, names in blocks:
-        yield from _name_problems(what, names)
+            blocks.append((f"entities[{name!r}].features", entity.features, entity.kinds))
+    for what, names, kinds in blocks:
+        if not all(isinstance(kind, Kind) for kind in kinds):
+            yield f"{what}: expected kinds behind the numbers, got {kinds!r}", "use Kind or Flag"
+        else:
+            all_names = [*names, *(kind.name for kind in kinds)] if kinds else names
+            yield from _name_problems(what, all_names)
     if GLOBAL in space.entities:
         yield f"entities: expected other names than {GLOBAL!r}, got it", "choose another name"
 

@@ -28,6 +28,7 @@ from entity_env.play.game import frame_text
 from entity_env.random_play import fields_of, random_choices
 from entity_env.serialization.messages import pack, unpack
 from entity_env.testing import conformance
+from entity_env.vec.validate import check_spaces
 from entity_env.vec.vec_obs import take_obs
 from tests.entity_env.kinds_world import COLORS, SEASONS, SPACE, Sorter
 
@@ -71,11 +72,27 @@ def test_a_space_without_kinds_is_written_as_before() -> None:
         (lambda: Kind("color", [1, 2]), "expected a list of 1 to 32768 names"),  # type: ignore[list-item]
         (lambda: Kind("color", ["a", "a"]), "given once"),
         (lambda: Kind("n", list(map(str, range(2**15 + 1)))), "1 to 32768 names"),
+        (lambda: Kind(["red"], "color"), r"Kind.name: expected text, got .*'red'"),  # type: ignore[arg-type]
+        (lambda: Entity(["x"], ["color"]), r"expected kinds behind the numbers, got .*'color'"),  # type: ignore[list-item]
+        (lambda: ObsSpace(global_kinds=[3]), "expected kinds behind the numbers, got .*3"),  # type: ignore[list-item]
     ],
 )
 def test_wrong_spaces(make: Any, message: str) -> None:
     with pytest.raises(InvalidSpace, match=message):
         make()
+
+
+def test_spaces_that_were_made_wrong_later_are_reported() -> None:
+    twice = ObsSpace(["time"])
+    twice.global_kinds.append(Flag("time"))
+    other: Any = ObsSpace(entities={"Ball": Entity(["x"])})
+    other.entities["Ball"].kinds.append("color")
+    for space, message in (
+        (twice, r"ObsSpace.global_features: expected every name once, got \['time', 'time'\]"),
+        (other, r"entities\['Ball'\].features: expected kinds .*'color'.*; use Kind or Flag"),
+    ):
+        with pytest.raises(InvalidSpace, match=message):
+            check_spaces(space, {})
 
 
 # One ball in all the ways in which it may be given: a number, and labels or their indices.

@@ -28,7 +28,8 @@ def test_positions_by_name_are_those_in_each_frame(world: World) -> None:
 
     def frames_of(frames: list[Observation]) -> located.Frames:
         with_globals = has_global_entity(world.obs_space, world.action_space)
-        return located.Frames(frames, types, *batch_entities(frames, world.obs_space, with_globals))
+        rows, visible, _ = batch_entities(frames, world.obs_space, with_globals)
+        return located.Frames(frames, types, rows, visible)
 
     frames, alone = frames_of(world.frames), [frames_of([frame]) for frame in world.frames]
     for naming in (None, types, types[:1], types[::-1]):
