@@ -1,5 +1,6 @@
 """Runs in a world with kinds: workers, saves, recordings, agents."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,19 @@ import torch
 from enn_trainer import StateManager, load_agent, load_checkpoint, train
 from enn_trainer.check_agent import check_agent
 from enn_trainer.checkpoints.state_files import to_files
+from enn_trainer.config import ron
+from enn_trainer.config.build import as_data
 from enn_trainer.tables import rows_of_spaces
 from entity_env import Entity, EnvList, Flag, Kind, Observation, ObsSpace
-from entity_env.random_play import differences, fields_of
+from entity_env.random_play import differences, fields_of, random_choices
 from entity_env.recording.read_recording import Recording
+from entity_env.recording.record import RecordingVecEnv
+from entity_env.serialization.messages import pack
 from rogue_net import RogueNet, RogueNetConfig
 from tests.enn_trainer.builders import SMALL, run_small, weights
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks, go
 from tests.entity_env.kinds_world import COLORS, SEASONS, SPACE, Sorter
+from tests.golden.make_checkpoint import Farm
 
 REORDERED = ObsSpace(
     global_features=["time", Kind("season", SEASONS[::-1])],
@@ -77,6 +83,24 @@ def test_a_resumed_run_goes_on_bit_for_bit(tmp_path: Path, monkeypatch: pytest.M
     finals = [step.final for step in steps if step.final is not None]
     assert finals
     assert all(final.kinds["Sign"].values.shape == (len(final), 1) for final in finals)
+
+
+def test_a_world_without_kinds_has_the_bytes_that_it_had(tmp_path: Path) -> None:
+    """Recordings, messages of workers and spaces in saves, from before there were kinds."""
+    envs = RecordingVecEnv(EnvList(Farm, 3), tmp_path / "frames.rec")
+    envs.seed(1)
+    space, rng, messages = envs.obs_space(), np.random.default_rng(0), []
+    batch = envs.reset(space)
+    for _ in range(10):
+        messages.append(pack(batch))
+        batch = envs.act(random_choices(batch, envs.action_space(), rng), space)
+    envs.close()
+    of_save = ron.dumps(as_data(space)).encode()
+    digests = [
+        hashlib.sha256(data).hexdigest()[:16]
+        for data in ((tmp_path / "frames.rec").read_bytes(), b"".join(messages), of_save)
+    ]
+    assert digests == ["da8a6fc0817801fd", "a5fd24e9cb0052a2", "f3ab1d34faf450dd"]
 
 
 def test_states_of_environments_go_on_with_their_labels() -> None:

@@ -1,10 +1,11 @@
-"""Makes the save of this version that has to be readable forever: run it before each release.
+"""Makes the saves of this version that have to be readable forever: run it before each release.
 
-    python tests/golden/make_checkpoint.py              # tests/golden/checkpoints/<version>
+    python tests/golden/make_checkpoint.py              # those that are missing
     python tests/golden/make_checkpoint.py --replace    # of a version that is not released yet
 
-With it goes `expected.json`: observations, and what the agent of the save says to them. It detects
-change, not error: the numbers are our own.
+One is of a world of numbers, in `checkpoints/<version>`, one of a world with kinds, in
+`checkpoints_with_kinds/<version>`. With each goes `expected.json`: observations, and what the agent
+of the save says to them. It detects change, not error: the numbers are our own.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import os
 import random
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,10 @@ from entity_env import (
     CategoricalActionSpace,
     Entity,
     Environment,
+    Flag,
     GlobalCategoricalActionMask,
     GlobalCategoricalActionSpace,
+    Kind,
     Observation,
     ObsSpace,
     SelectEntityActionMask,
@@ -40,6 +43,7 @@ from entity_env.vec.batching import batch_obs
 from rogue_net import EntityBatch
 
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
+WITH_KINDS = Path(__file__).parent / "checkpoints_with_kinds"
 
 # As much of what a run can have as is small.
 SETTINGS = [
@@ -136,12 +140,49 @@ def observation(frame: Mapping[str, Any], reward: float, terminated: bool) -> Ob
     )
 
 
-def said(path: Path, frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
+COLORS, SHAPES, SEASONS = ["black", "grey", "white"], ["flat", "round"], ["dry", "wet"]
+
+
+class LabelledFarm(Farm):
+    """The same world with labels, which follow from the numbers."""
+
+    def obs_space(self) -> ObsSpace:
+        entities = {
+            "Sheep": Entity(["x", "y", "wool", Kind("color", COLORS), Flag("shorn")]),
+            "Wolf": Entity(["x", "y"]),
+            "Stone": Entity([Kind("shape", SHAPES)]),
+        }
+        return ObsSpace(["hour", Kind("season", SEASONS)], entities)
+
+    def reset(self) -> Observation:
+        return labelled(super().reset())
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        return labelled(super().act(actions))
+
+
+def labelled(obs: Observation) -> Observation:
+    """An observation of `Farm` with the labels of `LabelledFarm`."""
+    sheep: Any = obs.features["Sheep"]
+    stones: Any = [[SHAPES[i % 2]] for i in range(len(obs.features["Stone"]))]
+    colors = [COLORS[int(100 * abs(x)) % 3] for x, _, _ in sheep]
+    obs.features["Sheep"] = [[*row, c, row[2] < 0] for row, c in zip(sheep, colors, strict=True)]
+    obs.features["Stone"] = stones
+    [hour] = obs.global_features
+    obs.global_features = [hour, SEASONS[int(hour) % 2]]
+    return obs
+
+
+def said(
+    path: Path,
+    frames: list[dict[str, Any]],
+    show: Callable[[Observation], Observation] = lambda obs: obs,
+) -> list[dict[str, Any]]:
     """What the agent of a save says to frames: its probabilities by action, and its values."""
     agent = load_agent(path)
     answers = []
     for frame in frames:
-        shown = observation(frame, reward=0.0, terminated=False)
+        shown = show(observation(frame, reward=0.0, terminated=False))
         batch = EntityBatch.of(batch_obs([shown], agent.obs_space, agent.action_space))
         with torch.no_grad():
             out = agent.agent(batch)
@@ -150,14 +191,15 @@ def said(path: Path, frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return answers
 
 
-def make(target: Path) -> None:
+def make(target: Path, world: type[Farm]) -> None:
     """Train for two updates and keep the save, and what its agent says."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         manager = StateManager(overrides=SETTINGS, checkpoint_dir="run")
-        train(manager, Farm)
+        train(manager, world)
         rng = random.Random(7)
         frames = [plain_frame(rng, hour) for hour in range(4)]
-        answers = said(Path("run"), frames)
+        show = {"show": labelled} if world is LabelledFarm else {}
+        answers = said(Path("run"), frames, **show)
         cases = [{"frame": f, **answer} for f, answer in zip(frames, answers, strict=True)]
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
@@ -167,16 +209,19 @@ def make(target: Path) -> None:
 
 
 def main() -> None:
-    """Make the save of this version."""
+    """Make the saves of this version."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--replace", action="store_true", help="the one that is there already")
+    parser.add_argument("--replace", action="store_true", help="those that are there already")
     options = parser.parse_args()
-    target = (CHECKPOINTS / version("enn-trainer")).resolve()
-    if target.exists() and not options.replace:
-        parser.error(f"{target} is there already; a save of a released version never changes")
-    make(target)
-    size = sum(file.stat().st_size for file in target.rglob("*") if file.is_file())
-    print(f"wrote {os.path.relpath(target)}: {size} bytes")
+    folders: dict[Path, type[Farm]] = {CHECKPOINTS: Farm, WITH_KINDS: LabelledFarm}
+    targets = {(path / version("enn-trainer")).resolve(): world for path, world in folders.items()}
+    missing = {path for path in targets if options.replace or not path.exists()}
+    if not missing:
+        parser.error("they are there already; a save of a released version never changes")
+    for target in sorted(missing):
+        make(target, targets[target])
+        size = sum(file.stat().st_size for file in target.rglob("*") if file.is_file())
+        print(f"wrote {os.path.relpath(target)}: {size} bytes")
 
 
 if __name__ == "__main__":

@@ -20,13 +20,15 @@ from tests.enn_trainer.checkpoints.builders import (
     VERSIONS,
     resaved,
 )
-from tests.golden.make_checkpoint import Farm, said
+from tests.golden.make_checkpoint import WITH_KINDS, Farm, LabelledFarm, labelled, said
 
 every_version = pytest.mark.parametrize("path", VERSIONS, ids=lambda path: path.name)
+OF_KINDS = sorted(WITH_KINDS.iterdir())
 
 
 def test_this_version_has_a_save() -> None:
     assert NEWEST in VERSIONS, "type: python tests/golden/make_checkpoint.py"
+    assert WITH_KINDS / NEWEST.name in OF_KINDS, "type: python tests/golden/make_checkpoint.py"
 
 
 @every_version
@@ -47,7 +49,7 @@ def test_its_agent_says_what_it_said(path: Path) -> None:
     assert load_agent(path).act(Farm().reset()).actions
 
 
-def resumed(tmp_path: Path, path: Path) -> StateManager:
+def resumed(tmp_path: Path, path: Path, world: type[Farm] = Farm) -> StateManager:
     """The run of a save after one more update."""
     manager = StateManager(
         init_path=path,
@@ -56,7 +58,7 @@ def resumed(tmp_path: Path, path: Path) -> StateManager:
     )
     before = {name: t.clone() for name, t in manager.state.agent.state_dict().items()}
     count, restart = steps_of(manager), manager.state.restart
-    train(manager, Farm)
+    train(manager, world)
     assert (manager.state.step, manager.state.restart) == (96, restart + 1)
     assert steps_of(manager) > count
     after = manager.state.agent.state_dict()
@@ -77,6 +79,21 @@ def test_its_run_takes_another_update(path: Path, tmp_path: Path) -> None:
     assert steps_of(manager) == 18  # three epochs of two minibatches in each of three updates
     assert manager.state.reward_scaling is not None
     assert manager.state.ent_tunings.keys() == {"move"}
+
+
+@pytest.mark.parametrize("path", OF_KINDS, ids=lambda path: path.name)
+def test_save_of_a_world_with_kinds_says_what_it_said_and_goes_on(
+    path: Path, tmp_path: Path
+) -> None:
+    cases = json.loads((path / "expected.json").read_text())
+    frames = [case["frame"] for case in cases]
+    for case, answer in zip(cases, said(path, frames, labelled), strict=True):
+        assert answer["value"] == pytest.approx(case["value"], abs=1e-6)
+        for name, probs in case["probs"].items():
+            np.testing.assert_allclose(answer["probs"][name], probs, atol=1e-6)
+    manager = resumed(tmp_path, path, LabelledFarm)
+    assert manager.state.obs_space == LabelledFarm().obs_space()
+    assert steps_of(manager) == 18
 
 
 # The first version of states
