@@ -1,18 +1,22 @@
 """Runs in a world with kinds: workers, saves, recordings, agents."""
 
 import hashlib
+from copy import deepcopy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from enn_trainer import StateManager, load_agent, load_checkpoint, train
+from enn_trainer import ConfigError, StateManager, TrainConfig, load_agent, load_checkpoint, train
 from enn_trainer.check_agent import check_agent
 from enn_trainer.checkpoints.state_files import to_files
 from enn_trainer.config import ron
 from enn_trainer.config.build import as_data
+from enn_trainer.experience.demonstrations import Reading, check_same_spaces
+from enn_trainer.experience.running_episodes import continue_episodes, take_episodes
 from enn_trainer.tables import rows_of_spaces
 from entity_env import Entity, EnvList, Flag, Kind, Observation, ObsSpace
 from entity_env.random_play import differences, fields_of, random_choices
@@ -112,6 +116,54 @@ def test_states_of_environments_go_on_with_their_labels() -> None:
     again = others.set_state(state, SPACE)
     assert again is not None
     assert not differences(fields_of(first), fields_of(again))
+
+
+def test_episodes_of_labels_in_another_order_are_not_continued(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Saved frames have indices, and the same columns."""
+    envs, config = EnvList(Sorter, 3), TrainConfig()
+    envs.seed(1)
+    envs.reset(SPACE)
+    state: Any = SimpleNamespace(envs=take_episodes(envs, config, 0), step=0, obs_space=SPACE)
+    assert continue_episodes(envs, state, config, "run")[0] is not None
+    other = deepcopy(SPACE)
+    other.global_kinds[0].labels.reverse()
+    monkeypatch.setattr("tests.entity_env.kinds_world.SPACE", other)
+    restored, why = continue_episodes(EnvList(Sorter, 3), state, config, "run")
+    assert restored is None
+    assert why == "the world shows features, types or labels in another order"
+
+
+def test_recordings_are_read_with_the_labels_of_the_network(tmp_path: Path) -> None:
+    """As cloning does."""
+    path = tmp_path / "frames.rec"
+    envs = RecordingVecEnv(EnvList(Sorter, 3), path)
+    envs.seed(1)
+    batch, rng = envs.reset(SPACE), np.random.default_rng(0)
+    for _ in range(20):
+        batch = envs.act(random_choices(batch, envs.action_space(), rng), SPACE)
+    envs.close()
+    recordings = {path: Recording.open(path)}
+    own, other = (
+        Reading(space, gamma=0.9, device=torch.device("cpu")).read(recordings)
+        for space in (SPACE, REORDERED)
+    )
+    assert own is not None
+    assert other is not None
+    names = {}
+    for space, read in ((SPACE, own), (REORDERED, other)):
+        for name, kinds in space.kinds.items():
+            rows = read.batch.kinds[name]
+            assert rows.lengths.tolist() == read.batch.features[name].lengths.tolist()
+            for column, kind in enumerate(kinds):
+                labels = [kind.labels[i] for i in rows.values[:, column]]
+                assert len({*labels}) > 1
+                assert names.setdefault((name, kind.name), labels) == labels
+    check_same_spaces("a", recordings[path], "b", REORDERED, Sorter().action_space())
+    fewer = ObsSpace(["time", Kind("season", ["dry"])], REORDERED.entities)
+    with pytest.raises(ConfigError, match=r"labels of global.season: added \['wet'\]"):
+        check_same_spaces("a", recordings[path], "b", fewer, Sorter().action_space())
 
 
 @pytest.fixture(scope="module")
