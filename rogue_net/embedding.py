@@ -115,7 +115,8 @@ class EntityEmbedding(nn.Module):
                 columns.append(shared.values.index_select(0, frames))
             of_type = self.by_type[module_key(name)]
             assert isinstance(of_type, TypeEmbedding)
-            rows_of[name] = torch.cat([c.long() for c in columns], dim=1) + of_type.first_labels
+            indices = torch.cat(columns, dim=1) if len(columns) > 1 else columns[0]
+            rows_of[name] = indices + of_type.first_labels
         return rows_of
 
     def inputs(self, batch: EntityBatch) -> dict[str, Tensor]:
