@@ -8,7 +8,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from entity_env import Entity, Flag, Kind, Observation, ObsSpace, batch_obs
+from entity_env import (
+    CategoricalActionMask,
+    Entity,
+    Flag,
+    GlobalCategoricalActionMask,
+    Kind,
+    Observation,
+    ObsSpace,
+    SelectEntityActionMask,
+    batch_obs,
+)
 from entity_env.spaces import GLOBAL
 from rogue_net import EntityBatch, RelposEncodingConfig, RogueNet, RogueNetConfig
 from rogue_net.embedding import TypeEmbedding, module_key
@@ -70,6 +80,29 @@ def test_labels_equal_one_hot_floats(
         one = next((n for n in net.embedding.types if f".{module_key(n)}.linear.weight" in key), "")
         mine = columns_of(net.embedding, space, one) if one else gradients[key]
         torch.testing.assert_close(mine, gradient, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("compiled", PATHS)
+def test_labels_of_hidden_entities_are_for_values_alone(compiled: bool) -> None:
+    net, outputs = net_of(n_layer=1), []
+    torch.nn.init.normal_(net.regression_heads["/value"].weight)
+    for color, text in (("red", "7"), ("blue", "7"), ("red", "3")):
+        obs = Observation(
+            features={"Unit": [[1.0, 2.0, color, True]], "Word": [[text]], "Rock": [[0.0, 1.0]]},
+            global_features=[0.5, "wet"],
+            visible={"Unit": [False]},
+            actions={
+                "move": CategoricalActionMask(actor_types=["Word"]),
+                "pick": SelectEntityActionMask(actor_types=["Word"], actee_types=["Rock"]),
+                "plan": GlobalCategoricalActionMask(),
+            },
+        )
+        outputs.append(answers(net, batch_of([obs]), compiled)[0])
+    hidden, other, seen = outputs
+    for name in ("move", "plan"):
+        assert torch.equal(other.log_probs[name], hidden.log_probs[name])
+        assert not torch.equal(seen.log_probs[name], hidden.log_probs[name])
+    assert not torch.equal(other.values["value"], hidden.values["value"])
 
 
 @given(frames(), st.randoms(use_true_random=False))
