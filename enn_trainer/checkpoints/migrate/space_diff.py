@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
-from entity_env.spaces import ActionSpace, Entity, ObsSpace
+from entity_env.spaces import GLOBAL, ActionSpace, Entity, ObsSpace
 from rogue_net.wiring import missing_features
 
 
@@ -59,7 +59,7 @@ def diff_spaces(
         want_actions: the new action space.
     """
     diff = SpaceDiff()
-    _compare_features(diff, "global", have.global_entity, want.global_entity)
+    _compare_features(diff, GLOBAL, have.global_entity, want.global_entity)
     diff.compare("entity types", [*have.entities], [*want.entities])
     for name, entity in have.entities.items():
         if name in want.entities:
@@ -77,13 +77,14 @@ def diff_spaces(
 
 def _compare_features(diff: SpaceDiff, name: str, have: Entity, want: Entity) -> None:
     """Add the differences between the features of a type, or of the global ones."""
-    what = "global features" if name == "global" else f"features of {name}"
+    what = "global features" if name == GLOBAL else f"features of {name}"
+    owner = "global" if name == GLOBAL else name
     diff.compare(what, have.columns, want.columns)
     before = {kind.name: kind.labels for kind in have.kinds}
     now = {kind.name: kind.labels for kind in want.kinds}
     for feature in have.columns:
         if feature in before and feature in now:
-            diff.compare(f"labels of {name}.{feature}", before[feature], now[feature])
+            diff.compare(f"labels of {owner}.{feature}", before[feature], now[feature])
         elif feature in want.columns and (feature in before) != (feature in now):
             became = "a kind" if feature in now else "a number"
             diff.changed.append(f"{what}: {feature} became {became}")
