@@ -224,15 +224,17 @@ def _rows_without_text(
         rows = [list(row) for row in features]
     except TypeError:
         return features  # which `as_block` refuses
+    index_of = [_index_of(tuple(kind.labels)) for kind in kinds]
+    first = width - len(kinds)
     for i, row in enumerate(rows):
         if len(row) != width:
             names = ", ".join(kind.name for kind in kinds)
             expected = f"rows of {width} values, of which the last are {names}"
             raise unexpected(env_index, what, expected, f"{len(row)} in row {i}")
-        for column, kind in enumerate(kinds, width - len(kinds)):
-            value = row[column]
+        for k, kind in enumerate(kinds):
+            value = row[first + k]
             try:
-                row[column] = _index_of(tuple(kind.labels))[value]
+                row[first + k] = index_of[k][value]
             except (KeyError, TypeError):  # the latter of what is not hashable
                 raise _unknown_label(kind, value, i, what, env_index) from None
     return rows
