@@ -156,11 +156,11 @@ class OptimizerConfig(Section):
 
     lr: float = limited(0.001, at_least=0.0)
     lr_warmup_steps: Optional[int] = limited(None, at_least=0)
-    bs: int = limited(128, at_least=1)
+    bs: int = limited(1024, at_least=1)
     weight_decay: float = limited(0.0, at_least=0.0)
     micro_bs: Optional[int] = limited(None, at_least=1)
     anneal_lr: bool = True
-    update_epochs: int = limited(4, at_least=1)
+    update_epochs: int = limited(3, at_least=1)
     max_grad_norm: float = limited(2.0, above=0, finite=False)
     groups: List[ParamGroupConfig] = field(default_factory=list)
     name: str = "AdamW"

@@ -332,11 +332,7 @@ class TrainConfig(Versioned, Section):
                 for net in ("net", "vf_net")
             ],
             4: [ChangeDefault(("wandb_entity",), "entity-neural-network", None)],
-            5: [
-                *(AddDefault((net, "init"), "published") for net in ("net", "vf_net")),
-                ChangeDefault(("optim", "bs"), 1024, 128),
-                ChangeDefault(("optim", "update_epochs"), 3, 4),
-            ],
+            5: [AddDefault((net, "init"), "published") for net in ("net", "vf_net")],
         }
 
 

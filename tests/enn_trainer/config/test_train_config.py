@@ -47,11 +47,8 @@ def train_config(**changes: Any) -> TrainConfig:
     return TrainConfig(**{**sections, **changes})
 
 
-def test_the_defaults_are_the_published_ones_but_for_minibatches() -> None:
-    """Hand copied from the published signatures; wandb_entity was the authors' own team.
-
-    Minibatches had 1,024 frames, in 3 epochs, which is the default of older files.
-    """
+def test_the_defaults_are_the_published_ones() -> None:
+    """Hand copied from the published signatures; wandb_entity was the authors' own team."""
     config = train_config(name="run")
     assert dataclasses.asdict(config) == {
         "env": {"kwargs": "{}", "id": "MoveToOrigin", "validate": True},
@@ -59,11 +56,11 @@ def test_the_defaults_are_the_published_ones_but_for_minibatches() -> None:
         "optim": {
             "lr": 0.001,
             "lr_warmup_steps": None,
-            "bs": 128,
+            "bs": 1024,
             "weight_decay": 0.0,
             "micro_bs": None,
             "anneal_lr": True,
-            "update_epochs": 4,
+            "update_epochs": 3,
             "max_grad_norm": 2.0,
             "groups": [],
             "name": "AdamW",
