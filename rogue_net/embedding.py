@@ -86,15 +86,18 @@ class EntityEmbedding(nn.Module):
                 FeaturelessEmbedding(d_model) if is_empty else TypeEmbedding(width, d_model, sizes)
             )
 
-    def forward(self, inputs: Mapping[str, Tensor], label_rows: Mapping[str, Tensor]) -> Tensor:
+    def forward(
+        self, inputs: Mapping[str, Tensor], label_rows: Mapping[str, Tensor] | None = None
+    ) -> Tensor:
         """Return (entities, d_model): type after type, within a type frame after frame.
 
         Args:
             inputs: what `inputs` returns.
-            label_rows: what `label_rows` returns.
+            label_rows: what `label_rows` returns; not needed without kinds.
         """
+        rows = {} if label_rows is None else label_rows
         return torch.cat(
-            [self.by_type[module_key(name)](x, label_rows.get(name)) for name, x in inputs.items()]
+            [self.by_type[module_key(name)](x, rows.get(name)) for name, x in inputs.items()]
         )
 
     def label_rows(self, batch: EntityBatch) -> dict[str, Tensor]:

@@ -282,7 +282,7 @@ def test_a_published_file_is_upgraded_and_keeps_its_comments(
     before = dump_config(load_config(TrainConfig, copy))
     assert run(["config", "upgrade-config", "--dry-run", *more, str(copy)]) == 0
     assert copy.read_text() == path.read_text()
-    assert "+    version: 5," in capsys.readouterr().out
+    assert f"+    version: {TrainConfig.version()}," in capsys.readouterr().out
     assert run(["config", "upgrade-config", *more, str(copy)]) == 0
     assert "lost" not in capsys.readouterr().out
     assert read_file(copy)["version"] == TrainConfig.version()
@@ -314,17 +314,34 @@ def test_comments_stay_or_their_loss_is_said(
     file.write_text(text)
     assert run(["config", "upgrade-config", str(file)]) == 0
     assert "comments inside it are lost" in capsys.readouterr().out
-    assert file.read_text().startswith("# At the top.\n\nversion: 5\n")
-    file.write_text(text.replace("version: 0", "version: 5"))
+    newest = f"version: {TrainConfig.version()}"
+    assert file.read_text().startswith(f"# At the top.\n\n{newest}\n")
+    file.write_text(text.replace("version: 0", newest))
     assert run(["config", "upgrade-config", str(file)]) == 0
     assert "# inside" in file.read_text()
+
+
+@dataclass
+class Plain(Versioned):
+    """A class whose newest version changes nothing in files."""
+
+    wandb_entity: str = ""
+    seed: int = 1
+    name: str = ""
+
+    @classmethod
+    def version(cls) -> int:
+        return 5
+
+
+PLAIN = f"{__file__}:Plain"
 
 
 def test_only_the_number_changes_where_nothing_else_does(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     text = 'wandb_entity = "me" # mine\nversion = 4\nname = "version = 4"\n'
     file.write_text(text)
-    assert run(["config", "upgrade-config", str(file)]) == 0
+    assert run(["config", "--class", PLAIN, "upgrade-config", str(file)]) == 0
     assert file.read_text() == text.replace("version = 4\n", "version = 5\n", 1)
 
 
@@ -364,7 +381,7 @@ def test_the_version_is_found_behind_comments_and_text_that_name_it(
 ) -> None:
     file = tmp_path / f"config{suffix}"
     file.write_bytes(text.replace("\n", line_break).encode())
-    assert run(["config", "upgrade-config", str(file)]) == 0
+    assert run(["config", "--class", PLAIN, "upgrade-config", str(file)]) == 0
     assert file.read_bytes() == after.replace("\n", line_break).encode()
     assert capsys.readouterr().out.endswith("upgraded from version 4 to 5\n")
 
@@ -372,7 +389,7 @@ def test_the_version_is_found_behind_comments_and_text_that_name_it(
 def test_a_version_that_cannot_be_found_is_written_anew(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("# version: 4\nversion: 0x4\nwandb_entity: me\n")
-    assert run(["config", "upgrade-config", str(file)]) == 0
+    assert run(["config", "--class", PLAIN, "upgrade-config", str(file)]) == 0
     assert file.read_text() == "# version: 4\nversion: 5\nwandb_entity: me\n"
 
 
@@ -451,7 +468,7 @@ def test_what_is_wrong_in_one_file_does_not_stop_the_others(
     good.write_text("(version: 0, seed: 3)")
     assert run(["config", "upgrade-config", str(bad), str(good)]) == 1
     assert bad.read_text() == "(version: 0, sed: 3)"
-    assert read_file(good)["version"] == 5
+    assert read_file(good)["version"] == TrainConfig.version()
     assert "did you mean seed?" in capsys.readouterr().err
 
 
