@@ -76,7 +76,7 @@ class Lock(PlainState, Environment):
         limit: steps after which an episode is cut off.
         prize: reward for the open lock.
         progress: reward for each place gained, subtracted for each place lost.
-        cost: subtracted from the reward of every step.
+        wage: reward of every step.
         anywhere: episodes begin at a random place instead of the first one.
         ends: episodes end; otherwise the open lock is closed again.
     """
@@ -89,11 +89,11 @@ class Lock(PlainState, Environment):
         limit: int = 8,
         prize: float = 1.0,
         progress: float = 0.0,
-        cost: float = 0.0,
+        wage: float = 0.0,
         anywhere: bool = False,
         ends: bool = True,
     ) -> None:
-        self.limit, self.prize, self.progress, self.cost = limit, prize, progress, cost
+        self.limit, self.prize, self.progress, self.wage = limit, prize, progress, wage
         self.anywhere, self.ends = anywhere, ends
 
     def obs_space(self) -> ObsSpace:
@@ -111,7 +111,7 @@ class Lock(PlainState, Environment):
         turn: Any = actions["turn"]
         before, self.steps = self.place, self.steps + 1
         self.place = before + 1 if turn.indices[0] == self.RIGHT[before] else 0
-        reward = self.progress * (self.place - before) - self.cost
+        reward = self.progress * (self.place - before) + self.wage
         if self.place < len(self.RIGHT):
             return self.observe(reward)
         self.place = 0

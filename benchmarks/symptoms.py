@@ -87,13 +87,12 @@ SYMPTOMS = [
     Symptom(
         "a-return-that-is-always-the-same",
         "Lock",
-        "Here each step costs .1, the open lock pays nothing more, and an episode is cut off after "
-        "eight steps. Where episodes begin at random places, some are short, and the way from each "
-        "place is learnt from that of the next one.",
+        "Here each step pays .1 as well, and an episode is cut off after eight steps. Where episodes "
+        "begin at random places, the way is short in some of them, and is learnt from its end.",
         30_720,
         ("open.mean", "episodic_reward.min", "episodic_reward.max"),
         0.9,
-        (Case({"prize": 0, "cost": 0.1}), Case({"prize": 0, "cost": 0.1, "anywhere": True})),
+        (Case({"wage": 0.1}), Case({"wage": 0.1, "anywhere": True})),
     ),
     Symptom(
         "an-episode-that-never-ends",
