@@ -87,8 +87,8 @@ SYMPTOMS = [
     Symptom(
         "a-return-that-is-always-the-same",
         "Lock",
-        "Here each step pays .1 as well, and an episode is cut off after eight steps. Where episodes "
-        "begin at random places, the way is short in some of them, and is learnt from its end.",
+        "Here each step pays .1 as well, and an episode is cut off after eight steps. Where "
+        "episodes begin at random places, the way is short in some, and is learnt from its end.",
         30_720,
         ("open.mean", "episodic_reward.min", "episodic_reward.max"),
         0.9,
