@@ -87,12 +87,12 @@ SYMPTOMS = [
     Symptom(
         "a-return-that-is-always-the-same",
         "Lock",
-        "Here each step pays .005 as well, and an episode is cut off after eight steps. Where "
+        "Here each step pays .001 as well, and an episode is cut off after eight steps. Where "
         "episodes begin at random places, the way is short in some, and is learnt from its end.",
         30_720,
         ("open.mean", "episodic_reward.min", "episodic_reward.max"),
         0.9,
-        (Case({"wage": 0.005}), Case({"wage": 0.005, "anywhere": True})),
+        (Case({"wage": 0.001}), Case({"wage": 0.001, "anywhere": True})),
     ),
     Symptom(
         "an-episode-that-never-ends",
