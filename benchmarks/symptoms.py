@@ -80,8 +80,8 @@ SYMPTOMS = [
     Symptom(
         "a-reward-that-is-always-zero",
         "Lock",
-        "`Lock` opens after eight right choices of four in a row, and pays 1 then. With a part of "
-        "the reward for each place gained (and lost), it is learnt.",
+        "`Lock` opens after eight right turns in a row, each of them one of four, and pays 1 then. "
+        "With a reward for each place gained, and a cost for each place lost, it is learnt.",
         20_480,
         ("open.mean", "reward.max", "episodic_reward.mean"),
         0.9,
@@ -167,7 +167,7 @@ SYMPTOMS = [
         "In `Noisy`, the right word pays .2, beside 1 or -1 by luck. An entropy bonus as large as "
         "the advantages, which are normalised, hides that.",
         20_480,
-        ("right.mean", "policy/say/normalised_entropy", "losses/approx_kl"),
+        ("right.mean", "policy/say/normalised_entropy"),
         0.9,
         (Case(settings=("ppo.ent_coef=1.0",)), Case(settings=("ppo.ent_coef=0.02",))),
         (*SMALL, "ppo.anneal_entropy=false"),
@@ -201,8 +201,8 @@ SYMPTOMS = [
     Symptom(
         "steps-that-are-too-large",
         "Lock",
-        "The same with too large a rate. After the first updates the policy makes one choice "
-        "everywhere, and nothing is left to learn from.",
+        "`Lock` again, with a rate that is too large: after the first updates the policy makes one "
+        "choice everywhere, and there is nothing to learn from.",
         20_480,
         ("open.mean", "first losses/approx_kl", "policy/turn/normalised_entropy"),
         0.9,
