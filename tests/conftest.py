@@ -1,9 +1,11 @@
 """Tests in parallel: one thread of torch for each process, and one process for tests of time."""
 
+import importlib
 import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
@@ -17,6 +19,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let pytest-xdist hand out modules in the order below, not those with most tests first."""
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
+
+
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Import a script of `benchmarks/`, which is no package, by its name."""
+    monkeypatch.syspath_prepend(Path(__file__).parent.parent / "benchmarks")
+    return importlib.import_module
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -146,7 +146,7 @@ def test_tables_of_extensions_have_every_member() -> None:
 
 REASONS = {
     "a person plays": 3,
-    "for a checkout of the sources": 2,
+    "for a checkout of the sources": 3,
     "needs MiniGrid": 3,
     "needs Stable-Baselines3": 1,
     "needs a service with an account": 1,

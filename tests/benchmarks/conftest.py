@@ -1,21 +1,9 @@
-"""Scripts of `benchmarks/`, which is no package, and torch's threads as they were."""
+"""Torch's threads as they were after scripts of `benchmarks/`."""
 
-import importlib
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Import a script of `benchmarks/` by its name."""
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    return importlib.import_module
 
 
 @pytest.fixture(autouse=True)

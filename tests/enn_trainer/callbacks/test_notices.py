@@ -4,7 +4,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,6 @@ from entity_env.kinds import label_dtype
 from entity_env.testing import Identity
 from rogue_net.ragged import EntityBatch, RaggedTensor
 from tests.enn_trainer.builders import logs_of
-from tests.enn_trainer.callbacks.notices_worlds import Gate, Luck, Marked, Steps
 from tests.enn_trainer.resuming import go, tracked
 from tests.enn_trainer.tracking.test_metrics import SPACE, collected
 
@@ -50,6 +49,12 @@ QUICK = [
     *("rollout.num_envs=128", "rollout.steps=8", "rollout.processes=1", "optim.bs=256"),
     *("optim.lr=0.01", "net.d_model=16", "net.n_layer=1"),
 ]
+
+
+@pytest.fixture
+def worlds(benchmark: Any) -> Any:
+    """Import the environments with faults."""
+    return benchmark("symptom_worlds")
 
 
 def trained(tmp_path: Path, env: Any, *settings: str) -> tuple[StateManager, list[Any]]:
@@ -66,60 +71,53 @@ def trained(tmp_path: Path, env: Any, *settings: str) -> tuple[StateManager, lis
 SHORT, LONG = 12 * 1024, (PATIENCE + 2) * 3072
 """Frames, of more than the windows that notices about the world, and about learning, take."""
 FEW = ["rollout.num_envs=8", "rollout.steps=128"]
-FAULTS: dict[str, tuple[Callable[[], Any], Callable[[], Any], set[str], list[str]]] = {
+FAULTS: dict[str, tuple[str, dict[str, Any], dict[str, Any], set[str], list[str]]] = {
     "choice": (
-        lambda: Gate(shown=False),
-        Gate,
-        {"choice/do", "entropy/do"},
+        *("Gate", {"shown": False}, {}, {"choice/do", "entropy/do"}),
         [f"total_timesteps={LONG}"],
     ),
-    "value": (lambda: Luck(shown=False), Luck, {"explained"}, [f"total_timesteps={LONG}"]),
+    "value": ("Luck", {"shown": False}, {}, {"explained"}, [f"total_timesteps={LONG}"]),
     "feature": (
-        lambda: Marked(shown=False),
-        Marked,
-        {"feature/Mark", "offered/never"},
+        *("Marked", {"shown": False}, {}, {"feature/Mark", "offered/never"}),
         [f"total_timesteps={LONG}"],
     ),
-    "reward": (lambda: Steps(scale=0), Steps, {"reward"}, [f"total_timesteps={SHORT}"]),
+    "reward": ("Steps", {"scale": 0}, {}, {"reward"}, [f"total_timesteps={SHORT}"]),
     "return": (
-        lambda: Steps(scale=0, cost=1),
-        lambda: Steps(cost=1),
-        {"return"},
+        *("Steps", {"scale": 0, "cost": 1}, {"cost": 1}, {"return"}),
         [f"total_timesteps={SHORT}"],
     ),
     "episodes": (
-        lambda: Steps(length=0),
-        lambda: Steps(length=20),
-        {"episodes"},
+        *("Steps", {"length": 0}, {"length": 20}, {"episodes"}),
         [f"total_timesteps={SHORT}", *FEW],
     ),
     "actors": (
-        lambda: Steps(length=20, every=20),
-        lambda: Steps(length=20, every=5),
-        {"actors"},
+        *("Steps", {"length": 20, "every": 20}, {"length": 20, "every": 5}, {"actors"}),
         [f"total_timesteps={SHORT}"],
     ),
 }
+"""Environment, its arguments with the fault and without it, notices, and settings."""
 
 
 @pytest.mark.parametrize(
     "fault",
     [
         pytest.param(
-            fault, marks=[pytest.mark.slow] if f"total_timesteps={LONG}" in about[3] else []
+            fault, marks=[pytest.mark.slow] if f"total_timesteps={LONG}" in about[4] else []
         )
         for fault, about in FAULTS.items()
     ],
 )
 def test_a_fault_is_told_once_and_a_world_without_it_has_no_notice(
-    fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], worlds: Any
 ) -> None:
-    faulty, sound, keys, settings = FAULTS[fault]
-    _, rows = trained(tmp_path / "faulty", faulty, *settings)
+    world, faulty, sound, keys, settings = FAULTS[fault]
+    env = partial(getattr(worlds, world), **faulty)
+    _, rows = trained(tmp_path / "faulty", env, *settings)
     assert sorted(row["notice"] for row in rows) == sorted(keys)
     lines = [line for line in capsys.readouterr().out.splitlines() if "notice: " in line]
     assert lines == [f"notice: {row['text']}; see {row['page']}" for row in rows]
-    assert trained(tmp_path / "sound", sound, *settings)[1] == []
+    env = partial(getattr(worlds, world), **sound)
+    assert trained(tmp_path / "sound", env, *settings)[1] == []
 
 
 SHARES = {
@@ -166,15 +164,15 @@ def test_the_page_explains_every_notice() -> None:
 
 @pytest.mark.parametrize("stop", [1536, 3072])
 def test_a_resumed_run_tells_the_same_notices_at_the_same_steps(
-    stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worlds: Any
 ) -> None:
     """The first stop is in the window before the notice, the second one after the notice."""
     monkeypatch.setattr(notices, "LEAST_WINDOW", 1024)
     monkeypatch.setattr(notices, "EXAMINE_EVERY", 512)
     settings = [*QUICK, "rollout.num_envs=64", "optim.bs=256", "total_timesteps=4096"]
-    straight = go(tmp_path / "straight", lambda: Steps(scale=0), *settings)
-    go(tmp_path / "resumed", lambda: Steps(scale=0), *settings, stops=stop)
-    resumed = go(tmp_path / "resumed", lambda: Steps(scale=0), *settings)
+    straight = go(tmp_path / "straight", lambda: worlds.Steps(scale=0), *settings)
+    go(tmp_path / "resumed", lambda: worlds.Steps(scale=0), *settings, stops=stop)
+    resumed = go(tmp_path / "resumed", lambda: worlds.Steps(scale=0), *settings)
     assert resumed.state.restart == 1
     assert resumed.state.memory[NOTICES] == straight.state.memory[NOTICES]
     assert resumed.state.memory[NOTICES]["told"] == ["reward"]
@@ -185,17 +183,20 @@ def test_a_resumed_run_tells_the_same_notices_at_the_same_steps(
 
 
 def test_a_save_made_before_the_notice_drops_its_row_when_it_is_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    worlds: Any,
 ) -> None:
     monkeypatch.setattr(notices, "LEAST_WINDOW", 1024)
     monkeypatch.setattr(notices, "EXAMINE_EVERY", 512)
     settings = [*QUICK, "rollout.num_envs=64", "optim.bs=256", "total_timesteps=2048"]
     settings += ["checkpoint.every_seconds=0", "checkpoint.keep=9"]
     run_dir = tmp_path / "run"
-    go(tmp_path, lambda: Steps(scale=0), *settings)
+    go(tmp_path, lambda: worlds.Steps(scale=0), *settings)
     for path in run_dir.glob("step-000000002048*"):
         path.rename(tmp_path / "gone")
-    go(tmp_path, lambda: Steps(scale=0), *settings)
+    go(tmp_path, lambda: worlds.Steps(scale=0), *settings)
     rows = tracked(run_dir / "metrics.jsonl")
     assert [row["step"] for row in rows if row["kind"] == "notice"] == [2048]
     capsys.readouterr()

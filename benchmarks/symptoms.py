@@ -1,0 +1,420 @@
+"""Runs with the symptoms of `docs/it-does-not-learn.md`, and the same with the fault mended.
+
+    python benchmarks/symptoms.py [SYMPTOM ...] [--seeds 3] [--jobs 2] [--results FILE.md]
+
+Every case of a symptom is trained with each seed in a process of its own, with one thread, in
+seconds. Runs that are done are kept as JSON lines beside the table and are not repeated: delete the
+lines of a run to train it again. The table, a picture and the examples on the page are written
+from all that are kept.
+"""
+
+import argparse
+import json
+import math
+import platform
+import re
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import symptom_worlds
+import torch
+from kept_runs import Result, read_kept, run_all
+from learning_curves import Line, draw, thinned
+from measured_on import processor, short_revision
+
+from enn_trainer import StateManager, train
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs/it-does-not-learn.md"
+PART = 0.1
+"""Share of the updates that a metric is the mean of: the last ones, or the first ones."""
+FIRST = "first "
+"""Prefix of columns with the mean of the first updates."""
+SMALL = (
+    *("rollout.num_envs=128", "rollout.steps=8", "optim.bs=256", "optim.update_epochs=3"),
+    *("optim.lr=0.01", "net.d_model=16", "net.n_layer=1"),
+)
+CORRIDOR = (
+    *("rollout.num_envs=128", "rollout.steps=16", "optim.update_epochs=4", "optim.lr=0.005"),
+    *("net.d_model=16", "net.n_layer=1"),
+)
+
+
+class Case(NamedTuple):
+    """A run: arguments of the environment, and settings beside those of its symptom."""
+
+    kwargs: Mapping[str, Any] = MappingProxyType({})
+    settings: tuple[str, ...] = ()
+
+
+class Symptom(NamedTuple):
+    """A symptom and its cure.
+
+    Attributes:
+        name: anchor of the heading on the page.
+        world: class in `symptom_worlds.py`.
+        about: text before the table.
+        frames: length of each run.
+        metrics: columns of the table; those that begin with "first " are of the first updates.
+        bar: least value of the first metric, which runs with the fault do not reach.
+        cases: the first has the fault, the last one not.
+        settings: settings of all cases.
+    """
+
+    name: str
+    world: str
+    about: str
+    frames: int
+    metrics: tuple[str, ...]
+    bar: float
+    cases: tuple[Case, ...]
+    settings: tuple[str, ...] = SMALL
+
+
+SYMPTOMS = [
+    Symptom(
+        "a-reward-that-is-always-zero",
+        "Lock",
+        "`Lock` opens after eight right turns in a row, each of them one of four, and pays 1 then. "
+        "With a reward for each place gained, and a cost for each place lost, it is learnt.",
+        20_480,
+        ("open.mean", "reward.max", "episodic_reward.mean"),
+        0.9,
+        (Case(), Case({"progress": 0.1})),
+    ),
+    Symptom(
+        "a-return-that-is-always-the-same",
+        "Lock",
+        "Here each step pays .001 as well, and an episode is cut off after eight steps. Where "
+        "episodes begin at random places, the way is short in some, and is learnt from its end.",
+        30_720,
+        ("open.mean", "episodic_reward.min", "episodic_reward.max"),
+        0.9,
+        (Case({"wage": 0.001}), Case({"wage": 0.001, "anywhere": True})),
+    ),
+    Symptom(
+        "an-episode-that-never-ends",
+        "Lock",
+        "The same lock is closed again when it opens, and nothing ends an episode. With "
+        "`terminated=True` for the open lock, and `truncated=True` after eight steps, there are "
+        "returns.",
+        12_288,
+        ("episodic_reward.count", "episodic_reward.mean", "step.max"),
+        1,
+        (Case({"progress": 0.1, "ends": False}), Case({"progress": 0.1})),
+        (*SMALL, "rollout.num_envs=8", "rollout.steps=128"),
+    ),
+    Symptom(
+        "frames-without-actors",
+        "Turns",
+        "`Turns` shows a mark, which may be named in the last of some frames. Without the frames "
+        "before it, as many frames are twenty times as many choices.",
+        6_144,
+        ("episodic_reward.mean", "policy/say/actors_per_frame"),
+        0.9,
+        (Case({"wait": 19}), Case()),
+    ),
+    Symptom(
+        "a-feature-that-never-varies",
+        "Marked",
+        "`Marked` pays 1 for naming a mark. Here its feature is not set, then it is.",
+        30_720,
+        ("episodic_reward.mean", "policy/say/normalised_entropy"),
+        0.9,
+        (Case({"shown": False}), Case()),
+    ),
+    Symptom(
+        "a-choice-that-is-never-taken",
+        "Corridor",
+        "In `Corridor`, to go is right where a light is green, one time in ten, and else ends the "
+        "episode with -1. The fourth right time pays 1. A policy that gave it up waits or turns, "
+        "whatever the light: its entropy is near ln 2, which is .63 of the maximum.",
+        40_960,
+        ("episodic_reward.mean", "actions/do/go", "policy/do/normalised_entropy"),
+        0.5,
+        tuple(
+            Case({"cells": 8}, settings)
+            for settings in (
+                ("optim.bs=1024", "ppo.ent_coef=0.1"),
+                ("optim.bs=1024", "ppo.ent_coef=0.0"),
+                ("optim.bs=1024", 'ppo.ent_targets={"do":0.75}'),
+                ("optim.bs=1024", "ppo.ent_coef=0.5"),
+                ("optim.bs=128", "ppo.ent_coef=0.0"),
+                ("optim.bs=128", "ppo.ent_coef=0.1"),
+            )
+        ),
+        CORRIDOR,
+    ),
+    Symptom(
+        "an-entropy-of-fewer-choices",
+        "Gate",
+        "In `Gate`, forward pays 1 where a gate is open, one time in ten, and costs 1 where it is "
+        "not. If the frame does not show the gate, the best is to turn left or right at random; if "
+        "it does, the best return is .1.",
+        30_720,
+        ("episodic_reward.mean", "policy/do/entropy", "actions/do/forward"),
+        0.08,
+        (Case({"shown": False}), Case()),
+    ),
+    Symptom(
+        "an-entropy-that-stays-at-its-maximum",
+        "Noisy",
+        "In `Noisy`, the right word pays .2, beside 1 or -1 by luck. An entropy bonus as large as "
+        "the advantages, which are normalised, hides that.",
+        20_480,
+        ("right.mean", "policy/say/normalised_entropy"),
+        0.9,
+        (Case(settings=("ppo.ent_coef=1.0",)), Case(settings=("ppo.ent_coef=0.02",))),
+        (*SMALL, "ppo.anneal_entropy=false"),
+    ),
+    Symptom(
+        "a-value-function-that-explains-nothing",
+        "Lock",
+        "`Lock` with rewards of a thousandth: the values of a new network are larger, and so are "
+        "their errors.",
+        30_720,
+        ("open.mean", "losses/explained_variance", "policy/turn/normalised_entropy"),
+        0.9,
+        (
+            Case({"prize": 0.001, "progress": 0.0001}),
+            Case({"prize": 0.001, "progress": 0.0001}, ("ppo.reward_scaling=true",)),
+        ),
+    ),
+    Symptom(
+        "steps-that-are-too-small",
+        "Lock",
+        "`Lock` with rewards for progress, which is learnt with `optim.lr=0.01`. The KL is that of "
+        "the first tenth of the updates: in a policy that has learnt all it is near 0 as well.",
+        20_480,
+        ("open.mean", "first losses/approx_kl", "policy/turn/normalised_entropy"),
+        0.9,
+        (
+            Case({"progress": 0.1}, ("optim.lr=0.00001",)),
+            Case({"progress": 0.1}, ("optim.lr=0.01",)),
+        ),
+    ),
+    Symptom(
+        "steps-that-are-too-large",
+        "Lock",
+        "`Lock` again, with a rate that is too large: after the first updates the policy makes one "
+        "choice everywhere, and there is nothing to learn from.",
+        20_480,
+        ("open.mean", "first losses/approx_kl", "policy/turn/normalised_entropy"),
+        0.9,
+        (
+            Case({"progress": 0.1}, ("optim.lr=0.1",)),
+            Case({"progress": 0.1}, ("optim.lr=0.01",)),
+        ),
+    ),
+]
+BY_NAME = {symptom.name: symptom for symptom in SYMPTOMS}
+
+
+def label(symptom: Symptom, case: Case) -> str:
+    """Return the code that tells a case from the others of its symptom."""
+    kwargs = ", ".join(f"{name}={value!r}" for name, value in case.kwargs.items())
+    return " ".join([f"{symptom.world}({kwargs})", *case.settings])
+
+
+def settings(symptom: Symptom, case: Case, seed: int) -> list[str]:
+    """Return all settings of a run that are not the defaults."""
+    return [
+        f"seed={seed}",
+        f"total_timesteps={symptom.frames}",
+        f"env.kwargs={json.dumps(dict(case.kwargs))}",
+        *symptom.settings,
+        *case.settings,
+    ]
+
+
+# -- Runs ------------------------------------------------------------------------------------------
+
+
+def numbers(updates: Sequence[dict[str, Any]], metric: str) -> list[list[float]]:
+    """Return the frames and the finite values of a metric."""
+    rows = [[row["step"], float(row[metric])] for row in updates if metric in row]
+    return [row for row in rows if math.isfinite(row[1])]
+
+
+def column(updates: Sequence[dict[str, Any]], name: str) -> float | None:
+    """Return the mean of a metric in the last or in the first updates; None if it is not there."""
+    size = math.ceil(PART * len(updates))
+    part = updates[:size] if name.startswith(FIRST) else updates[-size:]
+    found = numbers(part, name.removeprefix(FIRST))
+    return float(np.mean([x for _, x in found])) if found else None
+
+
+def run(symptom: Symptom, case: Case, seed: int) -> Result:
+    """Train one case with one seed in this process."""
+    with tempfile.TemporaryDirectory() as folder:
+        own = [f"data_dir={folder}", "rollout.processes=1"]
+        manager = StateManager(overrides=[*settings(symptom, case, seed), *own])
+        start = time.perf_counter()
+        train(manager, getattr(symptom_worlds, symptom.world))
+        seconds = time.perf_counter() - start
+        (metrics,) = Path(folder).rglob("metrics.jsonl")
+        rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    updates = [row for row in rows if row["kind"] == "update"]
+    return {
+        "symptom": symptom.name,
+        "case": label(symptom, case),
+        "seed": seed,
+        "frames": manager.state.step,
+        "metrics": {name: column(updates, name) for name in symptom.metrics},
+        "notices": [f"{row['text']}; see {row['page']}" for row in rows if row["kind"] == "notice"],
+        "seconds": round(seconds, 1),
+        "curve": thinned(numbers(updates, symptom.metrics[0]), 1.0),
+        "commit": short_revision(),
+    }
+
+
+# -- Tables ----------------------------------------------------------------------------------------
+
+
+def of_case(results: Sequence[Result], symptom: Symptom, case: Case) -> list[Result]:
+    """Return the results of a case, by seed."""
+    key = (symptom.name, label(symptom, case))
+    return sorted(
+        (r for r in results if (r["symptom"], r["case"]) == key), key=lambda r: int(r["seed"])
+    )
+
+
+def cell(results: Sequence[Result], metric: str) -> str:
+    """Return the values of a metric, seed by seed."""
+    return ", ".join(short(result["metrics"][metric]) for result in results)
+
+
+def short(x: float | None) -> str:
+    """Return a number with two digits that count, at most five decimals, and all before these."""
+    if x is None:
+        return "none"
+    if abs(x) >= 100:
+        return f"{x:,.0f}"
+    return np.format_float_positional(round(float(f"{x:.2g}"), 5), trim="-")
+
+
+def reached(results: Sequence[Result], symptom: Symptom) -> str:
+    """Return how many runs reached the bar."""
+    values = [result["metrics"][symptom.metrics[0]] for result in results]
+    return f"{sum(x is not None and x >= symptom.bar for x in values)} of {len(values)}"
+
+
+def example(results: Sequence[Result], symptom: Symptom) -> str:
+    """Return the example of a symptom on the page: a table, and the notices of the first run."""
+    columns = " | ".join(f"`{metric}`" for metric in symptom.metrics)
+    lines = [
+        symptom.about,
+        "",
+        f"| {symptom.frames:,} frames | {columns} | at least {symptom.bar:g} |",
+        "| --- " * (len(symptom.metrics) + 2) + "|",
+    ]
+    for case in symptom.cases:
+        mine = of_case(results, symptom, case)
+        cells = [cell(mine, metric) for metric in symptom.metrics]
+        name = f"`{label(symptom, case)}`"
+        lines.append(f"| {' | '.join([name, *cells, reached(mine, symptom)])} |")
+    notices = of_case(results, symptom, symptom.cases[0])[0]["notices"]
+    mine = [line for line in notices if line.endswith(f"#{symptom.name}")]
+    if mine:
+        lines += ["", *(f"    notice: {line}" for line in mine)]
+    return "\n".join(lines)
+
+
+def with_examples(page: str, results: Sequence[Result]) -> str:
+    """Return the page with the examples of all symptoms between their marks."""
+    for symptom in SYMPTOMS:
+        begin, end = f"<!-- run: {symptom.name} -->\n", "\n<!-- end of run -->"
+        pattern = f"(?<={re.escape(begin)}).*?(?={re.escape(end)})"
+        shown = example(results, symptom)
+        page, count = re.subn(pattern, lambda _, x=shown: x, page, count=1, flags=re.DOTALL)
+        if not count:
+            raise SystemExit(f"{PAGE}: expected {begin!r} and {end!r} in it, got neither")
+    return page
+
+
+def table(results: Sequence[Result]) -> str:
+    """Return the document with the results."""
+    lines = [
+        "# What keeps agents from learning",
+        "",
+        f"`python benchmarks/symptoms.py` on {processor()}, Python {platform.python_version()}, "
+        f"torch {torch.__version__}; one thread for each run, on a machine that does other things "
+        "as well: the seconds are a rough measure. The environments are in "
+        "`benchmarks/symptom_worlds.py`; what all cases of a symptom share is in "
+        "`benchmarks/symptoms.py`. Numbers are means over the last tenth of the updates (*first*: "
+        "the first tenth), seed by seed; *reached* is the number of seeds whose first metric is "
+        "at least the bar.",
+        "",
+        "| symptom | run | frames | metrics | bar | reached | seconds | commit |",
+        "| --- " * 8 + "|",
+    ]
+    for symptom in SYMPTOMS:
+        for case in symptom.cases:
+            mine = of_case(results, symptom, case)
+            if not mine:
+                continue
+            metrics = "; ".join(f"`{name}` {cell(mine, name)}" for name in symptom.metrics)
+            seconds = ", ".join(f"{result['seconds']:.0f}" for result in mine)
+            commits = ", ".join(dict.fromkeys(result["commit"] for result in mine))
+            cells = [
+                *(symptom.name, f"`{label(symptom, case)}`", f"{mine[0]['frames']:,}", metrics),
+                *(f"{symptom.bar:g}", reached(mine, symptom), seconds, commits),
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", "The first metric of each symptom against frames; the bars are dashed.", ""]
+    return "\n".join([*lines, "![curves](symptoms.svg)", ""])
+
+
+def picture(results: Sequence[Result]) -> str:
+    """Return a picture with the curves of the first and of the last case of each symptom."""
+    panels = {}
+    for symptom in SYMPTOMS:
+        lines = []
+        for case in (symptom.cases[0], symptom.cases[-1]):
+            curves = [result["curve"] for result in of_case(results, symptom, case)]
+            lines.append(Line(f"{label(symptom, case)} ", curves))
+        if any(curve for line in lines for curve in line.curves):
+            panels[symptom.name] = lines
+    return draw(panels)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("symptoms", nargs="*", metavar="SYMPTOM", help=", ".join(BY_NAME))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results/symptoms.md")
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        symptom = BY_NAME[options.one[0]]
+        print(json.dumps(run(symptom, symptom.cases[int(options.one[1])], int(options.one[2]))))
+        return
+    if unknown := [name for name in options.symptoms if name not in BY_NAME]:
+        parser.error(f"SYMPTOM: expected some of {', '.join(BY_NAME)}; got {', '.join(unknown)}")
+    kept = options.results.with_suffix(".jsonl")
+    done = {(r["symptom"], r["case"], r["seed"]) for r in read_kept(kept)}
+    todo = [
+        (symptom.name, str(i), str(seed))
+        for symptom in SYMPTOMS
+        if not options.symptoms or symptom.name in options.symptoms
+        for i, case in enumerate(symptom.cases)
+        for seed in range(1, options.seeds + 1)
+        if (symptom.name, label(symptom, case), seed) not in done
+    ]
+    run_all(__file__, todo, kept, options.jobs)
+    results = read_kept(kept)
+    options.results.write_text(table(results))
+    if {result["symptom"] for result in results} >= set(BY_NAME):
+        options.results.with_suffix(".svg").write_text(picture(results))
+        PAGE.write_text(with_examples(PAGE.read_text(), results))
+    print(options.results.read_text())
+
+
+if __name__ == "__main__":
+    main()
