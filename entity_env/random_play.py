@@ -33,7 +33,7 @@ _FIXES = (  # pattern of a message, and the remedy
     (r"expected each (entity|type) once", "name every entity once"),
     (r"expected other ids", "entities of a type without ids are called (type, row)"),
     (r"hashable", "use numbers, strings or tuples as ids"),
-    (r"expected ids among", "give these entities ids, or name them by type"),
+    (r"expected ids among", "entities of a type without ids are called (type, row)"),
     (r"(actors|actees): expected types", "name types of obs_space()"),
     (r"is invisible", "leave hidden entities out of actions, or show them"),
     (r"^actions: ", "name the action in action_space(), or leave it out here"),

@@ -169,8 +169,8 @@ def masks(
 
 
 def names(obs: Observation, obs_space: ObsSpace) -> st.SearchStrategy[Names]:
-    """Entities by id, by type, or everyone."""
-    by_id = some_of([one for ids in obs.ids.values() for one in ids]).map(lambda ids: (ids, None))
+    """Entities by id, or by type and row where they have none; by type; or everyone."""
+    by_id = some_of(obs.index_to_id(obs_space)).map(lambda ids: (ids, None))
     return by_id | by_type_or_everyone(obs_space)
 
 

@@ -76,7 +76,7 @@ class FromGymnasiumVector(Adapted, VecEnv):
 
         # The names that one of the environments has; it is made anew if they are elsewhere.
         bare = vec_env.unwrapped
-        envs, env_fns = getattr(bare, "envs", None), getattr(bare, "env_fns", None)
+        envs, env_fns = (_items_of(bare, name) for name in ("envs", "env_fns"))
         if env_fns and not envs:
             with closing(env_fns[0]()) as env:
                 names = names_of(env)
@@ -233,6 +233,12 @@ class FromGymnasiumVector(Adapted, VecEnv):
         self._batch = batch_obs(frames, shown_space, self.action_space(), outcomes)
         self._views, self._frames, self._shown_space = views, frames, shown_space
         return self._batch
+
+
+def _items_of(vec_env: Any, name: str) -> Sequence[Any]:
+    """Return an attribute that is a sequence, as in Gymnasium's own vectors, or ()."""
+    found = getattr(vec_env, name, ())
+    return found if isinstance(found, Sequence) else ()
 
 
 def _info_of(infos: Mapping[str, Any], i: int, n: int) -> dict[str, Any]:

@@ -199,20 +199,16 @@ class Frames:
             positions = list(map(known.__getitem__, ids))
         except (KeyError, TypeError):
             known = self._positions_by_id(i)
-            raise unexpected(i, what, f"ids among {[*known]}", repr(ids)) from None
+            raise unexpected(i, what, f"ids among {short_repr([*known], LONG)}", repr(ids)) from None
         if len(set(positions)) < len(positions):
             raise unexpected(i, what, "each entity once", repr(ids))
         return positions
 
     def _positions_by_id(self, i: int) -> dict[EntityID, int]:
-        """Return the position of each entity that has an id, of a frame with right ids."""
+        """Return the position of each entity by its id or `(type, row)`, of right ids."""
         if i not in self._positions:
-            found = self._positions[i] = {}
-            for k, name in enumerate(self.types):
-                ids = self.obs[i].ids.get(name)
-                if ids is not None:
-                    start = int(self._layout.type_starts[k, i])
-                    found.update(zip(ids, range(start, start + len(ids)), strict=True))
+            ids = chain.from_iterable(map(self.obs[i].ids_of_type, self.types))
+            self._positions[i] = {entity_id: position for position, entity_id in enumerate(ids)}
         return self._positions[i]
 
     def check_visible(self, positions: Ragged, what: str) -> None:

@@ -153,6 +153,14 @@ def test_native_vectorised_world_takes_a_seed_and_steps() -> None:
     assert ends > 0
 
 
+def test_attribute_envs_of_a_native_world_may_be_anything() -> None:
+    """Worlds that run in JAX keep the function of all environments there."""
+    vec_env = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
+    vec_env.unwrapped.envs = vec_env.unwrapped.env_fns = object()  # type: ignore[attr-defined]
+    envs = FromGymnasiumVector(vec_env)
+    assert len(envs.reset(envs.obs_space()).reward) == 2
+
+
 def test_missing_mode_and_missing_last_observations_are_refused() -> None:
     vec_env = SyncVectorEnv([Countdown] * 2)
     vec_env.metadata = {}
