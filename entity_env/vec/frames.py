@@ -199,7 +199,9 @@ class Frames:
             positions = list(map(known.__getitem__, ids))
         except (KeyError, TypeError):
             known = self._positions_by_id(i)
-            raise unexpected(i, what, f"ids among {short_repr([*known], LONG)}", repr(ids)) from None
+            raise unexpected(
+                i, what, f"ids among {short_repr([*known], LONG)}", repr(ids)
+            ) from None
         if len(set(positions)) < len(positions):
             raise unexpected(i, what, "each entity once", repr(ids))
         return positions
