@@ -11,7 +11,7 @@ from enn_trainer.experience.players import AgentPlayer, Players, SeatedPlayers
 from enn_trainer.policy import PPOAgent
 from entity_env import VecEnv
 
-STEPS = 10_000
+STEPS = 2_000
 
 
 def measure(
@@ -25,6 +25,9 @@ def measure(
 ) -> npt.NDArray[np.float64]:
     """Play whole episodes; return what the agent got in each.
 
+    An episode that goes on for ever, such as that of an agent that waits, is cut off after `STEPS`
+    steps of its environment, and is the last one there. It counts with its return until then.
+
     Args:
         envs: to play in; closed afterwards.
         agent: the agent to measure.
@@ -35,7 +38,7 @@ def measure(
         greedy: take the most probable actions instead of sampling.
 
     Raises:
-        RuntimeError: episodes take too long.
+        RuntimeError: episodes take too long, and have no `metric` yet.
     """
     everywhere = np.arange(len(envs))
     of_choices = None if greedy else seed
@@ -50,13 +53,17 @@ def measure(
     first = EpisodeStatistics(envs, quota)
     play(Collector(first, players), envs.obs_space(), STEPS, seed, stop=first.is_done)
     envs.close()
-    if not first.is_done():
+    unfinished = np.flatnonzero(first.num_ended < quota)
+    if len(unfinished) and metric is not None:
         raise RuntimeError(f"measure: expected {episodes} episodes within {STEPS} steps, got less")
-    return of_episodes(first, "episodic_reward" if metric is None else metric)
+    values = of_episodes(first, "episodic_reward" if metric is None else metric)
+    return np.concatenate([values, first.tallies["reward"].running[1, unfinished]])
 
 
 def of_episodes(statistics: EpisodeStatistics, metric: str) -> npt.NDArray[np.float64]:
     """Return the mean of a metric in each whole episode, in the order of ends: (episodes,)."""
-    count, total, _, _ = np.concatenate(statistics.tallies[metric].over, axis=1)
+    count, total, _, _ = np.concatenate(
+        [np.zeros((4, 0)), *statistics.tallies[metric].over], axis=1
+    )
     means: npt.NDArray[np.float64] = total[count > 0] / count[count > 0]
     return means

@@ -13,7 +13,7 @@ from enn_trainer.evaluation.eval_metrics import EpisodeStatistics
 from enn_trainer.evaluation.evaluator import RandomAgent
 from enn_trainer.experience.collector import Collector, play
 from enn_trainer.experience.players import AgentPlayer, SeatedPlayers
-from entity_env import AddMetricsWrapper, EnvList
+from entity_env import AddMetricsWrapper, EnvList, Observation
 from entity_env.examples import ENV_REGISTRY, Duel
 from tests.entity_env.builders import play as play_at_random
 from tests.entity_env.worlds import Walk
@@ -80,6 +80,29 @@ def test_every_environment_is_measured_by_as_many_episodes(benchmark: Any) -> No
         returns += [part.sum() for part in np.split(rewards, ends + 1)[:3]]
     found = np.sort(benchmark("learning_measure").of_episodes(first, "episodic_reward"))
     np.testing.assert_allclose(found, np.sort(returns), rtol=1e-6)
+
+
+class Endless(Walk):
+    """A walk that pays 1 in each step, and of which some never end."""
+
+    def observe(self, reward: float) -> Observation:
+        if self.clock == 0 and self.rng.random() < 0.5:
+            self.last = 10**9
+        obs = super().observe(reward)
+        obs.reward = 1.0
+        return obs
+
+
+def test_an_episode_that_goes_on_for_ever_counts_with_its_return_until_it_is_cut_off(
+    benchmark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learning = benchmark("learning_measure")
+    monkeypatch.setattr(learning, "STEPS", 50)
+    agent = RandomAgent(Endless().action_space())
+    found = learning.measure(EnvList(Endless, 16), agent, None, seed=1, episodes=16)
+    assert len(found) == 16
+    assert 0 < np.sum(found == 50) < 16
+    assert np.all(found <= 50)
 
 
 def test_measure_counts_the_agent_and_not_its_opponent(benchmark: Any) -> None:

@@ -1,7 +1,8 @@
 """Cases for the compiled network, and its answers beside those of torch."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -35,11 +36,14 @@ def torch_only() -> Iterator[None]:
 
 
 def answers(
-    net: RogueNet, batch: EntityBatch, compiled: bool
+    net: RogueNet,
+    batch: EntityBatch,
+    compiled: bool,
+    actions: Mapping[str, Tensor] | None = None,
 ) -> tuple[NetOutput, dict[str, Tensor]]:
     """What a network says, and the gradient of something that depends on all of it."""
     with nullcontext() if compiled else torch_only():
-        out = net(batch)
+        out = net(batch, actions)
         parameters = {name: p for name, p in net.named_parameters() if p.requires_grad}
         gradients = torch.autograd.grad(
             policy_loss(out), [*parameters.values()], allow_unused=True, materialize_grads=True
@@ -62,9 +66,19 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def in_float32(batch: EntityBatch) -> EntityBatch:
+    return _in_type(batch, torch.float32)
+
+
+def in_float64(batch: EntityBatch) -> EntityBatch:
+    return _in_type(batch, torch.float64)
+
+
+def _in_type(batch: EntityBatch, dtype: torch.dtype) -> EntityBatch:
     return replace(
         batch,
-        features={n: RaggedTensor(r.values.float(), r.lengths) for n, r in batch.features.items()},
+        features={
+            n: RaggedTensor(r.values.to(dtype), r.lengths) for n, r in batch.features.items()
+        },
     )
 
 
@@ -88,17 +102,29 @@ def large_case(kind: str, d_model: int, visible: bool = False) -> tuple[RogueNet
 
 
 def assert_same(net: RogueNet, batch: EntityBatch) -> None:
+    """Compare outputs and gradients with torch's in float32.
+
+    Some networks make a large difference of rounding: with logits of 150, the seventh digit of them
+    is the third digit of a gradient. Torch's own error is measured in float64, and a gradient may
+    have some times the largest one beside the usual tolerance.
+    """
     expected, expected_gradient = answers(net, batch, compiled=False)
     got, gradient = answers(net, batch, compiled=True)
+    exact_net, exact_batch = deepcopy(net).double(), in_float64(batch)
+    _, exact_gradient = answers(exact_net, exact_batch, False, expected.actions)
     for ours, theirs in zip(by_frame(got, batch), by_frame(expected, batch), strict=True):
         for name in theirs:
             torch.testing.assert_close(ours[name], theirs[name], rtol=1e-3, atol=1e-3, msg=name)
-    largest = max(float(g.abs().max()) for g in expected_gradient.values() if g.numel())
+    scales = {n: float(g.abs().max()) if g.numel() else 0.0 for n, g in expected_gradient.items()}
+    largest = max(scales.values(), default=0.0)
+    error = max(
+        float((g - exact_gradient[n]).abs().max()) / (scales[n] + 1e-2 * largest)
+        for n, g in expected_gradient.items()
+        if scales[n] > 0
+    )
     for name, theirs in expected_gradient.items():
-        own = float(theirs.abs().max()) if theirs.numel() else 0.0
-        torch.testing.assert_close(
-            gradient[name], theirs, rtol=0, atol=1e-3 * own + 1e-5 * largest + 1e-5, msg=name
-        )
+        atol = (1e-3 + 4 * error) * scales[name] + 1e-5 * largest + 1e-5
+        torch.testing.assert_close(gradient[name], theirs, rtol=0, atol=atol, msg=name)
 
 
 @st.composite
