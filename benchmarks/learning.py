@@ -180,8 +180,16 @@ def run(row: Row, seed: int, init: str) -> dict[str, Any]:
             "episodes": len(measured) // together,
             "seconds": round(seconds, 1),
             "curve": read_curve(Path(folder), together),
+            "notices": notices_of(Path(folder)),
             "commit": short_revision(),
         }
+
+
+def notices_of(folder: Path) -> list[str]:
+    """Return the texts of the notices of the one run in a folder."""
+    (metrics,) = folder.rglob("metrics.jsonl")
+    rows = map(json.loads, metrics.read_text().splitlines())
+    return [row["text"] for row in rows if row["kind"] == "notice"]
 
 
 def frames_to_almost(result: dict[str, Any], bar: float) -> str:
@@ -215,7 +223,8 @@ def table(results: list[dict[str, Any]]) -> str:
         "",
         f"*Most* are the frames after which the mean return while training first reaches "
         f"{ALMOST:.0%} of the bar, seed by seed, to a sixtieth of the run; *weights* are the "
-        "initial ones, `net.init`.",
+        "initial ones, `net.init`. An episode that goes on for ever, of an agent that waits, counts "
+        "with its return until it is cut off.",
         "",
         "| row | weights | frames | to reach | seeds: result | most | seconds | commit |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",

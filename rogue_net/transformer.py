@@ -136,6 +136,12 @@ class Transformer(nn.Module):
             blocks.append(Block(mixer, width, config.resid_pdrop, site))
         self.blocks = nn.ModuleList(blocks)
         self.apply(partial(init_linear, scheme=config.init))
+        if config.init == "scaled":
+            # The 2 * n_layer residual branches together add at most half the variance of a row.
+            ends: list[Any] = [e for b in blocks for e in (b.attention.project, b.mlp[2])]
+            with torch.no_grad():
+                for layer in ends:
+                    layer.weight *= 0.5 * config.n_layer**-0.5
 
     def parameters_in_order(self) -> list[Tensor]:
         """Return the parameters of all blocks in the order of the forward pass."""
@@ -163,7 +169,8 @@ def init_linear(module: nn.Module, scheme: Init) -> None:
     """Initialise a linear layer with normally distributed weights and zero bias.
 
     Scaled weights keep the variance of their input at every width (LeCun et al. 1998, "Efficient
-    BackProp"), so that rows of different frames differ by the same share at every width.
+    BackProp"), so that rows of different frames differ by the same share at every width. Those that
+    end a residual branch are then divided by a root of their number (Radford et al. 2019).
 
     Args:
         module: a layer; other modules stay as they are.
@@ -174,3 +181,4 @@ def init_linear(module: nn.Module, scheme: Init) -> None:
         std = 0.02 if scheme == "published" else module.in_features**-0.5
         nn.init.normal_(module.weight, std=std)
         nn.init.zeros_(module.bias)
+

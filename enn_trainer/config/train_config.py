@@ -332,7 +332,10 @@ class TrainConfig(Versioned, Section):
                 for net in ("net", "vf_net")
             ],
             4: [ChangeDefault(("wandb_entity",), "entity-neural-network", None)],
-            5: [AddDefault((net, "init"), "published") for net in ("net", "vf_net")],
+            5: [
+                *(AddDefault((net, "init"), "published") for net in ("net", "vf_net")),
+                ChangeDefault(("optim", "bs"), 1024, 256),
+            ],
         }
 
 
