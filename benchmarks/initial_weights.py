@@ -31,6 +31,7 @@ from entity_env.random_play import random_choices
 from entity_env.spaces import ActionSpace
 from entity_env.vec.serial import EnvList
 from rogue_net import RelposEncodingConfig, RogueNet, RogueNetConfig
+from rogue_net.config import Init
 from rogue_net.heads import CategoricalHead
 from rogue_net.ragged import EntityBatch
 
@@ -75,27 +76,22 @@ def gain(value: float) -> Callable[[str, nn.Linear], object]:
     return lambda name, layer: _draw(layer, value / math.sqrt(layer.in_features))
 
 
-def smaller_residuals(name: str, layer: nn.Linear) -> None:
-    """Draw weights of gain 1, those that end a residual branch of four layers of 1 / sqrt(8)."""
-    ends_branch = name.endswith(("attention.project", "mlp.2"))
-    _draw(layer, (math.sqrt(1 / 8) if ends_branch else 1.0) / math.sqrt(layer.in_features))
-
-
 def _draw(layer: nn.Linear, std: float) -> None:
     nn.init.normal_(layer.weight, std=std)
 
 
-SCHEMES: dict[str, Callable[[str, nn.Linear], object]] = {
-    "published: std 0.02": lambda name, layer: _draw(layer, 0.02),
+SCHEMES: dict[str, Init | Callable[[str, nn.Linear], object]] = {
+    "published": "published",
+    "scaled": "scaled",
     "std 0.2": lambda name, layer: _draw(layer, 0.2),
-    "scaled: gain 1": gain(1.0),
-    "gain 1, residuals / sqrt(8)": smaller_residuals,
+    "gain 1": gain(1.0),
     "gain sqrt(2)": gain(math.sqrt(2)),
     "gain 2": gain(2.0),
     "orthogonal, gain sqrt(2)": lambda name, layer: nn.init.orthogonal_(
         layer.weight, gain=math.sqrt(2)
     ),
 }
+"""Values of `net.init`, or ways to draw all matrices of blocks and relative positions."""
 
 
 def frames_of(world: type[Environment]) -> tuple[EntityBatch, ObsSpace, dict[str, ActionSpace]]:
@@ -121,14 +117,15 @@ def shares(
     """Return the shares of acting rows, logits and mean rows, means over the seeds."""
     batch, obs_space, action_space = frames_of(world)
     relpos = POSITIONS[world] if positions else None
-    config = RogueNetConfig(d_model=d_model, n_layer=n_layer, relpos_encoding=relpos)
-    found = []
+    draw, found = SCHEMES[scheme], []
+    init: Init = draw if isinstance(draw, str) else "scaled"
+    config = RogueNetConfig(d_model=d_model, n_layer=n_layer, relpos_encoding=relpos, init=init)
     for seed in SEEDS:
         torch.manual_seed(seed)
         net = RogueNet(config, obs_space, action_space)
         for name, layer in [*net.transformer.named_modules(), *_projections(net)]:
-            if isinstance(layer, nn.Linear):
-                SCHEMES[scheme](name, layer)
+            if isinstance(layer, nn.Linear) and not isinstance(draw, str):
+                draw(name, layer)
         net.update_input_stats(batch)
         ((action, head),) = net.action_heads.items()
         with torch.no_grad():

@@ -61,12 +61,12 @@ def test_a_published_config_means_what_it_meant(path: Path) -> None:
     """All are of version 0: what they leave out has the defaults of version 0.
 
     The published code ran them with newer defaults where a whole section is absent; `as_run` is
-    its list of what differs from the current defaults, but for `rollout.processes`.
+    its list of what differs from their defaults, but for `rollout.processes`.
     """
     text = path.read_text()
     expected = flat(dataclasses.asdict(load_config(TrainConfig, None)))
-    expected |= AS_RUN[path.stem]
-    expected |= {"wandb_entity": "entity-neural-network", "net.init": "published"}
+    expected |= {"optim.bs": 1024, "net.init": "published"}
+    expected |= {"wandb_entity": "entity-neural-network", **AS_RUN[path.stem]}
     expected["rollout.processes"] = 16 if "processes: 16" in text else 1
     if "ppo: " not in text:
         expected |= {"ppo.ent_coef": 0.01, "ppo.anneal_entropy": False}
@@ -125,9 +125,10 @@ def test_each_version_is_upgraded_from_its_own_defaults() -> None:
     def loaded(version: int) -> TrainConfig:
         return load_config(TrainConfig, None, text=f"(version: {version}, rollout: (steps: 512))")
 
-    assert [loaded(v).optim.bs for v in range(6)] == [128, 128, 1024, 1024, 1024, 1024]
-    assert [loaded(v).total_timesteps for v in range(6)] == [25000] * 3 + [1000000] * 3
-    assert [loaded(v).wandb_entity is None for v in range(6)] == [False] * 5 + [True]
+    assert [loaded(v).optim.bs for v in range(7)] == [128] * 2 + [1024] * 4 + [256]
+    assert [loaded(v).net.init for v in range(7)] == ["published"] * 6 + ["scaled"]
+    assert [loaded(v).total_timesteps for v in range(7)] == [25000] * 3 + [1000000] * 4
+    assert [loaded(v).wandb_entity is None for v in range(7)] == [False] * 5 + [True] * 2
 
 
 @pytest.mark.parametrize(
@@ -623,8 +624,8 @@ def test_help_lists_every_field_under_its_section() -> None:
     [
         ("lr", "optim.lr: float = 0.001 "),
         ("learning rate", "optim.lr: float = 0.001 "),
-        ("optim.bs", "optim.bs: int = 1024 "),
-        ("batch size", "optim.bs: int = 1024 "),
+        ("optim.bs", "optim.bs: int = 256 "),
+        ("batch size", "optim.bs: int = 256 "),
         ("optim", "optim: OptimizerConfig "),
         ("gama", "ppo.gamma: float = 0.99 "),
         ("value_bins.low", "ppo.value_bins.low: float (required) "),

@@ -47,8 +47,11 @@ def train_config(**changes: Any) -> TrainConfig:
     return TrainConfig(**{**sections, **changes})
 
 
-def test_the_defaults_are_the_published_ones() -> None:
-    """Hand copied from the published signatures; wandb_entity was the authors' own team."""
+def test_the_defaults_are_the_published_ones_but_for_minibatches() -> None:
+    """Hand copied from the published signatures; wandb_entity was the authors' own team.
+
+    Minibatches had 1,024 frames, which is the default of older files.
+    """
     config = train_config(name="run")
     assert dataclasses.asdict(config) == {
         "env": {"kwargs": "{}", "id": "MoveToOrigin", "validate": True},
@@ -56,7 +59,7 @@ def test_the_defaults_are_the_published_ones() -> None:
         "optim": {
             "lr": 0.001,
             "lr_warmup_steps": None,
-            "bs": 1024,
+            "bs": 256,
             "weight_decay": 0.0,
             "micro_bs": None,
             "anneal_lr": True,
