@@ -106,6 +106,19 @@ class Block(nn.Module):
         x = x + dropout(self.mlp(self.norm_2(x)), self.pdrop, keys, self.site + 1)
         return x
 
+    def scale_weights(self, n_layer: int) -> None:
+        """Zero the queries, and shrink the ends of both residual branches, of new weights.
+
+        Attention is to all entities alike then (Yang et al. 2021, "Tensor Programs V"), and the
+        2 * n_layer branches of a transformer together add at most half the variance of a row.
+        """
+        ends: list[Any] = [self.attention.project, self.mlp[2]]
+        for layer in ends:
+            layer.weight /= 2 * math.sqrt(n_layer)
+        if isinstance(self.attention, Attention):
+            d_model = self.attention.query_key_value.in_features
+            self.attention.query_key_value.weight[:d_model] = 0
+
     def parameters_in_order(self) -> list[Tensor]:
         """Return weight and bias of each layer, in the order of the forward pass."""
         assert isinstance(self.attention, Attention)
@@ -137,11 +150,9 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.apply(partial(init_linear, scheme=config.init))
         if config.init == "scaled":
-            # The 2 * n_layer residual branches together add at most half the variance of a row.
-            ends: list[Any] = [e for b in blocks for e in (b.attention.project, b.mlp[2])]
             with torch.no_grad():
-                for layer in ends:
-                    layer.weight *= 0.5 * config.n_layer**-0.5
+                for block in blocks:
+                    block.scale_weights(config.n_layer)
 
     def parameters_in_order(self) -> list[Tensor]:
         """Return the parameters of all blocks in the order of the forward pass."""
@@ -169,8 +180,7 @@ def init_linear(module: nn.Module, scheme: Init) -> None:
     """Initialise a linear layer with normally distributed weights and zero bias.
 
     Scaled weights keep the variance of their input at every width (LeCun et al. 1998, "Efficient
-    BackProp"), so that rows of different frames differ by the same share at every width. Those that
-    end a residual branch are then divided by a root of their number (Radford et al. 2019).
+    BackProp"), so that rows of different frames differ by the same share at every width.
 
     Args:
         module: a layer; other modules stay as they are.
@@ -181,4 +191,3 @@ def init_linear(module: nn.Module, scheme: Init) -> None:
         std = 0.02 if scheme == "published" else module.in_features**-0.5
         nn.init.normal_(module.weight, std=std)
         nn.init.zeros_(module.bias)
-

@@ -156,7 +156,7 @@ class OptimizerConfig(Section):
 
     lr: float = limited(0.001, at_least=0.0)
     lr_warmup_steps: Optional[int] = limited(None, at_least=0)
-    bs: int = limited(256, at_least=1)
+    bs: int = limited(128, at_least=1)
     weight_decay: float = limited(0.0, at_least=0.0)
     micro_bs: Optional[int] = limited(None, at_least=1)
     anneal_lr: bool = True

@@ -334,7 +334,7 @@ class TrainConfig(Versioned, Section):
             4: [ChangeDefault(("wandb_entity",), "entity-neural-network", None)],
             5: [
                 *(AddDefault((net, "init"), "published") for net in ("net", "vf_net")),
-                ChangeDefault(("optim", "bs"), 1024, 256),
+                ChangeDefault(("optim", "bs"), 1024, 128),
             ],
         }
 

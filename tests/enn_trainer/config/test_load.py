@@ -125,7 +125,7 @@ def test_each_version_is_upgraded_from_its_own_defaults() -> None:
     def loaded(version: int) -> TrainConfig:
         return load_config(TrainConfig, None, text=f"(version: {version}, rollout: (steps: 512))")
 
-    assert [loaded(v).optim.bs for v in range(7)] == [128] * 2 + [1024] * 4 + [256]
+    assert [loaded(v).optim.bs for v in range(7)] == [128] * 2 + [1024] * 4 + [128]
     assert [loaded(v).net.init for v in range(7)] == ["published"] * 6 + ["scaled"]
     assert [loaded(v).total_timesteps for v in range(7)] == [25000] * 3 + [1000000] * 4
     assert [loaded(v).wandb_entity is None for v in range(7)] == [False] * 5 + [True] * 2
@@ -624,8 +624,8 @@ def test_help_lists_every_field_under_its_section() -> None:
     [
         ("lr", "optim.lr: float = 0.001 "),
         ("learning rate", "optim.lr: float = 0.001 "),
-        ("optim.bs", "optim.bs: int = 256 "),
-        ("batch size", "optim.bs: int = 256 "),
+        ("optim.bs", "optim.bs: int = 128 "),
+        ("batch size", "optim.bs: int = 128 "),
         ("optim", "optim: OptimizerConfig "),
         ("gama", "ppo.gamma: float = 0.99 "),
         ("value_bins.low", "ppo.value_bins.low: float (required) "),

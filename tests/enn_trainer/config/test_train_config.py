@@ -59,7 +59,7 @@ def test_the_defaults_are_the_published_ones_but_for_minibatches() -> None:
         "optim": {
             "lr": 0.001,
             "lr_warmup_steps": None,
-            "bs": 256,
+            "bs": 128,
             "weight_decay": 0.0,
             "micro_bs": None,
             "anneal_lr": True,
