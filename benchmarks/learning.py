@@ -1,6 +1,6 @@
 """Returns of agents trained with the configurations in `configs/`.
 
-    python benchmarks/learning.py [ROW ...] [--init scaled] [--seeds 3] [--jobs 2]
+    python benchmarks/learning.py [ROW ...] [--init published] [--seeds 3] [--jobs 2]
         [--results FILE.md]
 
 Every row is trained with each seed, by default two runs at a time with one thread each. Then the
@@ -29,7 +29,7 @@ from learning_curves import Line, draw, read_curve
 from learning_measure import measure
 from measured_on import short_revision
 
-from enn_trainer import StateManager, load_agent, train
+from enn_trainer import StateManager, TrainConfig, load_agent, train
 from enn_trainer.evaluation.evaluator import RandomAgent
 from enn_trainer.experience.envs import EnvFactory, env_factory
 from entity_env.examples import ENV_REGISTRY, Duel
@@ -52,6 +52,7 @@ class Row(NamedTuple):
         config: file in `configs/`, without ".ron".
         bar: the mean return to reach.
         overrides: changes of the configuration.
+        published: more changes with published initial weights, of which rates were tuned for them.
         control: the row lacks something and is to stay below the bar.
         metric: "return", "match" (the return of all sides together), or a metric of the
             environment at the end of an episode.
@@ -63,6 +64,7 @@ class Row(NamedTuple):
     config: str
     bar: float
     overrides: tuple[str, ...] = ()
+    published: tuple[str, ...] = ()
     control: bool = False
     metric: str = "return"
     against: str | None = None
@@ -91,12 +93,19 @@ ROWS = [
         ("net.relpos_encoding=None",),
         control=True,
     ),
-    Row("rock_paper_scissors", "rock_paper_scissors", 0.95, episodes=16_000),
+    Row(
+        "rock_paper_scissors",
+        "rock_paper_scissors",
+        0.95,
+        published=("optim.lr=0.03",),
+        episodes=16_000,
+    ),
     Row(
         "rock_paper_scissors with cheat",
         "rock_paper_scissors",
         1.9,
         ('env.kwargs={"cheat": true}',),
+        published=("optim.lr=0.03",),
     ),
     Row("treasure_hunt", "treasure_hunt", 3.0),
     Row(
@@ -122,6 +131,12 @@ ROWS = [
 ]
 
 
+def init_of(row: Row) -> Init:
+    """Return the initial weights of the configuration of a row."""
+    config: TrainConfig = StateManager(init_path=CONFIGS / f"{row.config}.ron").config
+    return config.net.init
+
+
 def world(env_id: str) -> tuple[EnvFactory, int]:
     """Return the factory of an environment, and its number of sides."""
     if env_id in ENV_REGISTRY:
@@ -141,10 +156,11 @@ def run(row: Row, seed: int, init: str) -> dict[str, Any]:
 
         def trained(frames: int) -> StateManager:
             own = [f"seed={seed}", f"data_dir={folder}", "rollout.processes=1"]
+            of_init = [f"net.init={init}", *(row.published if init == "published" else ())]
             manager = StateManager(
                 init_path=path,
                 checkpoint_dir=Path(folder) / "run",
-                overrides=[*own, f"net.init={init}", f"total_timesteps={frames}", *row.overrides],
+                overrides=[*own, f"total_timesteps={frames}", *row.overrides, *of_init],
             )
             manager.config.eval = None
             train(manager, world(manager.config.env.id)[0])
@@ -223,8 +239,8 @@ def table(results: list[dict[str, Any]]) -> str:
         "",
         f"*Most* are the frames after which the mean return while training first reaches "
         f"{ALMOST:.0%} of the bar, seed by seed, to a sixtieth of the run; *weights* are the "
-        "initial ones, `net.init`. An episode of an agent that waits for ever counts with its "
-        "return until it is cut off.",
+        "initial ones, `net.init`, in bold those of the configuration. An episode of an agent that "
+        "waits for ever counts with its return until it is cut off.",
         "",
         "| row | weights | frames | to reach | seeds: result | most | seconds | commit |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -232,6 +248,7 @@ def table(results: list[dict[str, Any]]) -> str:
     for row, init in itertools.product(ROWS, INITS):
         mine = [r for r in results if (r["row"], r["init"]) == (row.name, init)]
         if mine:
+            weights = f"**{init}**" if init == init_of(row) else init
             values = ", ".join(f"{r['seed']}: {r['result']:.4f}" for r in mine)
             seconds = ", ".join(f"{r['seconds']:.0f}" for r in mine)
             star = "" if all("curve" in r for r in mine) else "*"
@@ -239,7 +256,7 @@ def table(results: list[dict[str, Any]]) -> str:
             commits = ", ".join(dict.fromkeys(r["commit"] for r in mine))
             almost = "" if row.control else "; ".join(frames_to_almost(r, row.bar) for r in mine)
             lines.append(
-                f"| {row.name}{star} | {init} | {mine[0]['frames']:,} | {bar} | {values} | "
+                f"| {row.name}{star} | {weights} | {mine[0]['frames']:,} | {bar} | {values} | "
                 f"{almost} | {seconds} | {commits} |"
             )
     lines += ["", "The mean return while training, against frames; the bars are dashed.", ""]
@@ -270,7 +287,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results/learning.md")
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--init", choices=INITS, default="scaled")
+    parser.add_argument("--init", choices=INITS, help="weights (default: of the configuration)")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     by_name = {row.name: row for row in ROWS}
@@ -282,11 +299,12 @@ def main() -> None:
     kept = options.results.with_suffix(".jsonl")
     done = {(r["row"], r["init"], r["seed"]) for r in read_kept(kept)}
     todo = [
-        (row.name, str(seed), options.init)
+        (row.name, str(seed), init)
         for row in ROWS
         if not options.rows or row.name in options.rows
+        for init in [options.init or init_of(row)]
         for seed in range(1, options.seeds + 1)
-        if (row.name, options.init, seed) not in done
+        if (row.name, init, seed) not in done
     ]
     run_all(__file__, todo, kept, options.jobs)
     results = read_kept(kept)
