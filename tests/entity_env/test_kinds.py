@@ -73,7 +73,10 @@ def test_a_space_without_kinds_is_written_as_before() -> None:
         (lambda: Kind("color", []), "expected a list of 1 to 32768 names, got"),
         (lambda: Kind("color", "red"), "expected a list of 1 to 32768 names, got 'red'"),
         (lambda: Kind("color", [1, 2]), "expected a list of 1 to 32768 names"),  # type: ignore[list-item]
-        (lambda: Kind("color", None), "got None; give a list or tuple of texts, in an order that is"),  # type: ignore[arg-type]
+        (
+            lambda: Kind("color", None),
+            "got None; give a list or tuple of texts, in an order that is",
+        ),  # type: ignore[arg-type]
         (lambda: Kind("color", (c for c in "ab")), "names, got <generator .*; give a list"),  # type: ignore[arg-type]
         (lambda: Kind("color", {"a"}), "names, got {'a'}; give a list or tuple of texts"),  # type: ignore[arg-type]
         (lambda: Kind("color", ["a", "a"]), "given once"),
