@@ -3,10 +3,15 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from entity_env.errors import truncate
+
 if TYPE_CHECKING:
     from rich.console import Console
 
     from entity_env.spaces import ActionSpace, Entity, ObsSpace
+
+_WIDEST = 80
+"""Characters of the labels of a kind."""
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -79,9 +84,17 @@ def printable(text: str, encoding: str) -> str:
 
 
 def feature_texts(entity: "Entity") -> list[str]:
-    """Return the names of features, kinds with their labels: `color (red, green)`."""
-    kinds = [f"{kind.name} ({', '.join(kind.labels)})" for kind in entity.kinds]
-    return [*entity.features, *kinds]
+    """Return the names of features, kinds with their labels: `color (red, green)`.
+
+    Labels that are too long for a line are truncated, with their number in front.
+    """
+    texts = [*entity.features]
+    for kind in entity.kinds:
+        labels = ", ".join(kind.labels)
+        short = truncate(labels, _WIDEST)
+        size = "" if short == labels else f"{len(kind.labels)} labels: "
+        texts.append(f"{kind.name} ({size}{short})")
+    return texts
 
 
 def rows_of_spaces(

@@ -13,17 +13,22 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.errors import (
-    LONG,
     InvalidObservation,
     InvalidSpace,
     did_you_mean,
     short_repr,
+    truncate,
     unexpected,
 )
 from entity_env.real_numbers import Floats, as_block
 
 MOST_LABELS = 2**15
 """Most labels of a kind: their indices are int16, or uint8 up to 256 labels."""
+
+
+_FALSE_OR_TRUE = ["False", "True"]
+_WIDEST = 200
+"""Characters of the labels in a message."""
 
 
 def check_unique(what: str, names: Iterable[str]) -> None:
@@ -49,7 +54,8 @@ class Kind:
         labels: their order gives the index of each.
 
     Raises:
-        InvalidSpace: the name or a label is not text, there are no labels, too many, or one twice.
+        InvalidSpace: the name or a label is not text, or the labels are not a sequence, are none,
+            too many, or have one twice.
     """
 
     name: str
@@ -58,13 +64,18 @@ class Kind:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise InvalidSpace(f"Kind.name: expected text, got {short_repr(self.name)}")
+        self.name = str.__str__(self.name)
         what, labels = f"Kind({self.name!r}).labels", self.labels
-        are_texts = not isinstance(labels, str) and all(isinstance(one, str) for one in labels)
+        is_list = isinstance(labels, Sequence) and not isinstance(labels, str)
+        are_texts = is_list and all(isinstance(one, str) for one in labels)
         if not are_texts or not 0 < len(labels) <= MOST_LABELS:
-            expected = f"a list of 1 to {MOST_LABELS} names"
-            raise InvalidSpace(f"{what}: expected {expected}, got {short_repr(labels)}")
+            raise InvalidSpace(
+                f"{what}: expected a list of 1 to {MOST_LABELS} names, got {short_repr(labels)}; "
+                "give a list or tuple of texts, in an order that is always the same"
+            )
         check_unique(what, labels)
-        self.labels = list(labels)
+        # Members of an enumeration become plain texts: workers and readers do not have its class.
+        self.labels = [str.__str__(label) for label in labels]
 
 
 class Flag(Kind):
@@ -75,7 +86,7 @@ class Flag(Kind):
     """
 
     def __init__(self, name: str) -> None:
-        super().__init__(name, ["False", "True"])
+        super().__init__(name, _FALSE_OR_TRUE)
 
 
 def split_kinds(
@@ -197,7 +208,7 @@ def as_rows(
     if found is not None:
         row, column = found
         value = block[row, num_numbers + column].item()
-        raise _unknown_label(kinds[column], value, row, what, env_index)
+        raise unknown_label(kinds[column], value, row, what, env_index)
     return block
 
 
@@ -236,16 +247,28 @@ def _rows_without_text(
             try:
                 row[first + k] = index_of[k][value]
             except (KeyError, TypeError):  # the latter of what is not hashable
-                raise _unknown_label(kind, value, i, what, env_index) from None
+                raise unknown_label(kind, value, i, what, env_index) from None
     return rows
 
 
-def _unknown_label(
+def unknown_label(
     kind: Kind, value: Any, row: int, what: str, env_index: int | None
 ) -> InvalidObservation:
-    """Return the error for a value that is neither a label nor an index of one."""
-    hint = f"; give a label, or its index from 0 to {len(kind.labels) - 1}"
+    """Return the error for a value that is neither a label nor an index of one.
+
+    Args:
+        kind: the feature.
+        value: the unknown label or index.
+        row: of the entity.
+        what: the field, for messages.
+        env_index: the environment, for messages.
+    """
+    got, labels = f"{short_repr(value)} in row {row}", kind.labels
+    if labels == _FALSE_OR_TRUE:
+        return unexpected(env_index, what, f"{kind.name} to be False or True", got)
+    # The labels last, as long messages are truncated.
+    hint = f"; give a label, or its index from 0 to {len(labels) - 1}."
     if isinstance(value, str):
-        hint = did_you_mean(repr(value), map(repr, kind.labels), cutoff=0.0, separator="; ")
-    expected = f"{kind.name} to be one of {short_repr(kind.labels, LONG)}"
-    return unexpected(env_index, what, expected, f"{short_repr(value)} in row {row}{hint}")
+        hint = did_you_mean(repr(value), map(repr, labels), cutoff=0.0, separator="; ")
+    got += f"{hint} Labels: {truncate(', '.join(map(repr, labels)), _WIDEST)}"
+    return unexpected(env_index, what, f"{kind.name} to be one of {len(labels)} labels", got)

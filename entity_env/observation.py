@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from entity_env.actions import ActionMask, ActionName, EntityID, EntityName
 from entity_env.errors import InvalidObservation, InvalidSpace, short_repr
-from entity_env.kinds import Kind, as_rows, label_map, split_kinds
+from entity_env.kinds import Kind, as_rows, label_map, split_kinds, unknown_label
 from entity_env.real_numbers import Floats, as_flag
 
 GLOBAL = "__global__"
@@ -348,9 +348,8 @@ def _columns(features: Features, known: Entity, wanted: Entity, what: str) -> Fl
         if kind.labels != kinds[kind.name].labels:
             indices = shown[:, column].astype(np.int64)
             shown[:, column] = label_map(kinds[kind.name], kind)[indices]
-            unknown = indices[shown[:, column] < 0]
+            unknown = np.flatnonzero(shown[:, column] < 0)
             if len(unknown):
-                label = kinds[kind.name].labels[unknown[0]]
-                expected = f"{kind.name} to be one of {kind.labels}"
-                raise InvalidObservation(f"{what}: expected {expected}, got {label!r}")
+                label = kinds[kind.name].labels[indices[unknown[0]]]
+                raise unknown_label(kind, label, unknown[0], what, None)
     return shown

@@ -1,6 +1,7 @@
-"""Standard streams, forked children, time and memory of this process."""
+"""Standard streams, warnings, forked children, time and memory of this process."""
 
 import io
+import logging
 import os
 import resource
 import sys
@@ -12,6 +13,18 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol, TextIO, cast
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+
+
+logger = logging.getLogger(__name__)
+warned: list[str] = []
+"""Texts of the warnings of `warn_once`. In a worker they are logged by its parent."""
+
+
+def warn_once(text: str) -> None:
+    """Log a warning, unless this process has logged it before."""
+    if text not in warned:
+        warned.append(text)
+        logger.warning(text)
 
 
 @contextmanager

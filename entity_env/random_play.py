@@ -24,7 +24,8 @@ from entity_env.vec.vec_obs import Choices, VecObs
 
 _WIDEST = 400  # characters of a finding that are printed: masks can be large
 _FIXES = (  # pattern of a message, and the remedy
-    (r"to be one of", "give one of the labels of the space, or its index"),
+    (r"to be one of \d+ labels", "give one of the labels of the space, or its index"),
+    (r"to be False or True", "give False or True, or 0 or 1"),
     (r"finite numbers", "look for divisions by zero and for values that are never set"),
     (r"^\w*features.*expected", "give one row per entity and one number per feature of the space"),
     (r"^(entities|visible|ids): .*types", "name the type in obs_space(), or leave it out here"),

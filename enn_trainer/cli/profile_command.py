@@ -38,12 +38,13 @@ from entity_env.vec.vec_env import VecEnv
 
 SECONDS = 10.0
 WARM_UP_UPDATES = 2
-FEW_FRAMES = 256
-"""Frames of a forward pass below which the fixed cost dominates."""
 BUSY = 0.6
 """Minimal share of the wait for workers in which they compute; below it they are mostly idle."""
 MANY_ENTITIES = 8.0
 """Entities of a frame from which fewer of them make the network much faster."""
+FEW_ENTITIES = 256 * MANY_ENTITIES
+"""Entities of a forward pass below which the fixed cost dominates, also that of each frame: a frame
+counts as `MANY_ENTITIES` at least."""
 LARGE_FRAME_PAIRS = MOST_PAIRS // 1024
 """Pairs of entities of a frame, 181 squared, from which a forward pass has to be cut into pieces of
 less than 1,024 frames."""
@@ -379,10 +380,11 @@ def bottleneck_advice(measured: Profile) -> str:
         "rest": f"fixed costs of an update, which has {measured.frames} frames: try larger "
         "rollouts (rollout.num_envs, rollout.steps)",
     }
-    if step < FEW_FRAMES:
+    counted = max(of_all, MANY_ENTITIES)
+    if step * counted < FEW_ENTITIES:
         advice["frames"] = f"making and storing frames, {step} at a time: {more_envs}"
         advice["acting"] = f"the network while acting, for {step} frames at a time: {more_envs}"
-    if minibatch < FEW_FRAMES:
+    if minibatch * counted < FEW_ENTITIES:
         advice["learning"] = f"learning from {minibatch} frames at a time: try a larger optim.bs"
     return f"{measured.share(kind):.0%} of the time is {advice[kind]}"
 

@@ -24,7 +24,7 @@ from entity_env.adapters.gymnasium_spaces import (
 )
 from entity_env.adapters.mapping import AGENT, Choice, Select
 from entity_env.adapters.observation_reader import Frame
-from entity_env.errors import InvalidObservation, InvalidSpace
+from entity_env.errors import InvalidObservation, InvalidSpace, did_you_mean
 from entity_env.extras import needs_extra
 from entity_env.spaces import (
     ActionName,
@@ -248,6 +248,7 @@ class ActionTranslator:
             if wanted is not None and wanted not in num_rows:
                 raise InvalidSpace(
                     f"{argument}.{field}: expected a type among {list(num_rows)}, got {wanted!r}"
+                    f"{did_you_mean(str(wanted), map(str, num_rows))}"
                 )
         self.num_choices = _count_choices(argument, action, components)
         for field in ("first", "default"):

@@ -3,6 +3,7 @@
 import enum
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -207,8 +208,9 @@ def _labels(env: Any) -> list[str]:
     # Minigrid and others: an enumeration.
     actions = getattr(env, "actions", None)
     members: list[enum.Enum] = list(actions) if isinstance(actions, enum.EnumMeta) else []
-    is_numbered = [one.value for one in members] == list(range(len(members)))
-    return [one.name for one in members] if is_numbered else []
+    names = {one.value: one.name for one in members if isinstance(one.value, Real)}
+    is_numbered = len(names) == len(members) and sorted(names) == list(range(len(names)))
+    return [names[i] for i in range(len(names))] if is_numbered else []
 
 
 def _with_parts(env: Any, name: str, parts: str) -> list[Any]:

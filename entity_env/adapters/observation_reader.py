@@ -1,8 +1,6 @@
 """Reader of observations as entities and global features."""
 
-import logging
 from collections.abc import Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,12 +28,11 @@ from entity_env.adapters.space_fields import (
 )
 from entity_env.errors import InvalidSpace
 from entity_env.extras import needs_extra
+from entity_env.process import warn_once
 from entity_env.spaces import Entity, EntityName, ObsSpace
 
 with needs_extra():
     from gymnasium import spaces
-
-_warn_once = cache(logging.getLogger(__name__).warning)
 
 
 class Frame(NamedTuple):
@@ -174,7 +171,7 @@ class ObservationReader:
                 continue
             edges = np.flatnonzero(np.diff(~is_covered, prepend=False, append=False))
             left = ", ".join(f"({start}, {end})" for start, end in edges.reshape(-1, 2))
-            _warn_once(
+            warn_once(
                 f"FieldMap: no span covers {left} of the {len(is_covered)} numbers of "
                 f"{path or OBSERVATION!r}, which are not observed; name them in Rows or Globals, "
                 f"or {path!r} in ignore as well if they are to be left out"

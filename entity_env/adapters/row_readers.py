@@ -40,9 +40,13 @@ class RowsReader:
         if rows.columns is not None:
             names = list(rows.columns)
             left = len(own) % max(len(names), 1) if field.is_flat else len(own) - len(names)
-            if left or not names:
+            is_image = field.columns[: len(CELL)] == CELL
+            is_moved = is_image and any(
+                name in names and names.index(name) != i for i, name in enumerate(CELL)
+            )
+            if left or not names or is_moved:
                 expected = f"a divisor of {len(own)}" if field.is_flat else f"{len(own)}"
-                if len(field.space.shape or ()) == 3:
+                if is_image:
                     expected += f" (of a cell of an image: {CELL}, then the channels)"
                 raise InvalidSpace(
                     f"{argument}.columns: expected {expected} names, got {len(names)}: {names}"

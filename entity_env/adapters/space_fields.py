@@ -20,7 +20,7 @@ from entity_env.adapters.gymnasium_spaces import (
     to_numbers,
     value_at,
 )
-from entity_env.errors import InvalidObservation, InvalidSpace
+from entity_env.errors import InvalidObservation, InvalidSpace, did_you_mean
 from entity_env.extras import needs_extra
 
 with needs_extra():
@@ -88,7 +88,8 @@ def is_table(space: Space) -> bool:
 def positions_of(names: Sequence[str], wanted: Sequence[str], argument: str) -> list[int]:
     """Return the positions of columns, which `argument` names in messages, among all names."""
     if missing := [name for name in wanted if name not in names]:
-        raise InvalidSpace(f"{argument}: expected columns among {list(names)}, got {missing}")
+        hint = did_you_mean(str(missing[0]), map(str, names))
+        raise InvalidSpace(f"{argument}: expected columns among {list(names)}, got {missing}{hint}")
     return [list(names).index(name) for name in wanted]
 
 

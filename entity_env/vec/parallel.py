@@ -15,7 +15,7 @@ import numpy.typing as npt
 from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError, WorkerError
 from entity_env.match import CreateEnv, Match
-from entity_env.process import ProcessTimes
+from entity_env.process import ProcessTimes, warn_once
 from entity_env.ragged import Ragged, as_choices
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.vec.episode_state import cat_states, split_state
@@ -76,8 +76,7 @@ class ParallelEnvList(VecEnv):
         setups = []
         counts = split_evenly(num_envs, num_processes, getattr(sides, "num_sides", 1))
         for count, core in zip(counts, cores_of_workers(len(counts)), strict=True):
-            quiet = like is not None or first > first_env_index
-            setups.append(WorkerSetup(code, count, first, validate, timeout_s, core, quiet))
+            setups.append(WorkerSetup(code, count, first, validate, timeout_s, core))
             first += count
         # State between steps: episodes begun (for seeds), last frames, and the space they show.
         self._restarts = RestartQuota() if restarts is None else restarts
@@ -98,6 +97,8 @@ class ParallelEnvList(VecEnv):
         except BaseException:
             self.close()
             raise
+        for text in spaces[0][3]:
+            warn_once(text)
         self._obs_space: ObsSpace = spaces[0][0]
         self._action_space: dict[ActionName, ActionSpace] = spaces[0][1]
         # Workers do not see the source of what the main program has made itself.
@@ -248,7 +249,7 @@ class ParallelEnvList(VecEnv):
         """Start another worker in place of one that was lost, seeded where that one was.
 
         Returns:
-            The answer of a worker that has started: its spaces and digests of its code.
+            The answer of a worker that has started: its spaces, digests of its code, warnings.
 
         Raises:
             WorkerError: no more may be started; the message says why the last one was lost.

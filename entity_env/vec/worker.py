@@ -9,7 +9,6 @@ import contextlib
 import copy
 import ctypes
 import gc
-import logging
 import os
 import runpy
 import select
@@ -30,7 +29,7 @@ from typing import Any
 import cloudpickle
 
 from entity_env.errors import InvalidObservation, InvalidSpace, WorkerError
-from entity_env.process import reader_may_leave
+from entity_env.process import logger, reader_may_leave, warned
 from entity_env.ragged import Ragged
 from entity_env.spaces import ActionName, ObsSpace
 from entity_env.vec.serial import EnvList
@@ -97,7 +96,6 @@ class WorkerSetup:
         validate: whether to check numbers.
         timeout_s: an answer that takes longer means that the worker hangs; None to wait for ever.
         core: the only one that it runs on; None for any.
-        quiet: log no warnings about the mapping of an adapter, as another process does.
     """
 
     create_env: bytes
@@ -106,7 +104,6 @@ class WorkerSetup:
     validate: bool
     timeout_s: float | None
     core: int | None = None
-    quiet: bool = False
 
     def __str__(self) -> str:
         return f"worker of environments {self.first} to {self.first + self.num_envs - 1}"
@@ -124,14 +121,13 @@ def serve(channel: Channel) -> None:
         with contextlib.suppress(OSError):  # it was taken away since
             os.sched_setaffinity(0, {setup.core})
     sys.path[:], sys.argv[:] = path, argv
-    if setup.quiet:
-        logging.getLogger("entity_env.adapters").setLevel(logging.ERROR)
+    logger.disabled = True  # the parent logs `warned`
     envs: list[_WorkerEnvs] = []
 
     def start() -> Any:
         create_env = _load(setup.create_env, main_file)
         envs.append(_WorkerEnvs(create_env, setup.num_envs, setup.first, setup.validate))
-        return [envs[0].obs_space(), envs[0].action_space(), envs[0].world_code()]
+        return [envs[0].obs_space(), envs[0].action_space(), envs[0].world_code(), warned]
 
     def answer(call: Callable[[], Any]) -> None:
         """Send the result of a call, or an exception of a class that the parent knows."""
@@ -287,6 +283,8 @@ class WorkerProcess:
 
     def started(self) -> Any:
         """Return its spaces once its environments are made, or the error if there are none.
+
+        With them come digests of its code, and warnings to log.
 
         Raises:
             InvalidSpace: the environments have wrong spaces, as those of another worker would.

@@ -233,6 +233,15 @@ def test_tables_show_labels() -> None:
     assert rows["entity Ball"] == "x, color (red, green, blue), open (False, True)"
 
 
+def test_tables_show_the_number_and_the_first_of_many_labels() -> None:
+    """A kind has up to 32,768 of them, all of which would be on one line."""
+    words = Kind("word", [f"word{i}" for i in range(1000)])
+    row = dict(rows_of_spaces(ObsSpace(["time", words]), {}))["global"]
+    assert row.startswith("time, word (1000 labels: word0, word1, word2, ")
+    assert row.endswith("...)")
+    assert len(row) < 120
+
+
 class Picker(Sorter):
     """Take the red balls."""
 

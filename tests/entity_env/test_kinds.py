@@ -1,5 +1,7 @@
 """Features that are labels: spaces, observations, batches and what checks and play show of them."""
 
+from collections import deque
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from entity_env import (
     Entity,
+    Environment,
     EnvList,
     Flag,
     InvalidObservation,
@@ -70,6 +73,12 @@ def test_a_space_without_kinds_is_written_as_before() -> None:
         (lambda: Kind("color", []), "expected a list of 1 to 32768 names, got"),
         (lambda: Kind("color", "red"), "expected a list of 1 to 32768 names, got 'red'"),
         (lambda: Kind("color", [1, 2]), "expected a list of 1 to 32768 names"),  # type: ignore[list-item]
+        (
+            lambda: Kind("color", None),
+            "got None; give a list or tuple of texts, in an order that is",
+        ),  # type: ignore[arg-type]
+        (lambda: Kind("color", (c for c in "ab")), "names, got <generator .*; give a list"),  # type: ignore[arg-type]
+        (lambda: Kind("color", {"a"}), "names, got {'a'}; give a list or tuple of texts"),  # type: ignore[arg-type]
         (lambda: Kind("color", ["a", "a"]), "given once"),
         (lambda: Kind("n", list(map(str, range(2**15 + 1)))), "1 to 32768 names"),
         (lambda: Kind(["red"], "color"), r"Kind.name: expected text, got .*'red'"),  # type: ignore[arg-type]
@@ -80,6 +89,21 @@ def test_a_space_without_kinds_is_written_as_before() -> None:
 def test_wrong_spaces(make: Any, message: str) -> None:
     with pytest.raises(InvalidSpace, match=message):
         make()
+
+
+class Suit(str, Enum):  # noqa: UP042 (older programs have these)
+    """Labels of a program that workers do not import."""
+
+    HEART = "heart"
+    CLUB = "club"
+
+
+@pytest.mark.parametrize("labels", [list(Suit), tuple(Suit), deque(["heart", "club"])])
+def test_labels_of_any_sequence_become_a_list_of_plain_texts(labels: Any) -> None:
+    """Members of an enumeration are pickled with their class, and their `repr` is no literal."""
+    kind = Kind(np.str_("suit"), labels)
+    assert eval(repr(kind)) == kind == Kind("suit", ["heart", "club"])
+    assert {type(text) for text in (kind.name, *kind.labels)} == {str}
 
 
 def test_spaces_that_were_made_wrong_later_are_reported() -> None:
@@ -137,7 +161,8 @@ def test_labels_and_indices_are_batched_alike(frames: list[Any], form: Any) -> N
     [
         (
             [1.0, "gren", True],
-            "expected color to be one of .* got 'gren' in row 1; did you mean 'g",
+            "expected color to be one of 3 labels, got 'gren' in row 1; did you mean 'green'. "
+            "Labels: 'red', 'green', 'blue'$",
         ),
         ([1.0, None, True], "color .* got None in row 1; give a label, or its index from 0 to 2"),
         ([1.0, 3, True], "got 3 in row 1"),
@@ -145,8 +170,10 @@ def test_labels_and_indices_are_batched_alike(frames: list[Any], form: Any) -> N
         ([1.0, 0.5, True], "got 0.5 in row 1"),
         ([1.0, float("nan"), True], "got nan in row 1"),
         ([1.0, ["red"], True], r"got \['red'\] in row 1"),
-        ([1.0, "red", 2], "expected open to be one of .* got 2"),
-        ([1.0, "red", None], "expected open to be one of .* got None"),
+        ([1.0, "red", 2], "expected open to be False or True, got 2 in row 1$"),
+        ([1.0, "red", None], "expected open to be False or True, got None in row 1$"),
+        ([1.0, "red", "0"], "expected open to be False or True, got '0' in row 1$"),
+        ([1.0, "red", ""], "expected open to be False or True, got '' in row 1$"),
         ([1.0, "red"], "expected rows of 3 values, of which the last are color, open, got 2 in ro"),
         (["one", "red", True], "numbers"),
         ([None, "red", True], "numbers"),
@@ -198,6 +225,29 @@ def test_an_error_names_environment_episode_and_step() -> None:
     )
     report = str(check_env(Faulty))
     assert "got 'grün'" in report
+    assert "give one of the labels of the space" in report
+
+
+def test_an_unknown_one_of_many_labels_is_named_before_the_labels() -> None:
+    """The report of a check cuts off what is long."""
+    words = [f"word {i} of several hundred" for i in range(300)]
+
+    class Speaker(Environment):
+        def obs_space(self) -> ObsSpace:
+            return ObsSpace(entities={"Sign": Entity([Kind("text", words)])})
+
+        def action_space(self) -> dict[str, Any]:
+            return {}
+
+        def reset(self) -> Observation:
+            return Observation(features={"Sign": [["word 299 of several hundert"]]})
+
+        def act(self, actions: Any) -> Observation:
+            return self.reset()
+
+    report = str(check_env(Speaker))
+    assert "got 'word 299 of several hundert' in row 0" in report
+    assert "did you mean 'word 299 of several hundred'? Labels: 'word 0 of" in report
     assert "give one of the labels of the space" in report
 
 
@@ -264,7 +314,9 @@ def test_a_filter_refuses_labels_and_kinds_that_it_does_not_have() -> None:
     fewer = ObsSpace(entities={"Ball": Entity([Kind("color", ["red"])])})
     shown = filter_observation(balls([[1.0, "red", True]]), SPACE, fewer)
     assert batch_obs([shown], fewer, {}).kinds["Ball"].values.tolist() == [[0]]
-    with pytest.raises(InvalidObservation, match=r"color to be one of \['red'\], got 'green'"):
+    with pytest.raises(
+        InvalidObservation, match=r"color to be one of 1 labels, got 'green' in row 0; .*'red'$"
+    ):
         filter_observation(balls([[1.0, "green", True]]), SPACE, fewer)
     for entity in (Entity([Flag("x")]), Entity(["color"]), Entity([Flag("big")])):
         with pytest.raises(InvalidObservation, match="expected features among"):

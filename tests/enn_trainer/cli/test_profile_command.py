@@ -193,6 +193,7 @@ def workers(world_ms: float, ours_ms: float) -> dict[str, Any]:
 
 
 WALLS: dict[str, Any] = {"entities": {"Wall": 43.0, "Key": 1.0}}
+CELLS: dict[str, Any] = {"entities": {"Cell": 400.0, "Key": 3.0}}
 
 
 @pytest.mark.parametrize(
@@ -219,6 +220,14 @@ WALLS: dict[str, Any] = {"entities": {"Wall": 43.0, "Key": 1.0}}
         (a_profile("frames", **WALLS), "show fewer entities of the type Wall"),
         (a_profile("waiting", **workers(30, 100), **WALLS), "of the type Wall"),
         (a_profile("acting", frames_of_step=16, **WALLS), "larger rollout.num_envs"),
+        (a_profile("learning", frames_of_minibatch=32, **CELLS), "of the type Cell, 400.0 of 403"),
+        (a_profile("learning", frames_of_minibatch=6, **CELLS), "of the type Cell"),
+        (a_profile("learning", frames_of_minibatch=5, **CELLS), "5 frames at a time"),
+        (a_profile("acting", frames_of_step=16, **CELLS), "of the type Cell"),
+        (a_profile("frames", frames_of_step=16, **CELLS), "of the type Cell"),
+        (a_profile("acting", frames_of_step=5, **CELLS), "larger rollout.num_envs"),
+        (a_profile("learning", frames_of_minibatch=256), "arithmetic: try a smaller net"),
+        (a_profile("learning", frames_of_minibatch=255), "255 frames at a time"),
         (
             a_profile("learning", entities={"A": 20.0, "B": 15.0, "C": 10.0}),
             "arithmetic: try",

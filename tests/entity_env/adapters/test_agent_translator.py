@@ -1,6 +1,8 @@
 """Actions and masks of worlds."""
 
 from dataclasses import replace
+from enum import Enum, IntEnum
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from entity_env import (
 )
 from entity_env.adapters.action_translators import cut_mask
 from entity_env.adapters.agent_translator import AgentTranslator, View
-from entity_env.adapters.gymnasium_api import EnvNames
+from entity_env.adapters.gymnasium_api import EnvNames, names_of
 from entity_env.adapters.gymnasium_spaces import leaves
 from entity_env.adapters.mapping import Choice, FieldMap, Globals, Place, Rows, Select
 from tests import strategies  # noqa: F401 (loads the profile)
@@ -115,6 +117,32 @@ def test_labels_of_an_environment_with_more_of_them_than_choices_are_used(
     assert translator.action_space["action"].labels == list(labels)
     of_row = FieldMap({"me": Place()}, actions={"action": Choice(actors="me")})
     assert AgentTranslator(FLAT, space, of_row, names).action_space["action"].labels == list(labels)
+
+
+class Moves(Enum):
+    """Actions that are not listed in the order of their numbers."""
+
+    UP = 2
+    LEFT = 0
+    RIGHT = 1
+
+
+@pytest.mark.parametrize(
+    ("members", "labels"),
+    [
+        (Moves, ["LEFT", "RIGHT", "UP"]),
+        (IntEnum("Moves", "UP DOWN", start=0), ["UP", "DOWN"]),
+        (Enum("Moves", "UP DOWN"), []),
+        (Enum("Moves", {"UP": "u", "DOWN": "d"}), []),
+        (Enum("Moves", {"UP": 0, "DOWN": [1]}), []),
+        (Enum("Moves", {"UP": np.zeros(2)}), []),
+        (["UP"], []),
+    ],
+)
+def test_members_of_an_enumeration_are_labels_of_the_numbers_that_are_their_values(
+    members: Any, labels: list[str]
+) -> None:
+    assert names_of(SimpleNamespace(actions=members)).labels == labels
 
 
 def test_labels_beyond_the_choices_of_one_of_several_components_are_not_guessed() -> None:
@@ -409,8 +437,11 @@ BOX = spaces.Box(-1, 1, (2,), np.float32)
             {"go": Choice(actors="unit", of=3)},
             "of to divide 2 components",
         ),
-        (spaces.Discrete(2), {"go": Choice(actors="tree")}, "actors: expected a type among"),
+        (spaces.Discrete(2), {"go": Choice(actors="tree")}, r"actors: expected a type .*'tree'$"),
+        (spaces.Discrete(2), {"go": Choice(actors="unt")}, r"got 'unt', did you mean unit\?$"),
+        (spaces.Discrete(2), {"go": Choice(actors=3)}, "got 3$"),  # type: ignore[arg-type]
         (spaces.Discrete(2), {"go": Select("", "tree")}, "actees: expected a type among"),
+        (spaces.Discrete(2), {"go": Select("", "unit", "unti")}, r"actors: .*did you mean unit\?"),
         (spaces.Discrete(2), {"go": Select("", "unit", first=2)}, "first: expected 0 to 1"),
         (spaces.MultiDiscrete([2, 2]), {"go": Select("", "unit")}, "name the type whose entities"),
         (spaces.MultiDiscrete([2, 3]), {"go": Select("", "unit")}, "same number of choices"),

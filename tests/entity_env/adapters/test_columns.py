@@ -429,7 +429,11 @@ def two(first: Any, second: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("mapping", "message"),
     [
-        (rows(kinds={"kin": ["a"]}), r"'u'\].kinds: expected columns among .*got \['kin'\]"),
+        (
+            rows(kinds={"kin": ["a"]}),
+            r"'u'\].kinds: expected columns among .*got \['kin'\], did you mean kind\?$",
+        ),
+        (rows(kinds={3: ["a"]}), r"'u'\].kinds: expected columns among .*got \[3\]$"),
         (rows(kinds={"kind": []}), r"kinds\['kind'\]: expected names of 0, 1 and so on"),
         (rows(kinds=AB, one_hot=AB), r"expected one_hot or kinds, got both for \['kind'\]"),
         (rows(kinds=AB, features=["x"]), r"kinds: expected columns among \['x'\], got \['kind'\]"),

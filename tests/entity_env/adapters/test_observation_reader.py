@@ -496,6 +496,13 @@ def kinds(**arguments: Any) -> dict[str, Any]:
             r"columns: expected 4 \(of a cell of an image: \['row', 'column'\], then the channels"
             r"\) names, got 2: \['object', 'open'\]",
         ),
+        (
+            VIEW,
+            {"entities": {"cell": Rows("image", columns=["object", "open", "row", "column"])}},
+            r"columns: expected 4 \(.*: \['row', 'column'\], then the .*\) names, got 4: \['obj",
+        ),
+        (VIEW, {"entities": {"c": Rows("image", ["column", "row", "a", "b"])}}, "columns: expec"),
+        (VIEW, {"entities": {"c": Rows("image", ["y", "x", "a", "row"])}}, "columns: expected 4"),
     ],
 )
 def test_additions_that_do_not_fit_are_refused(space: Space, mapping: Any, message: str) -> None:
