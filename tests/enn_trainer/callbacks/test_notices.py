@@ -250,9 +250,9 @@ def test_enn_inspect_tells_the_notices_of_a_run(
     torn = ['{"kind": "notice"', '[{"kind": "notice"}]', json.dumps({**row, "text": 1})]
     before = metrics.read_text()
     metrics.write_text("\n".join([*torn, before + json.dumps(row), "x" * 99]))
-    assert run(["inspect", str(folder)]) == 0
-    out = capsys.readouterr().out
-    assert "notices:\nstep 7: a\\x1b[31mb; see p.md#x\n" in out
+    for path in (folder, f"{folder}@latest"):
+        assert run(["inspect", str(path)]) == 0
+        assert line in capsys.readouterr().out
     metrics.unlink()
     os.mkfifo(metrics)
     assert run(["inspect", str(folder)]) == 0
@@ -325,6 +325,7 @@ def test_actions_with_very_many_labels_are_not_examined(monkeypatch: pytest.Monk
 
 
 def test_sums_of_a_run_are_those_of_its_metrics() -> None:
+    line = "notices:\nstep 7: a\\x1b[31mb; see p.md#x\n"
     _, rollout = collected(0)
     assert "reward.min" not in run_sums(rollout)["run"]  # without `AddMetricsWrapper`
     assert run_sums(rollout)["run"]["frames"] == rollout.num_frames
@@ -335,6 +336,19 @@ def test_sums_of_a_run_are_those_of_its_metrics() -> None:
 NUMBER, FLAG = st.sampled_from([0.0, 0.5]), st.integers(0, 1)
 ROWS: dict[str, Any] = {
     "A": st.tuples(NUMBER, NUMBER, FLAG),
+def test_enn_inspect_tells_the_notices_of_a_run_without_saves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], worlds: Any
+) -> None:
+    manager, [row] = trained(tmp_path, partial(worlds.Steps, scale=0), "total_timesteps=6144")
+    capsys.readouterr()
+    folder = logs_of(tmp_path, manager)
+    assert run(["inspect", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"{folder}: a run without saves\n\nnotices:\nstep 6144: {row['text']}")
+    (folder / "metrics.jsonl").unlink()
+    assert run(["inspect", str(folder)]) == 1
+
+
     "B": st.tuples(),
     "C": st.tuples(FLAG, st.sampled_from([0, 299])),
     "__global__": st.tuples(NUMBER, FLAG),
