@@ -523,3 +523,11 @@ def test_values_of_episodes_of_one_step_may_explain_nothing() -> None:
 def test_choices_that_are_hardly_legal_are_not_judged() -> None:
     windows = [{**one, "chance/do": {"a": 2500.0, "b": 2500.0, "c": 40.0}} for one in FAULTY]
     assert noticed(windows) == {"explained"}
+def test_no_committed_run_that_learns_has_a_notice(benchmark: Any) -> None:
+    controls = {row.name for row in benchmark("learning").ROWS if row.control}
+    rows = [json.loads(line) for line in CURVES.read_text().splitlines()]
+    assert controls < {row["row"] for row in rows}
+    of_learners = [row for row in rows if row["row"] not in controls]
+    assert [row["row"] for row in of_learners if row.get("notices")] == []
+
+
