@@ -127,6 +127,7 @@ def add_built_in(
     spans: Spans,
     evaluator: RunEvaluator,
     stack: ExitStack,
+    num_sides: int,
 ) -> tuple[MetricsLog, Stopwatch, ProgressDisplay]:
     """Add the callbacks of the trainer around those of the user: metrics are added before them.
 
@@ -136,6 +137,7 @@ def add_built_in(
         spans: timers of the run.
         evaluator: evaluator of the run.
         stack: closes the trackers.
+        num_sides: number of sides of a match, 1 for an environment.
 
     Returns:
         Metrics, time and progress display of the run.
@@ -148,7 +150,7 @@ def add_built_in(
     tracking = Tracking(track, folder, manager, log, spans, evaluator)
     stack.callback(tracking.save_spans)
     callbacks.first = [numbers]
-    notices = Notices(manager.state, track.notice, progress.say, spans)
+    notices = Notices(manager.state, track.notice, progress.say, spans, num_sides)
     callbacks.last = [tracking, progress, notices, Schedules()]
     return log, watch, progress
 

@@ -39,8 +39,8 @@ PATIENCE = 8
 """Windows, two fifths of the run, for which a sign in the learning has to last: the return of runs
 in `Minefield` that learn in the end does not rise in their first quarter."""
 FACT_WINDOWS = 2
-"""Windows, a tenth of the run, for which a sign in rewards, episodes and actors has to last, from
-the first frame on."""
+"""Windows, a tenth of the run, for which a reward of zero, episodes that never end, and frames
+without actors have to last, from the first frame on."""
 EXAMINE_EVERY = 2048
 """Frames between rollouts of which choices and features are examined: small ones are not all
 examined, as that would take more than one percent of their time. Rewards, episodes and numbers of
@@ -68,9 +68,12 @@ LEARNT = 0.1
 """Rise of the mean return since the first window, as a share of that range, from which something
 was learnt. Constant features, actions never offered, and useless choices are no fault then."""
 LEAST_EPISODES = 10
-"""Episodes that end in a window, at least, to judge its mean return."""
+"""Episodes that end in a window, at least, to judge the mean return; of several windows on average,
+as a policy that fears the end has few and long episodes, which end together."""
 NOTHING_EXPLAINED = 0.05
 """Largest explained variance at which a value function explains nothing."""
+MISLED = -0.1
+"""Largest explained variance at which values are worse than their mean, other than by luck."""
 SAME_RETURNS = 100
 """Episodes with equal returns, at least, to call returns constant."""
 LONG_EPISODE = 1_000
@@ -273,15 +276,16 @@ def return_range(whole: Sums) -> tuple[float, float] | None:
 
 
 def flat_return(windows: Sequence[Sums], whole: Sums) -> float | None:
-    """Return the mean return of the last window if it did not rise in all of them, else None."""
-    runs, limits = [window["run"] for window in windows], return_range(whole)
-    if len(runs) < PATIENCE or limits is None:
+    """Return the mean return of the last half of the windows if it did not rise, else None."""
+    limits, half = return_range(whole), len(windows) // 2
+    if len(windows) < PATIENCE or limits is None:
         return None
-    if any(run["episodes"] < LEAST_EPISODES for run in runs):
+    first, last = (total_of(part)["run"] for part in (windows[:half], windows[-half:]))
+    if min(first["episodes"], last["episodes"]) < LEAST_EPISODES * half:
         return None
-    means, half = [run["return.sum"] / run["episodes"] for run in runs], len(runs) // 2
-    rise = (sum(means[-half:]) - sum(means[:half])) / half
-    return means[-1] if rise <= FLAT * (limits[1] - limits[0]) else None
+    mean = last["return.sum"] / last["episodes"]
+    rise = mean - first["return.sum"] / first["episodes"]
+    return mean if rise <= FLAT * (limits[1] - limits[0]) else None
 
 
 def stuck_return(windows: Sequence[Sums], whole: Sums) -> float | None:
@@ -308,13 +312,14 @@ def nothing_learnt(windows: Sequence[Sums], whole: Sums) -> bool:
 def explains_nothing(windows: Sequence[Sums]) -> bool:
     """Return True if the explained variance was about 0 or below in all windows.
 
-    It does not exist for returns that are all equal, of which there is nothing to explain.
+    It does not exist for returns that are all equal, of which there is nothing to explain. Those of
+    episodes of one step are luck until the policy knows what to do, and are not judged.
     """
-    sums = [
-        (window["run"]["explained.sum"], window["run"]["explained.count"]) for window in windows
-    ]
-    return any(count for _, count in sums) and all(
-        total <= NOTHING_EXPLAINED * count for total, count in sums
+    runs = [window["run"] for window in windows]
+    if any(run["length.sum"] < 2 * run["episodes"] for run in runs):
+        return False
+    return any(run["explained.count"] for run in runs) and all(
+        run["explained.sum"] <= NOTHING_EXPLAINED * run["explained.count"] for run in runs
     )
 
 
@@ -344,8 +349,10 @@ def notices_of_choices(
     mean, is_stuck = flat_return(windows, whole), stuck_return(windows, whole) is not None
     if mean is None:
         return
-    is_lost = nothing_learnt(windows, whole) or explains_nothing(windows)
-    recent = total_of(windows)
+    is_blind, recent = explains_nothing(windows), total_of(windows)
+    is_lost = nothing_learnt(windows, whole) or is_blind
+    explained, count = recent["run"]["explained.sum"], recent["run"]["explained.count"]
+    is_misled = is_blind and explained <= MISLED * count
     for action, names in labels.items():
         lost = set.intersection(*(given_up(window, action) for window in windows))
         policy, taken = recent.get(f"policy/{action}", {}), recent.get(f"taken/{action}", {})
@@ -358,7 +365,10 @@ def notices_of_choices(
         entropy = policy["entropy"] / policy["choosing"]
         marginal = -sum(n / total * math.log(n / total) for n in taken.values() if n > 0)
         is_same = entropy >= SAME_EVERYWHERE * marginal
-        if is_stuck and (is_same or is_lost):
+        is_random = is_same and entropy >= UNDECIDED
+        # To give the choice up may have had the best return so far: no better one is needed if
+        # neither the policy nor the values know one frame from another.
+        if (is_stuck and (is_same or is_lost)) or (is_random and is_misled):
             times, decisions = sum(taken[name] for name in lost), policy["choosing"]
             yield Notice(
                 f"choice/{action}",
@@ -368,7 +378,7 @@ def notices_of_choices(
                 "a choice",
                 "a-choice-that-is-never-taken",
             )
-        if is_same and entropy >= UNDECIDED:
+        if is_random:
             yield Notice(
                 f"entropy/{action}",
                 f"{action}: the entropy, {entropy:.3g}, is that of {math.exp(entropy):.1f} choices "
@@ -381,27 +391,33 @@ def notices_of_choices(
 def notices_of_values(windows: Sequence[Sums], whole: Sums) -> Iterator[Notice]:
     """Yield a notice if the value function explains nothing while the return is flat.
 
-    Returns of episodes of one step are luck until the policy knows what to do, and returns that are
-    almost the best are noise: values that explain nothing of these are no fault.
+    Returns that are almost the best are noise: values that explain nothing of these are no fault.
+    Of returns that are all equal, which is a notice of its own, there is nothing to explain.
     """
-    runs = [window["run"] for window in windows]
-    if stuck_return(windows, whole) is None or not explains_nothing(windows):
+    run = whole["run"]
+    if stuck_return(windows, whole) is None or run["return.min"] == run["return.max"]:
         return
-    if all(run["length.sum"] >= 2 * run["episodes"] for run in runs):
-        known = [run for run in runs if run["explained.count"]]
-        means = [run["explained.sum"] / run["explained.count"] for run in known]
-        frames = sum(run["frames"] for run in runs)
-        yield Notice(
-            "explained",
-            f"the value function explains nothing: explained variance {means[-1]:.2g}, at most "
-            f"{max(means):.2g} in the last {frames:,.0f} frames, and the return does not rise; "
-            "advantages are as noisy as returns",
-            "a-value-function-that-explains-nothing",
-        )
+    if not explains_nothing(windows):
+        return
+    runs = [window["run"] for window in windows]
+    known = [run for run in runs if run["explained.count"]]
+    means = [run["explained.sum"] / run["explained.count"] for run in known]
+    frames = sum(run["frames"] for run in runs)
+    yield Notice(
+        "explained",
+        f"the value function explains nothing: explained variance {means[-1]:.2g}, at most "
+        f"{max(means):.2g} in the last {frames:,.0f} frames, and the return does not rise; "
+        "advantages are as noisy as returns",
+        "a-value-function-that-explains-nothing",
+    )
 
 
-def notices_of_rewards(whole: Sums) -> Iterator[Notice]:
-    """Yield a notice if the reward was always zero, or all returns were equal."""
+def notices_of_rewards(windows: Sequence[Sums], whole: Sums) -> Iterator[Notice]:
+    """Yield a notice if the reward was always zero, or, in the end, if all returns were equal.
+
+    The latter is a notice later: a policy may have to learn what ends an episode badly before the
+    first one ends well.
+    """
     run, limits = whole["run"], return_range(whole)
     if run.get("reward.min") == run.get("reward.max") == 0:
         yield Notice(
@@ -409,7 +425,9 @@ def notices_of_rewards(whole: Sums) -> Iterator[Notice]:
             f"the reward was 0 in all {run['frames']:,.0f} frames: there is nothing to learn from",
             "a-reward-that-is-always-zero",
         )
-    elif limits is not None and limits[0] == limits[1] and run["episodes"] >= SAME_RETURNS:
+    elif len(windows) < PATIENCE or limits is None:
+        return
+    elif limits[0] == limits[1] and run["episodes"] >= SAME_RETURNS:
         yield Notice(
             "return",
             f"the return was {limits[0]:.3g} in all {run['episodes']:,.0f} episodes: no choice "
@@ -430,8 +448,8 @@ def notices_of_episodes(windows: Sequence[Sums], whole: Sums) -> Iterator[Notice
         )
 
 
-def notices_of_actors(windows: Sequence[Sums], whole: Sums) -> Iterator[Notice]:
-    """Yield notices if hardly any frame has actors, or an action is never offered."""
+def notices_of_actors(whole: Sums) -> Iterator[Notice]:
+    """Yield a notice if hardly any frame has actors."""
     run = whole["run"]
     if run["examined"] and run["idle"] >= IDLE * run["examined"]:
         yield Notice(
@@ -440,13 +458,17 @@ def notices_of_actors(windows: Sequence[Sums], whole: Sums) -> Iterator[Notice]:
             "values alone",
             "frames-without-actors",
         )
-    offered = whole.get("actors", {}) if nothing_learnt(windows, whole) else {}
+
+
+def notices_of_actions(whole: Sums) -> Iterator[Notice]:
+    """Yield a notice for each action that was never offered, if another one was."""
+    offered = whole.get("actors", {})
     for action, actors in offered.items():
         if not actors and any(offered.values()):
             yield Notice(
                 f"offered/{action}",
-                f"{action}: no entity could take this action in all {whole['run']['frames']:,.0f} "
-                "frames",
+                f"{action}: no entity could take this action in all "
+                f"{whole['run']['frames']:,.0f} frames",
                 "frames-without-actors",
             )
 
@@ -542,6 +564,7 @@ class Notices(Callback):
         write: writes a notice beside the metrics: step, key, text and page.
         say: prints a line.
         spans: timers of the run.
+        num_sides: number of sides of a match, 1 for an environment.
     """
 
     def __init__(
@@ -550,9 +573,11 @@ class Notices(Callback):
         write: Callable[[int, str, str, str], None],
         say: Callable[[str], None],
         spans: Spans,
+        num_sides: int = 1,
     ) -> None:
         self._memory = state.memory[NOTICES] = restored(state.memory.get(NOTICES))
         self._write, self._say, self._spans = write, say, spans
+        self._num_sides = num_sides
         self._rollout: Rollout | None = None
 
     def on_update_start(self, trainer: RunningTrainer) -> None:
@@ -589,7 +614,8 @@ class Notices(Callback):
                 memory["whole"]["first"] = {"return": window["return.sum"] / window["episodes"]}
             memory["windows"] = [*memory["windows"], memory["window"]][-PATIENCE:]
             memory["window"] = new_sums()
-            for notice in notices(memory, state.obs_space, state.action_space):
+            spaces = state.obs_space, state.action_space
+            for notice in notices(memory, *spaces, self._num_sides):
                 if notice.key not in memory["told"]:
                     memory["told"].append(notice.key)
                     self._write(state.step, notice.key, notice.text, notice.page)
@@ -597,16 +623,26 @@ class Notices(Callback):
 
 
 def notices(
-    memory: Mapping[str, Any], obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]
+    memory: Mapping[str, Any],
+    obs_space: ObsSpace,
+    action_space: Mapping[str, ActionSpace],
+    num_sides: int = 1,
 ) -> Iterator[Notice]:
-    """Yield all notices of the latest windows, also those that were told."""
+    """Yield all notices of the latest windows, also those that were told.
+
+    One side of a match wins what another one loses, and one policy plays all of them: a mean return
+    that does not rise is no sign of anything.
+    """
     whole, windows = memory["whole"], memory["windows"]
+    if len(windows) >= FACT_WINDOWS:
+        yield from notices_of_rewards(windows, whole)
+        yield from notices_of_episodes(windows, whole)
+        yield from notices_of_actors(whole)
+    if num_sides > 1:
+        return
     labels = {name: space.labels for name, space in action_space.items()}
     yield from notices_of_choices(windows, whole, labels)
     yield from notices_of_values(windows, whole)
-    if len(windows) >= FACT_WINDOWS:
-        yield from notices_of_rewards(whole)
-        yield from notices_of_episodes(windows, whole)
-        yield from notices_of_actors(windows, whole)
     if nothing_learnt(windows, whole):
+        yield from notices_of_actions(whole)
         yield from notices_of_features(memory["constants"], obs_space, whole["run"]["examined"])

@@ -97,10 +97,10 @@ def _page(path: Path, console: Console) -> list[str]:
 
 
 def _page_of_folder(path: Path, console: Console) -> list[str]:
-    from enn_trainer.checkpoints.format import is_save
+    from enn_trainer.checkpoints.format import METRICS_FILE, is_save
     from enn_trainer.checkpoints.legacy_0_1_16 import is_published
     from enn_trainer.checkpoints.run_dir import RunDir
-    from enn_trainer.cli.show_save import show_save
+    from enn_trainer.cli.show_save import lines_of_notices, show_save
 
     entries = list(islice(path.iterdir(), MAX_ENTRIES))
     if len(entries) in (0, MAX_ENTRIES):
@@ -113,6 +113,9 @@ def _page_of_folder(path: Path, console: Console) -> list[str]:
         show_save(path, console, non_default=True, run=path if saves else None)
         return []
     num_runs = sum(bool(RunDir(entry).saved_paths()) for entry in entries)
+    if not num_runs and (path / METRICS_FILE).is_file():
+        notices = lines_of_notices(path)
+        return [f"{path}: a run without saves", *notices, *_next("to draw it", "plot", path)]
     if not num_runs:
         raise ValueError(f"a folder without saves; entries: {len(entries)}")
     return [f"{path}: a folder with runs: {num_runs}", *_next("to list them", "runs", path)]

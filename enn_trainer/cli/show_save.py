@@ -46,8 +46,7 @@ def show_save(
         config: True to print the configuration too.
         tensors: True to print every tensor too.
         non_default: True to print the settings that are not default too.
-        run: the folder of the run, to print its notices and commands for it; None for commands for
-            the save.
+        run: the folder of the run, to print commands for it; None for commands for the save.
 
     Raises:
         CheckpointError: the checkpoint is missing or damaged.
@@ -69,8 +68,9 @@ def show_save(
         console.out("")
         show_table(("file", "tensor", "shape", "dtype", "norm"), rows, console, 2, by_section=True)
 
-    if run is not None:
-        show_lines(_notices(run, contents), console)
+    data_dir = "." if settings is None else settings.data_dir
+    run_dir, run_name = run or contents.path.absolute().parent, state.get("run_name", "")
+    show_lines(lines_of_notices(folder_of_metrics(run_dir, data_dir, run_name)), console)
 
     # The commands to type next.
     if settings is None:
@@ -90,10 +90,8 @@ def show_save(
     show_lines(["", *advice], console)
 
 
-def _notices(run: Path, contents: Contents) -> list[str]:
-    """Return lines with the notices in the metrics of a run; [] without any."""
-    data_dir = "." if contents.settings is None else contents.settings.data_dir
-    folder = folder_of_metrics(run, data_dir, contents.state.get("run_name", ""))
+def lines_of_notices(folder: Path) -> list[str]:
+    """Return lines with the notices in the folder with the metrics of a run; [] without any."""
     lines = [
         f"step {row['step']}: {row['text']}; see {row['page']}"
         for row in read_notices(folder / METRICS_FILE)

@@ -74,7 +74,8 @@ class ParallelEnvList(VecEnv):
         code, first = cloudpickle.dumps(create_env), first_env_index
         # Environments and core of each worker.
         setups = []
-        counts = split_evenly(num_envs, num_processes, getattr(sides, "num_sides", 1))
+        self.sides = getattr(sides, "num_sides", 1)
+        counts = split_evenly(num_envs, num_processes, self.sides)
         for count, core in zip(counts, cores_of_workers(len(counts)), strict=True):
             setups.append(WorkerSetup(code, count, first, validate, timeout_s, core))
             first += count

@@ -33,7 +33,13 @@ __all__ = [
 
 
 class VecEnv(ABC):
-    """B environments that step together. Everything that trains goes through this interface."""
+    """B environments that step together. Everything that trains goes through this interface.
+
+    Attributes:
+        sides: number of sides of a match, 1 for environments.
+    """
+
+    sides: int = 1
 
     @abstractmethod
     def obs_space(self) -> ObsSpace:
@@ -169,6 +175,7 @@ class VecEnvWrapper(VecEnv):
 
     def __init__(self, env: VecEnv) -> None:
         self.env = env
+        self.sides = env.sides
 
     def obs_space(self) -> ObsSpace:
         """Return the space of observations."""

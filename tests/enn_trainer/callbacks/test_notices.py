@@ -35,7 +35,17 @@ from enn_trainer.callbacks.notices import (
     window_frames,
 )
 from enn_trainer.cli import run
-from entity_env import Entity, Flag, Kind, ObsSpace
+from entity_env import (
+    Entity,
+    Flag,
+    GlobalCategoricalActionMask,
+    GlobalCategoricalActionSpace,
+    Kind,
+    Match,
+    Observation,
+    ObsSpace,
+    PlainState,
+)
 from entity_env.examples import ENV_REGISTRY
 from entity_env.kinds import label_dtype
 from entity_env.testing import Identity
@@ -69,7 +79,8 @@ def trained(tmp_path: Path, env: Any, *settings: str) -> tuple[StateManager, lis
 # -- Worlds with a fault, and without ------------------------------------------------------------
 
 SHORT, LONG = 12 * 1024, (PATIENCE + 2) * 3072
-"""Frames, of more than the windows that notices about the world, and about learning, take."""
+"""Frames, of more than the windows that notices about the world, and about learning and constant
+returns, take."""
 FEW = ["rollout.num_envs=8", "rollout.steps=128"]
 FAULTS: dict[str, tuple[str, dict[str, Any], dict[str, Any], set[str], list[str]]] = {
     "choice": (
@@ -83,8 +94,8 @@ FAULTS: dict[str, tuple[str, dict[str, Any], dict[str, Any], set[str], list[str]
     ),
     "reward": ("Steps", {"scale": 0}, {}, {"reward"}, [f"total_timesteps={SHORT}"]),
     "return": (
-        *("Steps", {"scale": 0, "cost": 1}, {"cost": 1}, {"return"}),
-        [f"total_timesteps={SHORT}"],
+        *("Steps", {"scale": 0, "cost": 1}, {"length": 1, "cost": 1}, {"return"}),
+        [f"total_timesteps={LONG}"],
     ),
     "episodes": (
         *("Steps", {"length": 0}, {"length": 20}, {"episodes"}),
@@ -118,6 +129,71 @@ def test_a_fault_is_told_once_and_a_world_without_it_has_no_notice(
     assert lines == [f"notice: {row['text']}; see {row['page']}" for row in rows]
     env = partial(getattr(worlds, world), **sound)
     assert trained(tmp_path / "sound", env, *settings)[1] == []
+
+
+def told_in_corridor(tmp_path: Path, worlds: Any, *settings: str) -> list[str]:
+    """Train with the default settings but these, and return the keys of the notices."""
+    overrides = [f"data_dir={tmp_path}", "rollout.processes=1", *settings]
+    manager = StateManager(overrides=overrides)
+    train(manager, partial(worlds.Corridor, cells=8))
+    told: list[str] = manager.state.memory[NOTICES]["told"]
+    return told
+
+
+@pytest.mark.slow
+def test_a_collapse_to_few_long_episodes_is_a_choice_given_up(tmp_path: Path, worlds: Any) -> None:
+    """Whose return, 0, is the best one that was seen: to go has only been punished."""
+    settings = "total_timesteps=81920", "optim.bs=1024", "ppo.ent_coef=0"
+    assert told_in_corridor(tmp_path, worlds, *settings) == ["choice/do", "entropy/do"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_world_whose_first_success_comes_late_has_no_notice(
+    seed: int, tmp_path: Path, worlds: Any
+) -> None:
+    """Every episode ended with -1 in the first fifth of the run; in the end nearly all with 1."""
+    settings = "total_timesteps=40960", "optim.bs=256", f"seed={seed}"
+    assert told_in_corridor(tmp_path, worlds, *settings) == []
+
+
+class Coin(PlainState, Match):
+    """A coin decides after two steps which of two sides wins; its feature never varies."""
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace(["x"])
+
+    def action_space(self) -> dict[str, Any]:
+        return {"say": GlobalCategoricalActionSpace(["a", "b"])}
+
+    def reset(self) -> list[Observation]:
+        self.steps = 0
+        return self.observe(0.0)
+
+    def act(self, actions: Any) -> list[Observation]:
+        self.steps += 1
+        return self.observe(self.rng.choice([-1.0, 1.0]) if self.steps == 2 else 0.0)
+
+    def observe(self, reward: float) -> list[Observation]:
+        offered = {"say": GlobalCategoricalActionMask()}
+        return [
+            Observation(global_features=[3.0], actions=offered, reward=x, done=self.steps == 2)
+            for x in (reward, -reward)
+        ]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_flat_return_of_both_sides_of_a_match_is_no_sign(
+    processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "LEAST_WINDOW", 256)
+    monkeypatch.setattr(notices, "EXAMINE_EVERY", 256)
+    settings = ["total_timesteps=2560", "optim.bs=128", "rollout.num_envs=16"]
+    manager, rows = trained(tmp_path, Coin, *settings, f"rollout.processes={processes}")
+    assert rows == []
+    state = manager.state
+    of_one = notices.notices(state.memory[NOTICES], state.obs_space, state.action_space)
+    assert {notice.key for notice in of_one} == {"explained", "feature/__global__"}
 
 
 SHARES = {
@@ -249,14 +325,28 @@ def test_enn_inspect_tells_the_notices_of_a_run(
     row = {"step": 7, "kind": "notice", "notice": "reward", "text": "a\x1b[31mb", "page": "p.md#x"}
     torn = ['{"kind": "notice"', '[{"kind": "notice"}]', json.dumps({**row, "text": 1})]
     before = metrics.read_text()
+    line = "notices:\nstep 7: a\\x1b[31mb; see p.md#x\n"
     metrics.write_text("\n".join([*torn, before + json.dumps(row), "x" * 99]))
-    assert run(["inspect", str(folder)]) == 0
-    out = capsys.readouterr().out
-    assert "notices:\nstep 7: a\\x1b[31mb; see p.md#x\n" in out
+    for path in (folder, f"{folder}@latest"):
+        assert run(["inspect", str(path)]) == 0
+        assert line in capsys.readouterr().out
     metrics.unlink()
     os.mkfifo(metrics)
     assert run(["inspect", str(folder)]) == 0
     assert "notices:" not in capsys.readouterr().out
+
+
+def test_enn_inspect_tells_the_notices_of_a_run_without_saves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], worlds: Any
+) -> None:
+    manager, [row] = trained(tmp_path, partial(worlds.Steps, scale=0), "total_timesteps=6144")
+    capsys.readouterr()
+    folder = logs_of(tmp_path, manager)
+    assert run(["inspect", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"{folder}: a run without saves\n\nnotices:\nstep 6144: {row['text']}")
+    (folder / "metrics.jsonl").unlink()
+    assert run(["inspect", str(folder)]) == 1
 
 
 def test_differences_of_saves_have_no_sums_of_notices(
@@ -425,10 +515,10 @@ def window(mean: float, explained: float, taken: int = 500) -> Sums:
     }
 
 
-def noticed(windows: list[Sums], first: float = 0.0) -> set[str]:
-    """The keys of the notices of windows, after a first one with this return; the best one is 1."""
+def noticed(windows: list[Sums], first: float = 0.0, best: float = 1.0) -> set[str]:
+    """The keys of the notices of windows, after a first one with this return."""
     whole = notices.total_of(windows)
-    whole["run"] |= {"return.min": -1.0, "return.max": 1.0}
+    whole["run"] |= {"return.min": -1.0, "return.max": best}
     whole["first"] = {"return": first}
     found: list[Notice] = [
         *notices.notices_of_choices(windows, whole, {"do": list("abc")}),
@@ -480,6 +570,41 @@ def test_one_choice_everywhere_is_a_choice_given_up_but_no_entropy_of_fewer() ->
     assert noticed(windows, first=-0.5) == {"choice/do"}
 
 
+@pytest.mark.parametrize(
+    ("explained", "expected"), [(-1.0, {"choice/do", "entropy/do"}), (-0.05, {"entropy/do"})]
+)
+def test_a_choice_whose_loss_has_the_best_return_so_far_is_told_if_values_are_misled(
+    explained: float, expected: set[str]
+) -> None:
+    windows = [window(0.0, explained, 2)] * PATIENCE
+    assert noticed(windows, first=-1.0, best=0.0) == expected
+    for one in windows:
+        one["policy/do"] = {"choosing": 5000.0, "entropy": 0.0}  # knows what to do, and is right
+    assert noticed(windows, first=-1.0, best=0.0) == set()
+
+
+def test_episodes_of_several_windows_are_counted_together() -> None:
+    """As those of a policy that fears the end are cut off in the same windows."""
+
+    def of_episodes(numbers: list[int]) -> list[Sums]:
+        about = ({"episodes": n, "length.sum": 100.0 * n, "return.sum": 0.0} for n in numbers)
+        return [
+            {**one, "run": {**one["run"], **run}} for one, run in zip(FAULTY, about, strict=True)
+        ]
+
+    assert noticed(of_episodes([5, 34, 84, 11, 18, 95, 0, 7])) == ALL
+    assert noticed(of_episodes([5, 34, 84, 11, 7, 18, 7, 7])) == set()
+
+
+def test_equal_returns_are_told_once_they_last() -> None:
+    for num in range(1, PATIENCE + 1):
+        windows = [window(-1.0, 0.0)] * num
+        whole = notices.total_of(windows)
+        whole["run"] |= {"return.min": -1.0, "return.max": -1.0}
+        told = [notice.key for notice in notices.notices_of_rewards(windows, whole)]
+        assert told == (["return"] if num == PATIENCE else [])
+
+
 CURVES = ROOT / "benchmarks/results/learning.jsonl"
 
 
@@ -499,6 +624,14 @@ def test_no_committed_learning_curve_is_stuck_where_it_began() -> None:
         whole["first"] = {"return": sums[0]["run"]["return.sum"] / sums[0]["run"]["episodes"]}
         for end in range(PATIENCE, len(sums) + 1):
             assert not notices.nothing_learnt(sums[end - PATIENCE : end], whole)
+
+
+def test_no_committed_run_that_learns_has_a_notice(benchmark: Any) -> None:
+    controls = {row.name for row in benchmark("learning").ROWS if row.control}
+    rows = [json.loads(line) for line in CURVES.read_text().splitlines()]
+    assert controls < {row["row"] for row in rows}
+    of_learners = [row for row in rows if row["row"] not in controls]
+    assert [row["row"] for row in of_learners if row.get("notices")] == []
 
 
 def test_values_of_episodes_of_one_step_may_explain_nothing() -> None:
