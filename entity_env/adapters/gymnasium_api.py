@@ -208,9 +208,11 @@ def _labels(env: Any) -> list[str]:
     # Minigrid and others: an enumeration.
     actions = getattr(env, "actions", None)
     members: list[enum.Enum] = list(actions) if isinstance(actions, enum.EnumMeta) else []
-    names = {one.value: one.name for one in members if isinstance(one.value, Real)}
-    is_numbered = len(names) == len(members) and sorted(names) == list(range(len(names)))
-    return [names[i] for i in range(len(names))] if is_numbered else []
+    if not all(isinstance(one.value, Real) for one in members):
+        return []
+    members.sort(key=lambda one: one.value)
+    is_numbered = [one.value for one in members] == list(range(len(members)))
+    return [one.name for one in members] if is_numbered else []
 
 
 def _with_parts(env: Any, name: str, parts: str) -> list[Any]:
