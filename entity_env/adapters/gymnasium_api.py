@@ -208,7 +208,7 @@ def _labels(env: Any) -> list[str]:
     # Minigrid and others: an enumeration.
     actions = getattr(env, "actions", None)
     members: list[enum.Enum] = list(actions) if isinstance(actions, enum.EnumMeta) else []
-    names = {one.value: one.name for one in members if isinstance(one.value, Real)}
+    names: dict[Any, str] = {one.value: one.name for one in members if isinstance(one.value, Real)}
     is_numbered = len(names) == len(members) and sorted(names) == list(range(len(names)))
     return [names[i] for i in range(len(names))] if is_numbered else []
 
