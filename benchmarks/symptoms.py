@@ -37,7 +37,7 @@ FIRST = "first "
 """Prefix of columns with the mean of the first updates."""
 SMALL = (
     *("rollout.num_envs=128", "rollout.steps=8", "optim.bs=256", "optim.update_epochs=3"),
-    *("optim.lr=0.01", "net.d_model=16", "net.n_layer=1"),
+    *("optim.lr=0.003", "net.d_model=16", "net.n_layer=1"),
 )
 
 
@@ -131,13 +131,14 @@ SYMPTOMS = [
         "episode with -1. The fourth right time pays 1. A policy that gave it up waits or turns, "
         "whatever the light: its entropy is near ln 2, which is .63 of the maximum. The last row "
         "has the default settings.",
-        40_960,
+        61_440,
         ("episodic_reward.mean", "actions/do/go", "policy/do/normalised_entropy"),
         0.5,
         tuple(
             Case({"cells": 8}, settings)
             for settings in (
                 ("optim.bs=1024",),
+                ("optim.bs=1024", "ppo.ent_coef=0.0"),
                 ("optim.bs=1024", "ppo.ent_coef=0.5"),
                 ("optim.bs=1024", 'ppo.ent_targets={"do":0.75}'),
                 ("net.init=published",),
@@ -185,14 +186,14 @@ SYMPTOMS = [
     Symptom(
         "steps-that-are-too-small",
         "Lock",
-        "`Lock` with rewards for progress, which is learnt with `optim.lr=0.01`. The KL is that of "
-        "the first tenth of the updates: in a policy that has learnt all it is near 0 as well.",
+        "`Lock` with rewards for progress, learnt with `optim.lr=0.003`. The KL is that of the "
+        "first tenth of the updates: in a policy that has learnt all it is near 0 as well.",
         20_480,
         ("open.mean", "first losses/approx_kl", "policy/turn/normalised_entropy"),
         0.9,
         (
             Case({"progress": 0.1}, ("optim.lr=0.00001",)),
-            Case({"progress": 0.1}, ("optim.lr=0.01",)),
+            Case({"progress": 0.1}, ("optim.lr=0.003",)),
         ),
     ),
     Symptom(
@@ -205,7 +206,7 @@ SYMPTOMS = [
         0.9,
         (
             Case({"progress": 0.1}, ("optim.lr=0.1",)),
-            Case({"progress": 0.1}, ("optim.lr=0.01",)),
+            Case({"progress": 0.1}, ("optim.lr=0.003",)),
         ),
     ),
 ]

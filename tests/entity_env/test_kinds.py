@@ -245,7 +245,7 @@ def test_an_unknown_one_of_many_labels_is_named_before_the_labels() -> None:
         def act(self, actions: Any) -> Observation:
             return self.reset()
 
-    report = str(check_env(Speaker))
+    report = str(check_env(Speaker, episodes=1, max_steps=1))
     assert "got 'word 299 of several hundert' in row 0" in report
     assert "did you mean 'word 299 of several hundred'? Labels: 'word 0 of" in report
     assert "give one of the labels of the space" in report
