@@ -106,19 +106,6 @@ class Block(nn.Module):
         x = x + dropout(self.mlp(self.norm_2(x)), self.pdrop, keys, self.site + 1)
         return x
 
-    def scale_weights(self, n_layer: int) -> None:
-        """Zero the queries, and shrink the ends of both residual branches, of new weights.
-
-        Attention is to all entities alike then (Yang et al. 2021, "Tensor Programs V"), and the
-        2 * n_layer branches of a transformer together add at most half the variance of a row.
-        """
-        ends: list[Any] = [self.attention.project, self.mlp[2]]
-        for layer in ends:
-            layer.weight /= 2 * math.sqrt(n_layer)
-        if isinstance(self.attention, Attention):
-            d_model = self.attention.query_key_value.in_features
-            self.attention.query_key_value.weight[:d_model] = 0
-
     def parameters_in_order(self) -> list[Tensor]:
         """Return weight and bias of each layer, in the order of the forward pass."""
         assert isinstance(self.attention, Attention)
@@ -150,9 +137,11 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.apply(partial(init_linear, scheme=config.init))
         if config.init == "scaled":
+            # The 2 * n_layer residual branches together add at most half the variance of a row.
+            ends: list[Any] = [end for b in blocks for end in (b.attention.project, b.mlp[2])]
             with torch.no_grad():
-                for block in blocks:
-                    block.scale_weights(config.n_layer)
+                for layer in ends:
+                    layer.weight /= 2 * math.sqrt(config.n_layer)
 
     def parameters_in_order(self) -> list[Tensor]:
         """Return the parameters of all blocks in the order of the forward pass."""
@@ -180,7 +169,8 @@ def init_linear(module: nn.Module, scheme: Init) -> None:
     """Initialise a linear layer with normally distributed weights and zero bias.
 
     Scaled weights keep the variance of their input at every width (LeCun et al. 1998, "Efficient
-    BackProp"), so that rows of different frames differ by the same share at every width.
+    BackProp"), so that rows of different frames differ by the same share at every width. A
+    transformer then divides those that end residual branches.
 
     Args:
         module: a layer; other modules stay as they are.

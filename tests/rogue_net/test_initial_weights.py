@@ -64,18 +64,6 @@ def test_logits_depend_on_the_frame_alike_at_every_width(d_model: int, n_layer: 
     assert 0.08 < shares_of_logits("scaled", d_model, n_layer) < 0.6
 
 
-@pytest.mark.parametrize("n_layer", [1, 4])
-def test_attention_is_to_all_entities_alike_at_first(n_layer: int) -> None:
-    """Random preferences would be noise beside which positions are hardly heard."""
-    batch = frames()
-    net = RogueNet(RogueNetConfig(n_layer=n_layer), SPACE, ACTIONS)
-    attention = net(batch, attention=True).attention
-    assert attention is not None
-    for of_frame in attention:
-        rows = of_frame.flatten(0, -2)
-        torch.testing.assert_close(rows, torch.full_like(rows, 1 / rows.shape[-1]))
-
-
 @pytest.mark.parametrize("d_model", [16, 32, 64])
 def test_logits_of_published_initial_weights_hardly_depend_on_the_frame(d_model: int) -> None:
     """The control: narrow networks that start so give a choice up in all frames alike."""
