@@ -57,7 +57,7 @@ class PPOConfig(Section):
     norm_adv: bool = True
     clip_coef: float = limited(0.2, above=0, finite=False)
     clip_vloss: bool = True
-    ent_coef: float = limited(0.1)
+    ent_coef: float = limited(0.2)
     vf_coef: float = limited(0.5)
     target_kl: Optional[float] = limited(None, above=0, finite=False)
     anneal_entropy: bool = True

@@ -335,6 +335,7 @@ class TrainConfig(Versioned, Section):
             5: [
                 *(AddDefault((net, "init"), "published") for net in ("net", "vf_net")),
                 ChangeDefault(("optim", "bs"), 1024, 128),
+                ChangeDefault(("ppo", "ent_coef"), 0.1, 0.2),
             ],
         }
 

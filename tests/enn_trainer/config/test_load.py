@@ -65,7 +65,7 @@ def test_a_published_config_means_what_it_meant(path: Path) -> None:
     """
     text = path.read_text()
     expected = flat(dataclasses.asdict(load_config(TrainConfig, None)))
-    expected |= {"optim.bs": 1024, "net.init": "published"}
+    expected |= {"optim.bs": 1024, "ppo.ent_coef": 0.1, "net.init": "published"}
     expected |= {"wandb_entity": "entity-neural-network", **AS_RUN[path.stem]}
     expected["rollout.processes"] = 16 if "processes: 16" in text else 1
     if "ppo: " not in text:
@@ -126,6 +126,7 @@ def test_each_version_is_upgraded_from_its_own_defaults() -> None:
         return load_config(TrainConfig, None, text=f"(version: {version}, rollout: (steps: 512))")
 
     assert [loaded(v).optim.bs for v in range(7)] == [128] * 2 + [1024] * 4 + [128]
+    assert [loaded(v).ppo.ent_coef for v in range(7)] == [0.01] * 2 + [0.1] * 4 + [0.2]
     assert [loaded(v).net.init for v in range(7)] == ["published"] * 6 + ["scaled"]
     assert [loaded(v).total_timesteps for v in range(7)] == [25000] * 3 + [1000000] * 4
     assert [loaded(v).wandb_entity is None for v in range(7)] == [False] * 5 + [True] * 2
