@@ -50,7 +50,7 @@ def train_config(**changes: Any) -> TrainConfig:
 def test_the_defaults_are_the_published_ones_but_for_exploration() -> None:
     """Hand copied from the published signatures; wandb_entity was the authors' own team.
 
-    Minibatches had 1,024 frames, and the entropy coefficient was .1, as the defaults of older files.
+    Minibatches had 1,024 frames, and the entropy coefficient was .1, as they are in older files.
     """
     config = train_config(name="run")
     assert dataclasses.asdict(config) == {
