@@ -37,7 +37,7 @@ FIRST = "first "
 """Prefix of columns with the mean of the first updates."""
 SMALL = (
     *("rollout.num_envs=128", "rollout.steps=8", "optim.bs=256", "optim.update_epochs=3"),
-    *("optim.lr=0.003", "net.d_model=16", "net.n_layer=1"),
+    *("optim.lr=0.005", "ppo.ent_coef=0.02", "net.d_model=16", "net.n_layer=1"),
 )
 
 
@@ -186,14 +186,14 @@ SYMPTOMS = [
     Symptom(
         "steps-that-are-too-small",
         "Lock",
-        "`Lock` with rewards for progress, learnt with `optim.lr=0.003`. The KL is that of the "
+        "`Lock` with rewards for progress, learnt with `optim.lr=0.005`. The KL is that of the "
         "first tenth of the updates: in a policy that has learnt all it is near 0 as well.",
         20_480,
         ("open.mean", "first losses/approx_kl", "policy/turn/normalised_entropy"),
         0.9,
         (
             Case({"progress": 0.1}, ("optim.lr=0.00001",)),
-            Case({"progress": 0.1}, ("optim.lr=0.003",)),
+            Case({"progress": 0.1}, ("optim.lr=0.005",)),
         ),
     ),
     Symptom(
@@ -206,7 +206,7 @@ SYMPTOMS = [
         0.9,
         (
             Case({"progress": 0.1}, ("optim.lr=0.1",)),
-            Case({"progress": 0.1}, ("optim.lr=0.003",)),
+            Case({"progress": 0.1}, ("optim.lr=0.005",)),
         ),
     ),
 ]
