@@ -182,7 +182,7 @@ SYMPTOMS = [
             Case({"prize": 0.001, "progress": 0.0001}),
             Case({"prize": 0.001, "progress": 0.0001}, ("ppo.reward_scaling=true",)),
         ),
-        (*SMALL, "optim.lr=0.003"),
+        (*SMALL, "ppo.ent_coef=0.05"),
     ),
     Symptom(
         "steps-that-are-too-small",
