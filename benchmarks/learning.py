@@ -240,8 +240,8 @@ def table(results: list[dict[str, Any]]) -> str:
         f"*Most* are the frames after which the mean return while training first reaches "
         f"{ALMOST:.0%} of the bar, seed by seed, to a sixtieth of the run; *weights* are the "
         "initial ones, `net.init`, in bold those of the configuration; ? is for runs of which no "
-        "curve was kept. An episode of an agent that waits for ever counts with its return until it "
-        "is cut off.",
+        "curve was kept. An episode of an agent that waits for ever counts with its return until "
+        "it is cut off.",
         "",
         "| row | weights | frames | to reach | seeds: result | most | seconds | commit |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
