@@ -1,6 +1,6 @@
 """Returns in worlds that others wrote, of ours and of Stable-Baselines3's PPO.
 
-    python benchmarks/strangers.py [WORLD ...] [--seeds 3] [--jobs 2] [--sides ours sb3]
+    python benchmarks/strangers.py [WORLD ...] [--seeds 3] [--jobs 2] [--sides ours defaults sb3]
         [--frames N] [--results FILE.md]
 
 The worlds are the files in `strangers/`; settings and frames are in `strangers_worlds.py`. Each run
@@ -34,11 +34,17 @@ from strangers_worlds import ROOT, WORLDS, Play, World, load
 from enn_trainer import StateManager, train
 from enn_trainer.experience.envs import env_factory
 
-SIDES = {"ours": "enn-trainer", "sb3": "Stable-Baselines3"}
+SIDES = {
+    "ours": "enn-trainer",
+    "defaults": "enn-trainer, defaults",
+    "sb3": "Stable-Baselines3",
+}
 PACKAGES = (
     "torch numpy stable-baselines3 sb3-contrib gymnasium pettingzoo minigrid mpe2 jumanji jax "
     "lbforaging highway-env"
 )
+DEFAULTS = ("rollout.num_envs=126",)
+"""Changes of the default settings: a multiple of all numbers of agents."""
 WORLD_OF = {world.name: world for world in WORLDS}
 
 
@@ -86,7 +92,9 @@ def learn(world: World, seed: int, frames: int) -> tuple[StateManager, float, Po
 
 def run(world: World, side: str, seed: int, frames: int) -> Result:
     """Train one side in this process and let it play."""
-    if side == "ours":
+    if side != "sb3":
+        if side == "defaults":
+            world = world._replace(ours=DEFAULTS, config=None)
         manager, seconds, curve = learn(world, seed, frames)
         done = manager.state.step
         plays = {one.name: played(world, manager, seed, one) for one in world.plays}
@@ -128,7 +136,8 @@ def table(results: list[Result], command: str) -> str:
         f"`{command}` on {os.cpu_count()} cores ({processor()}), Python "
         f"{platform.python_version()}; {', '.join(versions)}. Each run has one thread. The worlds "
         "are in `benchmarks/strangers/`, the settings of both sides in "
-        "`benchmarks/strangers_worlds.py`.",
+        "`benchmarks/strangers_worlds.py`; defaults are the settings of a run that names only its "
+        "environment, with 126 of them, a multiple of all numbers of agents.",
         "",
         "Mean returns by seed; of foraging those of all players together; of the job shop the "
         "makespan, where less is better. The first line of a world is as in training, the others "
@@ -171,7 +180,7 @@ def picture(results: list[Result]) -> str:
             of_side = [r for r in results if (r["world"], r["side"]) == (world.name, side)]
             if curves := [r["curve"] for r in of_side if r["curve"]]:
                 lines = panels.setdefault(world.name, [])
-                lines.append(Line(title if lines else f"{title} in {world.name}", curves))
+                lines.append(Line(side if lines else f"{title} in {world.name}", curves))
     return draw(panels)
 
 

@@ -143,6 +143,14 @@ def test_ours_learns_a_shop_and_plays_others(strangers: Any) -> None:
     assert result["curve"][0][1] > 40  # of makespans, not returns
 
 
+@pytest.mark.slow
+def test_a_run_with_default_settings_plays_worlds_of_other_sizes(strangers: Any) -> None:
+    world = strangers.WORLD_OF["job shop"]._replace(episodes=4, num_envs=4)
+    result = strangers.run(world, "defaults", seed=1, frames=6048)
+    assert (result["frames"], result["side"]) == (6048, "defaults")
+    assert [*result["plays"]] == [one.name for one in world.plays]
+
+
 def test_greedy_play_is_the_same_for_all_seeds(
     benchmark: Any, strangers: Any, tmp_path: Path
 ) -> None:
@@ -187,7 +195,7 @@ def test_runs_that_are_kept_are_not_repeated(
     monkeypatch.setattr(strangers, "run_all", run_all)
     monkeypatch.setattr(strangers.World, "missing", lambda self, sides: [])
     results = tmp_path / "out.md"
-    for frames, num_new in (("4000", 4), ("4000", 0), ("5000", 4)):
+    for frames, num_new in (("4000", 6), ("4000", 0), ("5000", 6)):
         command = ["strangers.py", "job shop", "--seeds", "2", "--frames", frames]
         monkeypatch.setattr("sys.argv", [*command, "--results", str(results)])
         asked.clear()
@@ -199,9 +207,9 @@ def test_runs_that_are_kept_are_not_repeated(
     assert "| job shop | 10x6, makespan | Stable-Baselines3 | cannot | cannot |" in page
     drawn = ET.fromstring(results.with_suffix(".svg").read_text())
     lines = [p for p in drawn.iter() if p.tag.endswith("polyline")]
-    assert len(lines) == 4  # two sides with two seeds each, without bars
+    assert len(lines) == 6  # three sides with two seeds each, without bars
     names = [p.text for p in drawn.iter() if p.tag.endswith("tspan")]
-    assert names == ["enn-trainer in job shop", "Stable-Baselines3"]
+    assert names == ["enn-trainer in job shop", "defaults", "sb3"]
     assert "80" in capsys.readouterr().out
 
 
