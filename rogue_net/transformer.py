@@ -141,7 +141,8 @@ class Transformer(nn.Module):
             ends: list[Any] = [end for b in blocks for end in (b.attention.project, b.mlp[2])]
             with torch.no_grad():
                 for layer in ends:
-                    layer.weight /= 2 * math.sqrt(config.n_layer)
+                    if not layer.weight.is_meta:
+                        layer.weight /= 2 * math.sqrt(config.n_layer)
 
     def parameters_in_order(self) -> list[Tensor]:
         """Return the parameters of all blocks in the order of the forward pass."""

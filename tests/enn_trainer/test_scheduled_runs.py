@@ -140,13 +140,13 @@ def test_a_schedule_is_not_annealed_as_well(tmp_path: Path, extra: tuple[str, ..
     """Annealing is on by default; who writes a schedule means its values. Warm-up is never on
     unless it is asked for, and is obeyed."""
     constant = run_small(tmp_path, *extra, "optim.anneal_lr=false", "ppo.anneal_entropy=false")
-    scheduled = run_small(tmp_path, *extra, "optim.lr=step: 0.001@0", "ppo.ent_coef=step: 0.1@0")
+    scheduled = run_small(tmp_path, *extra, "optim.lr=step: 0.001@0", "ppo.ent_coef=step: 0.2@0")
     assert torch.equal(weights(constant), weights(scheduled))
 
 
 @pytest.mark.parametrize("step", [0, 24, 48])
 def test_a_straight_line_to_the_end_is_annealing(step: int) -> None:
-    scheduled = configured("optim.lr=step: 0.001@0 0@72", "ppo.ent_coef=step: 0.1@0 0@72")
+    scheduled = configured("optim.lr=step: 0.001@0 0@72", "ppo.ent_coef=step: 0.2@0 0@72")
     assert rates_at(at(scheduled, step), step, 0.0) == pytest.approx(
         rates_at(configured(), step, 0.0), rel=1e-12
     )
