@@ -19,7 +19,7 @@ import torch
 
 from enn_trainer import Callback, State, StateManager, Trainer, load_agent, train
 from enn_trainer.checkpoints.lookup import find
-from enn_trainer.checkpoints.run_dir import RunDir
+from enn_trainer.checkpoints.run_dir import SET_ASIDE, RunDir
 from enn_trainer.checkpoints.state_files import read_config, restore
 from enn_trainer.config import TrainConfig
 from enn_trainer.tracking import track
@@ -276,12 +276,18 @@ def _check_identical(straight: Path, run_dir: Path) -> None:
     assert_same(expected, got)
     assert_same_clocks(expected, got)
     assert got.envs is not None
-    assert _files(run_dir) == _files(straight)
+    more, fewer = _files(run_dir), _files(straight)
+    assert more == fewer, f"files of one of them only: {sorted({*more} ^ {*fewer})}"
     assert tracked(run_dir / METRICS) == tracked(straight / METRICS)
     assert (run_dir / RECORDING).read_bytes() == (straight / RECORDING).read_bytes()
 
 
 def _files(run_dir: Path) -> list[str]:
-    """All that a run leaves, without what each process has of its own."""
-    paths = (str(path.relative_to(run_dir)) for path in run_dir.rglob("*") if path.name != ERRORS)
-    return sorted(path for path in paths if "tfevents" not in path)
+    """All that a run leaves, without what each process has of its own.
+
+    A run that is killed before its first save begins anew, and sets the metrics until then aside.
+    """
+    paths = [str(path.relative_to(run_dir)) for path in run_dir.rglob("*") if path.name != ERRORS]
+    aside = [path for path in paths if SET_ASIDE in path]
+    assert not any("step-" in path for path in aside), f"a save was set aside: {aside}"
+    return sorted(path for path in paths if "tfevents" not in path and path not in aside)
