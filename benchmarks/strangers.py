@@ -45,7 +45,14 @@ PACKAGES = (
 )
 DEFAULTS = ("rollout.num_envs=126",)
 """Changes of the default settings: a multiple of all numbers of agents."""
+DEFAULTS_FRAMES = 250_000
+"""At most so many with the defaults: a run that gives up a choice does so early."""
 WORLD_OF = {world.name: world for world in WORLDS}
+
+
+def frames_of(world: World, side: str) -> int:
+    """Return the frames of training."""
+    return min(world.frames, DEFAULTS_FRAMES) if side == "defaults" else world.frames
 
 
 def manager_of(world: World, seed: int, frames: int, folder: str) -> StateManager:
@@ -137,7 +144,8 @@ def table(results: list[Result], command: str) -> str:
         f"{platform.python_version()}; {', '.join(versions)}. Each run has one thread. The worlds "
         "are in `benchmarks/strangers/`, the settings of both sides in "
         "`benchmarks/strangers_worlds.py`; defaults are the settings of a run that names only its "
-        "environment, with 126 of them, a multiple of all numbers of agents.",
+        "environment, with 126 of them, a multiple of all numbers of agents, and fewer frames: "
+        "they show that no choice is given up, not all that can be learnt.",
         "",
         "Mean returns by seed; of foraging those of all players together; of the job shop the "
         "makespan, where less is better. The first line of a world is as in training, the others "
@@ -201,22 +209,26 @@ def main() -> None:
     if unknown := [name for name in options.worlds if name not in WORLD_OF]:
         parser.error(f"WORLD: expected some of {', '.join(WORLD_OF)}; got {', '.join(unknown)}")
     chosen = [world for world in WORLDS if not options.worlds or world.name in options.worlds]
-    wanted = {world.name: options.frames or world.frames for world in WORLDS}
+    wanted = {
+        (world.name, side): options.frames or frames_of(world, side)
+        for world in WORLDS
+        for side in SIDES
+    }
     for world in chosen:
         if missing := world.missing(options.sides):
             print(f"{world.name} is left out: {', '.join(missing)} cannot be imported")
     kept = options.results.with_suffix(".jsonl")
     done = {(r["world"], r["side"], r["seed"], r["asked"]) for r in read_kept(kept)}
     todo = [
-        (world.name, side, str(seed), str(wanted[world.name]))
+        (world.name, side, str(seed), str(wanted[world.name, side]))
         for seed in range(1, options.seeds + 1)
         for world in chosen
         for side in options.sides
         if not world.missing(options.sides)
-        and (world.name, side, seed, wanted[world.name]) not in done
+        and (world.name, side, seed, wanted[world.name, side]) not in done
     ]
     run_all(__file__, todo, kept, options.jobs)
-    results = [r for r in read_kept(kept) if r["asked"] == wanted.get(r["world"])]
+    results = [r for r in read_kept(kept) if r["asked"] == wanted.get((r["world"], r["side"]))]
     results.sort(key=lambda r: int(r["seed"]))
     command = " ".join(["python benchmarks/strangers.py", *sys.argv[1:]])
     options.results.write_text(table(results, command))

@@ -233,7 +233,7 @@ WORLDS = [
         "intersection:Intersection",
         "intersection:flat",
         ("highway_env",),
-        30_000,
+        20_000,
         (Play("13 s"),),
         ("rollout.num_envs=4", "rollout.steps=64", "optim.bs=64", "optim.update_epochs=10"),
         {"n_envs": 4, "n_steps": 64, "batch_size": 64, "n_epochs": 10, "learning_rate": 1e-3},
