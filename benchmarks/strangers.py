@@ -45,7 +45,7 @@ PACKAGES = (
 )
 DEFAULTS = ("rollout.num_envs=126",)
 """Changes of the default settings: a multiple of all numbers of agents."""
-DEFAULTS_FRAMES = 250_000
+DEFAULTS_FRAMES = 100_000
 """At most so many with the defaults: a run that gives up a choice does so early."""
 WORLD_OF = {world.name: world for world in WORLDS}
 
