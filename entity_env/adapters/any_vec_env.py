@@ -2,7 +2,8 @@
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,9 @@ from entity_env.errors import InvalidObservation, exits_as_errors
 from entity_env.kinds import label_dtype
 from entity_env.ragged import Ragged, from_ragged_buffer, is_ragged_buffer, to_ragged_buffer
 from entity_env.real_numbers import as_flags, real_array
-from entity_env.spaces import ACTION_SPACES, ActionName, ActionSpace, Entity, ObsSpace
+from entity_env.spaces import ACTION_SPACES, ActionName, ActionSpace, Entity, EntityName, ObsSpace
 from entity_env.vec.batching import located_in_last
-from entity_env.vec.validate import check_finite_batch, check_kinds, check_spaces
+from entity_env.vec.validate import check_finite_batch, check_identity, check_kinds, check_spaces
 from entity_env.vec.vec_env import (
     VecActionMask,
     VecCategoricalActionMask,
@@ -64,6 +65,11 @@ class AnyVecEnv(VecEnv):
     def seed(self, seed: int) -> None:
         """Seed the environments, if they have a `seed` method."""
         getattr(self.env, "seed", super().seed)(seed)
+
+    @exits_as_errors()
+    def track(self, types: Sequence[EntityName] | None = None) -> None:
+        """Give every entity a number, if the environments have a `track` method."""
+        getattr(self.env, "track", functools.partial(VecEnv.track, self.env))(types)
 
     @exits_as_errors()
     def reset(self, obs_config: ObsSpace) -> VecObs:
@@ -195,6 +201,7 @@ def _with_own_dtypes(obs: VecObs) -> VecObs:
         values = convert(rows.values, field)
         return rows if values is rows.values else Ragged(values, rows.lengths)
 
+    check_identity(obs)
     return dataclasses.replace(
         obs,
         features={n: converted(r, _float32, f"features of {n!r}") for n, r in obs.features.items()},

@@ -94,6 +94,7 @@ class Decisions:
             "features": self.obs.features,
             "visible": self.obs.visible,
             "kinds": self.obs.kinds,
+            "identity": self.obs.identity,
             **{f"action_masks[{n!r}]": vars(mask) for n, mask in self.obs.action_masks.items()},
             "actions": self.actions,
             "probs": self.probs,

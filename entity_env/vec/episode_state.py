@@ -4,7 +4,8 @@
  "episodes": (B,) int64, number of episodes that each environment has begun
  "steps": (B,) int64, number of steps in the running ones
  "frames": the B frames that were shown last, without their rewards
- "matches": uint8 per match, the bytes of its state and of the names in its frames}
+ "matches": uint8 per match, the bytes of its state, of the names in its frames and, if entities
+   are tracked, of all ids that each side was shown in this episode}
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,13 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from entity_env.actions import EntityID
 from entity_env.environment import Observation
 from entity_env.errors import EntityEnvError
 from entity_env.match import Match, world_of
 from entity_env.plain_state import from_plain, impure, to_plain
 from entity_env.ragged import Ragged, exclusive_cumsum
+from entity_env.serialization.bounds import check_hashes
 from entity_env.serialization.messages import MessageError, pack, unpack
 from entity_env.spaces import GLOBAL, ActionName, ActionSpaces, ObsSpace
+from entity_env.vec.identity import numbers_of
 from entity_env.vec.validate import check_features, check_finite_batch, check_masks, expect
 from entity_env.vec.vec_obs import Choices, VecActionMask, VecObs, take_obs
 
@@ -29,13 +33,19 @@ def offers_state(match: Match) -> bool:
     return all(callable(getattr(world, name, None)) for name in ("get_state", "set_state"))
 
 
-def match_bytes(match: Match, frames: Sequence[Observation], action_space: ActionSpaces) -> bytes:
+def match_bytes(
+    match: Match,
+    frames: Sequence[Observation],
+    action_space: ActionSpaces,
+    tables: Sequence[Mapping[EntityID, int]] = (),
+) -> bytes:
     """Return the bytes of the state of a match and of the names in its last frames.
 
     Args:
         match: it offers its state.
         frames: the last observation of each side.
         action_space: its actions.
+        tables: the numbers of the ids of each side, see `IdentityTracker`; none if not tracked.
 
     Raises:
         EntityEnvError: what `get_state` returns, or an id, is not plain data.
@@ -43,11 +53,13 @@ def match_bytes(match: Match, frames: Sequence[Observation], action_space: Actio
     world: Any = world_of(match)
     state = world.get_state()
     try:
-        named = [names_in(frame, action_space) for frame in frames]
+        saved = {"world": state, "frames": [names_in(frame, action_space) for frame in frames]}
+        if tables:
+            saved["identity"] = [to_plain([*table], "ids of this episode") for table in tables]
     except TypeError as error:
         raise EntityEnvError(str(error)) from None
     try:
-        return pack({"world": state, "frames": named}, exact=True)
+        return pack(saved, exact=True)
     except MessageError as error:
         what = impure(state, "state") or str(error)
         raise EntityEnvError(
@@ -75,7 +87,13 @@ def names_in(frame: Observation, action_space: ActionSpaces) -> dict[str, Any]:
     return {"ids": ids, "actions": actions}
 
 
-def restore_match(match: Match, data: bytes, shown: VecObs, first: int) -> list[Observation]:
+def restore_match(
+    match: Match,
+    data: bytes,
+    shown: VecObs,
+    first: int,
+    tables: Sequence[dict[EntityID, int]] = (),
+) -> list[Observation]:
     """Restore the state of a match, and return its last frames.
 
     Args:
@@ -83,6 +101,7 @@ def restore_match(match: Match, data: bytes, shown: VecObs, first: int) -> list[
         data: what `match_bytes` returned.
         shown: the last frames of all matches.
         first: the index of the frame of the match's first side.
+        tables: those of `match_bytes`, to fill; none if entities are not tracked now.
 
     Returns:
         The last observation of each side, in which all entities have the same names.
@@ -91,6 +110,11 @@ def restore_match(match: Match, data: bytes, shown: VecObs, first: int) -> list[
     action_space = match.action_space()
     world: Any = world_of(match)
     world.set_state(saved["world"])
+    for i, table in enumerate(tables):
+        ids = from_plain(saved["identity"][i]) if "identity" in saved else []
+        check_hashes(ids)
+        table.clear()
+        numbers_of(ids, table)
     frames = []
     for i, named in enumerate(saved["frames"], first):
         # Masks that name the same entities, and allow everything.

@@ -17,8 +17,9 @@ from entity_env.errors import EntityEnvError, WorkerError
 from entity_env.match import CreateEnv, Match
 from entity_env.process import ProcessTimes, warn_once
 from entity_env.ragged import Ragged, as_choices
-from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.spaces import ActionName, ActionSpace, EntityName, ObsSpace
 from entity_env.vec.episode_state import cat_states, split_state
+from entity_env.vec.identity import types_to_track
 from entity_env.vec.validate import check_same_spaces
 from entity_env.vec.vec_env import VecEnv
 from entity_env.vec.vec_obs import VecObs, take_obs
@@ -82,6 +83,7 @@ class ParallelEnvList(VecEnv):
         # State between steps: episodes begun (for seeds), last frames, and the space they show.
         self._restarts = RestartQuota() if restarts is None else restarts
         self._seed: int | None = None
+        self._tracked: list[EntityName] = []
         self._episodes = np.zeros(num_envs, dtype=np.int64)
         self._batch: VecObs | None = None
         self._shown: ObsSpace | None = None
@@ -121,6 +123,11 @@ class ParallelEnvList(VecEnv):
         self._seed = seed
         self._episodes[:] = 0
         self._ask_all(self._replace, "seed", seed)
+
+    def track(self, types: Sequence[EntityName] | None = None) -> None:
+        """Give every entity a number by its id, in the workers."""
+        self._tracked = types_to_track(types, self._obs_space, self._batch is not None)
+        self._ask_all(self._replace, "track", self._tracked)
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
         """Begin an episode everywhere."""
@@ -247,7 +254,7 @@ class ParallelEnvList(VecEnv):
         ]
 
     def _replace(self, i: int, lost: WorkerLostError) -> Any:
-        """Start another worker in place of one that was lost, seeded where that one was.
+        """Start another worker in place of one that was lost, with its seed and tracked types.
 
         Returns:
             The answer of a worker that has started: its spaces, digests of its code, warnings.
@@ -264,6 +271,8 @@ class ParallelEnvList(VecEnv):
             logger.warning("%s was lost, starting another one: %s", setup, started)
             self._workers[i] = WorkerProcess(setup)
             started = self._workers[i].started()
+        if self._tracked:
+            self._ask(i, "track", self._tracked)
         if self._seed is not None:
             self._ask(i, "seed", self._seed, self._episodes[self._frames_of(i)].tolist())
         return started

@@ -22,10 +22,11 @@ from entity_env.match import CreateEnv, SideActions, Solo, match_of, world_of
 from entity_env.process import ProcessTimes, times_of_this_process
 from entity_env.ragged import Ragged
 from entity_env.seeding import derive_seed, derive_seeds
-from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.spaces import ActionName, ActionSpace, EntityName, ObsSpace
 from entity_env.vec import episode_state
 from entity_env.vec.batching import LAST, batch_obs, unbatch_actions
 from entity_env.vec.frames import Frames
+from entity_env.vec.identity import IdentityTracker, types_to_track
 from entity_env.vec.validate import check_finite_batch, check_same_spaces, check_spaces
 from entity_env.vec.vec_env import VecEnv, VecObs
 from entity_env.world_code import code_of
@@ -81,6 +82,7 @@ class EnvList(VecEnv):
         # The frames that were shown last, the batch of them, and the space that they show.
         self._last: tuple[list[Observation], VecObs, ObsSpace] | None = None
         self._world_ns = 0
+        self._tracker = IdentityTracker([], 0)
 
     def obs_space(self) -> ObsSpace:
         """Return the space of observations."""
@@ -111,12 +113,18 @@ class EnvList(VecEnv):
         random.seed(derive_seed(seed, "random", *source))
         np.random.seed(derive_seed(seed, "numpy", *source) % 2**32)  # noqa: NPY002 (theirs)
 
+    def track(self, types: Sequence[EntityName] | None = None) -> None:
+        """Give every entity a number by its id, from the first reset on."""
+        tracked = types_to_track(types, self._obs_space, self._last is not None)
+        self._tracker = IdentityTracker(tracked, len(self))
+
     def reset(self, obs_config: ObsSpace) -> VecObs:
         """Begin an episode everywhere."""
         self.check_no_begun_step("reset")
         everywhere = range(len(self.matches))
         frames = list(chain.from_iterable(self._reset_matches(everywhere, obs_config)))
         self._steps[:] = 0
+        self._tracker.begin()
         return self._show(frames, frames, obs_config)
 
     def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> VecObs:
@@ -161,9 +169,10 @@ class EnvList(VecEnv):
             return None
         matches, sides, (frames, batch, _) = [], self.sides, self._last
         for i, match in enumerate(self.matches):
-            of_match = frames[i * sides : (i + 1) * sides]
+            own = slice(i * sides, (i + 1) * sides)
+            named = frames[own], self._action_space, self._tracker.tables[own]
             try:
-                matches.append(episode_state.match_bytes(match, of_match, self._action_space))
+                matches.append(episode_state.match_bytes(match, *named))
             except Exception as error:
                 raise self._state_error("get_state", error, i) from error
         lengths = np.fromiter(map(len, matches), dtype=np.int64, count=len(matches))
@@ -201,14 +210,17 @@ class EnvList(VecEnv):
         self._steps = state["steps"].copy()
         for i, match in enumerate(self.matches):
             saved = state["matches"][i].values.tobytes()
+            tables = self._tracker.tables[i * sides : (i + 1) * sides]
             try:
-                frames += episode_state.restore_match(match, saved, batch, i * sides)
+                frames += episode_state.restore_match(match, saved, batch, i * sides, tables)
             except Exception as error:
                 raise self._state_error("set_state", error, i) from error
         Frames(frames, [*obs_config.entities], batch.features, batch.visible).check_ids()
         # Decode some actions: the id of every actor must be known.
         chosen = episode_state.first_choices(batch.action_masks, self._action_space)
         unbatch_actions(chosen, batch, frames, obs_config, self._action_space)
+        if self._tracker.types:
+            self._tracker.update(batch, frames, frames)
         self._last = frames, batch, obs_config
         return batch
 
@@ -319,6 +331,8 @@ class EnvList(VecEnv):
             batch = batch_obs(frames, shown, self._action_space, outcomes)
             if self.validate:
                 check_finite_batch(batch, shown)
+            if self._tracker.types:
+                self._tracker.update(batch, frames, outcomes)
         except InvalidObservation as error:
             i = error.env_index or 0
             begins = outcomes[i] is not frames[i]

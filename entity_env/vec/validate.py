@@ -179,6 +179,7 @@ def check_features(
         same = np.array_equal(seen.lengths, frames.features[name].lengths)
         expect(same, what, "one for each entity", seen.lengths)
     check_kinds(frames, obs_space, where, exact=True)
+    check_identity(frames, where)
     return num_entities
 
 
@@ -213,6 +214,26 @@ def check_kinds(frames: VecObs, obs_space: ObsSpace, where: str = "", exact: boo
             expected = f"{kind.name} from 0 to {len(kind.labels) - 1}"
             got = f"{value} in row {row - rows.starts[frame]}"
             raise unexpected(frame, what, expected, got)
+
+
+def check_identity(frames: VecObs, where: str = "") -> None:
+    """Raise unless each type of `identity` has a number per entity, or none, in each frame.
+
+    Args:
+        frames: B frames, whose features fit.
+        where: the beginning of messages.
+
+    Raises:
+        InvalidObservation: with the field and what was expected.
+    """
+    for name, numbers in frames.identity.items():
+        what = f"{where}identity[{name!r}]"
+        types = [one for one in frames.features if one != GLOBAL]
+        expect(name in types, what, f"types among {types}", name)
+        _check_rows(numbers, what, np.int64, (), len(frames), exact=True)
+        fits = (numbers.lengths == 0) | (numbers.lengths == frames.features[name].lengths)
+        expect(fits.all(), what, "one for each entity, or none", numbers.lengths)
+        expect((numbers.values >= 0).all(), what, "numbers from 0", numbers.values)
 
 
 def check_masks(

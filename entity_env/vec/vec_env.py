@@ -1,7 +1,7 @@
 """`VecEnv`: the interface of environments that step together."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,14 @@ import numpy.typing as npt
 from entity_env.errors import EntityEnvError
 from entity_env.process import ProcessTimes
 from entity_env.ragged import Ragged
-from entity_env.spaces import GLOBAL, ActionName, ActionSpace, ObsSpace, has_global_entity
+from entity_env.spaces import (
+    GLOBAL,
+    ActionName,
+    ActionSpace,
+    EntityName,
+    ObsSpace,
+    has_global_entity,
+)
 from entity_env.vec.vec_obs import (
     Metric,
     VecActionMask,
@@ -116,6 +123,23 @@ class VecEnv(ABC):
         """Make all that follows the next reset a function of `seed`; by default it may not be."""
         return
 
+    def track(self, types: Sequence[EntityName] | None = None) -> None:
+        """Give every entity a number by its id, in `VecObs.identity`.
+
+        The numbers are part of `get_state`. After `set_state` with a state of environments that
+        were not tracked, numbers begin with the frames that it shows.
+
+        Args:
+            types: the entity types to number, of which those without ids get no numbers; None for
+                all.
+
+        Raises:
+            EntityEnvError: there was a reset or `set_state`; a type is not in the space; or the
+                class does not override this, as those in array operations, which have no ids.
+        """
+        fix = "override track, or step single environments in an EnvList"
+        raise EntityEnvError(f"track: {type(self).__name__} does not number its entities; {fix}")
+
     def get_state(self) -> dict[str, Any] | None:
         """Return the state of the environments, for `set_state` in this or another process.
 
@@ -204,6 +228,10 @@ class VecEnvWrapper(VecEnv):
     def seed(self, seed: int) -> None:
         """Seed the environments."""
         self.env.seed(seed)
+
+    def track(self, types: Sequence[EntityName] | None = None) -> None:
+        """Give every entity of the environments a number."""
+        self.env.track(types)
 
     def get_state(self) -> dict[str, Any] | None:
         """Return the state of the environments; a wrapper with state adds its own parts."""

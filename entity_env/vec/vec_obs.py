@@ -166,6 +166,10 @@ class VecObs:
         kinds: uint8 or int16 (n, num_kinds) per frame, the indices of labels, for the types that
             have kinds, and under "__global__" for kinds that belong to no entity; see
             `kinds.label_dtype`.
+        identity: int64 (n,) per frame, for the types that `VecEnv.track` was given: the numbers of
+            the entities, 0, 1, ... in the order in which their environment, or side of a match,
+            first showed them in this episode. Equal numbers are one entity, even of two types. A
+            frame in which a type has no ids has no rows of it.
     """
 
     features: dict[EntityName, Ragged]
@@ -178,6 +182,7 @@ class VecObs:
     final: "VecObs | None" = None
     env_metrics: dict[str, Ragged] = field(default_factory=dict)
     kinds: dict[EntityName, Ragged] = field(default_factory=dict, metadata={OMIT_EMPTY: True})
+    identity: dict[EntityName, Ragged] = field(default_factory=dict, metadata={OMIT_EMPTY: True})
 
     def __post_init__(self) -> None:
         if self.truncated is None:
@@ -198,10 +203,7 @@ class VecObs:
         # Last observations and metrics, which only some pieces have.
         finals = [piece.final for piece in pieces if piece.final is not None]
         names = dict.fromkeys(name for piece in pieces for name in piece.metrics)
-        env_metrics = {}
-        for name in dict.fromkeys(name for piece in pieces for name in piece.env_metrics):
-            given = [p.env_metrics.get(name, Ragged.empty(np.zeros(0), len(p))) for p in pieces]
-            env_metrics[name] = Ragged.cat(given)
+        env_metrics = _cat_given(pieces, "env_metrics", np.zeros(0))
         types = pieces[0].features
         hiding = [name for name in types if any(name in piece.visible for piece in pieces)]
 
@@ -225,6 +227,7 @@ class VecObs:
             final=VecObs.cat(finals) if finals else None,
             env_metrics=env_metrics,
             kinds={name: Ragged.cat([p.kinds[name] for p in pieces]) for name in pieces[0].kinds},
+            identity=_cat_given(pieces, "identity", np.zeros(0, np.int64)),
         )
 
     def extend(self, other: "VecObs") -> None:
@@ -236,6 +239,17 @@ class VecObs:
         return self.visible.get(name, Ragged(np.ones(rows.items(), np.bool_), rows.lengths))
 
 
+def _cat_given(
+    pieces: Sequence[VecObs], attribute: str, like: npt.NDArray[Any]
+) -> dict[str, Ragged]:
+    """Concatenate rows by name; pieces that do not give a name have no rows of it."""
+    given = [(getattr(piece, attribute), len(piece)) for piece in pieces]
+    return {
+        name: Ragged.cat([rows.get(name, Ragged.empty(like, n)) for rows, n in given])
+        for name in dict.fromkeys(name for rows, _ in given for name in rows)
+    }
+
+
 def take_obs(obs: VecObs, frames: npt.NDArray[np.int64]) -> VecObs:
     """Return a copy of the given frames, in order; reward, done and metrics are blank."""
     features = {name: rows.take(frames) for name, rows in obs.features.items()}
@@ -243,4 +257,5 @@ def take_obs(obs: VecObs, frames: npt.NDArray[np.int64]) -> VecObs:
     masks = {name: mask.take(frames) for name, mask in obs.action_masks.items()}
     blank = np.zeros(len(frames), dtype=np.float32), np.zeros(len(frames), dtype=np.bool_)
     kinds = {name: rows.take(frames) for name, rows in obs.kinds.items()}
-    return VecObs(features, visible, masks, *blank, {}, kinds=kinds)
+    identity = {name: rows.take(frames) for name, rows in obs.identity.items()}
+    return VecObs(features, visible, masks, *blank, {}, kinds=kinds, identity=identity)

@@ -1,0 +1,506 @@
+"""Numbers of entities: equal ones are the same entity, in every frame of an episode."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from entity_env import (
+    Action,
+    AddMetricsWrapper,
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    Entity,
+    EntityEnvError,
+    Environment,
+    EnvList,
+    InvalidObservation,
+    Observation,
+    ObsSpace,
+    ParallelEnvList,
+    PlainState,
+    Ragged,
+    VecEnv,
+    VecObs,
+)
+from entity_env.adapters.any_vec_env import AnyVecEnv
+from entity_env.examples import Duel, VecMinefield
+from entity_env.recording.read_recording import Recording
+from entity_env.recording.record import RecordingVecEnv
+from entity_env.serialization.messages import pack, unpack
+from entity_env.vec.episode_state import cat_states, split_state
+from entity_env.vec.vec_obs import take_obs
+from tests.entity_env.builders import assert_same, play, random_choices
+
+TYPES = ["Cat", "Dog", "Rock"]
+SPACE = ObsSpace(entities={name: Entity(["x"]) for name in TYPES})
+Ids = dict[str, list[Any]]
+
+
+class Episode(NamedTuple):
+    """The ids of each frame by type; the last frame is shown only where it is cut off."""
+
+    frames: list[Ids]
+    is_cut_off: bool
+
+
+class Scripted(Environment):
+    """Show the entities that a script says, episode after episode, rocks without ids."""
+
+    def __init__(self, episodes: list[Episode]) -> None:
+        self.episodes, self.begun = episodes, 0
+
+    def obs_space(self) -> ObsSpace:
+        return SPACE
+
+    def action_space(self) -> dict[str, Any]:
+        return {}
+
+    def reset(self) -> Observation:
+        self.episode, self.t = self.episodes[self.begun % len(self.episodes)], 0
+        self.begun += 1
+        return self.observe()
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        self.t += 1
+        return self.observe()
+
+    def observe(self) -> Observation:
+        ids = self.episode.frames[self.t]
+        over, is_cut_off = self.t == len(self.episode.frames) - 1, self.episode.is_cut_off
+        return Observation(
+            features={"Rock": [[9.0]], **{name: [[0.0]] * len(ids[name]) for name in ids}},
+            ids=ids,
+            visible={name: [False] * len(ids[name]) for name in ids if self.t % 2},
+            terminated=over and not is_cut_off,
+            truncated=over and is_cut_off,
+        )
+
+
+class Resumable(Scripted):
+    """Resume the only episode of a script."""
+
+    def get_state(self) -> dict[str, Any]:
+        return {"t": self.t}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.episode, self.t = self.episodes[0], state["t"]
+
+
+@st.composite
+def frames(draw: st.DrawFn) -> Ids:
+    """Some of a few entities, in any order, each of one type or another."""
+    ids = draw(st.permutations([0, "0", (0, 1), None, 2.5, b"x"]))
+    first, last = sorted((draw(st.integers(0, 6)), draw(st.integers(0, 6))))
+    given = {"Dog": ids[:first], "Cat": ids[first:last]}
+    left_out = draw(st.sets(st.sampled_from(["Cat", "Dog"])))
+    return {name: ids for name, ids in given.items() if name not in left_out}
+
+
+scripts = st.lists(
+    st.builds(Episode, st.lists(frames(), min_size=2, max_size=5), st.booleans()),
+    min_size=1,
+    max_size=3,
+)
+
+
+def model(episodes: list[Episode]) -> Iterator[tuple[Ids, Ids | None]]:
+    """Yield the numbers that each step shows and those of the last observation, by a list."""
+
+    def numbers(ids: Ids) -> Ids:
+        of_types: Ids = {name: [] for name in TYPES}
+        for name in TYPES:
+            for one in ids.get(name, []):
+                if one not in seen:
+                    seen.append(one)
+                of_types[name].append(seen.index(one))
+        return of_types
+
+    last = None
+    while True:
+        for shown, is_cut_off in episodes:
+            seen: list[Any] = []
+            for ids in shown[:-1]:
+                yield numbers(ids), last
+                last = None
+            last = numbers(shown[-1]) if is_cut_off else None
+
+
+def numbers_in(obs: VecObs, i: int) -> Ids:
+    return {name: rows[i].values.tolist() for name, rows in obs.identity.items()}
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(scripts, min_size=1, max_size=3))
+def test_numbers_are_those_of_a_list_of_everything_shown(of_envs: list[list[Episode]]) -> None:
+    """Entities come, go, return, change places and types, are hidden or have no ids."""
+    made = iter(of_envs)
+    envs = EnvList(lambda: Scripted(next(made)), len(of_envs))
+    envs.track()
+    models = [model(episodes) for episodes in of_envs]
+    obs = envs.reset(SPACE)
+    for _ in range(12):
+        assert list(obs.identity) == TYPES
+        expected = [next(one) for one in models]
+        assert [numbers_in(obs, i) for i in range(len(obs))] == [shown for shown, _ in expected]
+        finals = [last for _, last in expected if last is not None]
+        assert (obs.final is None) == (not finals)
+        if obs.final is not None:
+            assert [numbers_in(obs.final, i) for i in range(len(finals))] == finals
+        obs = envs.act({}, SPACE)
+
+
+def test_only_tracked_types_have_numbers_and_only_where_they_are_shown() -> None:
+    episodes = [Episode([{"Cat": ["a"], "Dog": ["b", "c"]}] * 2, True)]
+    envs = EnvList(lambda: Scripted(episodes), 1)
+    envs.track(["Cat"])
+    envs.track(["Rock", "Dog"])
+    obs = envs.reset(envs.obs_space())
+    assert numbers_in(obs, 0) == {"Dog": [0, 1], "Rock": []}
+    some = ObsSpace(entities={name: Entity(["x"]) for name in ("Dog", "Cat")})
+    obs = envs.act({}, some)
+    assert numbers_in(obs, 0) == {"Dog": [0, 1]}
+    assert obs.final is not None
+    assert numbers_in(obs.final, 0) == {"Dog": [0, 1]}
+
+
+class Crowd(PlainState, Environment):
+    """A crowd of which others are shown in each step, with ids of all kinds."""
+
+    names: tuple[Any, ...] = (0, "0", (0, ("1", None)), None, 2.5, b"x", np.int16(7), 2**70)
+
+    def obs_space(self) -> ObsSpace:
+        return SPACE
+
+    def action_space(self) -> dict[str, Any]:
+        return {"go": CategoricalActionSpace(["l", "r"])}
+
+    def reset(self) -> Observation:
+        self.left = self.rng.randint(1, 9)
+        return self.observe()
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        self.left -= 1
+        return self.observe()
+
+    def observe(self) -> Observation:
+        names = self.rng.sample(self.names, self.rng.randint(0, len(self.names)))
+        cut = self.rng.randint(0, len(names))
+        ids = {"Cat": names[:cut], "Dog": names[cut:]} if self.rng.random() < 0.8 else {}
+        over, is_cut_off = self.left == 0, self.rng.random() < 0.5
+        return Observation(
+            features={
+                "Rock": [[0.0]] * self.rng.randint(0, 2),
+                **{name: [[self.rng.random()]] * len(of_type) for name, of_type in ids.items()},
+            },
+            ids=ids,
+            actions={"go": CategoricalActionMask(actor_types=["Rock"])},
+            terminated=over and not is_cut_off,
+            truncated=over and is_cut_off,
+        )
+
+
+def future(envs: VecEnv, obs: VecObs, steps: int = 12) -> list[VecObs]:
+    rng, shown = np.random.default_rng(1), [obs]
+    for _ in range(steps):
+        shown.append(envs.act(random_choices(envs, shown[-1], rng), envs.obs_space()))
+    return shown[1:]
+
+
+def tracked(envs: VecEnv) -> VecEnv:
+    envs.track()
+    return envs
+
+
+def saved(envs: VecEnv) -> Any:
+    state = envs.get_state()
+    assert state is not None
+    return unpack(pack(state, exact=True))
+
+
+def restored(envs: VecEnv, state: Any) -> VecObs:
+    obs = envs.set_state(state, envs.obs_space())
+    assert obs is not None
+    return obs
+
+
+def without_numbers(obs: VecObs) -> VecObs:
+    final = None if obs.final is None else without_numbers(obs.final)
+    return replace(obs, identity={}, final=final)
+
+
+def test_each_side_of_a_match_has_numbers_of_its_own() -> None:
+    """Side 0 sees units 0 to 3 as its own and first, side 1 units 4 to 7."""
+    envs = EnvList(Duel, 4)
+    envs.track()
+    envs.seed(3)
+    obs, num_ended, rng = envs.reset(envs.obs_space()), 0, np.random.default_rng(0)
+    for _ in range(30):
+        assert envs._last is not None
+        for i, frame in enumerate(envs._last[0]):
+            numbers = {n: [(k + 4 * (i % 2)) % 8 for k in ids] for n, ids in frame.ids.items()}  # type: ignore[operator]
+            assert numbers_in(obs, i) == numbers
+        obs = envs.act(random_choices(envs, obs, rng), envs.obs_space())
+        num_ended += int(obs.done.sum())
+    assert num_ended > 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("create_env", [Crowd, Duel])
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_numbers_do_not_depend_on_processes(create_env: Callable[[], Any], processes: int) -> None:
+    with contextlib.closing(ParallelEnvList(create_env, 6, processes)) as workers:
+        expected = play(tracked(EnvList(create_env, 6)), 25)
+        for got, want in zip(play(tracked(workers), 25), expected, strict=True):
+            assert_same(got, want)
+    assert any(obs.final is not None for obs in expected) == (create_env is Crowd)
+
+
+@pytest.mark.slow
+def test_numbers_go_on_from_a_state_in_any_number_of_processes() -> None:
+    with contextlib.ExitStack() as stack:
+        workers = [
+            stack.enter_context(contextlib.closing(ParallelEnvList(Crowd, 5, processes)))
+            for processes in (2, 3)
+        ]
+        here = tracked(EnvList(Crowd, 5))
+        obs = play(here, 6)[-1]
+        state = saved(here)
+        expected = future(here, obs)
+        for envs in (EnvList(Crowd, 5), *workers):
+            shown = restored(tracked(envs), state)
+            assert_same(shown.identity, obs.identity)
+            for got, want in zip(future(envs, shown), expected, strict=True):
+                assert_same(got, want)
+        # a state of workers, split and put together, in this process
+        shown = restored(workers[0], state)
+        again = cat_states(split_state(saved(workers[0]), [1, 4]))
+        assert pack(again, exact=True) == pack(state, exact=True)
+        assert_same(restored(EnvList(Crowd, 5), again), without_numbers(shown))
+
+
+def test_a_state_that_was_not_tracked_begins_with_the_frames_shown() -> None:
+    episode = Episode([{"Cat": [5, 6]}, {"Cat": [7, 6]}, {"Cat": [5, 7]}, {}], True)
+
+    def made() -> VecEnv:
+        return EnvList(lambda: Resumable([episode]), 1)
+
+    states = []
+    for envs in (made(), tracked(made())):
+        envs.reset(SPACE)
+        envs.act({}, SPACE)
+        states.append(saved(envs))
+    for state, expected in zip(states, ([[0, 1], [2, 0]], [[2, 1], [0, 2]]), strict=True):
+        envs = tracked(made())
+        shown = restored(envs, state), envs.act({}, SPACE)
+        assert [numbers_in(obs, 0)["Cat"] for obs in shown] == expected
+    # Environments that are not tracked pass over the numbers of a state.
+    envs = made()
+    assert restored(envs, states[1]).identity == {}
+    assert pack(envs.get_state(), exact=True) == pack(states[0], exact=True)
+
+
+def test_without_tracking_no_byte_of_frames_states_and_recordings_changes(tmp_path: Path) -> None:
+    """So that files stay readable for earlier releases."""
+    plain, numbered = EnvList(Crowd, 3), tracked(EnvList(Crowd, 3))
+    for one, other in zip(play(plain, 12), play(numbered, 12), strict=True):
+        assert one.identity == {}
+        assert b"identity" not in pack(one)
+        assert pack(one) == pack(without_numbers(other))
+        assert b"identity" in pack(other)
+    assert b"identity" not in pack(plain.get_state(), exact=True)
+    assert b"identity" in pack(numbered.get_state(), exact=True)
+    with contextlib.closing(RecordingVecEnv(EnvList(Crowd, 3), tmp_path / "plain.rec")) as envs:
+        play(envs, 5)
+    assert b"identity" not in (tmp_path / "plain.rec").read_bytes()
+
+
+def test_recordings_have_the_numbers_and_may_go_on_without(tmp_path: Path) -> None:
+    path = tmp_path / "some.rec"
+    with contextlib.closing(RecordingVecEnv(tracked(EnvList(Crowd, 2)), path)) as envs:
+        shown = play(envs, 6)
+    with contextlib.closing(RecordingVecEnv(EnvList(Crowd, 2), path)) as envs:
+        play(envs, 6)
+    recording = Recording.open(path)
+    for step, obs in zip(recording.steps(), shown[:-1], strict=False):
+        assert_same(step.decisions.obs.identity, obs.identity)
+    episodes = [episode.decisions.obs for episode in recording.episodes()]
+    counts = [obs.identity["Cat"].lengths.tolist() for obs in episodes]
+    assert counts[0] == episodes[0].features["Cat"].lengths.tolist()
+    assert not any(counts[-1])
+
+
+def test_wrappers_pass_numbers_on() -> None:
+    expected = play(tracked(EnvList(Crowd, 3)), 12)
+    for wrapped in (AddMetricsWrapper(EnvList(Crowd, 3)), AnyVecEnv(EnvList(Crowd, 3))):
+        for got, want in zip(play(tracked(wrapped), 12), expected, strict=True):
+            assert_same(got.identity, want.identity)
+
+
+def test_frames_that_are_taken_and_put_together_keep_their_numbers() -> None:
+    obs = play(tracked(EnvList(Crowd, 4)), 5)[-1]
+    order = np.array([2, 0, 3, 1])
+    taken = take_obs(obs, order)
+    assert [numbers_in(taken, i) for i in range(4)] == [numbers_in(obs, i) for i in order]
+    together = VecObs.cat([taken, without_numbers(obs)])
+    assert [numbers_in(together, i) for i in range(4)] == [numbers_in(obs, i) for i in order]
+    assert numbers_in(together, 5) == {name: [] for name in TYPES}
+    taken.extend(obs)
+    assert [numbers_in(taken, i) for i in range(4, 8)] == [numbers_in(obs, i) for i in range(4)]
+
+
+@pytest.mark.alone
+@pytest.mark.slow
+def test_a_worker_that_is_replaced_numbers_new_episodes() -> None:
+    with contextlib.closing(ParallelEnvList(Crowd, 4, 2)) as workers:
+        before = play(tracked(workers), 1)[-1]
+        os.kill(workers._workers[1].process.pid, signal.SIGKILL)
+        obs = workers.act(random_choices(workers, before, np.random.default_rng(1)), SPACE)
+        assert obs.final is not None
+        last = np.flatnonzero(np.flatnonzero(obs.truncated) >= 2)
+        for k, i in zip(last.tolist(), (2, 3), strict=True):
+            assert numbers_in(obs.final, k) == numbers_in(before, i)
+            begun = [n for numbers in numbers_in(obs, i).values() for n in numbers]
+            assert begun == [*range(len(begun))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: EnvList(Crowd, 2),
+        lambda: AnyVecEnv(EnvList(Crowd, 2)),
+        lambda: AddMetricsWrapper(ParallelEnvList(Crowd, 2, 1)),
+    ],
+    ids=["here", "any", "workers"],
+)
+def test_types_are_known_and_chosen_before_the_first_frames(make: Callable[[], VecEnv]) -> None:
+    with contextlib.closing(make()) as envs:
+        expected = r"^track: expected types among \['Cat', 'Dog', 'Rock'\], got \['Cats'\]$"
+        with pytest.raises(EntityEnvError, match=expected):
+            envs.track(["Dog", "Cats"])
+        assert envs.reset(SPACE).identity == {}
+        with pytest.raises(EntityEnvError, match=r"^track: call it before the first reset$"):
+            envs.track()
+        state = saved(envs)
+    with contextlib.closing(make()) as envs:
+        restored(envs, state)
+        with pytest.raises(EntityEnvError, match="before the first reset"):
+            envs.track(["Dog"])
+
+
+class Others:
+    """A vectorised environment that is no `VecEnv`."""
+
+    def obs_space(self) -> ObsSpace:
+        return SPACE
+
+    def action_space(self) -> dict[str, Any]:
+        return {}
+
+
+def test_environments_that_cannot_number_entities_say_so() -> None:
+    for envs, name in (
+        (VecMinefield(2), "VecMinefield"),
+        (AnyVecEnv(VecMinefield(2)), "VecMinefield"),
+        (AnyVecEnv(Others()), "Others"),
+    ):
+        with pytest.raises(EntityEnvError, match=f"^track: {name} does not number its entities"):
+            envs.track()
+
+
+class Numbers(Others):
+    """Number cats as a test says."""
+
+    def __init__(self, identity: dict[str, Ragged]) -> None:
+        self.identity = identity
+
+    def __len__(self) -> int:
+        return 2
+
+    def track(self, types: Any) -> None:
+        pass
+
+    def reset(self, shown: ObsSpace) -> VecObs:
+        rows = Ragged(np.zeros((3, 1), np.float32), np.array([1, 2]))
+        nothing = np.zeros(2, np.float32), np.zeros(2, np.bool_)
+        features = dict.fromkeys(TYPES, rows)
+        return VecObs(features, {}, {}, *nothing, {}, identity=self.identity)
+
+
+@pytest.mark.parametrize(
+    ("identity", "expected"),
+    [
+        ({"Cow": [0, 0, 1]}, r"identity\['Cow'\]: expected types among"),
+        ({"Cat": [0.0, 0.0, 1.0]}, "expected int64"),
+        ({"Cat": [0, 0, -1]}, "expected numbers from 0"),
+        ({"Cat": [0, 0]}, "expected one for each entity, or none"),
+    ],
+)
+def test_numbers_of_other_vectorised_environments_are_checked(
+    identity: dict[str, list[Any]], expected: str
+) -> None:
+    rows = {n: Ragged(np.array(v), np.array([1, len(v) - 1])) for n, v in identity.items()}
+    envs = AnyVecEnv(Numbers(rows))
+    envs.track()
+    with pytest.raises(InvalidObservation, match=expected):
+        envs.reset(SPACE)
+    right = {"Cat": Ragged(np.array([1, 2]), np.array([0, 2]))}
+    assert AnyVecEnv(Numbers(right)).reset(SPACE).identity == right
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        ([1, 1], "expected unique ids, got 1 for two entities"),
+        ([[], 1], "expected hashable ids"),
+    ],
+)
+def test_wrong_ids_of_a_last_observation_are_located(ids: list[Any], expected: str) -> None:
+    """Without tracking nobody looks at them."""
+    endings: tuple[Ids, Ids] = {}, {"Cat": ids}
+    made = iter([[Episode([{}, {}, ending], True)] for ending in endings] * 2)
+    plain, numbered = (EnvList(lambda: Scripted(next(made)), 2) for _ in range(2))
+    for envs in (plain, tracked(numbered)):
+        envs.reset(SPACE)
+        envs.act({}, SPACE)
+    plain.act({}, SPACE)
+    place = "environment 1, episode 0, step 2: last observation of a truncated episode: "
+    with pytest.raises(InvalidObservation, match=rf"{place}ids\['Cat'\]: {expected}"):
+        numbered.act({}, SPACE)
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        ([[1]], "unhashable"),
+        ([k * (2**61 - 1) for k in range(2000)], "expected keys with different hashes"),
+    ],
+)
+def test_damaged_numbers_of_a_state_are_an_error(ids: list[Any], expected: str) -> None:
+    envs = tracked(EnvList(Crowd, 1))
+    envs.reset(SPACE)
+    state = saved(envs)
+    match = unpack(state["matches"].values.tobytes())
+    match["identity"] = [ids]
+    data = np.frombuffer(pack(match, exact=True), np.uint8)
+    state["matches"] = Ragged(data, np.array([len(data)]))
+    with pytest.raises(EntityEnvError, match=rf"environment 0 \(Crowd\): set_state: .*{expected}"):
+        tracked(EnvList(Crowd, 1)).set_state(state, SPACE)
+
+
+def test_ids_that_cannot_be_saved_are_an_error_also_once_they_are_gone() -> None:
+    envs = EnvList(lambda: Resumable([Episode([{"Cat": [object()]}, {}, {}], True)]), 1)
+    envs.track()
+    envs.reset(SPACE)
+    envs.act({}, SPACE)
+    with pytest.raises(EntityEnvError, match="ids of this episode: expected plain data, got obj"):
+        envs.get_state()
