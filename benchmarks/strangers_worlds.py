@@ -78,8 +78,8 @@ def load(name: str) -> Any:
     return functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
 
 
-def _relpos(extent: int, *features: str) -> tuple[str, ...]:
-    section = "net.relpos_encoding"
+def _relpos(extent: int, *features: str, net: str = "net") -> tuple[str, ...]:
+    section = f"{net}.relpos_encoding"
     extents = f"{section}.extent={[extent] * len(features)}"
     return extents, f"{section}.position_features={json.dumps(features)}"
 
@@ -111,7 +111,8 @@ OUR_MANY = (
     "ppo.ent_coef=0.01",
     "net.n_layer=1",
 )
-# The settings of `configs/foraging_8x8.ron`, and of `configs/foraging_10x10.ron`.
+# The settings of `configs/foraging_8x8.ron`, to which ours adds a network for the values, as
+# Stable-Baselines3 has one; and of `configs/foraging_10x10.ron`, but for the rate.
 FORAGING = {
     "n_steps": 32,
     "n_epochs": 4,
@@ -206,7 +207,10 @@ WORLDS = [
             Play("8x8, 2 players", scale=2.0),
             Play("10x10, 3 players", {"env_id": FORAGING_10}, 3.0),
         ),
-        (),
+        (
+            *_relpos(7, "row", "column", net="vf_net"),
+            "vf_net.relpos_encoding.per_entity_values=true",
+        ),
         {**FORAGING, "n_envs": 128, "batch_size": 512},
         kwargs={"env_id": FORAGING_8},
         is_masked=True,
