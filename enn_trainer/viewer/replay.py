@@ -1,0 +1,127 @@
+"""`Replay`: episodes of an agent with its choices, probabilities and values, frame by frame."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from entity_env.actions import ActionName, EntityName
+from entity_env.ragged import Ragged
+from entity_env.spaces import ActionSpace, ObsSpace
+from entity_env.vec.vec_obs import VecObs
+
+Floats = npt.NDArray[np.float32]
+
+
+class Influence(NamedTuple):
+    """Changes of the choices and of the value in one frame, if entities were not there.
+
+    Attributes:
+        entities: (m,) int64, the positions of these entities in the frame.
+        choices: for each action (m, actors) float32, the total variation between the
+            probabilities with and without the entity, over what remains to be chosen; nan where
+            the actor is that entity, or has nothing left to choose.
+        values: (m,) float32, the value with the entity less that without it.
+    """
+
+    entities: npt.NDArray[np.int64]
+    choices: Mapping[ActionName, Floats]
+    values: Floats
+
+
+@dataclass
+class Answers:
+    """Probabilities and values of an agent in the F frames of an episode.
+
+    Attributes:
+        probs: for each action float32 rows: (actors, choices) per frame, for select-entity actions
+            (actors * actees,) per frame, row by row. 0 where a mask forbids.
+        values: (F,) float32; nan where they are not known.
+    """
+
+    probs: Mapping[ActionName, Ragged]
+    values: Floats
+
+
+@dataclass
+class Episode:
+    """One episode of an environment or a match of S sides: F = T * S frames.
+
+    Frame f is the view of side f % S in step f // S, in which the sides chose.
+
+    Attributes:
+        obs: the F frames; `reward` is that of the step taken in the frame. `identity` has who is
+            who, by side; types without ids are not in it.
+        names: for each side and type the printed id by number of `identity`.
+        chosen: for each action int64 (actors,) per frame, the index of the choice, for
+            select-entity actions among the actees.
+        answers: of the agent that acted.
+        terminated: the episode ended by itself.
+        truncated: it was cut off. Neither: the recording ends before it.
+        by_hand: for each action bool (actors,) per frame, the choices that a person made; None if
+            there was none.
+        beside: answers of another agent in the same frames; None if there is none.
+        attention: for some frames the weights of the network, float32 (layers, heads, n, n): from
+            row to column, in the order of entities, the global one last if there is one.
+        influence: for some frames.
+        pictures: for some steps the world's own picture, as PNG or WebP.
+    """
+
+    obs: VecObs
+    names: list[dict[EntityName, dict[int, str]]]
+    chosen: Mapping[ActionName, Ragged]
+    answers: Answers
+    terminated: bool
+    truncated: bool
+    by_hand: Mapping[ActionName, npt.NDArray[np.bool_]] | None = None
+    beside: Answers | None = None
+    attention: dict[int, Floats] = field(default_factory=dict)
+    influence: dict[int, Influence] = field(default_factory=dict)
+    pictures: dict[int, bytes] = field(default_factory=dict)
+
+
+class Moment(NamedTuple):
+    """A frame worth seeing.
+
+    Attributes:
+        kind: "value error", "unlikely choice", "undecided", "disagreement" or "gone".
+        episode: index of the episode.
+        step: the step in it.
+        side: the side of a match.
+        entity: position in the frame of the entity that it is about; None for the frame.
+        text: one line that says it.
+    """
+
+    kind: str
+    episode: int
+    step: int
+    side: int
+    entity: int | None
+    text: str
+
+
+@dataclass
+class Replay:
+    """Episodes, and all that is needed to read them.
+
+    Attributes:
+        title: of the page.
+        about: lines of facts by name, such as the save and the arguments of the command.
+        obs_space: the types and features of the frames.
+        action_space: the actions.
+        sides: S.
+        discount: per step, for the return that came of a frame.
+        episodes: in the order in which they were played.
+        moments: frames worth seeing.
+    """
+
+    title: str
+    about: dict[str, str]
+    obs_space: ObsSpace
+    action_space: Mapping[ActionName, ActionSpace]
+    sides: int
+    discount: float
+    episodes: list[Episode]
+    moments: list[Moment] = field(default_factory=list)
