@@ -99,7 +99,7 @@ def eval_command(arguments: Sequence[str]) -> int:
         with stopped_by(signal.SIGINT, signal.SIGTERM), paths_from(Path.cwd()):
             return _evaluate(options)
     except (ConfigError, CheckpointError) as error:
-        return failed(error, _as_typed(error))
+        return failed(error, as_typed(error))
     except StoppedAtOnce as stop:
         print("interrupted; nothing was measured", file=sys.stderr)
         return stop.status
@@ -110,9 +110,9 @@ def _evaluate(options: argparse.Namespace) -> int:
     # The configuration, and the files to write.
     saved = read_saved_run(Path(options.checkpoint))
     saved_path = saved.path.resolve()  # before an environment can change the folder
-    config = _config(saved.config, options)
+    config = config_of(saved.config, options)
     if not options.trust:
-        _check_trusted(saved, config, options)
+        check_trusted(saved, config, options)
     # Beside the save, also where the path is `.`.
     beside = saved_path.parent / f"eval-step-{saved.step:012d}.json"
     path = writable(beside if options.out is None else options.out, "--out")
@@ -125,7 +125,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         require_writer(film, "--video")  # another suffix, if it is a link
 
     # Evaluate.
-    _fit_to_worlds(saved, config, options)
+    fit_to_worlds(saved, config, options)
     lanes, device = Lanes.of(saved.agent), torch.device("cpu")
     evaluator = Evaluator(config, envs_by_id, create_opponent, saved, device, lanes)
     if film is not None:
@@ -144,11 +144,11 @@ def _evaluate(options: argparse.Namespace) -> int:
     content = report(saved_path, saved.step, config, results)
     problems = write_and_print(path, content, results, options.json)
     for problem in problems:
-        print(f"error: {_as_typed(problem)}", file=sys.stderr)
+        print(f"error: {as_typed(problem)}", file=sys.stderr)
     return 1 if problems else 0
 
 
-def _check_trusted(saved: SavedRun, config: TrainConfig, options: argparse.Namespace) -> None:
+def check_trusted(saved: SavedRun, config: TrainConfig, options: argparse.Namespace) -> None:
     """Raise if the checkpoint names code that the command line does not."""
     trained, kwargs = saved.config.env, {}
     if config.env.id == trained.id:  # another one has none of the saved arguments
@@ -166,7 +166,7 @@ def _check_trusted(saved: SavedRun, config: TrainConfig, options: argparse.Names
     raise untrusted.refusal(saved.path, remedy)
 
 
-def _config(trained: TrainConfig, options: argparse.Namespace) -> TrainConfig:
+def config_of(trained: TrainConfig, options: argparse.Namespace) -> TrainConfig:
     """Return the configuration of the run with the evaluation of the command line."""
     kwargs = parse_kwargs(options.env_kwargs, "--env-kwargs")
     env = with_env(trained.env, EvalEnvConfig(json.dumps(kwargs), options.env))
@@ -222,7 +222,7 @@ def _num_envs(trained: TrainConfig, options: argparse.Namespace, sides: int = 1)
     return max(each if sides == 1 else sides, most - most % sides)
 
 
-def _fit_to_worlds(saved: SavedRun, config: TrainConfig, options: argparse.Namespace) -> None:
+def fit_to_worlds(saved: SavedRun, config: TrainConfig, options: argparse.Namespace) -> None:
     """Set the number of environments of each suite to a multiple of the sides of its match.
 
     Raises:
@@ -266,7 +266,7 @@ def _fit_to_worlds(saved: SavedRun, config: TrainConfig, options: argparse.Names
         print(f"note: --env: {note}; --env-kwargs gives it others", file=sys.stderr)
 
 
-def _as_typed(error: object) -> str:
+def as_typed(error: object) -> str:
     """Return a message in which the settings that it begins with are options of the command."""
     problems = error.problems if isinstance(error, ConfigError) else [str(error)]
     typed = [_SETTING.sub(lambda setting: _OPTIONS[setting[1]], problem) for problem in problems]
@@ -289,25 +289,28 @@ def parser() -> OneLineParser:
     parser.option("--baseline", names, f"{baseline}; may be repeated", **more)
     parser.option("--suite", "KEY=VALUE[,...]", suite, action="append", default=[])
 
-    # The environment.
-    kwargs = "its arguments: override those of training, or replace all with another --env"
-    parser.add_argument("kwargs", nargs="*", metavar="KEY=VALUE", help=kwargs, default=[])
-    parser.env_options("another world", "the same, also as JSON")
-    parser.flag("--trust", "import the environment that the checkpoint names")
-
-    # Choices, speed and output.
-    parser.flag("--deterministic", "take the most probable action")
-    parser.option("--seed", "N", "random seed (default: the run's)", type=not_negative)
-    parser.option("--num-envs", "N", "number of parallel environments", type=positive)
+    # The environment, choices, speed and output.
+    add_playing_options(parser)
     workers = "number of worker processes (default: 1)"
     parser.option("--processes", "N", workers, type=positive, default=1)
-    most = f"maximal steps in each environment (default: {EvalConfig.max_steps})"
-    parser.option("--max-steps", "N", most, type=positive, default=EvalConfig.max_steps)
     beside = "report (default: eval-step-....json beside the checkpoint)"
     parser.option("--out", "FILE", beside, type=Path)
     parser.flag("--json", "print the report as JSON")
     parser.option("--video", "FILE", "video of the first episodes: .mp4, .gif", type=Path)
     return parser
+
+
+def add_playing_options(parser: OneLineParser) -> None:
+    """Add the options of an environment, and of how it is played."""
+    kwargs = "its arguments: override those of training, or replace all with another --env"
+    parser.add_argument("kwargs", nargs="*", metavar="KEY=VALUE", help=kwargs, default=[])
+    parser.env_options("another world", "the same, also as JSON")
+    parser.flag("--trust", "import the environment that the checkpoint names")
+    parser.flag("--deterministic", "take the most probable action")
+    parser.option("--seed", "N", "random seed (default: the run's)", type=not_negative)
+    parser.option("--num-envs", "N", "number of parallel environments", type=positive)
+    most = f"maximal steps in each environment (default: {EvalConfig.max_steps})"
+    parser.option("--max-steps", "N", most, type=positive, default=EvalConfig.max_steps)
 
 
 def table(results: Mapping[str, SuiteResult], console: Console | None = None) -> None:

@@ -3,7 +3,7 @@
 import copy
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -30,6 +30,7 @@ from enn_trainer.runtime.execution import ONE_LANE, Lanes
 from enn_trainer.runtime.start_folder import absolute, located
 from enn_trainer.state import State
 from entity_env.environment import Environment
+from entity_env.errors import EntityEnvError
 from entity_env.match import Match
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
@@ -186,6 +187,7 @@ class Evaluator:
         stop: Callable[[], bool] = lambda: False,
         watch: Watch = lambda suite, share: None,
         film: Path | None = None,
+        track: bool = False,
     ) -> dict[str, SuiteResult]:
         """Evaluate the agent in each suite, for `steps` steps or `episodes` whole episodes.
 
@@ -202,6 +204,7 @@ class Evaluator:
             film: video file; by default, with `eval.capture_videos`, one in the run's folder. Named
                 suites append their name. If pictures cannot be taken or written, the result has
                 `film_problem` instead.
+            track: let recordings say which entities are the same, where the environments can.
 
         Returns:
             The results by suite name, with "" for the unnamed one.
@@ -222,7 +225,7 @@ class Evaluator:
             opponent = None if suite.opponent is None else self._opponents[suite.opponent]
             path = None if film is None else film_of_suite(film, name)
             with global_randomness_kept(), eval_mode(state.agent, opponent):
-                results[name] = self._measure_suite(name, suite, stop, watch, path)
+                results[name] = self._measure_suite(name, suite, stop, watch, path, track)
         self.results = results
         return results
 
@@ -268,6 +271,7 @@ class Evaluator:
         stop: Callable[[], bool],
         watch: Watch,
         film: Path | None,
+        track: bool,
     ) -> SuiteResult:
         """Play a suite and return its metrics."""
         config, state, filmed = self._config, self._state, None
@@ -283,6 +287,9 @@ class Evaluator:
             statistics = EpisodeStatistics(envs, quota)
             capture = None if name else capture_of_evals(config, self._folder)
             watchers = recorders(capture, statistics, state.run_name, stack)
+            if track and capture is not None:
+                with suppress(EntityEnvError):  # raised where entities have no ids
+                    envs.track()
 
             # Play until the steps are taken or the episodes have ended.
             steps = suite.max_steps if suite.steps is None else suite.steps

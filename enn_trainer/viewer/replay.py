@@ -54,12 +54,12 @@ class Episode:
     Attributes:
         obs: the F frames; `reward` is that of the step taken in the frame. `identity` has who is
             who, by side; types without ids are not in it.
-        names: for each side and type the printed id by number of `identity`.
         chosen: for each action int64 (actors,) per frame, the index of the choice, for
             select-entity actions among the actees.
         answers: of the agent that acted.
         terminated: the episode ended by itself.
         truncated: it was cut off. Neither: the recording ends before it.
+        names: for each side and type the printed id by number of `identity`, where known.
         by_hand: for each action bool (actors,) per frame, the choices that a person made; None if
             there was none.
         beside: answers of another agent in the same frames; None if there is none.
@@ -67,19 +67,24 @@ class Episode:
             row to column, in the order of entities, the global one last if there is one.
         influence: for some frames.
         pictures: for some steps the world's own picture, as PNG or WebP.
+        steps: (T,) int64, the number of each step in the episode, where a recording lacks some;
+            None for 0, 1, ...
+        number: of the episode in its recording; no two have the same.
     """
 
     obs: VecObs
-    names: list[dict[EntityName, dict[int, str]]]
     chosen: Mapping[ActionName, Ragged]
     answers: Answers
     terminated: bool
     truncated: bool
+    names: list[dict[EntityName, dict[int, str]]] = field(default_factory=list)
     by_hand: Mapping[ActionName, npt.NDArray[np.bool_]] | None = None
     beside: Answers | None = None
     attention: dict[int, Floats] = field(default_factory=dict)
     influence: dict[int, Influence] = field(default_factory=dict)
     pictures: dict[int, bytes] = field(default_factory=dict)
+    steps: npt.NDArray[np.int64] | None = None
+    number: int = 0
 
 
 class Moment(NamedTuple):
@@ -123,5 +128,5 @@ class Replay:
     action_space: Mapping[ActionName, ActionSpace]
     sides: int
     discount: float
-    episodes: list[Episode]
+    episodes: list[Episode] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)

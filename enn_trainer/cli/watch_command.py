@@ -1,0 +1,185 @@
+"""The command `enn watch`."""
+
+import argparse
+import json
+import signal
+import sys
+import tempfile
+import webbrowser
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from enn_trainer.checkpoints.lookup import SavedRun, read_saved_run
+from enn_trainer.cli.arguments import (
+    OneLineParser,
+    failed,
+    positive,
+    with_out,
+    writable,
+)
+from enn_trainer.cli.eval_command import (
+    add_playing_options,
+    as_typed,
+    check_trusted,
+    config_of,
+    eval_progress,
+    fit_to_worlds,
+)
+from enn_trainer.cli.load_world import envs_by_id, make_any_world
+from enn_trainer.cli.trust import line_with_trust
+from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.evaluation.evaluator import Evaluator, create_opponent
+from enn_trainer.runtime.execution import Lanes
+from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
+from enn_trainer.runtime.start_folder import paths_from
+from enn_trainer.viewer.episodes import episodes_of
+from enn_trainer.viewer.moments import find_moments
+from enn_trainer.viewer.replay import Replay
+from enn_trainer.viewer.replay_format import write_replay
+from entity_env.match import match_of
+from entity_env.recording.read_recording import Recording
+from entity_env.recording.recording_format import RecordingError
+from entity_env.vec.vec_env import VecEnv
+
+DEFAULT_EPISODES = 3
+DEFAULT_MB = 20.0
+_EPILOG = """\
+The agent plays whole episodes, as in `enn eval` with the same arguments, and the page shows what it
+saw, with the probabilities of all its choices and the values. It is one file that needs no network:
+open it in a browser, send it, keep it. A recording (.rec) of a run or a person is shown likewise.
+
+examples:
+  enn watch runs/xor
+  enn watch runs/mines --episodes 5 --seed 7 --deterministic --out mines.html
+  enn watch runs/duel --opponent random --open
+  enn watch runs/orchard --env orchard.py:Orchard trees=9"""
+
+
+def watch_command(arguments: Sequence[str]) -> int:
+    """Run `enn watch`: write a page on which episodes can be watched.
+
+    Returns:
+        0, 1 if the environment fails or the page could not be written, 2 for a mistake in the
+        arguments.
+
+    Raises:
+        EntityEnvError: the environment does not keep its contract.
+    """
+    arguments = with_out(arguments)
+    options = parser().parse_intermixed_args(arguments)
+    options.env_kwargs = [*options.kwargs, *options.env_kwargs]
+    options.suite, options.baseline, options.processes = [], [], 1
+    options.line = line_with_trust("enn watch", arguments)
+    try:
+        with stopped_by(signal.SIGINT, signal.SIGTERM), paths_from(Path.cwd()):
+            return _watch(options)
+    except (ConfigError, CheckpointError, RecordingError) as error:
+        return failed(error, as_typed(error))
+    except StoppedAtOnce as stop:
+        print("interrupted; no page was written", file=sys.stderr)
+        return stop.status
+
+
+def _watch(options: argparse.Namespace) -> int:
+    """Play or read the episodes, and write the page; return the exit status."""
+    path = Path(options.checkpoint)
+    if path.is_file() and path.suffix == ".rec":
+        out = writable(options.out or path.with_suffix(".html"), "--out")
+        replay = _of_recording(path, options.episodes)
+    else:
+        saved = read_saved_run(path)
+        out = writable(options.out or saved.path.resolve().parent / "replay.html", "--out")
+        replay = _play(saved, options)
+    if not replay.episodes:
+        got = f"none that ended within {options.max_steps} steps; raise --max-steps"
+        raise ConfigError(f"--episodes: expected an episode to show, got {got}")
+    replay.moments = find_moments(replay)
+    written = write_replay(replay, out, max_mb=options.max_mb)
+
+    # The page, and the next step.
+    print(f"{out}: {written}")
+    if options.open:
+        webbrowser.open(out.as_uri())
+    else:
+        print("open it in a browser, or add --open")
+    return 0
+
+
+def _of_recording(path: Path, most: int) -> Replay:
+    """Return the first episodes of a recording."""
+    recording = Recording.open(path)
+    # The file does not say which frames are those of one match.
+    replay = Replay(
+        path.name, {}, recording.obs_space, recording.action_space, sides=1, discount=1.0
+    )
+    replay.episodes = list(islice(episodes_of(recording), most))
+    return replay
+
+
+def _play(saved: SavedRun, options: argparse.Namespace) -> Replay:
+    """Let the agent play, and return the first whole episodes."""
+    # The world, and as many episodes of each side.
+    config = config_of(saved.config, options)
+    if not options.trust:
+        check_trusted(saved, config, options)
+    fit_to_worlds(saved, config, options)
+    arguments = config.env.id, json.loads(config.env.kwargs), "env.kwargs", "env.id"
+    with closing(make_any_world(*arguments)) as world:
+        sides = world.sides if isinstance(world, VecEnv) else match_of(world).num_sides
+    seats = 1 if options.opponent is None else 2
+    played = {**vars(options), "episodes": max(1, options.episodes * sides // seats)}
+    config = config_of(saved.config, argparse.Namespace(**played))
+    fit_to_worlds(saved, config, argparse.Namespace(**played))
+
+    # Record an evaluation.
+    lanes, device = Lanes.of(saved.agent), torch.device("cpu")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "episodes.rec")
+        assert config.eval is not None
+        config.eval = replace(config.eval, capture_samples=str(path))
+        evaluator = Evaluator(config, envs_by_id, create_opponent, saved, device, lanes)
+        with lanes, lanes.at_work(), eval_progress() as watch:
+            evaluator.measure(watch=watch, track=True)
+        recording = Recording.open(path)
+        ended = [one for one in episodes_of(recording, sides) if one.terminated or one.truncated]
+    about = {
+        "save": str(saved.path),
+        "step": str(saved.step),
+        "environment": f"{config.env.id} {config.env.kwargs}",
+    }
+    replay = Replay(
+        f"{config.env.id}, step {saved.step}",
+        about,
+        recording.obs_space,
+        recording.action_space,
+        sides,
+        config.ppo.gamma,
+    )
+    replay.episodes = sorted(ended, key=lambda one: one.number)[: options.episodes]
+    return replay
+
+
+def parser() -> OneLineParser:
+    """Return the parser of `enn watch`."""
+    about = "Write a page on which the episodes of an agent can be watched."
+    parser = OneLineParser(prog="enn watch", description=about, epilog=_EPILOG)
+    # The agent, its opponent and the episodes.
+    parser.add_argument(
+        "checkpoint", metavar="RUN", help="a checkpoint, a run's folder, or a recording (.rec)"
+    )
+    parser.option("--opponent", "PATH", 'a checkpoint, or "random"')
+    many = f"episodes to show (default: {DEFAULT_EPISODES})"
+    parser.option("--episodes", "N", many, type=positive, default=DEFAULT_EPISODES)
+
+    # The environment, choices and output.
+    add_playing_options(parser)
+    parser.option("--out", "FILE", "page (default: replay.html beside the checkpoint)", type=Path)
+    size = f"largest size of the page in megabytes (default: {DEFAULT_MB:g})"
+    parser.option("--max-mb", "MB", size, type=float, default=DEFAULT_MB)
+    parser.flag("--open", "open the page in the browser")
+    return parser

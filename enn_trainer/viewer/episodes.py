@@ -1,0 +1,91 @@
+"""Episodes of a recording, as a replay shows them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from enn_trainer.viewer.replay import Answers, Episode
+from entity_env.ragged import Ragged
+from entity_env.recording import read_recording
+from entity_env.recording.read_recording import Recording
+from entity_env.recording.recording_format import Decisions, RecordingError
+from entity_env.spaces import ActionName, ActionSpace
+from entity_env.vec.vec_obs import VecObs
+
+
+def episodes_of(recording: Recording, sides: int = 1) -> Iterator[Episode]:
+    """Yield the episodes of a recording, each at its end; unfinished ones last.
+
+    Args:
+        recording: of environments, or of matches.
+        sides: the number of sides of a match, whose frames are shown together.
+
+    Raises:
+        RecordingError: the file is damaged, or is not one of matches of so many sides.
+    """
+    if sides > 1 and (recording.num_envs is None or recording.num_envs % sides):
+        raise RecordingError(
+            f"{recording.path}: expected a multiple of {sides} environments, the sides of a match, "
+            f"got {recording.num_envs}"
+        )
+    waiting: dict[int, list[read_recording.Episode]] = {}
+    for one in recording.episodes():
+        if sides == 1:
+            yield _joined([one], recording.action_space)
+            continue
+        assert one.env is not None
+        match = waiting.setdefault(one.env // sides, [])
+        match.append(one)
+        if len(match) == sides:  # all sides of a match begin and end together
+            yield _joined(
+                sorted(waiting.pop(one.env // sides), key=lambda side: side.env or 0),
+                recording.action_space,
+            )
+
+
+def _joined(
+    of_sides: list[read_recording.Episode], actions: Mapping[ActionName, ActionSpace]
+) -> Episode:
+    """Return the episode of a match, or of an environment, from the recordings of its sides."""
+    # The steps that were kept of all sides, and the frames of these, side by side.
+    steps = of_sides[0].steps
+    for one in of_sides[1:]:
+        steps = np.intersect1d(steps, one.steps)
+    sides, size = len(of_sides), len(steps)
+    pieces = [one.decisions.take(np.flatnonzero(np.isin(one.steps, steps))) for one in of_sides]
+    order = np.arange(sides * size).reshape(sides, size).T.reshape(-1)
+    decisions = Decisions.cat(pieces).take(order)
+    rewards = np.stack([one.rewards[steps] for one in of_sides], axis=1).reshape(-1)
+    obs = replace(decisions.obs, reward=rewards)
+    probs = {
+        name: _probs(name, rows, obs, actions[name]) for name, rows in decisions.logits.items()
+    }
+    ending = of_sides[0].ending
+    return Episode(
+        obs,
+        chosen=decisions.actions,
+        answers=Answers(probs, decisions.values),
+        terminated=ending == "terminated",
+        truncated=ending == "truncated",
+        steps=steps,
+        number=of_sides[0].number,
+    )
+
+
+def _probs(name: str, rows: Ragged, obs: VecObs, space: ActionSpace) -> Ragged:
+    """Return probabilities of recorded logits, with 0 where a mask forbids.
+
+    Log-probabilities are only exponentiated, so that an agent's own stay those to the bit.
+    """
+    action = obs.action_masks[name]
+    counts = np.asarray(space.num_choices(action))
+    flat = rows.values.astype(np.float32).reshape(-1)
+    legal = np.ones(len(flat), np.bool_) if action.mask is None else action.mask.values.reshape(-1)
+    flat = np.where(legal, flat, -np.inf)
+    probs, starts = np.exp(flat), np.cumsum(counts) - counts
+    if len(counts) and not np.allclose(np.add.reduceat(probs, starts), 1, atol=1e-3):
+        flat = flat - np.repeat(np.maximum.reduceat(flat, starts), counts)
+        probs = np.exp(flat)
+        probs /= np.repeat(np.add.reduceat(probs, starts), counts)
+    return Ragged(probs.reshape(rows.values.shape), rows.lengths)

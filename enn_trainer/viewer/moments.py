@@ -1,0 +1,195 @@
+"""Moments of a replay: the frames that are worth seeing first."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from enn_trainer.viewer.replay import Episode, Floats, Moment, Replay
+from entity_env.ragged import row_indices
+from entity_env.spaces import GLOBAL, ActionName, ActionSpace
+
+MOST = 5
+"""Moments of each kind."""
+LEAST_TOLD = 0.01
+"""Least difference of probabilities, and share of the range of returns, that is worth a moment."""
+Ints = npt.NDArray[np.int64]
+
+
+class Choosers(NamedTuple):
+    """The actors of an action in an episode.
+
+    Attributes:
+        frame: (A,) int64, the frame of each.
+        position: (A,) int64, its position in the frame.
+        pair_of: (P,) int64, the actor that each probability belongs to.
+        first: (A,) int64, the index of the first probability of each actor.
+    """
+
+    frame: Ints
+    position: Ints
+    pair_of: Ints
+    first: Ints
+
+
+def find_moments(replay: Replay) -> list[Moment]:
+    """Return at most five moments of each kind, by kind, the most remarkable ones first.
+
+    The kinds are "value error", the greatest difference between a value and the discounted return
+    that followed, where an episode ended by itself; "unlikely choice", the least probable choice
+    taken; "undecided", the greatest entropy as a share of its maximum; "disagreement", the greatest
+    total variation between the probabilities of two agents; and "gone", an entity that the next
+    frame does not have. A side of a match has moments of its own.
+    """
+    found: dict[str, list[tuple[float, Moment]]] = {}
+    for number, episode in enumerate(replay.episodes):
+        for score, moment in _moments_of(replay, number, episode):
+            found.setdefault(moment.kind, []).append((score, moment))
+    return [
+        moment
+        for scored in found.values()
+        for _, moment in sorted(scored, key=lambda one: -one[0])[
+            :MOST
+        ]  # stable: earlier ones first
+    ]
+
+
+def _moments_of(replay: Replay, number: int, episode: Episode) -> Iterator[tuple[float, Moment]]:
+    """Yield the moments of an episode, with scores that are compared within a kind."""
+
+    def moment(kind: str, frame: int, entity: int | None, text: str) -> Moment:
+        step, side = divmod(frame, replay.sides)
+        return Moment(kind, number, step, side, entity, text)
+
+    # Values and returns.
+    returns = returns_of(episode, replay.sides, replay.discount)
+    errors = np.abs(episode.answers.values - returns)
+    extent = np.ptp(returns[np.isfinite(returns)]) if np.isfinite(returns).any() else 0.0
+    for frame in _largest(errors, np.arange(len(errors)), max(LEAST_TOLD * float(extent), 1e-6)):
+        text = f"value {episode.answers.values[frame]:.3g}, then a return of {returns[frame]:.3g}"
+        yield float(errors[frame]), moment("value error", frame, None, text)
+
+    # Choices.
+    for name, space in replay.action_space.items():
+        if name not in episode.answers.probs:
+            continue
+        actors = choosers(episode, name, space)
+        probs = episode.answers.probs[name].values.reshape(-1)
+        taken = probs[actors.first + episode.chosen[name].values]
+        for a in _largest(1 - taken, actors.frame, LEAST_TOLD):
+            frame, position = int(actors.frame[a]), int(actors.position[a])
+            who, what = describe(episode, frame, position), choice(episode, name, space, frame, a)
+            text = f"{who}: {name} = {what}, with probability {taken[a]:.2g}"
+            yield float(1 - taken[a]), moment("unlikely choice", frame, position, text)
+
+        share = _entropy_shares(probs, actors)
+        for a in _largest(share, actors.frame, LEAST_TOLD):
+            frame, position = int(actors.frame[a]), int(actors.position[a])
+            who = describe(episode, frame, position)
+            text = f"{who}: {name} at {share[a]:.0%} of the largest entropy"
+            yield float(share[a]), moment("undecided", frame, position, text)
+
+        if episode.beside is not None and name in episode.beside.probs:
+            other = episode.beside.probs[name].values.reshape(-1)
+            size = len(actors.frame)
+            apart = np.bincount(actors.pair_of, np.abs(probs - other), size) / 2
+            for a in _largest(apart, actors.frame, LEAST_TOLD):
+                frame, position = int(actors.frame[a]), int(actors.position[a])
+                who = describe(episode, frame, position)
+                text = f"{who}: {name} differs by {apart[a]:.0%}"
+                yield float(apart[a]), moment("disagreement", frame, position, text)
+
+    # Entities that the next frame of the same side does not have, first where rewards are large.
+    for frame, position in _gone(episode, replay.sides):
+        text = f"{describe(episode, frame, position)} is gone after this step"
+        yield abs(float(episode.obs.reward[frame])), moment("gone", frame, position, text)
+
+
+def returns_of(episode: Episode, sides: int, discount: float) -> Floats:
+    """Return the discounted sum of rewards from each frame on, (F,).
+
+    NaN where the episode did not end by itself, as the rest of the return is not known.
+    """
+    rewards = episode.obs.reward.reshape(-1, sides).astype(np.float64)
+    returns, rest = np.empty_like(rewards), np.zeros(sides)
+    if not episode.terminated:
+        rest[:] = np.nan
+    for t in reversed(range(len(rewards))):
+        returns[t] = rest = rewards[t] + discount * rest
+    return returns.reshape(-1).astype(np.float32)
+
+
+def choosers(episode: Episode, name: ActionName, space: ActionSpace) -> Choosers:
+    """Return the actors of an action, and the probabilities that belong to each."""
+    action = episode.obs.action_masks[name]
+    frame = np.repeat(np.arange(len(episode.obs)), action.actors.lengths)
+    counts = np.asarray(space.num_choices(action))
+    return Choosers(
+        frame,
+        action.actors.values,
+        np.repeat(np.arange(len(frame)), counts),
+        np.cumsum(counts) - counts,
+    )
+
+
+def describe(episode: Episode, frame: int, position: int) -> str:
+    """Return the type of an entity and its printed id, or its place among those of its type."""
+    for name, rows in episode.obs.features.items():
+        if name == GLOBAL:
+            continue
+        if position < rows.lengths[frame]:
+            identity = episode.obs.identity.get(name)
+            if identity is None or identity.lengths[frame] == 0:
+                return f"{name} {position}"
+            number = int(identity.values[identity.starts[frame] + position])
+            names = episode.names[frame % len(episode.names)] if episode.names else {}
+            return f"{name} {names.get(name, {}).get(number, number)}"
+        position -= int(rows.lengths[frame])
+    return "the frame"  # the actor of global actions stands behind all entities
+
+
+def choice(episode: Episode, name: ActionName, space: ActionSpace, frame: int, actor: int) -> str:
+    """Return the choice of the actor of this index, by its label or as an entity."""
+    index = int(episode.chosen[name].values[actor])
+    actees = episode.obs.action_masks[name].actees
+    if actees is None:
+        return space.labels[index]
+    return describe(episode, frame, int(actees.values[actees.starts[frame] + index]))
+
+
+def _entropy_shares(probs: Floats, actors: Choosers) -> Floats:
+    """Return the entropy of each actor over the logarithm of its number of legal choices, (A,)."""
+    size = len(actors.frame)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        terms = np.where(probs > 0, -probs * np.log(probs), 0)
+        entropy = np.bincount(actors.pair_of, terms, size)
+        legal = np.bincount(actors.pair_of, probs > 0, size)
+        shares = np.where(legal > 1, entropy / np.log(legal), 0)
+    return shares.astype(np.float32)
+
+
+def _largest(scores: Floats, frames: Ints, least: float) -> list[int]:
+    """Return the indices of the largest scores above `least`, at most one of each frame."""
+    order = np.argsort(-scores, kind="stable")  # NaN last
+    order = order[np.nan_to_num(scores[order], nan=-np.inf) > least]
+    _, first = np.unique(frames[order], return_index=True)
+    kept: list[int] = order[np.sort(first)[:MOST]].tolist()
+    return kept
+
+
+def _gone(episode: Episode, sides: int) -> list[tuple[int, int]]:
+    """Return frame and position of entities that the next frame does not have, the first ones."""
+    obs, offset, found = episode.obs, np.zeros(len(episode.obs), np.int64), []
+    for name, rows in obs.features.items():
+        identity = obs.identity.get(name)
+        if identity is not None:
+            frame = np.repeat(np.arange(len(obs)), identity.lengths)
+            place = row_indices(np.zeros(len(obs), np.int64), identity.lengths)
+            key = frame * (identity.values.max(initial=0) + 1) + identity.values
+            next_key = key + sides * (identity.values.max(initial=0) + 1)
+            lost = ~np.isin(next_key, key) & (frame < len(obs) - sides)
+            found += list(zip(frame[lost], (offset[frame] + place)[lost], strict=True))
+        offset = offset + rows.lengths
+    found.sort(key=lambda one: -abs(float(obs.reward[one[0]])))
+    return [(int(frame), int(position)) for frame, position in found[:MOST]]
