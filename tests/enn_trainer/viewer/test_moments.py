@@ -1,0 +1,143 @@
+"""Moments of an episode that is written out."""
+
+import numpy as np
+import pytest
+
+from enn_trainer.viewer.moments import MOST, find_moments, returns_of
+from enn_trainer.viewer.replay import Answers, Episode, Moment, Replay
+from entity_env import CategoricalActionSpace, Entity, ObsSpace, SelectEntityActionSpace
+from entity_env.ragged import Ragged
+from entity_env.vec.vec_obs import VecCategoricalActionMask, VecObs, VecSelectEntityActionMask
+
+SPACE = ObsSpace(entities={"Robot": Entity(["x"]), "Nut": Entity(["x"])})
+ACTIONS = {"move": CategoricalActionSpace(["left", "right"]), "take": SelectEntityActionSpace()}
+ROBOTS, NUTS = [2, 1, 1, 1], [1, 2, 1, 1]
+IDENTITY = {"Robot": [0, 1, 0, 0, 0], "Nut": [2, 2, 3, 3, 3]}
+PROBS = [[0.9, 0.1], [0.5, 0.5], [0.8, 0.2], [0.99, 0.01], [1.0, 0.0]]
+
+
+def ragged(values: list, lengths: list[int], dtype: type = np.float32) -> Ragged:
+    return Ragged(np.array(values, dtype), np.array(lengths))
+
+
+def episode(**changes: object) -> Episode:
+    """Four steps: a robot is gone after the first, the first nut after the second one."""
+    first_of_nuts = np.repeat(np.array(ROBOTS), NUTS) + np.array([0, 0, 1, 0, 0])
+    obs = VecObs(
+        features={"Robot": ragged([[0]] * 5, ROBOTS), "Nut": ragged([[0]] * 5, NUTS)},
+        visible={},
+        action_masks={
+            "move": VecCategoricalActionMask(ragged([0, 1, 0, 0, 0], ROBOTS, np.int64), None),
+            "take": VecSelectEntityActionMask(
+                ragged([0, 0], [0, 1, 1, 0], np.int64),
+                ragged(first_of_nuts[1:4], [0, 2, 1, 0], np.int64),
+            ),
+        },
+        reward=np.array([0, 1, 0, 2], np.float32),
+        done=np.zeros(4, np.bool_),
+        metrics={},
+        identity={
+            name: ragged(numbers, lengths, np.int64)
+            for (name, numbers), lengths in zip(IDENTITY.items(), (ROBOTS, NUTS), strict=True)
+        },
+    )
+    fields = {
+        "obs": obs,
+        "chosen": {
+            "move": ragged([0, 1, 1, 1, 0], ROBOTS, np.int64),
+            "take": ragged([1, 0], [0, 1, 1, 0], np.int64),
+        },
+        "answers": Answers(
+            {"move": ragged(PROBS, ROBOTS), "take": ragged([0.4, 0.6, 1.0], [0, 2, 1, 0])},
+            np.array([2, 2, 2, 2], np.float32),
+        ),
+        "terminated": True,
+        "truncated": False,
+        "names": [{"Robot": {0: "Ann", 1: "Bob"}}],
+    }
+    return Episode(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def moments_of(*episodes: Episode, sides: int = 1) -> dict[str, list[Moment]]:
+    replay = Replay("", {}, SPACE, ACTIONS, sides, 0.5, [*episodes])
+    found: dict[str, list[Moment]] = {}
+    for moment in find_moments(replay):
+        found.setdefault(moment.kind, []).append(moment)
+    return found
+
+
+def test_returns_are_discounted_sums_of_the_rewards_from_a_frame_on() -> None:
+    assert returns_of(episode(), 1, 0.5).tolist() == [0.75, 1.5, 1, 2]
+    assert np.isnan(returns_of(episode(terminated=False, truncated=True), 1, 0.5)).all()
+
+
+def test_sides_have_returns_of_their_own() -> None:
+    assert returns_of(episode(), 2, 0.5).tolist() == [0, 2, 0, 2]
+
+
+def test_the_greatest_errors_of_the_value_are_found() -> None:
+    found = moments_of(episode())["value error"]
+    assert [(m.step, m.text) for m in found] == [
+        (0, "value 2, then a return of 0.75"),
+        (2, "value 2, then a return of 1"),
+        (1, "value 2, then a return of 1.5"),
+    ]
+
+
+def test_the_error_of_a_value_is_unknown_where_an_episode_was_cut_off() -> None:
+    assert "value error" not in moments_of(episode(terminated=False, truncated=True))
+
+
+def test_the_least_probable_choices_are_found_with_actor_and_label() -> None:
+    found = moments_of(episode())["unlikely choice"]
+    assert [(m.step, m.entity, m.text) for m in found] == [
+        (2, 0, "Robot Ann: move = right, with probability 0.01"),
+        (1, 0, "Robot Ann: move = right, with probability 0.2"),
+        (0, 1, "Robot Bob: move = right, with probability 0.5"),
+        (1, 0, "Robot Ann: take = Nut 3, with probability 0.6"),
+    ]
+
+
+def test_the_most_undecided_actors_are_found() -> None:
+    found = moments_of(episode())["undecided"]
+    assert [(m.step, m.entity) for m in found][:2] == [(0, 1), (1, 0)]
+    assert found[0].text == "Robot Bob: move at 100% of the largest entropy"
+    assert 3 not in [m.step for m in found], "a single choice was left"
+
+
+def test_disagreements_are_found_where_another_agent_answers() -> None:
+    assert "disagreement" not in moments_of(episode())
+    other = [[0.9, 0.1], [0.5, 0.5], [0.2, 0.8], [0.99, 0.01], [1.0, 0.0]]
+    beside = Answers({"move": ragged(other, ROBOTS)}, np.zeros(4, np.float32))
+    (found,) = moments_of(episode(beside=beside))["disagreement"]
+    assert (found.step, found.entity, found.text) == (1, 0, "Robot Ann: move differs by 60%")
+
+
+def test_entities_that_the_next_frame_lacks_are_gone() -> None:
+    found = moments_of(episode())["gone"]
+    assert [(m.step, m.entity, m.text) for m in found] == [
+        (1, 1, "Nut 2 is gone after this step"),  # the reward of this step is larger
+        (0, 1, "Robot Bob is gone after this step"),
+    ]
+
+
+def test_entities_without_identity_are_named_by_their_place() -> None:
+    nameless = episode()
+    nameless.obs.identity = {}
+    found = moments_of(nameless)
+    assert "gone" not in found
+    assert found["unlikely choice"][0].text.startswith("Robot 0: ")
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_there_are_five_of_a_kind_at_most(number: int) -> None:
+    found = moments_of(*[episode() for _ in range(number)])
+    assert max(map(len, found.values())) <= MOST
+    if number == 3:
+        assert [m.episode for m in found["gone"]] == [0, 1, 2, 0, 1]
+
+
+def test_values_that_are_not_finite_are_no_moments() -> None:
+    answers = Answers(episode().answers.probs, np.array([np.nan, np.inf, 2, 2], np.float32))
+    found = moments_of(episode(answers=answers))["value error"]
+    assert [m.step for m in found] == [1, 2]
