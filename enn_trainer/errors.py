@@ -6,7 +6,8 @@
         ├── RonError (ValueError)           text that is not RON, or a value that RON cannot carry
         ├── CheckpointError (ValueError)    a checkpoint that cannot be used
         ├── AgentError (ValueError)         a network of the user's own that cannot be trained
-        └── NotFiniteError (ArithmeticError)   a loss, gradient or weight that is NaN or infinite
+        ├── ReplayError (ValueError)        a replay that cannot be written or read
+    └── NotFiniteError (ArithmeticError)   a loss, gradient or weight that is NaN or infinite
 
 Mistakes in environments raise `entity_env.errors.EntityEnvError`.
 """
@@ -71,6 +72,10 @@ class CheckpointError(EnnTrainerError, ValueError):
 
     def __str__(self) -> str:
         return "; ".join(line.strip() for line in super().__str__().splitlines())
+
+
+class ReplayError(EnnTrainerError, ValueError):
+    """A replay that cannot be written or read: damaged, too large, or another file."""
 
 
 class NotFiniteError(EnnTrainerError, ArithmeticError):

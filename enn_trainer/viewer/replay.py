@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -120,6 +120,8 @@ class Replay:
         discount: per step, for the return that came of a frame.
         episodes: in the order in which they were played.
         moments: frames worth seeing.
+        view: plain data for the page, with the features that are positions, shapes, ...; None if
+            nothing is known.
     """
 
     title: str
@@ -130,3 +132,4 @@ class Replay:
     discount: float
     episodes: list[Episode] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
+    view: Mapping[str, Any] | None = None

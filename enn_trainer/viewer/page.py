@@ -1,0 +1,81 @@
+"""The page that plays replays: the committed `page.html`, and blocks of data in it.
+
+`make page` builds `page.html` from the folder `page/`. A block is a script element of a type that
+browsers do not run, on one line; base64 has nothing that could end it.
+"""
+
+import base64
+import binascii
+import re
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, Self
+
+PAGE = Path(__file__).with_name("page.html")
+_START = b"<!doctype html><!-- replay of enn_trainer -->\n"
+_PLACE = b"<!-- blocks -->\n"
+_BLOCK = re.compile(
+    rb'^<script type="application/x-enn-replay" data-block="(header|\d{1,9})" '
+    rb'data-crc="([0-9a-f]{8})">([A-Za-z0-9+/=]*)</script>$',
+    re.MULTILINE,
+)
+
+
+class Block(NamedTuple):
+    """A deflated block of data.
+
+    Attributes:
+        packed: its bytes.
+        crc: their CRC-32.
+    """
+
+    packed: bytes
+    crc: int
+
+    @classmethod
+    def of(cls, data: bytes) -> Self:
+        """Pack data."""
+        packed = zlib.compress(data, 6)
+        return cls(packed, zlib.crc32(packed))
+
+    def unpacked(self, max_bytes: int) -> bytes | None:
+        """Return the data; None if it is damaged, or larger than `max_bytes`."""
+        inflater = zlib.decompressobj()
+        if zlib.crc32(self.packed) != self.crc:
+            return None
+        try:
+            data = inflater.decompress(self.packed, max_bytes or 1)
+        except zlib.error:
+            return None
+        return data if inflater.eof else None
+
+
+def fill_page(header: Block, chunks: Sequence[Block]) -> bytes:
+    """Return the page with a header and its chunks."""
+    before, after = PAGE.read_bytes().split(_PLACE)
+    lines = [_line(b"header", header)]
+    lines += [_line(b"%d" % number, chunk) for number, chunk in enumerate(chunks)]
+    return b"".join([before, *lines, after])
+
+
+def is_page(start: bytes) -> bool:
+    """Return True if a file that starts like this is a page."""
+    return start.startswith(_START)
+
+
+def page_blocks(page: bytes) -> dict[str, Block]:
+    """Return the blocks of a page by name: "header", "0", "1", ...; not those that are torn."""
+    found = {}
+    for name, crc, text in _BLOCK.findall(page):
+        try:
+            packed = base64.b64decode(text, validate=True)
+        except binascii.Error:
+            continue
+        found[name.decode()] = Block(packed, int(crc, 16))
+    return found
+
+
+def _line(name: bytes, block: Block) -> bytes:
+    head = b'<script type="application/x-enn-replay" data-block="%b" data-crc="%08x">'
+    return head % (name, block.crc) + base64.b64encode(block.packed) + b"</script>\n"

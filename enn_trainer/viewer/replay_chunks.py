@@ -1,0 +1,272 @@
+"""Chunks of replays: the columns of some steps as bytes, see `replay_format.py`."""
+
+from collections.abc import Generator
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from enn_trainer.errors import ReplayError
+from entity_env.ragged import exclusive_cumsum, row_indices
+from entity_env.serialization.bounds import Allowance
+from entity_env.spaces import ACTION_SPACES
+
+STRONGEST = 4
+"""Weights kept of each row of attention, from the second rung on."""
+
+Json: TypeAlias = dict[str, Any]
+Array: TypeAlias = npt.NDArray[Any]
+Columns: TypeAlias = dict[str, Array]
+"""Flat arrays of some frames of an episode, by the names of `_columns`."""
+
+
+class _Column(NamedTuple):
+    """A column of a chunk.
+
+    Attributes:
+        name: of the column.
+        dtype: of its numbers, such as "<f4"; "?" for booleans.
+        size: how many there are.
+        previous: (size,) int64, the row of which each is the difference, -1 for none; None if no
+            row has one.
+    """
+
+    name: str
+    dtype: str
+    size: int
+    previous: npt.NDArray[np.int64] | None
+
+
+def _columns(header: Json, schema: Json, steps: int) -> Generator[_Column, Array, None]:
+    """Yield the columns of a chunk, in order; each has to be sent back before the next one."""
+    sides, frames = header["sides"], steps * header["sides"]
+    side = np.tile(np.arange(sides), steps)
+    by_side = previous_rows(side)
+    yield _Column("reward", "<f4", frames, by_side)
+    yield _Column("value", "<f4", frames, by_side)
+    if schema["beside"] is not None:
+        yield _Column("beside value", "<f4", frames, by_side)
+
+    # Rows of each type. Keys tell entities apart.
+    types = [*header["types"], ["", *header["global"]]]
+    kind_bytes = dict(schema["kinds"])
+    lengths, keys = [], []
+    for i, (_, features, kinds) in enumerate(types[: None if schema["global"] else -1]):
+        counts = (yield _Column(f"rows {i}", "<u4", frames, by_side)).astype(np.int64)
+        rows, of_side = int(counts.sum()), np.repeat(side, counts)
+        place = np.arange(rows) - np.repeat(exclusive_cumsum(counts), counts)
+        key = ((place * len(types) + i) * sides + of_side) * 2 + 1
+        if i in schema["identity"]:
+            known = yield _Column(f"identified {i}", "?", frames, by_side)
+            has_id = np.repeat(known, counts)
+            place_before = previous_rows(key[has_id])
+            identity = yield _Column(f"identity {i}", "<u4", int(has_id.sum()), place_before)
+            key[has_id] = (identity.astype(np.int64) * sides + of_side[has_id]) * 2
+        before = previous_rows(key)
+        for j in range(len(features)):
+            yield _Column(f"feature {i} {j}", "<f4", rows, before)
+        if i in kind_bytes:
+            for k in range(len(kinds)):
+                yield _Column(f"kind {i} {k}", f"<u{kind_bytes[i]}", rows, before)
+        if i in schema["visible"]:
+            yield _Column(f"visible {i}", "?", rows, before)
+        if i < len(types) - 1:
+            lengths.append(counts)
+            keys.append(key)
+
+    # Keys in the order of entities of each frame, that of the global actor behind them.
+    num_entities: Array = np.sum([np.zeros(frames, np.int64), *lengths], axis=0)
+    starts = exclusive_cumsum(num_entities + 1)
+    key_at = np.empty(int(num_entities.sum()) + frames, np.int64)
+    key_at[starts + num_entities] = -1 - side
+    offset = starts.copy()
+    for counts, key in zip(lengths, keys, strict=True):
+        key_at[row_indices(offset, counts)] = key
+        offset += counts
+
+    # Actions.
+    num_actors = []
+    for a, (_, class_name, fields) in enumerate(header["actions"]):
+        counts = (yield _Column(f"actors {a}", "<u4", frames, by_side)).astype(np.int64)
+        num_actors.append(counts)
+        total, frame = int(counts.sum()), np.repeat(np.arange(frames), counts)
+        by_place = previous_rows(_places(counts, side, sides))
+        actors = (yield _Column(f"actor {a}", "<u4", total, by_place)).astype(np.int64)
+        _check_positions(actors, num_entities[frame] + 1)
+        before = previous_rows(key_at[starts[frame] + actors])
+        columns = ACTION_SPACES[class_name](**fields).mask_columns
+        if columns:
+            widths = np.full(total, columns[0])
+        else:
+            actees = (yield _Column(f"actees {a}", "<u4", frames, by_side)).astype(np.int64)
+            by_place = previous_rows(_places(actees, side, sides))
+            chosen_from = yield _Column(f"actee {a}", "<u4", int(actees.sum()), by_place)
+            _check_positions(chosen_from, np.repeat(num_entities, actees))
+            widths = actees[frame]
+        chosen = yield _Column(f"chosen {a}", "<u4", total, before)
+        _check_positions(chosen, widths)
+        if a in (schema["by_hand"] or []):
+            yield _Column(f"by hand {a}", "?", total, before)
+        pairs, before = int(widths.sum()), _pairs_before(before, widths)
+        if a in schema["masks"]:
+            yield _Column(f"mask {a}", "?", pairs, before)
+        for what in ("probs", "beside"):
+            if a in (schema[what] or []):
+                yield _Column(f"{what} {a}", "<f4", pairs, before)
+
+    # Explanations and pictures of some frames.
+    if schema["attention"]:
+        count = int((yield _Column("attention", "?", frames, by_side)).sum())
+        layers = yield _Column("attention layers", "<u4", count, None)
+        heads = yield _Column("attention heads", "<u4", count, None)
+        size = (yield _Column("attention size", "<u4", count, None)).astype(np.int64)
+        all_rows = layers * heads * size
+        if header["attention"] == "whole":
+            yield _Column("attention weight", "<f4", int((all_rows * size).sum()), None)
+        else:
+            few = int((all_rows * np.minimum(size, STRONGEST)).sum())
+            yield _Column("attention column", "<u4", few, None)
+            yield _Column("attention weight", "<f4", few, None)
+    if schema["influence"] is not None:
+        shown_at = np.flatnonzero((yield _Column("influence", "?", frames, by_side)))
+        size = (yield _Column("influence size", "<u4", len(shown_at), None)).astype(np.int64)
+        yield _Column("influence entity", "<u4", int(size.sum()), None)
+        yield _Column("influence value", "<f4", int(size.sum()), None)
+        for a in schema["influence"]:
+            cells = int((size * num_actors[a][shown_at]).sum())
+            yield _Column(f"influence {a}", "<f4", cells, None)
+    if schema["pictures"]:
+        count = int((yield _Column("picture", "?", steps, None)).sum())
+        size = (yield _Column("picture size", "<u4", count, None)).astype(np.int64)
+        yield _Column("picture byte", "|u1", int(size.sum()), None)
+
+
+def previous_rows(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the last row before each one that has the same key, -1 where there is none."""
+    order = np.argsort(keys, kind="stable")
+    same = np.flatnonzero(keys[order[1:]] == keys[order[:-1]])
+    previous = np.full(len(keys), -1)
+    previous[order[same + 1]] = order[same]
+    return previous
+
+
+def _places(counts: Array, side: Array, sides: int) -> npt.NDArray[np.int64]:
+    """Return a key for each row of a frame: its place, and the side."""
+    place = np.arange(int(counts.sum())) - np.repeat(exclusive_cumsum(counts), counts)
+    keys: npt.NDArray[np.int64] = place * sides + np.repeat(side, counts)
+    return keys
+
+
+def _pairs_before(before: Array, widths: Array) -> npt.NDArray[np.int64]:
+    """Return the previous of each pair, as `previous_rows`, from those of rows of some widths."""
+    starts = exclusive_cumsum(widths)
+    shift = np.where((before >= 0) & (widths[before] == widths), starts - starts[before], -1)
+    shift = np.repeat(shift, widths)
+    pairs: npt.NDArray[np.int64] = np.where(shift >= 0, np.arange(len(shift)) - shift, -1)
+    return pairs
+
+
+def _check_positions(positions: Array, limits: Array) -> None:
+    if not (positions < limits).all():
+        raise ReplayError("positions: expected those of entities and choices, got others")
+
+
+def encoded_chunk(
+    header: Json, schema: Json, steps: int, flat: Columns, cursors: dict[str, int]
+) -> bytes:
+    """Return the next chunk of an episode, and move the cursors behind it."""
+    rounding = {name: how for name, *how in header["rounding"]}
+    walk, parts = _columns(header, schema, steps), []
+    try:
+        column = next(walk)
+        while True:
+            start = cursors.get(column.name, 0)
+            cursors[column.name] = end = start + column.size
+            given = flat[column.name][start:end]
+            values = given.astype(column.dtype)
+            if len(values) != column.size or not (column.dtype == "<f4" or (values == given).all()):
+                raise ReplayError(f"{column.name}: expected {column.size} rows that fit")
+            kept = rounded(values, *rounding[column.name]) if column.name in rounding else values
+            packed = _packed(kept, column.previous)
+            parts += [len(packed).to_bytes(4, "little"), packed]
+            column = walk.send(values)
+    except StopIteration:
+        return b"".join(parts)
+
+
+def decoded_chunk(header: Json, schema: Json, steps: int, raw: bytes) -> Columns:
+    """Return the columns of a chunk."""
+    rounding = {name: how for name, *how in header["rounding"]}
+    walk, at, flat, allowance = _columns(header, schema, steps), 0, {}, Allowance(len(raw))
+    try:
+        column = next(walk)
+        while True:
+            size = int.from_bytes(raw[at : at + 4], "little")
+            data, at = raw[at + 4 : at + 4 + size], at + 4 + size
+            how = rounding.get(column.name)
+            values = _unpacked(data, column, column.dtype if how is None else f"<u{how[0] // 8}")
+            values = values if how is None else unrounded(values, *how)
+            if column.dtype == "<u4" and column.name.startswith(("rows", "actors", "actees")):
+                allowance.take(int(values.sum(dtype=np.int64)), "rows")
+            flat[column.name] = values
+            column = walk.send(values)
+    except StopIteration:
+        if at != len(raw):
+            raise ReplayError(f"expected {at} bytes, got {len(raw)}") from None
+        return flat
+
+
+def _packed(values: Array, previous: Array | None) -> bytes:
+    """Return the bytes of a column: differences, zigzag, one byte of all numbers after another."""
+    width = values.dtype.itemsize
+    bits = values.view(f"<u{width}")
+    if previous is not None and len(bits):
+        bits = bits - np.where(previous >= 0, bits[previous], 0).astype(bits.dtype)
+    if values.dtype == np.bool_:
+        return np.packbits(bits & 1).tobytes()
+    if previous is not None:
+        bits = (bits << 1) ^ -(bits >> (8 * width - 1))
+    return bits.astype(f"<u{width}").view(np.uint8).reshape(len(bits), width).T.tobytes()
+
+
+def _unpacked(data: bytes, column: _Column, dtype: str) -> Array:
+    """Return the numbers of a column, as `_packed` was given them."""
+    is_flag, width = dtype == "?", np.dtype(dtype).itemsize
+    expected = -(-column.size // 8) if is_flag else column.size * width
+    if len(data) != expected:
+        raise ReplayError(f"{column.name}: expected {expected} bytes, got {len(data)}")
+    octets = np.frombuffer(data, np.uint8)
+    bits: Array
+    if is_flag:
+        bits = np.unpackbits(octets, count=column.size)
+    else:
+        planes = octets.reshape(width, column.size)
+        bits = np.ascontiguousarray(planes.T).view(f"<u{width}").reshape(column.size)
+        if column.previous is not None:
+            bits = (bits >> 1) ^ -(bits & 1)
+    previous = column.previous
+    while previous is not None and (previous >= 0).any():
+        # Each sum reaches twice as far back as the one before.
+        bits = bits + np.where(previous >= 0, bits[previous], 0).astype(bits.dtype)
+        previous = np.where(previous >= 0, previous[previous], -1)
+    return (bits & 1).astype(np.bool_) if is_flag else bits.view(dtype)
+
+
+def rounded(values: Array, bits: int, low: float, high: float) -> Array:
+    """Return the codes of numbers, see the format."""
+    top = 2**bits - 4
+    with np.errstate(invalid="ignore"):
+        scale = top / (high - low) if high > low else 0.0
+        codes = np.rint((values.astype(np.float64) - low) * scale)
+    codes = np.select(
+        [np.isnan(values), values == np.inf, values == -np.inf], [top + 1, top + 2, top + 3], codes
+    )
+    return codes.astype(f"<u{bits // 8}")
+
+
+def unrounded(codes: Array, bits: int, low: float, high: float) -> npt.NDArray[np.float32]:
+    """Return the numbers of codes."""
+    top = 2**bits - 4
+    values = low + codes.astype(np.float64) * ((high - low) / top)
+    special = [codes == top + 1, codes == top + 2, codes == top + 3]
+    return np.select(special, [np.nan, np.inf, -np.inf], values).astype(np.float32)

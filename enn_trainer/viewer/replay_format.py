@@ -1,0 +1,369 @@
+"""Format of replays: one HTML page that plays them, and that programs read back.
+
+A page is `page.html` (see `page.py`) with one line per block in it, a script element that browsers
+do not run: its number, the CRC-32 of its bytes, and these in base64. Block "header" is JSON, the
+others are the chunks 0, 1, ...; all are deflated with zlib. No text of a world is outside blocks.
+
+The header has the version of the format; title, facts, spaces, view, moments and the names of
+entities; for each episode its steps, the columns that it has, and [CRC-32, packed bytes, unpacked
+bytes] of each chunk; the rung of the ladder with the columns that are rounded: [column, bits, low,
+high], and the largest error of each by name. Where names would be keys there are lists of pairs.
+
+A chunk has 64 steps of one episode, and nothing of it depends on another chunk. It is a sequence of
+columns, each the number of its bytes (uint32) and the bytes, in the order of `replay_chunks.py`:
+rewards and values; for each type the number of rows by frame, their identities, features, kinds and
+visibility; for each action actors, actees, choices, masks and probabilities; attention, influence
+and pictures of some frames. All numbers are little-endian. A column is packed in three steps:
+
+1. Rounded columns become codes: low + code * (high - low) / (2**bits - 4); the last three codes
+   are nan, inf and -inf.
+2. The bits of each number as an unsigned integer, less those of the previous row of the same entity
+   in the chunk (same side; without identities, the same place of the type), modulo 2**width, in
+   zigzag order: 0, -1, 1, -2, ... Rows of an actor's choices continue its last row of that length.
+3. The first bytes of all numbers, then the second bytes, ...; of booleans 8 a byte, highest first.
+
+A replay that is larger than it may be takes the first of these rungs that fits: everything whole
+(float32 to the bit); attention at the moments alone, the 4 strongest weights of each row; features,
+probabilities and influence in 16 bits of their range; probabilities in 8; fewer episodes.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from enn_trainer.errors import ReplayError
+from enn_trainer.viewer.page import Block, fill_page, is_page, page_blocks
+from enn_trainer.viewer.replay import Moment, Replay
+from enn_trainer.viewer.replay_chunks import (
+    STRONGEST,
+    Columns,
+    Json,
+    decoded_chunk,
+    encoded_chunk,
+    rounded,
+    unrounded,
+)
+from enn_trainer.viewer.replay_columns import (
+    attention_columns,
+    columns_of,
+    episode_of,
+    episode_schema,
+)
+from entity_env.errors import short_repr
+from entity_env.kinds import Kind
+from entity_env.observation import Entity, ObsSpace
+from entity_env.serialization.bounds import Allowance
+from entity_env.serialization.messages import rebuilt
+from entity_env.serialization.plain_open import read_plain, replace_file
+from entity_env.spaces import ACTION_SPACES, ActionName, ActionSpace
+
+VERSION = 1
+CHUNK_STEPS = 64
+_MAX_HEADER, _MAX_CHUNK, _MAX_SIDES = 1 << 28, 1 << 30, 1 << 16
+
+
+class _Rung(NamedTuple):
+    """A rung of the ladder: attention that is kept, and bits of features and probabilities."""
+
+    attention: str
+    feature_bits: int
+    prob_bits: int
+
+
+_LADDER = (
+    _Rung("whole", 32, 32),
+    _Rung("strongest", 32, 32),
+    _Rung("strongest", 16, 16),
+    _Rung("strongest", 16, 8),
+)
+
+
+class WrittenReplay(NamedTuple):
+    """A replay on the disk.
+
+    Attributes:
+        path: of the page.
+        num_bytes: its size.
+        num_episodes: those in it.
+        notes: a sentence for each loss that kept it small; none if everything is whole.
+        errors: the largest error of each rounded column, by its name.
+    """
+
+    path: Path
+    num_bytes: int
+    num_episodes: int
+    notes: list[str]
+    errors: dict[str, float]
+
+
+def write_replay(replay: Replay, path: str | Path, max_mb: float = 20.0) -> WrittenReplay:
+    """Write a replay as a page, completely or not at all. The same replay gives the same bytes.
+
+    Args:
+        replay: to write.
+        path: of the page, in a folder that exists.
+        max_mb: the most megabytes (10**6 bytes) of the page.
+
+    Raises:
+        ReplayError: there is a file that is no replay; one episode alone is larger than `max_mb`;
+            the replay contradicts itself; or the file cannot be written.
+    """
+    path = Path(path)
+    try:
+        if os.path.lexists(path):
+            with read_plain(path) as file:
+                if not is_page(file.read(256)):
+                    raise ReplayError(f"{path}: exists and is no replay; choose another name")
+        page, header = _fitting_page(replay, max_mb * 1e6)
+        replace_file(path, page, path.with_name(f".{path.name}-{os.getpid()}"))
+    except OSError as error:
+        raise ReplayError(f"{path}: cannot be written: {error.strerror or error}") from None
+    count, errors = len(header["episodes"]), dict(header["errors"])
+    return WrittenReplay(path, len(page), count, header["notes"], errors)
+
+
+def read_replay(path: str | Path) -> Replay:
+    """Read a replay back from its page. Nothing of the page is executed.
+
+    Rewards, choices and values are as they were; features and probabilities too, where no rung of
+    the ladder has rounded them. `VecObs.done` and `truncated` are True in the last step alone.
+
+    Raises:
+        ReplayError: this is no replay, or it is damaged; names the chunks.
+    """
+    with _naming(path):
+        return _replay_of(*_blocks(path))
+
+
+def undamaged_chunks(path: str | Path) -> tuple[set[int], set[int]]:
+    """Return the numbers of the chunks of a page that can be read, and of those that cannot.
+
+    Raises:
+        ReplayError: this is no replay, or its header is damaged.
+    """
+    with _naming(path):
+        return _chunk_states(*_blocks(path))
+
+
+@contextmanager
+def _naming(path: str | Path) -> Iterator[None]:
+    """Raise whatever damaged or hostile bytes lead to as one error that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise ReplayError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except ReplayError as error:
+        raise ReplayError(f"{path}: {error}") from None
+    except Exception as error:
+        raise ReplayError(f"{path}: damaged: {short_repr(error)}") from None
+
+
+def _blocks(path: str | Path) -> tuple[Json, dict[str, Block]]:
+    """Return the header and the chunks of a page."""
+    with read_plain(Path(path)) as file:
+        blocks = page_blocks(file.read())
+    header = blocks.pop("header", None)
+    if header is None:
+        raise ReplayError("expected a replay, got a file without one, or its first part is damaged")
+    return _header_of(header), blocks
+
+
+def _fitting_page(replay: Replay, max_bytes: float) -> tuple[bytes, Json]:
+    """Return the page of the first rung that fits, and its header."""
+    tables = [columns_of(replay, episode) for episode in replay.episodes]
+    rungs = _LADDER if any(e.attention for e in replay.episodes) else (_LADDER[0], *_LADDER[2:])
+    for rung in rungs:
+        header, chunks = _encoded(replay, tables, rung)
+        page = fill_page(_header_block(header), [c for episode in chunks for c in episode])
+        if len(page) <= max_bytes:
+            return page, header
+    # Fewer episodes.
+    while len(chunks) > 1:
+        chunks.pop()
+        header["episodes"].pop()
+        count = len(chunks)
+        header["moments"] = [m for m in header["moments"] if m[1] < count]
+        fewer = f"The first {count} of {len(tables)} episodes are kept."
+        page_header = {**header, "notes": [*header["notes"], fewer]}
+        page = fill_page(_header_block(page_header), [c for episode in chunks for c in episode])
+        if len(page) <= max_bytes:
+            return page, page_header
+    got = f"one episode takes {len(page) / 1e6:.2f} MB with all that can be rounded"
+    raise ReplayError(f"max_mb: expected more than {max_bytes / 1e6:g}, {got}; or play fewer steps")
+
+
+def _encoded(replay: Replay, tables: list[Columns], rung: _Rung) -> tuple[Json, list[list[Block]]]:
+    """Return the header and, for each episode, its chunks."""
+    rounding, errors = _rounding(replay, tables, rung)
+    header = _header(replay, rung, rounding, errors)
+    chunks: list[list[Block]] = []
+    for e, (episode, table) in enumerate(zip(replay.episodes, tables, strict=True)):
+        schema = episode_schema(replay, episode)
+        kept = table
+        if rung.attention != "whole":
+            at = {m.step * replay.sides + m.side for m in replay.moments if m.episode == e}
+            few = {f: weights for f, weights in episode.attention.items() if f in at}
+            kept = {**table, **attention_columns(few, len(episode.obs), strongest=True)}
+            schema["attention"] = bool(few)
+        header["episodes"].append(schema)
+        cursors: dict[str, int] = {}
+        chunks.append([])
+        for first in range(0, schema["steps"], CHUNK_STEPS):
+            steps = min(CHUNK_STEPS, schema["steps"] - first)
+            raw = encoded_chunk(header, schema, steps, kept, cursors)
+            chunks[-1].append(Block.of(raw))
+            schema["chunks"].append([chunks[-1][-1].crc, len(chunks[-1][-1].packed), len(raw)])
+        if left := [name for name in cursors if cursors[name] != len(kept[name])]:
+            raise ReplayError(f"episodes[{e}]: more rows than expected in {', '.join(left)}")
+    return header, chunks
+
+
+def _header_block(header: Json) -> Block:
+    try:
+        return Block.of(json.dumps(header, allow_nan=False, separators=(",", ":")).encode())
+    except (TypeError, ValueError) as error:
+        raise ReplayError(f"replay: expected plain and finite data, {error}") from None
+
+
+def _header(replay: Replay, rung: _Rung, rounding: Json, errors: dict[str, float]) -> Json:
+    entities = replay.obs_space.entities.items()
+    notes = []
+    if rung.attention != "whole" and any(e.attention for e in replay.episodes):
+        notes.append(f"Attention is kept at the moments, the {STRONGEST} strongest of each row.")
+    if rung.feature_bits != 32:
+        notes.append(
+            f"Features are rounded to {rung.feature_bits} bits of their range, probabilities and "
+            f"influence to {rung.prob_bits}."
+        )
+    return {
+        "version": VERSION,
+        "title": replay.title,
+        "about": [[str(name), str(fact)] for name, fact in replay.about.items()],
+        "sides": replay.sides,
+        "discount": float(replay.discount),
+        "view": replay.view,
+        "types": [[name, *_features(e.features, e.kinds)] for name, e in entities],
+        "global": _features(replay.obs_space.global_features, replay.obs_space.global_kinds),
+        "actions": [[n, type(s).__name__, vars(s)] for n, s in replay.action_space.items()],
+        "moments": [list(moment) for moment in replay.moments],
+        "attention": rung.attention,
+        "rounding": [[name, *how] for name, how in rounding.items()],
+        "errors": [[name, error] for name, error in errors.items()],
+        "notes": notes,
+        "episodes": [],
+    }
+
+
+def _features(numbers: list[str], kinds: list[Kind]) -> list[Any]:
+    return [list(numbers), [[kind.name, list(kind.labels)] for kind in kinds]]
+
+
+def _rounding(replay: Replay, tables: list[Columns], rung: _Rung) -> tuple[Json, dict[str, float]]:
+    """Return (bits, low, high) of the columns that are rounded, and their largest errors."""
+    spaces = [*replay.obs_space.entities.items()]
+    features = [(type_, entity.features) for type_, entity in spaces]
+    features.append(("global", replay.obs_space.global_features))
+    bits = {
+        f"feature {i} {j}": (rung.feature_bits, f"{type_}.{feature}")
+        for i, (type_, names) in enumerate(features)
+        for j, feature in enumerate(names)
+    }
+    for a, action in enumerate(replay.action_space):
+        bits[f"probs {a}"] = rung.prob_bits, f"probabilities of {action}"
+        bits[f"beside {a}"] = rung.prob_bits, f"probabilities of {action}, beside"
+        bits[f"influence {a}"] = rung.prob_bits, f"influence on {action}"
+    rounding, errors = {}, {}
+    for column, (width, name) in bits.items():
+        given = [table[column] for table in tables if column in table]
+        if width == 32 or not given:
+            continue
+        values = np.concatenate(given)
+        finite = values[np.isfinite(values)].astype(np.float64)
+        low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
+        rounding[column] = how = width, low, high
+        back = unrounded(rounded(finite, *how), *how)
+        errors[name] = float(np.abs(back - finite).max(initial=0.0))
+    return rounding, errors
+
+
+def _chunks(header: Json) -> Iterator[tuple[int, Json, int, list[int]]]:
+    """Yield the number, the episode, the steps, and [crc, packed, unpacked] of each chunk."""
+    number = 0
+    for schema in header["episodes"]:
+        for i, chunk in enumerate(schema["chunks"]):
+            yield number, schema, min(CHUNK_STEPS, schema["steps"] - i * CHUNK_STEPS), chunk
+            number += 1
+
+
+def _raw_chunk(block: Block | None, entry: list[int]) -> bytes | None:
+    """Return the bytes of a chunk, None if they are damaged."""
+    crc, size, raw_size = entry
+    if block is None or block.crc != crc or len(block.packed) != size or raw_size > _MAX_CHUNK:
+        return None
+    raw = block.unpacked(raw_size)
+    return raw if raw is not None and len(raw) == raw_size else None
+
+
+def _chunk_states(header: Json, blocks: Mapping[str, Block]) -> tuple[set[int], set[int]]:
+    chunks = {n: _raw_chunk(blocks.get(str(n)), entry) for n, _, _, entry in _chunks(header)}
+    damaged = {number for number, raw in chunks.items() if raw is None}
+    return set(chunks) - damaged, damaged
+
+
+def _header_of(block: Block) -> Json:
+    raw = block.unpacked(_MAX_HEADER)
+    header = None if raw is None else json.loads(raw)
+    if not isinstance(header, dict):
+        raise ReplayError("the header is damaged")
+    if header.get("version") != VERSION:
+        got = f"{short_repr(header.get('version'))}; a newer release may read it"
+        raise ReplayError(f"expected a replay of format {VERSION}, got {got}")
+    if not 0 < header["sides"] <= _MAX_SIDES:
+        raise ReplayError(f"sides: expected 1 to {_MAX_SIDES}, got {header['sides']}")
+    return header
+
+
+def _replay_of(header: Json, blocks: Mapping[str, Block]) -> Replay:
+    """Return the replay of a header and its chunks."""
+    _, damaged = _chunk_states(header, blocks)
+    if damaged:
+        names = ", ".join(f"chunk {number}" for number in sorted(damaged))
+        raise ReplayError(f"damaged: {names}; a browser plays the rest")
+    types = {name: Entity(numbers, _kinds(kinds)) for name, numbers, kinds in header["types"]}
+    obs_space = ObsSpace(header["global"][0], types, _kinds(header["global"][1]))
+    action_space: dict[ActionName, ActionSpace] = {
+        name: rebuilt(ACTION_SPACES[class_name], fields, Allowance(0))
+        for name, class_name, fields in header["actions"]
+    }
+    parts: dict[int, list[Columns]] = {id(schema): [] for schema in header["episodes"]}
+    for number, schema, steps, entry in _chunks(header):
+        raw = _raw_chunk(blocks.get(str(number)), entry)
+        assert raw is not None
+        parts[id(schema)].append(decoded_chunk(header, schema, steps, raw))
+    episodes = []
+    for schema in header["episodes"]:
+        columns = {
+            name: np.concatenate([p[name] for p in parts[id(schema)]])
+            for name in parts[id(schema)][0]
+        }
+        episodes.append(episode_of(header, schema, columns, obs_space, action_space))
+    return Replay(
+        title=header["title"],
+        about=dict(header["about"]),
+        obs_space=obs_space,
+        action_space=action_space,
+        sides=header["sides"],
+        discount=header["discount"],
+        episodes=episodes,
+        moments=[Moment(*moment) for moment in header["moments"]],
+        view=header["view"],
+    )
+
+
+def _kinds(kinds: list[Any]) -> list[Kind]:
+    return [Kind(name, labels) for name, labels in kinds]

@@ -1,0 +1,175 @@
+"""Replays for tests: of anything at all, and of the examples played by a fresh network."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from enn_trainer.viewer.replay import Answers, Episode, Influence, Moment, Replay
+from entity_env.observation import GLOBAL, Entity, ObsSpace
+from entity_env.ragged import Ragged
+from entity_env.spaces import ActionSpace, Kind, has_global_entity
+from entity_env.vec.batching import batch_obs
+from entity_env.vec.vec_obs import VecObs
+from tests.strategies import World, worlds
+
+NAMES = [
+    "plain",
+    "</script><img src=x onerror=alert(1)>",
+    "\u202egnp",
+    "a\0b",
+    "\ud800",
+    "x" * 10**4,
+]
+
+
+def any_floats(rng: np.random.Generator, shape: Any) -> Any:
+    """Floats of any bits: nan with payloads, infinities, tiny and large ones, and zeros."""
+    bits = rng.integers(0, 2**32, shape, dtype=np.uint32)
+    special = np.array([0x7FC00001, 0xFFC00000, 0x7F800000, 0xFF800000, 0, 1 << 31], np.uint32)
+    at = rng.integers(0, 12, shape)
+    return np.where(at < 6, special[at % 6], bits).astype(np.uint32).view(np.float32)
+
+
+@st.composite
+def replays(draw: st.DrawFn) -> Replay:
+    """Replays of random worlds, in which everything that may be missing sometimes is."""
+    world = draw(worlds(max_frames=2))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    sides = draw(st.integers(1, 2))
+    obs_space = with_kinds(world.obs_space) if draw(st.booleans()) else world.obs_space
+    steps = draw(st.lists(st.sampled_from([1, 2, 5, 64, 70, 130]), min_size=1, max_size=2))
+    episodes = [random_episode(world, obs_space, rng, n, sides) for n in steps]
+    moments = [
+        Moment("gone", e, 0, sides - 1, draw(st.none() | st.just(0)), draw(st.sampled_from(NAMES)))
+        for e in range(len(steps))
+    ]
+    title = draw(st.sampled_from(NAMES))
+    space = world.action_space
+    about = {"name": title}
+    return Replay(title, about, obs_space, space, sides, 0.9, episodes, moments)
+
+
+def with_kinds(space: ObsSpace) -> ObsSpace:
+    many = Kind("many", [f"label {i}" for i in range(300)])
+    few = Kind("few", ["a", "b"])
+    entities = {
+        name: Entity(e.features, [few, many] if i % 2 else [few])
+        for i, (name, e) in enumerate(space.entities.items())
+    }
+    return ObsSpace(space.global_features, entities, [few])
+
+
+def random_episode(
+    world: World, obs_space: ObsSpace, rng: np.random.Generator, steps: int, sides: int
+) -> Episode:
+    frames = rng.integers(0, len(world.frames), steps * sides)
+    obs = batch_obs([world.frames[f] for f in frames], world.obs_space, world.action_space)
+    obs.metrics, obs.env_metrics, obs.final = {}, {}, None
+    obs.reward = any_floats(rng, len(obs))
+    for rows in obs.features.values():
+        steady = rng.random(rows.values.shape).astype(np.float32)
+        rows.values = np.where(
+            rng.random(rows.values.shape) < 0.5, any_floats(rng, rows.values.shape), steady
+        ).astype(np.float32)
+    for name, entity in [*obs_space.entities.items(), (GLOBAL, Entity([], obs_space.global_kinds))]:
+        if entity.kinds and name in obs.features:
+            rows = obs.features[name]
+            most = min(len(kind.labels) for kind in entity.kinds)
+            dtype = np.uint8 if len(entity.kinds) == 1 else np.int16
+            labels = rng.integers(0, most, (len(rows.values), len(entity.kinds))).astype(dtype)
+            obs.kinds[name] = Ragged(labels, rows.lengths)
+    for name in obs_space.entities:
+        if rng.random() < 0.7:
+            obs.identity[name] = random_identity(obs.features[name].lengths, rng)
+    is_terminated, is_truncated = rng.random(2) < 0.5
+    last = np.arange(len(obs)) >= len(obs) - sides
+    obs.done, obs.truncated = last & (is_terminated | is_truncated), last & is_truncated
+
+    chosen, by_hand = {}, {}
+    for name, space in world.action_space.items():
+        mask = obs.action_masks[name]
+        count = space.num_choices(mask)
+        chosen[name] = Ragged(
+            (rng.random(len(count)) * count).astype(np.int64), mask.actors.lengths
+        )
+        by_hand[name] = rng.random(len(count)) < 0.5
+    has_global = has_global_entity(obs_space, world.action_space)
+    rows = [obs.features[name].lengths for name in obs_space.entities]
+    size = np.sum([np.full(len(obs), has_global), *rows], axis=0)
+    return Episode(
+        obs=obs,
+        names=[
+            {n: {i: NAMES[i % len(NAMES)] for i in range(3)} for n in obs.identity}
+            for _ in range(sides)
+        ],
+        chosen=chosen,
+        answers=random_answers(obs, world.action_space, rng),
+        terminated=bool(is_terminated),
+        truncated=bool(is_truncated),
+        by_hand=by_hand if rng.random() < 0.5 else None,
+        beside=random_answers(obs, world.action_space, rng) if rng.random() < 0.5 else None,
+        attention={
+            f: any_floats(rng, (2, 3, size[f], size[f]))
+            for f in range(len(obs))
+            if rng.random() < 0.3
+        },
+        influence={
+            f: random_influence(obs, world.action_space, f, rng)
+            for f in range(len(obs))
+            if rng.random() < 0.3
+        },
+        pictures={t: rng.bytes(int(rng.integers(20))) for t in range(steps) if rng.random() < 0.2},
+    )
+
+
+def random_identity(lengths: Any, rng: np.random.Generator) -> Ragged:
+    """Numbers of entities that come and go; some frames have none."""
+    given = np.where(rng.random(len(lengths)) < 0.8, lengths, 0)
+    rows = [rng.permutation(int(n) + 2)[:n] for n in given]
+    return Ragged(np.concatenate([np.zeros(0, np.int64), *rows]), given)
+
+
+def random_answers(
+    obs: VecObs, action_space: Mapping[str, ActionSpace], rng: np.random.Generator
+) -> Answers:
+    probs = {}
+    for name, space in action_space.items():
+        if rng.random() < 0.8:
+            mask = obs.action_masks[name]
+            lengths = mask.mask_lengths()
+            shape = (int(lengths.sum()), *space.mask_columns)
+            probs[name] = Ragged(any_floats(rng, shape), lengths)
+    return Answers(probs, any_floats(rng, len(obs)))
+
+
+def random_influence(
+    obs: VecObs, action_space: Mapping[str, ActionSpace], frame: int, rng: np.random.Generator
+) -> Influence:
+    entities = np.arange(rng.integers(4))
+    choices = {
+        name: any_floats(rng, (len(entities), obs.action_masks[name].actors.lengths[frame]))
+        for name in action_space
+    }
+    return Influence(entities, choices, any_floats(rng, len(entities)))
+
+
+def differences(a: Any, b: Any, where: str = "") -> Iterator[str]:
+    """Yield where two values differ, to the bit."""
+    if isinstance(a, np.ndarray):
+        same = isinstance(b, np.ndarray) and a.shape == b.shape and a.dtype == b.dtype
+        if not same or a.tobytes() != b.tobytes():
+            yield where
+    elif isinstance(a, dict) and isinstance(b, dict):
+        if list(a) != list(b):
+            yield f"{where}: {list(a)} and {list(b)}"
+        for name in a.keys() & b.keys():
+            yield from differences(a[name], b[name], f"{where}[{name!r:.20}]")
+    elif isinstance(a, list | tuple) and type(a) is type(b) and len(a) == len(b):
+        for i, (one, other) in enumerate(zip(a, b, strict=True)):
+            yield from differences(one, other, f"{where}[{i}]")
+    elif hasattr(a, "__dict__") and type(a) is type(b):
+        yield from differences(vars(a), vars(b), where)
+    elif type(a) is not type(b) or a != b:
+        yield f"{where}: {a!r:.60} and {b!r:.60}"

@@ -1,0 +1,245 @@
+"""Replays come back from their pages as they were, or as far from it as the page says."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from enn_trainer.errors import ReplayError
+from enn_trainer.viewer.page import PAGE, Block, fill_page, page_blocks
+from enn_trainer.viewer.replay import Moment, Replay
+from enn_trainer.viewer.replay_format import read_replay, undamaged_chunks, write_replay
+from entity_env import (
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    Entity,
+    GlobalCategoricalActionSpace,
+    Observation,
+    ObsSpace,
+    SelectEntityActionMask,
+    SelectEntityActionSpace,
+)
+from entity_env.ragged import Ragged
+from tests.enn_trainer.viewer.replays import NAMES, differences, random_episode, replays
+from tests.strategies import World
+
+ANY_PATH = settings(max_examples=60, suppress_health_check=list(HealthCheck))
+
+
+@ANY_PATH
+@given(replay=replays())
+def test_a_replay_comes_back_to_the_bit(tmp_path_factory: Any, replay: Replay) -> None:
+    path = tmp_path_factory.mktemp("replay") / "replay.html"
+    written = write_replay(replay, path, max_mb=1000)
+    assert (written.notes, written.errors) == ([], {})
+    assert written.num_bytes == path.stat().st_size
+    assert list(differences(replay, read_replay(path))) == []
+    before = path.read_bytes()
+    write_replay(replay, path, max_mb=1000)
+    assert path.read_bytes() == before
+
+
+def small_replay(steps: int = 150, episodes: int = 2) -> Replay:
+    """A replay of two types, with attention, that is alike at every call."""
+    world = World(
+        ObsSpace(["time"], {"A": Entity(["x", "y"]), "B": Entity(["hp"])}),
+        {"move": CategoricalActionSpace(["a", "b", "c"]), "hit": SelectEntityActionSpace()},
+        [
+            Observation(
+                global_features=[t],
+                features={"A": [[t, 1.0]] * 5, "B": [[t / 3]] * t},
+                actions={
+                    "move": CategoricalActionMask(actor_types=["A"]),
+                    "hit": SelectEntityActionMask(actor_types=["A"], actee_types=["B"]),
+                },
+            )
+            for t in range(4)
+        ],
+    )
+    rng = np.random.default_rng(0)
+    played = [random_episode(world, world.obs_space, rng, steps, 1) for _ in range(episodes)]
+    moments = [Moment("gone", e, 10, 0, None, "gone") for e in range(episodes)]
+    return Replay("small", {}, world.obs_space, world.action_space, 1, 1.0, played, moments)
+
+
+def megabytes(replay: Replay, path: Path) -> float:
+    return write_replay(replay, path, max_mb=1e9).num_bytes / 1e6
+
+
+def smooth(replay: Replay) -> Replay:
+    """Replace the replay's numbers by finite ones, so that errors can be measured."""
+    rng = np.random.default_rng(1)
+    for episode in replay.episodes:
+        for rows in episode.obs.features.values():
+            rows.values = rng.normal(0, 10, rows.values.shape).astype(np.float32)
+        for answers in filter(None, [episode.answers, episode.beside]):
+            for rows in answers.probs.values():
+                rows.values = rng.random(rows.values.shape).astype(np.float32)
+    return replay
+
+
+def test_each_rung_keeps_its_size_and_its_errors(tmp_path: Path) -> None:
+    replay, path = smooth(small_replay()), tmp_path / "replay.html"
+    whole = megabytes(replay, path)
+    sizes, rungs = [], {}
+    for share in np.linspace(1.0, 0.02, 50):
+        try:
+            written = write_replay(replay, path, max_mb=whole * share)
+        except ReplayError as error:
+            assert "one episode takes" in str(error)  # noqa: PT017 (the smallest is unknown)
+            break
+        assert written.num_bytes <= whole * share * 1e6
+        sizes.append(written.num_bytes)
+        rungs[tuple(written.notes)] = written, read_replay(path)
+    assert sizes == sorted(sizes, reverse=True)
+    assert [len(notes) for notes in rungs] == [0, 1, 2, 2, 3]
+
+    # No number is further from the truth than the page says.
+    for written, back in rungs.values():
+        assert len(back.episodes) == written.num_episodes
+        found: dict[str, float] = {}
+        for one, other in zip(replay.episodes, back.episodes, strict=False):
+            assert not list(differences(one.answers.values, other.answers.values))
+            for type_, entity in replay.obs_space.entities.items():
+                gap = one.obs.features[type_].values - other.obs.features[type_].values
+                for name, error in zip(entity.features, np.abs(gap).max(axis=0), strict=True):
+                    found[f"{type_}.{name}"] = max(found.get(f"{type_}.{name}", 0.0), error)
+            for action, probs in one.answers.probs.items():
+                gap = np.abs(probs.values - other.answers.probs[action].values).max()
+                name = f"probabilities of {action}"
+                found[name] = max(found.get(name, 0.0), gap)
+        for name, error in found.items():
+            assert error <= written.errors.get(name, 0.0) * 1.001
+    errors = rungs[max(rungs, key=len)][0].errors
+    of_probs = [error for name, error in errors.items() if name.startswith("probabilities")]
+    assert 0.001 < max(of_probs) < 0.003  # of 252 steps, half a step
+
+
+def test_the_strongest_weights_at_the_moments_are_kept(tmp_path: Path) -> None:
+    replay, path = small_replay(episodes=1), tmp_path / "replay.html"
+    weights = np.random.default_rng(0).random((1, 1, 6, 6)).astype(np.float32)
+    replay.episodes[0].attention = dict.fromkeys(range(150), weights)
+    write_replay(replay, path, max_mb=megabytes(replay, path) - 1e-6)
+    [[frame, kept]] = read_replay(path).episodes[0].attention.items()
+    assert frame == replay.moments[0].step
+    strongest = weights >= np.sort(weights)[..., -4][..., None]
+    np.testing.assert_array_equal(kept, np.where(strongest, weights, 0))
+
+
+def test_values_that_are_not_finite_survive_rounding(tmp_path: Path) -> None:
+    replay, path = small_replay(episodes=1), tmp_path / "replay.html"
+    replay.episodes[0].attention.clear()
+    write_replay(replay, path, max_mb=megabytes(replay, path) - 1e-6)
+    before, after = (r.episodes[0].obs.features["A"].values for r in (replay, read_replay(path)))
+    for test in (np.isnan, np.isposinf, np.isneginf):
+        assert test(before).any()
+        np.testing.assert_array_equal(test(before), test(after))
+
+
+def test_nothing_of_a_world_is_part_of_the_page(tmp_path: Path) -> None:
+    path = tmp_path / "replay.html"
+    hostile = "".join(NAMES)
+    world = World(
+        ObsSpace([], {hostile: Entity([hostile])}),
+        {hostile: GlobalCategoricalActionSpace(NAMES)},
+        [Observation(features={hostile: [[1.0]]}, actions={})],
+    )
+    episode = random_episode(world, world.obs_space, np.random.default_rng(0), 3, 1)
+    episode.names = [{hostile: dict(enumerate(NAMES))}]
+    spaces = world.obs_space, world.action_space
+    moments = [Moment(hostile, 0, 0, 0, None, hostile)]
+    facts = {hostile: hostile}
+    replay = Replay(hostile, facts, *spaces, 1, 1.0, [episode], moments, facts)
+    write_replay(replay, path)
+    assert list(differences(replay, read_replay(path))) == []
+    blocks = re.sub(rb">[A-Za-z0-9+/=]*</script>\n", b"", path.read_bytes())
+    assert len(blocks) < len(PAGE.read_bytes()) + 500
+    assert b"onerror" not in path.read_bytes()
+
+
+def test_each_damaged_chunk_is_named_and_the_others_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "replay.html"
+    write_replay(small_replay(), path)
+    page = path.read_bytes()
+    places = [m.start(1) for m in re.finditer(rb'data-block="\d+" data-crc="\w+">(\w)', page)]
+    assert len(places) == 6
+    for number, place in enumerate(places):
+        other = b"B" if page[place : place + 1] == b"A" else b"A"
+        path.write_bytes(page[:place] + other + page[place + 1 :])
+        assert undamaged_chunks(path) == ({*range(6)} - {number}, {number})
+        with pytest.raises(ReplayError, match=f"replay.html: damaged: chunk {number}; a browser"):
+            read_replay(path)
+
+    # Cut off in the middle.
+    path.write_bytes(page[: places[4] + 10])
+    assert undamaged_chunks(path) == ({0, 1, 2, 3}, {4, 5})
+    with pytest.raises(ReplayError, match="chunk 4, chunk 5"):
+        read_replay(path)
+
+
+def test_no_damage_is_anything_but_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "replay.html"
+    write_replay(small_replay(steps=5), path)
+    page, rng = path.read_bytes(), np.random.default_rng(0)
+    start = page.index(b'data-block="header"')
+    for _ in range(300):
+        at = int(rng.integers(start, len(page)))
+        path.write_bytes(page[:at] + rng.bytes(1) + page[at + 1 :])
+        try:
+            read_replay(path)
+        except ReplayError as error:
+            assert str(path) in str(error)  # noqa: PT017 (most changes are errors, not all)
+
+
+@pytest.mark.parametrize("content", [b"", b"<!doctype html>", b"\0" * 1000, PAGE.read_bytes()])
+def test_another_file_is_no_replay(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "replay.html"
+    path.write_bytes(content)
+    with pytest.raises(ReplayError, match=re.escape(f"{path}: expected a replay")):
+        read_replay(path)
+    if content != PAGE.read_bytes():
+        with pytest.raises(ReplayError, match="exists and is no replay"):
+            write_replay(small_replay(steps=1), path)
+        assert path.read_bytes() == content
+
+
+def test_claims_of_a_file_do_not_make_it_allocate(tmp_path: Path) -> None:
+    """A header of a few bytes that says gigabytes, or a sum that does not fit, is refused."""
+    path = tmp_path / "replay.html"
+    write_replay(small_replay(steps=1, episodes=1), path)
+    header = json.loads(page_blocks(path.read_bytes())["header"].unpacked(1 << 20) or b"")
+    for change in (
+        {"episodes": [{**header["episodes"][0], "chunks": [[0, 0, 1 << 40]]}]},
+        {"episodes": [{**header["episodes"][0], "steps": 1 << 40}]},
+        {"sides": 1 << 30},
+        {"sides": -1},
+        {"version": 2},
+        {"actions": [["move", "system", {}]]},
+        {"rounding": [["feature 0 0", 8, "a", 0]]},
+    ):
+        changed = Block.of(json.dumps({**header, **change}).encode())
+        chunks = [page_blocks(path.read_bytes())["0"]]
+        other = tmp_path / "other.html"
+        other.write_bytes(fill_page(changed, chunks))
+        with pytest.raises(ReplayError, match=re.escape(str(other))):
+            read_replay(other)
+
+
+def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
+    replay = small_replay(steps=2, episodes=1)
+    with pytest.raises(ReplayError, match=r"nowhere.*cannot be written"):
+        write_replay(replay, tmp_path / "nowhere" / "replay.html")
+    replay.discount = float("nan")
+    with pytest.raises(ReplayError, match="finite"):
+        write_replay(replay, tmp_path / "replay.html")
+    replay.discount = 1.0
+    replay.episodes[0].answers.probs = {
+        "move": Ragged(np.zeros((1, 3), np.float32), np.array([1, 0]))
+    }
+    with pytest.raises(ReplayError, match=r"probs 0: expected .* rows"):
+        write_replay(replay, tmp_path / "replay.html")
+    assert [*tmp_path.iterdir()] == []
