@@ -1,0 +1,122 @@
+"""Episodes of recordings as replays show them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from enn_trainer.experience.collector import Collector, play
+from enn_trainer.experience.players import AgentPlayer, Decisions
+from enn_trainer.experience.recording import Recorder
+from enn_trainer.viewer.episodes import episodes_of
+from entity_env.examples import Duel, MineSweeper, TreasureHunt
+from entity_env.recording.read_recording import Recording
+from entity_env.recording.recording_format import RecordingError
+from entity_env.vec.serial import EnvList
+from entity_env.vec.vec_obs import VecObs, take_obs
+from rogue_net.config import RogueNetConfig
+from rogue_net.ragged import EntityBatch
+from rogue_net.rogue_net import RogueNet
+
+
+class Kept:
+    """Watcher that keeps frames, decisions and rewards as they are."""
+
+    def __init__(self) -> None:
+        self.frames: list[VecObs] = []
+        self.decisions: list[Decisions] = []
+        self.outcomes: list[VecObs] = []
+
+    def begin(self, *_: object) -> None:
+        return
+
+    def before_step(self, obs: VecObs, batch: EntityBatch, decisions: Decisions, _: int) -> None:
+        self.frames.append(take_obs(obs, np.arange(len(obs))))
+        self.decisions.append(decisions)
+
+    def after_step(self, obs: VecObs) -> None:
+        self.outcomes.append(obs)
+
+    def get_state(self) -> dict[str, object]:
+        return {}
+
+
+def recorded(world: type, path: Path, steps: int, subsample: int = 1) -> tuple[Recording, Kept]:
+    """Record four environments, played by a network that has learnt nothing."""
+    envs = EnvList(world, 4)
+    torch.manual_seed(0)
+    spaces = envs.obs_space(), envs.action_space()
+    network = RogueNet(RogueNetConfig(d_model=16), *spaces, {"value": 1})
+    recorder, kept = Recorder(path, spaces[1], subsample), Kept()
+    envs.track()
+    collector = Collector(envs, AgentPlayer(network, 1), watchers=[recorder, kept])  # type: ignore[list-item]
+    play(collector, spaces[0], steps, seed=3)
+    recorder.close()
+    return Recording.open(path), kept
+
+
+@pytest.mark.parametrize(("world", "sides"), [(Duel, 2), (MineSweeper, 1), (TreasureHunt, 1)])
+def test_an_episode_has_the_frames_choices_and_rewards_that_were_played(
+    world: type, sides: int, tmp_path: Path
+) -> None:
+    recording, kept = recorded(world, tmp_path / "a.rec", steps=30)
+    shown = {one.number: one for one in episodes_of(recording, sides)}
+    first = shown[0]  # of the first match, from the first step on
+    assert first.steps is not None
+    assert first.steps.tolist() == [*range(len(first.steps))]
+    assert len(first.obs) == len(first.steps) * sides
+    for step in range(len(first.steps)):
+        own = np.arange(step * sides, (step + 1) * sides)
+        frames, expected = take_obs(first.obs, own), take_obs(kept.frames[step], np.arange(sides))
+        for name, rows in expected.features.items():
+            np.testing.assert_array_equal(frames.features[name].values, rows.values)
+        for name, rows in expected.identity.items():
+            np.testing.assert_array_equal(frames.identity[name].values, rows.values)
+        decisions = kept.decisions[step].take(np.arange(sides))
+        for name, rows in decisions.chosen_on_host().items():
+            np.testing.assert_array_equal(first.chosen[name].take(own).values, rows.values)
+            log_probs = decisions.distributions[name].to_rows(
+                EntityBatch.of(expected).actions[name]
+            )
+            got = first.answers.probs[name].take(own).values
+            np.testing.assert_array_equal(got, np.exp(log_probs.values.numpy()))
+        np.testing.assert_array_equal(first.answers.values[own], decisions.values.numpy())
+        reward = kept.outcomes[step].reward[:sides]
+        np.testing.assert_array_equal(first.obs.reward[own], reward)
+
+
+def test_probabilities_add_up_to_one_where_logits_of_others_do_not(tmp_path: Path) -> None:
+    recording, _ = recorded(MineSweeper, tmp_path / "a.rec", steps=5)
+    step = next(recording.steps())
+    for rows in step.decisions.logits.values():
+        rows.values[...] = np.arange(rows.values.size).reshape(rows.values.shape) % 3
+    changed = Recording(**{**vars(recording), "_read": lambda: iter([step])})
+    for episode in episodes_of(changed):
+        for name, probs in episode.answers.probs.items():
+            action = episode.obs.action_masks[name]
+            counts = np.asarray(recording.action_space[name].num_choices(action))
+            if len(counts):
+                sums = np.add.reduceat(probs.values.reshape(-1), np.cumsum(counts) - counts)
+                np.testing.assert_allclose(sums, 1, rtol=1e-6)
+            if action.mask is not None:
+                forbidden = ~action.mask.values.reshape(-1)
+                assert not probs.values.reshape(-1)[forbidden].any()
+
+
+def test_a_recording_of_a_part_of_the_frames_shows_the_steps_that_all_sides_have(
+    tmp_path: Path,
+) -> None:
+    recording, _ = recorded(Duel, tmp_path / "a.rec", steps=40, subsample=2)
+    shown = list(episodes_of(recording, 2))
+    assert 0 < sum(len(one.obs) for one in shown) < 160
+    for one in shown:
+        assert one.steps is not None
+        assert len(one.obs) == 2 * len(one.steps)
+        assert (np.diff(one.steps) > 0).all()
+
+
+def test_a_match_needs_all_its_sides_in_the_recording(tmp_path: Path) -> None:
+    recording, _ = recorded(TreasureHunt, tmp_path / "a.rec", steps=2)
+    with pytest.raises(RecordingError, match="a multiple of 3 environments"):
+        list(episodes_of(recording, 3))
