@@ -102,11 +102,14 @@ def _watch(options: argparse.Namespace) -> int:
     written = write_replay(replay, out, max_mb=options.max_mb)
 
     # The page, and the next step.
-    print(f"{out}: {written}")
+    size = f"{written.num_bytes / 1e3:,.0f} kB"
+    print(f"{out}: {written.num_episodes} episodes, {len(replay.moments)} moments, {size}")
+    for note in written.notes:
+        print(note)
     if options.open:
         webbrowser.open(out.as_uri())
     else:
-        print("open it in a browser, or add --open")
+        print("open it in a browser; --episodes shows more, --open opens it at once")
     return 0
 
 

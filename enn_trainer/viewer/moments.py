@@ -12,6 +12,8 @@ from entity_env.spaces import GLOBAL, ActionName, ActionSpace
 
 MOST = 5
 """Moments of each kind."""
+STEPS_APART = 8
+"""Least distance between two moments of a kind in an episode, as neighbours show the same."""
 LEAST_TOLD = 0.01
 """Least difference of probabilities, and share of the range of returns, that is worth a moment."""
 Ints = npt.NDArray[np.int64]
@@ -34,7 +36,7 @@ class Choosers(NamedTuple):
 
 
 def find_moments(replay: Replay) -> list[Moment]:
-    """Return at most five moments of each kind, by kind, the most remarkable ones first.
+    """Return at most five moments of each kind, some steps apart, the most remarkable ones first.
 
     The kinds are "value error", the greatest difference between a value and the discounted return
     that followed, where an episode ended by itself; "unlikely choice", the least probable choice
@@ -46,13 +48,18 @@ def find_moments(replay: Replay) -> list[Moment]:
     for number, episode in enumerate(replay.episodes):
         for score, moment in _moments_of(replay, number, episode):
             found.setdefault(moment.kind, []).append((score, moment))
-    return [
-        moment
-        for scored in found.values()
-        for _, moment in sorted(scored, key=lambda one: -one[0])[
-            :MOST
-        ]  # stable: earlier ones first
-    ]
+    return [moment for scored in found.values() for moment in _best(scored)]
+
+
+def _best(scored: list[tuple[float, Moment]]) -> list[Moment]:
+    """Return the moments of one kind to keep; those of several actions may be neighbours."""
+    kept: list[Moment] = []
+    for _, moment in sorted(scored, key=lambda one: -one[0]):  # stable: earlier ones first
+        near = [m for m in kept if m.episode == moment.episode]
+        is_event = moment.kind == "gone"  # others are states, which last
+        if is_event or all(abs(m.step - moment.step) >= STEPS_APART for m in near):
+            kept.append(moment)
+    return kept[:MOST]
 
 
 def _moments_of(replay: Replay, number: int, episode: Episode) -> Iterator[tuple[float, Moment]]:
@@ -62,11 +69,14 @@ def _moments_of(replay: Replay, number: int, episode: Episode) -> Iterator[tuple
         step, side = divmod(frame, replay.sides)
         return Moment(kind, number, step, side, entity, text)
 
+    apart = STEPS_APART * replay.sides
+
     # Values and returns.
     returns = returns_of(episode, replay.sides, replay.discount)
     errors = np.abs(episode.answers.values - returns)
     extent = np.ptp(returns[np.isfinite(returns)]) if np.isfinite(returns).any() else 0.0
-    for frame in _largest(errors, np.arange(len(errors)), max(LEAST_TOLD * float(extent), 1e-6)):
+    least = max(LEAST_TOLD * float(extent), 1e-6)
+    for frame in _largest(errors, np.arange(len(errors)), least, apart):
         text = f"value {episode.answers.values[frame]:.3g}, then a return of {returns[frame]:.3g}"
         yield float(errors[frame]), moment("value error", frame, None, text)
 
@@ -77,14 +87,14 @@ def _moments_of(replay: Replay, number: int, episode: Episode) -> Iterator[tuple
         actors = choosers(episode, name, space)
         probs = episode.answers.probs[name].values.reshape(-1)
         taken = probs[actors.first + episode.chosen[name].values]
-        for a in _largest(1 - taken, actors.frame, LEAST_TOLD):
+        for a in _largest(1 - taken, actors.frame, LEAST_TOLD, apart):
             frame, position = int(actors.frame[a]), int(actors.position[a])
             who, what = describe(episode, frame, position), choice(episode, name, space, frame, a)
             text = f"{who}: {name} = {what}, with probability {taken[a]:.2g}"
             yield float(1 - taken[a]), moment("unlikely choice", frame, position, text)
 
         share = _entropy_shares(probs, actors)
-        for a in _largest(share, actors.frame, LEAST_TOLD):
+        for a in _largest(share, actors.frame, LEAST_TOLD, apart):
             frame, position = int(actors.frame[a]), int(actors.position[a])
             who = describe(episode, frame, position)
             text = f"{who}: {name} at {share[a]:.0%} of the largest entropy"
@@ -93,12 +103,12 @@ def _moments_of(replay: Replay, number: int, episode: Episode) -> Iterator[tuple
         if episode.beside is not None and name in episode.beside.probs:
             other = episode.beside.probs[name].values.reshape(-1)
             size = len(actors.frame)
-            apart = np.bincount(actors.pair_of, np.abs(probs - other), size) / 2
-            for a in _largest(apart, actors.frame, LEAST_TOLD):
+            between = np.bincount(actors.pair_of, np.abs(probs - other), size) / 2
+            for a in _largest(between, actors.frame, LEAST_TOLD, apart):
                 frame, position = int(actors.frame[a]), int(actors.position[a])
                 who = describe(episode, frame, position)
-                text = f"{who}: {name} differs by {apart[a]:.0%}"
-                yield float(apart[a]), moment("disagreement", frame, position, text)
+                text = f"{who}: {name} differs by {between[a]:.0%}"
+                yield float(between[a]), moment("disagreement", frame, position, text)
 
     # Entities that the next frame of the same side does not have, first where rewards are large.
     for frame, position in _gone(episode, replay.sides):
@@ -169,12 +179,16 @@ def _entropy_shares(probs: Floats, actors: Choosers) -> Floats:
     return shares.astype(np.float32)
 
 
-def _largest(scores: Floats, frames: Ints, least: float) -> list[int]:
-    """Return the indices of the largest scores above `least`, at most one of each frame."""
-    order = np.argsort(-scores, kind="stable")  # NaN last
-    order = order[np.nan_to_num(scores[order], nan=-np.inf) > least]
-    _, first = np.unique(frames[order], return_index=True)
-    kept: list[int] = order[np.sort(first)[:MOST]].tolist()
+def _largest(scores: Floats, frames: Ints, least: float, apart: int) -> list[int]:
+    """Return the indices of the largest scores above `least`, whose frames are `apart`."""
+    left = np.nan_to_num(scores, nan=-np.inf, posinf=np.inf)
+    kept: list[int] = []
+    while len(kept) < MOST and len(left):
+        best = int(left.argmax())
+        if not left[best] > least:
+            break
+        kept.append(best)
+        left[np.abs(frames - frames[best]) < apart] = -np.inf
     return kept
 
 

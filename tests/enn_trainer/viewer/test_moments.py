@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from enn_trainer.viewer import moments
 from enn_trainer.viewer.moments import MOST, find_moments, returns_of
 from enn_trainer.viewer.replay import Answers, Episode, Moment, Replay
 from entity_env import CategoricalActionSpace, Entity, ObsSpace, SelectEntityActionSpace
@@ -58,6 +59,12 @@ def episode(**changes: object) -> Episode:
     return Episode(**{**fields, **changes})  # type: ignore[arg-type]
 
 
+@pytest.fixture(autouse=True)
+def neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let moments be next to each other, as the episode is short."""
+    monkeypatch.setattr(moments, "STEPS_APART", 1)
+
+
 def moments_of(*episodes: Episode, sides: int = 1) -> dict[str, list[Moment]]:
     replay = Replay("", {}, SPACE, ACTIONS, sides, 0.5, [*episodes])
     found: dict[str, list[Moment]] = {}
@@ -94,7 +101,6 @@ def test_the_least_probable_choices_are_found_with_actor_and_label() -> None:
         (2, 0, "Robot Ann: move = right, with probability 0.01"),
         (1, 0, "Robot Ann: move = right, with probability 0.2"),
         (0, 1, "Robot Bob: move = right, with probability 0.5"),
-        (1, 0, "Robot Ann: take = Nut 3, with probability 0.6"),
     ]
 
 
@@ -141,3 +147,10 @@ def test_values_that_are_not_finite_are_no_moments() -> None:
     answers = Answers(episode().answers.probs, np.array([np.nan, np.inf, 2, 2], np.float32))
     found = moments_of(episode(answers=answers))["value error"]
     assert [m.step for m in found] == [1, 2]
+
+
+def test_moments_of_an_episode_are_some_steps_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moments, "STEPS_APART", 2)
+    found = moments_of(episode())
+    assert [m.step for m in found["value error"]] == [0, 2]
+    assert [m.step for m in found["undecided"]] == [0, 2]
