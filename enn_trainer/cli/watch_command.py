@@ -32,12 +32,12 @@ from enn_trainer.cli.eval_command import (
 )
 from enn_trainer.cli.load_world import envs_by_id, make_any_world
 from enn_trainer.cli.trust import line_with_trust
-from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.errors import CheckpointError, ConfigError, ReplayError
 from enn_trainer.evaluation.evaluator import Evaluator, create_opponent
 from enn_trainer.runtime.execution import Lanes
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.start_folder import paths_from
-from enn_trainer.viewer.episodes import episodes_of
+from enn_trainer.viewer.episodes import episodes_of, first_episodes
 from enn_trainer.viewer.moments import find_moments
 from enn_trainer.viewer.replay import Replay
 from enn_trainer.viewer.replay_format import write_replay
@@ -78,8 +78,10 @@ def watch_command(arguments: Sequence[str]) -> int:
     try:
         with stopped_by(signal.SIGINT, signal.SIGTERM), paths_from(Path.cwd()):
             return _watch(options)
-    except (ConfigError, CheckpointError, RecordingError) as error:
+    except (ConfigError, CheckpointError) as error:
         return failed(error, as_typed(error))
+    except (RecordingError, ReplayError) as error:
+        return failed(ConfigError(str(error).replace("max_mb:", "--max-mb:")))
     except StoppedAtOnce as stop:
         print("interrupted; no page was written", file=sys.stderr)
         return stop.status
@@ -96,14 +98,16 @@ def _watch(options: argparse.Namespace) -> int:
         out = writable(options.out or saved.path.resolve().parent / "replay.html", "--out")
         replay = _play(saved, options)
     if not replay.episodes:
-        got = f"none that ended within {options.max_steps} steps; raise --max-steps"
-        raise ConfigError(f"--episodes: expected an episode to show, got {got}")
+        raise ConfigError(f"{path}: expected an episode to show, got a recording without steps")
     replay.moments = find_moments(replay)
     written = write_replay(replay, out, max_mb=options.max_mb)
 
     # The page, and the next step.
     size = f"{written.num_bytes / 1e3:,.0f} kB"
     print(f"{out}: {written.num_episodes} episodes, {len(replay.moments)} moments, {size}")
+    unfinished = sum(not (one.terminated or one.truncated) for one in replay.episodes)
+    if unfinished:
+        print(f"{unfinished} did not end: --max-steps, or the recording, ends before them")
     for note in written.notes:
         print(note)
     if options.open:
@@ -135,9 +139,9 @@ def _play(saved: SavedRun, options: argparse.Namespace) -> Replay:
     with closing(make_any_world(*arguments)) as world:
         sides = world.sides if isinstance(world, VecEnv) else match_of(world).num_sides
     seats = 1 if options.opponent is None else 2
-    played = {**vars(options), "episodes": max(1, options.episodes * sides // seats)}
-    config = config_of(saved.config, argparse.Namespace(**played))
-    fit_to_worlds(saved, config, argparse.Namespace(**played))
+    of_sides = {**vars(options), "episodes": max(1, options.episodes * sides // seats)}
+    config = config_of(saved.config, argparse.Namespace(**of_sides))
+    fit_to_worlds(saved, config, argparse.Namespace(**of_sides))
 
     # Record an evaluation.
     lanes, device = Lanes.of(saved.agent), torch.device("cpu")
@@ -149,7 +153,13 @@ def _play(saved: SavedRun, options: argparse.Namespace) -> Replay:
         with lanes, lanes.at_work(), eval_progress() as watch:
             evaluator.measure(watch=watch, track=True)
         recording = Recording.open(path)
-        ended = [one for one in episodes_of(recording, sides) if one.terminated or one.truncated]
+        # Without sides, the opponent plays in environments of its own: every second one.
+        every = seats if sides == 1 else 1
+        played = [
+            replace(one, env=one.env // every)
+            for one in episodes_of(recording, sides)
+            if one.env is not None and one.env % every == 0
+        ]
     about = {
         "save": str(saved.path),
         "step": str(saved.step),
@@ -163,7 +173,8 @@ def _play(saved: SavedRun, options: argparse.Namespace) -> Replay:
         sides,
         config.ppo.gamma,
     )
-    replay.episodes = sorted(ended, key=lambda one: one.number)[: options.episodes]
+    num_matches = (recording.num_envs or 0) // (sides * every)
+    replay.episodes = first_episodes(played, options.episodes, num_matches)
     return replay
 
 

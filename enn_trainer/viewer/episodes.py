@@ -1,10 +1,11 @@
 """Episodes of a recording, as a replay shows them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
 
+from enn_trainer.evaluation.eval_metrics import quotas
 from enn_trainer.viewer.replay import Answers, Episode
 from entity_env.ragged import Ragged
 from entity_env.recording import read_recording
@@ -19,7 +20,8 @@ def episodes_of(recording: Recording, sides: int = 1) -> Iterator[Episode]:
 
     Args:
         recording: of environments, or of matches.
-        sides: the number of sides of a match, whose frames are shown together.
+        sides: the number of sides of a match, whose frames are shown together. `Episode.env` then
+            counts matches.
 
     Raises:
         RecordingError: the file is damaged, or is not one of matches of so many sides.
@@ -42,6 +44,23 @@ def episodes_of(recording: Recording, sides: int = 1) -> Iterator[Episode]:
                 sorted(waiting.pop(one.env // sides), key=lambda side: side.env or 0),
                 recording.action_space,
             )
+
+
+def first_episodes(episodes: Iterable[Episode], most: int, num_envs: int) -> list[Episode]:
+    """Return the episodes that an evaluation of `most` episodes counts, the first ones first.
+
+    Args:
+        episodes: in the order in which they end; unfinished ones last.
+        most: the number of episodes.
+        num_envs: the number of environments in which the first episodes count: 0, 1, ...
+    """
+    played: list[list[Episode]] = [[] for _ in range(num_envs)]
+    for one in episodes:
+        if one.env is not None and one.env < num_envs:
+            played[one.env].append(one)
+    quota = quotas(most, np.ones(num_envs, np.bool_))
+    counted = [own[:count] for own, count in zip(played, quota, strict=True)]
+    return [own[i] for i in range(max(quota)) for own in counted if i < len(own)]
 
 
 def _joined(
@@ -69,7 +88,7 @@ def _joined(
         terminated=ending == "terminated",
         truncated=ending == "truncated",
         steps=steps,
-        number=of_sides[0].number,
+        env=None if of_sides[0].env is None else of_sides[0].env // sides,
     )
 
 

@@ -69,7 +69,7 @@ class Episode:
         pictures: for some steps the world's own picture, as PNG or WebP.
         steps: (T,) int64, the number of each step in the episode, where a recording lacks some;
             None for 0, 1, ...
-        number: of the episode in its recording; no two have the same.
+        env: the number of its environment or match; None if not known.
     """
 
     obs: VecObs
@@ -84,7 +84,7 @@ class Episode:
     influence: dict[int, Influence] = field(default_factory=dict)
     pictures: dict[int, bytes] = field(default_factory=dict)
     steps: npt.NDArray[np.int64] | None = None
-    number: int = 0
+    env: int | None = None
 
 
 class Moment(NamedTuple):

@@ -16,12 +16,14 @@ from rich.console import Console
 from enn_trainer import ConfigError
 from enn_trainer.cli import run
 from enn_trainer.cli.eval_command import (
-    _as_typed,
-    _config,
     _num_envs,
+    as_typed,
     eval_progress,
     parser,
     table,
+)
+from enn_trainer.cli.eval_command import (
+    config_of as eval_config_of,
 )
 from enn_trainer.cli.load_world import split_pairs
 from enn_trainer.evaluation.eval_metrics import Measured
@@ -321,7 +323,7 @@ def test_default_number_of_environments_fits_sides_and_episodes(
 
 def test_argument_with_a_slash_is_a_suite() -> None:
     options = parser().parse_args(["run", "--suite", "label=maps/a.json"])
-    config = _config(config_of(), options)
+    config = eval_config_of(config_of(), options)
     assert config.eval is not None
     [(name, suite)] = config.eval.suites.items()
     assert name == "label=maps_a.json"
@@ -393,7 +395,7 @@ def test_baselines_play_the_same_episodes_and_stand_beside_the_agent(
 
 def test_each_suite_has_its_baselines() -> None:
     options = parser().parse_args(["run", "--suite", "n=3", "--baseline", "random"])
-    evaluation = _config(config_of(), options).eval
+    evaluation = eval_config_of(config_of(), options).eval
     assert evaluation is not None
     assert list(evaluation.suites) == ["n=3", "random", "n=3 random"]
     of_suite = evaluation.suites["n=3 random"]
@@ -430,4 +432,4 @@ def test_new_suite_is_shown_at_once() -> None:
 
 def test_settings_are_renamed_but_not_in_paths() -> None:
     error = ConfigError("eval.opponent: eval.opponent/a is no checkpoint", "eval.suites['a'].b: c")
-    assert _as_typed(error) == ("--opponent: eval.opponent/a is no checkpoint; --suite['a'].b: c")
+    assert as_typed(error) == ("--opponent: eval.opponent/a is no checkpoint; --suite['a'].b: c")

@@ -61,8 +61,7 @@ def test_an_episode_has_the_frames_choices_and_rewards_that_were_played(
     world: type, sides: int, tmp_path: Path
 ) -> None:
     recording, kept = recorded(world, tmp_path / "a.rec", steps=30)
-    shown = {one.number: one for one in episodes_of(recording, sides)}
-    first = shown[0]  # of the first match, from the first step on
+    first = next(one for one in episodes_of(recording, sides) if one.env == 0)
     assert first.steps is not None
     assert first.steps.tolist() == [*range(len(first.steps))]
     assert len(first.obs) == len(first.steps) * sides

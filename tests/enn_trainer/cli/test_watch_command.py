@@ -1,0 +1,119 @@
+"""`enn watch`: the page that it writes."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from enn_trainer.cli import run
+from enn_trainer.viewer.replay import Replay
+from enn_trainer.viewer.replay_format import read_replay
+
+
+def watched(tmp_path: Path, *arguments: str) -> Replay:
+    page = tmp_path / "page.html"
+    assert run(["watch", *arguments, "--out", str(page)]) == 0
+    return read_replay(page)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["--seed", "5"], ["nmines=4", "--num-envs", "2"]])
+def test_episodes_are_those_that_an_evaluation_plays(
+    options: list[str], mines_run: Path, tmp_path: Path
+) -> None:
+    shown = watched(tmp_path, str(mines_run), *options)
+    report = tmp_path / "report.json"
+    given = [str(mines_run), *options, "--episodes", "3", "--out", str(report)]
+    assert run(["eval", *given]) == 0
+    played = json.loads(report.read_text())["suites"][""]["metrics"]
+    returns = [float(one.obs.reward.sum()) for one in shown.episodes]
+    lengths = [len(one.obs) for one in shown.episodes]
+    assert len(shown.episodes) == 3
+    assert np.mean(returns) == pytest.approx(played["episodic_reward"]["mean"], abs=1e-6)
+    assert np.mean(lengths) == played["episode_length"]["mean"]
+
+
+@pytest.mark.slow
+def test_episode_that_does_not_end_is_shown_as_far_as_it_was_played(
+    mines_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = watched(tmp_path, str(mines_run), "--max-steps", "1")
+    assert [len(one.obs) for one in shown.episodes] == [1, 1, 1]
+    unfinished = [one for one in shown.episodes if not (one.terminated or one.truncated)]
+    assert f"{len(unfinished)} did not end" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_page_lies_beside_the_save_and_is_the_same_each_time(
+    mines_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a.html", "b.html"):
+        assert run(["watch", str(mines_run), "--out", str(tmp_path / name)]) == 0
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+    assert "a.html: 3 episodes, " in capsys.readouterr().out
+    page = mines_run / "replay.html"
+    try:
+        assert run(["watch", str(mines_run)]) == 0
+        assert page.read_bytes() == (tmp_path / "a.html").read_bytes()
+    finally:
+        page.unlink()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("opponent", [[], ["--opponent", "random"]])
+def test_all_sides_of_a_match_are_shown(
+    opponent: list[str], duel_run: Path, tmp_path: Path
+) -> None:
+    shown = watched(tmp_path, str(duel_run), "--episodes", "2", *opponent)
+    assert shown.sides == 2
+    assert len(shown.episodes) == 2
+    for episode in shown.episodes:
+        rewards = episode.obs.reward.reshape(-1, 2)
+        assert (rewards.sum(axis=1) == 0).all(), "one wins what the other one loses"
+        assert episode.obs.identity["Ally"].items() == episode.obs.features["Ally"].items()
+        values = episode.answers.values.reshape(-1, 2)
+        assert (values[:, 1] == 0).all() == bool(opponent), "random players have no values"
+
+
+@pytest.mark.slow
+def test_recording_is_shown(mines_run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.rec"
+    options = ["total_timesteps=512", f"capture_samples={file}", "capture_logits=true"]
+    into = ["--checkpoint-dir", str(tmp_path / "run")]
+    assert run(["train", "MineSweeper", *options, *into]) == 0
+    shown = watched(tmp_path, str(file), "--episodes", "2")
+    assert len(shown.episodes) == 2
+    for episode in shown.episodes:
+        assert np.isfinite(episode.answers.values).all()
+        assert set(episode.answers.probs) == set(shown.action_space)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["nothing"], "nothing"),
+        (["MINES", "--env", "Xor"], "--env: Xor is another world"),
+        (["MINES", "--max-mb", "0.000001"], "--max-mb: expected more than"),
+        (["MINES", "--out", "NOTES"], "exists and is no replay"),
+        (["NOTES"], "is not a recording"),
+    ],
+)
+def test_mistake_is_one_line(
+    arguments: list[str],
+    expected: str,
+    mines_run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    notes = tmp_path / "notes.rec"
+    notes.write_text("nobody wants to lose these")
+    places = {"MINES": str(mines_run), "NOTES": str(notes)}
+    assert run(["watch", *[places.get(a, a) for a in arguments]]) == 2
+    *progress, error = capsys.readouterr().err.splitlines()
+    assert error.startswith("error: ")
+    assert expected in error
+    assert all(line.startswith("as trained: ") for line in progress)
+    assert notes.read_text() == "nobody wants to lose these"
+    assert not (mines_run / "replay.html").exists()
