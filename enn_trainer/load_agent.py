@@ -1,9 +1,10 @@
 """Agents that act in one environment, loaded from checkpoints."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from enn_trainer.checkpoints.lookup import SavedRun, read_saved_run
@@ -12,12 +13,14 @@ from enn_trainer.checkpoints.weights import load_weights_file
 from enn_trainer.errors import CheckpointError
 from enn_trainer.experience.players import AgentPlayer
 from enn_trainer.policy import PPOAgent
-from entity_env.actions import Action
+from enn_trainer.viewer.explain import Explanation, explain
+from entity_env.actions import Action, EntityID
 from entity_env.environment import Environment, Observation
 from entity_env.match import Match
 from entity_env.seeding import derive_seed
-from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.spaces import ActionName, ActionSpace, ObsSpace, Probabilities
 from entity_env.vec.batching import batch_obs, unbatch_actions
+from entity_env.vec.vec_obs import VecObs
 from rogue_net.ragged import EntityBatch
 from rogue_net.wiring import Wired
 
@@ -71,21 +74,70 @@ class RogueNetAgent:
         Raises:
             InvalidObservation: the observation does not match these spaces.
         """
-        obs = batch_obs([observation], self.obs_space, self.action_space)
-        device = next(self.agent.parameters(), torch.empty(0)).device
-        batch = EntityBatch.of(obs, device)
+        [act] = self.act_batch([observation])
+        return act
+
+    def act_batch(self, observations: Sequence[Observation]) -> list[Act]:
+        """Choose actions for the observations of several environments, in one step.
+
+        Every environment has random numbers of its own, by its place among them; those of the
+        first one are the numbers of `act`. The step counts as one frame, as a call of `act` does.
+
+        Args:
+            observations: one of each environment.
+
+        Raises:
+            InvalidObservation: an observation does not match the spaces.
+        """
+        if not observations:
+            return []
+        obs, batch = self._batch(observations)
         player = AgentPlayer(self.agent, None if self.deterministic else self._seed)
         with torch.inference_mode():
             decisions = player.act(obs, batch, self._frames)
         self._frames += 1
-        spaces, probs = (self.obs_space, self.action_space), {}
-        for name in decisions.chosen:
+        probs: dict[ActionName, Probabilities] = {}
+        for name, rows in decisions.chosen.items():
             known = decisions.distributions.get(name)
             log_probs = None if known is None else known.all_log_probs
-            probs[name] = [None if log_probs is None else log_probs.exp().cpu().numpy()]
-        chosen = decisions.chosen_on_host()
-        [actions] = unbatch_actions(chosen, obs, [observation], *spaces, probs)
-        return Act(actions, decisions.values.item())
+            if log_probs is None:
+                probs[name] = [None] * len(observations)
+                continue
+            tables = np.split(log_probs.exp().cpu().numpy(), rows.starts[1:])
+            if (actees := obs.action_masks[name].actees) is not None:  # without the padding
+                pairs = zip(tables, actees.lengths, strict=True)
+                tables = [table[:, :num_actees] for table, num_actees in pairs]
+            probs[name] = tables
+        chosen, spaces = decisions.chosen_on_host(), (self.obs_space, self.action_space)
+        actions = unbatch_actions(chosen, obs, observations, *spaces, probs)
+        return list(map(Act, actions, decisions.values.tolist()))
+
+    def explain(
+        self, observation: Observation, entities: Sequence[EntityID] | None = None
+    ) -> Explanation:
+        """Explain an observation: probabilities, value, attention, and influence of entities.
+
+        It does not count as a frame: `act` chooses what it would have chosen before.
+
+        Args:
+            observation: of the spaces that the network was trained for.
+            entities: ids, or `(type, row)` for types without ids, of the entities to compute the
+                influence of, each of which costs a forward pass. Without it all; of more than 32,
+                the 32 that are attended to most, or the first ones if there is no attention.
+
+        Raises:
+            InvalidObservation: the observation does not match these spaces, or has too many
+                entities for this machine.
+            ValueError: it has no entity with one of these ids.
+        """
+        _, batch = self._batch([observation])
+        ids = observation.index_to_id(self.obs_space)
+        return explain(self.agent, batch, ids, self.action_space, entities)
+
+    def _batch(self, observations: Sequence[Observation]) -> tuple[VecObs, EntityBatch]:
+        obs = batch_obs(observations, self.obs_space, self.action_space)
+        device = next(self.agent.parameters(), torch.empty(0)).device
+        return obs, EntityBatch.of(obs, device)
 
 
 def load_agent(

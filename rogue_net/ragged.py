@@ -77,6 +77,12 @@ class RaggedTensor:
         start = int(self.starts[frames.start]) if len(lengths) else 0
         return RaggedTensor(self.values[start : start + int(lengths.sum())], lengths)
 
+    def keep(self, kept: npt.NDArray[np.bool_]) -> "RaggedTensor":
+        """Return the rows where `kept`, (rows,) bool, is True."""
+        index = to_device(np.flatnonzero(kept), self.values.device)
+        lengths = np.bincount(self.frame_of_row()[kept], minlength=len(self.lengths))
+        return RaggedTensor(self.values.index_select(0, index), lengths)
+
     def frame_of_row(self) -> npt.NDArray[np.int64]:
         """Return the frame of each row, (rows,) int64."""
         return np.repeat(np.arange(len(self.lengths)), self.lengths)
@@ -289,9 +295,9 @@ def restrict_action(action: ActionBatch, actors: Bools, actees: Bools | None) ->
         if action.mask is not None:
             possible &= action.mask.values.cpu().numpy()
         actors = actors & (np.bincount(actor, possible, minlength=len(actors)) > 0)
-        of_mask, of_actees = actors[actor] & actees[actee], _rows(action.actees, actees)
-    mask = None if action.mask is None else _rows(action.mask, of_mask)
-    kept = ActionBatch(_rows(action.actors, actors), mask, of_actees, action.num_draws)
+        of_mask, of_actees = actors[actor] & actees[actee], action.actees.keep(actees)
+    mask = None if action.mask is None else action.mask.keep(of_mask)
+    kept = ActionBatch(action.actors.keep(actors), mask, of_actees, action.num_draws)
     return ActionSubset(kept, action, actors, actees)
 
 
@@ -302,9 +308,3 @@ def actor_pairs(action: ActionBatch) -> tuple[Lengths, Lengths]:
     num_actees = action.actees.lengths[frame_of_actor]
     actor = np.repeat(np.arange(len(num_actees)), num_actees)
     return actor, row_indices(action.actees.starts[frame_of_actor], num_actees)
-
-
-def _rows(rows: RaggedTensor, kept: Bools) -> RaggedTensor:
-    index = to_device(np.flatnonzero(kept), rows.values.device)
-    lengths = np.bincount(rows.frame_of_row()[kept], minlength=len(rows.lengths))
-    return RaggedTensor(rows.values.index_select(0, index), lengths)
