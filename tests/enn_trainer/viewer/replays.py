@@ -7,10 +7,12 @@ import numpy as np
 from hypothesis import strategies as st
 
 from enn_trainer.viewer.replay import Answers, Episode, Influence, Moment, Replay
+from entity_env.match import CreateEnv, world_of
 from entity_env.observation import GLOBAL, Entity, ObsSpace
 from entity_env.ragged import Ragged
 from entity_env.spaces import ActionSpace, Kind, has_global_entity
 from entity_env.vec.batching import batch_obs
+from entity_env.vec.serial import EnvList
 from entity_env.vec.vec_obs import VecObs
 from tests.strategies import World, worlds
 
@@ -173,3 +175,124 @@ def differences(a: Any, b: Any, where: str = "") -> Iterator[str]:
         yield from differences(vars(a), vars(b), where)
     elif type(a) is not type(b) or a != b:
         yield f"{where}: {a!r:.60} and {b!r:.60}"
+
+
+def played(
+    create_env: CreateEnv,
+    steps: int = 100,
+    episodes: int = 2,
+    explained: bool = True,
+    seed: int = 0,
+) -> Replay:
+    """Play a world at random, with probabilities, values and explanations that are random too."""
+    rng = np.random.default_rng(seed)
+    env = EnvList(create_env, EnvList(create_env, 2).sides)
+    env.seed(seed)
+    obs_space, action_space, sides = env.obs_space(), env.action_space(), len(env)
+    found = []
+    for _ in range(episodes):
+        frames, answers, others, chosen, obs = [], [], [], [], env.reset(obs_space)
+        for _ in range(steps):
+            frames.append(obs)
+            answers.append(softmax_answers(obs, action_space, rng))
+            others.append(softmax_answers(obs, action_space, rng))
+            chosen.append(drawn(obs, action_space, answers[-1], rng))
+            obs = env.act(chosen[-1], obs_space)
+            frames[-1].reward = obs.reward
+            if obs.done.all():
+                break
+        found.append(joined(frames, chosen, answers, others, bool(obs.done.all())))
+        if explained:
+            explain(found[-1], obs_space, action_space, rng)
+    moments = [
+        Moment("unlikely choice", e, min(3 * e + 2, len(one.obs) // sides - 1), 0, 0, "taken at 2%")
+        for e, one in enumerate(found)
+    ]
+    about = {"made by": "the tests", "choices": "random"}
+    title = type(world_of(env.matches[0])).__name__
+    env.close()
+    return Replay(title, about, obs_space, action_space, sides, 0.97, found, moments)
+
+
+def softmax_answers(
+    obs: VecObs, action_space: Mapping[str, ActionSpace], rng: np.random.Generator
+) -> Answers:
+    probs = {}
+    for name, space in action_space.items():
+        mask = obs.action_masks[name]
+        widths = space.num_choices(mask)
+        row = np.repeat(np.arange(len(widths)), widths)
+        weights = np.exp(2 * rng.normal(size=len(row)))
+        if mask.mask is not None:
+            weights *= mask.mask.values.reshape(-1)
+        weights /= np.bincount(row, weights, len(widths))[row]
+        lengths = mask.mask_lengths()
+        shape = (int(lengths.sum()), *space.mask_columns)
+        probs[name] = Ragged(weights.astype(np.float32).reshape(shape), lengths)
+    return Answers(probs, rng.normal(0.5, 0.1, len(obs)).astype(np.float32))
+
+
+def drawn(
+    obs: VecObs, action_space: Mapping[str, ActionSpace], answers: Answers, rng: np.random.Generator
+) -> dict[str, Ragged]:
+    chosen = {}
+    for name, space in action_space.items():
+        mask = obs.action_masks[name]
+        ends = np.cumsum(space.num_choices(mask))
+        rows = np.split(answers.probs[name].values.reshape(-1).astype(np.float64), ends[:-1])
+        picks = [rng.choice(len(row), p=row / row.sum()) for row in rows[: len(ends)]]
+        chosen[name] = Ragged(np.array(picks, np.int64), mask.actors.lengths)
+    return chosen
+
+
+def joined(
+    frames: list[VecObs],
+    chosen: list[dict[str, Ragged]],
+    answers: list[Answers],
+    others: list[Answers],
+    is_over: bool,
+) -> Episode:
+    """Return the episode of some steps; types of which there are always as many get identities."""
+    obs = VecObs.cat(frames)
+    obs.done[:], obs.truncated[:] = False, False
+    obs.done[len(obs) - len(frames[0]) :] = is_over
+    obs.metrics, obs.env_metrics, obs.final = {}, {}, None
+    number, names = 0, {}
+    for name, rows in obs.features.items():
+        count = int(rows.lengths[0])
+        if name != GLOBAL and count and (rows.lengths == count).all():
+            ids = np.tile(np.arange(number, number + count), len(obs))
+            obs.identity[name] = Ragged(ids, rows.lengths)
+            names[name] = {number + i: f"{name.lower()}-{i}" for i in range(count)}
+            number += count
+
+    def cat(pieces: list[Any]) -> dict[str, Ragged]:
+        return {name: Ragged.cat([piece[name] for piece in pieces]) for name in pieces[0]}
+
+    def all_of(many: list[Answers]) -> Answers:
+        values = np.concatenate([one.values for one in many])
+        return Answers(cat([one.probs for one in many]), values)
+
+    sides = [dict(names) for _ in range(len(frames[0]))]
+    return Episode(obs, sides, cat(chosen), all_of(answers), is_over, False, beside=all_of(others))
+
+
+def explain(
+    episode: Episode,
+    obs_space: ObsSpace,
+    action_space: Mapping[str, ActionSpace],
+    rng: np.random.Generator,
+) -> None:
+    """Give an episode random attention and influence in every frame."""
+    has_global = has_global_entity(obs_space, action_space)
+    for f in range(len(episode.obs)):
+        n = sum(int(episode.obs.features[name].lengths[f]) for name in obs_space.entities)
+        weights = np.exp(2 * rng.normal(size=(2, 2, n + has_global, n + has_global)))
+        weights /= weights.sum(axis=-1, keepdims=True)
+        episode.attention[f] = weights.astype(np.float32)
+        choices = {}
+        for name in action_space:
+            actors = int(episode.obs.action_masks[name].actors.lengths[f])
+            choices[name] = rng.random((n, actors)).astype(np.float32) ** 3
+        values = rng.normal(0, 0.2, n).astype(np.float32)
+        episode.influence[f] = Influence(np.arange(n), choices, values)

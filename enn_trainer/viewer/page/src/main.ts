@@ -1,0 +1,470 @@
+/** The page: what is shown, and everything that changes it. */
+
+import type { Schema } from "./codec.js";
+import { CHUNK_STEPS } from "./codec.js";
+import { byId, el, named, shown } from "./dom.js";
+import { entitiesOf, inspect } from "./inspector.js";
+import { EntityList } from "./list.js";
+import { Replay, returnsToGo } from "./model.js";
+import type { Frame } from "./model.js";
+import { Scene } from "./scene.js";
+import { SHAPES, placeOf, viewOf } from "./view.js";
+import type { View } from "./view.js";
+import { Curves } from "./timeline.js";
+
+const SPEEDS = [0.25, 0.5, 1, 2, 4, 8, 16, 32, 64];
+const TRAIL_STEPS = 24;
+const LIST_EVERY_MS = 250;
+const root = document.documentElement;
+
+class Page {
+  private view: View;
+  private scene: Scene | null = null;
+  private list: EntityList;
+  private curves: Curves;
+  private episode = 0;
+  private step = 0;
+  private side = 0;
+  private frame: Frame | null = null;
+  private previous: Frame | null = null;
+  private selectedKey: string | null = null;
+  private toggles = { trails: false, follow: false, labels: false, attention: false, influence: false };
+  private speed = SPEEDS.indexOf(4);
+  private isPlaying = false;
+  private requests = 0;
+  private listedAt = 0;
+  private returns: Float64Array = new Float64Array();
+  private pictureUrl = "";
+
+  constructor(private replay: Replay) {
+    const { header } = replay;
+    this.view = viewOf(header);
+    const seek = (step: number) => void this.go(this.episode, step);
+    this.curves = new Curves(byId("curves"), seek);
+    const select = (position: number | null) => this.select(position);
+    this.list = new EntityList(byId("list"), header, select, () => this.render());
+    if (Scene.isFor(this.view)) this.scene = new Scene(byId("canvas"), this.view, select);
+    else root.dataset.table = "only";
+  }
+
+  get schema(): Schema {
+    return this.replay.header.episodes[this.episode];
+  }
+
+  async start(): Promise<void> {
+    this.fillHeader();
+    this.listen();
+    await this.goToHash();
+    root.dataset.state = "ready";
+    await this.readAll();
+  }
+
+  /** Read all chunks of the episode once, for its curves, its extent and its damage. */
+  private async readAll(): Promise<void> {
+    const { episode, schema } = this;
+    const before = this.replay.damaged.size;
+    for (let i = 0; i < schema.chunks.length; i++) {
+      const chunk = await this.replay.chunk(episode, i);
+      if (episode !== this.episode) return;
+      if (chunk && this.scene && !this.view.bounds) {
+        const steps = [0, 16, 32, 48].map((step) => i * CHUNK_STEPS + step).filter((step) => step < schema.steps);
+        for (const step of steps) {
+          const frame = await this.replay.frame(episode, step, this.side);
+          if (frame) this.scene.include(entitiesOf(frame).map((entity) => placeOf(this.view, entity)));
+        }
+      }
+      if (i % 8 === 7) await new Promise((resolve) => setTimeout(resolve)); // for clicks in between
+    }
+    this.drawCurves();
+    this.scene?.draw();
+    if (this.replay.damaged.size !== before) this.report();
+    root.dataset.read = String(episode);
+  }
+
+  private report(): void {
+    const names = [...this.replay.damaged].sort((a, b) => a - b).map((number) => `chunk ${number}`);
+    if (!names.length) return;
+    const verb = names.length > 1 ? "are" : "is";
+    byId("problem").textContent = `${names.join(", ")} ${verb} damaged: these steps cannot be shown, the rest can.`;
+  }
+
+  private drawCurves(): void {
+    const series = this.replay.seriesOf(this.episode, this.side);
+    this.returns = returnsToGo(series.reward, this.replay.header.discount);
+    this.curves.show(series, this.replay.header.discount, this.schema.beside !== null);
+    this.curves.seek(this.step);
+    this.render();
+  }
+
+  private fillHeader(): void {
+    const { header } = this.replay;
+    document.title = header.title;
+    byId("title").replaceChildren(named(header.title));
+    const about = byId("about");
+    for (const [name, fact] of header.about) about.append(el("dt", {}, named(name)), el("dd", {}, named(fact)));
+    if (header.notes.length) about.append(el("dt", {}, "kept small"), el("dd", {}, header.notes.join(" ")));
+    for (const [name, error] of header.errors)
+      about.append(el("dt", {}, named(name)), el("dd", {}, `rounded, at most ${shown(error)} off`));
+    byId("loss").textContent = header.notes.length ? "some numbers are rounded" : "all numbers are whole";
+    const episodes = byId<HTMLSelectElement>("episode");
+    header.episodes.forEach(({ steps, terminated, truncated }, e) => {
+      const end = truncated ? "cut off" : terminated ? "ended" : "unfinished";
+      episodes.append(el("option", { value: e }, `${e + 1} (${steps} steps, ${end})`));
+    });
+    const sides = byId<HTMLSelectElement>("side");
+    for (let side = 0; side < header.sides; side++) sides.append(el("option", { value: side }, String(side + 1)));
+    sides.parentElement!.hidden = header.sides < 2;
+    const speeds = byId<HTMLSelectElement>("speed");
+    SPEEDS.forEach((speed, i) => speeds.append(el("option", { value: i }, `${speed < 1 ? `1/${1 / speed}` : speed} steps/s`)));
+    speeds.value = String(this.speed);
+    const hasAttention = header.episodes.some(({ attention }) => attention);
+    byId("attention").parentElement!.hidden = !hasAttention;
+    byId("influence").parentElement!.hidden = !header.episodes.some(({ influence }) => influence);
+    this.fillLegend();
+    this.fillMoments();
+  }
+
+  private fillLegend(): void {
+    const glyphs: Record<(typeof SHAPES)[number], string> = { circle: "●", square: "■", triangle: "▲", diamond: "◆", hexagon: "⬢", star: "★", plus: "✚", pentagon: "⬟" }; // prettier-ignore
+    const items = this.view.types.flatMap(({ position, shape }, type) => {
+      if (!position.length || !this.scene) return [];
+      const glyph = el("span", { "aria-hidden": "true" }, glyphs[SHAPES[shape]]);
+      glyph.style.color = this.scene.colorOf(type);
+      return [el("li", {}, glyph, " ", named(this.replay.header.types[type]?.[0] ?? "global"))];
+    });
+    byId("legend").replaceChildren(...items);
+  }
+
+  private fillMoments(): void {
+    const { moments } = this.replay.header;
+    byId("moments-part").hidden = !moments.length;
+    const items = moments.map(([kind, episode, step, side, entity, text]) => {
+      const hash = `#e=${episode + 1}&s=${step}${side ? `&p=${side + 1}` : ""}${entity === null ? "" : `&i=${entity}`}`;
+      return el("li", {}, el("a", { href: hash }, el("b", {}, named(kind)), " ", named(text)), el("span", { class: "faint" }, ` episode ${episode + 1}, step ${step}`));
+    });
+    byId("moments").replaceChildren(...items);
+  }
+
+  // Going somewhere.
+
+  /** Show a step of an episode; the latest call wins. */
+  private async go(episode: number, step: number, side = this.side): Promise<void> {
+    const { header } = this.replay;
+    const request = ++this.requests;
+    const isOther = episode !== this.episode || side !== this.side;
+    [this.episode, this.side] = [clamped(episode, header.episodes.length), clamped(side, header.sides)];
+    this.step = clamped(step, this.schema.steps);
+    const [frame, previous] = await Promise.all([
+      this.replay.frame(this.episode, this.step, this.side),
+      this.step ? this.replay.frame(this.episode, this.step - 1, this.side) : null,
+    ]);
+    if (request !== this.requests) return;
+    [this.frame, this.previous] = [frame, previous];
+    const trails = await this.trails();
+    if (request !== this.requests) return;
+    if (isOther) void this.readAll();
+    this.render(trails);
+    this.writeHash();
+  }
+
+  private async trails(): Promise<Map<string, number[][]>> {
+    const trails = new Map<string, number[][]>();
+    if (!this.toggles.trails || !this.scene) return trails;
+    for (let step = Math.max(0, this.step - TRAIL_STEPS); step <= this.step; step++) {
+      const frame = await this.replay.frame(this.episode, step, this.side);
+      if (!frame) continue;
+      const isCrowd = frame.entities.length > 100;
+      for (const entity of entitiesOf(frame)) {
+        const place = placeOf(this.view, entity);
+        if (!place || (isCrowd && entity.key !== this.selectedKey)) continue;
+        const trail = trails.get(entity.key);
+        if (trail) trail.push(place);
+        else trails.set(entity.key, [place]);
+      }
+    }
+    return trails;
+  }
+
+  private get selected(): number | null {
+    if (!this.frame || this.selectedKey === null) return null;
+    return entitiesOf(this.frame).find(({ key }) => key === this.selectedKey)?.position ?? null;
+  }
+
+  private lastTrails = new Map<string, number[][]>();
+
+  private render(trails = this.lastTrails): void {
+    this.lastTrails = trails;
+    const { frame, previous, selected } = this;
+    Object.assign(root.dataset, { episode: this.episode, step: this.step, side: this.side, selected: selected ?? "" });
+    byId<HTMLSelectElement>("episode").value = String(this.episode);
+    byId<HTMLSelectElement>("side").value = String(this.side);
+    const slider = byId<HTMLInputElement>("slider");
+    slider.max = String(this.schema.steps - 1);
+    slider.value = String(this.step);
+    slider.setAttribute("aria-valuetext", `step ${this.step} of ${this.schema.steps - 1}`);
+    byId("step").textContent = `step ${this.step} of ${this.schema.steps - 1}`;
+    this.curves.seek(this.step);
+    byId("gap").hidden = frame !== null;
+    const { attention, influence, labels, follow } = this.toggles;
+    const [layer, head] = ["layer", "head"].map((id) => Number(byId<HTMLSelectElement>(id).value));
+    this.scene?.show(frame, {
+      selected,
+      trails,
+      showsAttention: attention,
+      showsInfluence: influence,
+      showsLabels: labels,
+      follows: follow,
+      layer,
+      head,
+    });
+    if (!frame) {
+      byId("inspector").replaceChildren();
+      byId("list").replaceChildren();
+      this.report();
+      return;
+    }
+    byId("canvas").setAttribute("aria-label", summary(frame));
+    this.fillHeads(frame);
+    const returnToGo = this.returns[this.step] ?? NaN;
+    const { terminated, beside } = this.schema;
+    const heads: [number, number] | null = attention ? [layer, head] : null;
+    const inspected = { frame, previous, selected, returnToGo, isWhole: terminated, hasBeside: beside !== null, heads };
+    inspect(byId("inspector"), this.replay.header, inspected, (position) => this.select(position));
+    this.showList();
+    this.showPicture(frame);
+  }
+
+  /** Show the list of entities, a few times a second while playing. */
+  private showList(): void {
+    const isOpen = root.dataset.table !== undefined || byId<HTMLDetailsElement>("list-part").open;
+    const now = performance.now();
+    if (!this.frame || !isOpen || (this.isPlaying && now - this.listedAt < LIST_EVERY_MS)) return;
+    this.listedAt = now;
+    this.list.show(this.frame, this.previous, this.selected);
+  }
+
+  private showPicture({ picture }: Frame): void {
+    const image = byId<HTMLImageElement>("picture");
+    image.hidden = !picture;
+    if (!picture) return;
+    URL.revokeObjectURL(this.pictureUrl);
+    const type = picture[0] === 0x89 ? "image/png" : "image/webp";
+    image.src = this.pictureUrl = URL.createObjectURL(new Blob([picture], { type }));
+  }
+
+  private fillHeads({ attention }: Frame): void {
+    byId("no-attention").hidden = !this.toggles.attention || attention !== null;
+    for (const id of ["layer", "head"]) byId(id).parentElement!.hidden = !this.toggles.attention || !attention;
+    if (!attention) return;
+    const fill = (id: string, count: number, name: string) => {
+      const select = byId<HTMLSelectElement>(id);
+      if (select.options.length === count + 1) return;
+      const options = Array.from({ length: count }, (_, i) => el("option", { value: i }, `${name} ${i + 1}`));
+      select.replaceChildren(el("option", { value: -1 }, `mean of ${name}s`), ...options);
+    };
+    fill("layer", attention.layers, "layer");
+    fill("head", attention.heads, "head");
+  }
+
+  private select(position: number | null): void {
+    const all = this.frame ? entitiesOf(this.frame) : [];
+    this.selectedKey = position === null ? null : (all[position]?.key ?? null);
+    void this.go(this.episode, this.step);
+  }
+
+  private selectNext(by: number): void {
+    const count = this.frame ? entitiesOf(this.frame).length : 0;
+    if (!count) return;
+    const { selected } = this;
+    this.select(selected === null ? (by > 0 ? 0 : count - 1) : (selected + by + count) % count);
+  }
+
+  private moment(by: number): void {
+    const links = [...byId("moments").querySelectorAll("a")];
+    const here = links.findIndex((link) => link.hash.split("&i=")[0] === location.hash.split("&i=")[0]);
+    if (links.length) location.hash = links[(here + by + links.length) % links.length].hash;
+  }
+
+  // Addresses.
+
+  private writeHash(): void {
+    const { selected } = this;
+    const side = this.replay.header.sides > 1 ? `&p=${this.side + 1}` : "";
+    const hash = `#e=${this.episode + 1}&s=${this.step}${side}${selected === null ? "" : `&i=${selected}`}`;
+    try {
+      history.replaceState(null, "", hash);
+    } catch {
+      // in a sandboxed frame there is no address to write
+    }
+  }
+
+  private async goToHash(): Promise<void> {
+    const asked = new URLSearchParams(location.hash.slice(1));
+    const number = (name: string, least: number) => Math.max(Math.trunc(Number(asked.get(name) ?? least)) || least, least);
+    this.selectedKey = null;
+    await this.go(number("e", 1) - 1, number("s", 0), number("p", 1) - 1);
+    if (asked.has("i")) this.select(number("i", 0));
+  }
+
+  // Playing.
+
+  private play(isPlaying: boolean): void {
+    if (this.isPlaying === isPlaying) return;
+    this.isPlaying = isPlaying;
+    byId("play").textContent = isPlaying ? "pause" : "play";
+    root.dataset.playing = String(isPlaying);
+    if (isPlaying) void this.run();
+    else this.render();
+  }
+
+  private async run(): Promise<void> {
+    if (this.step === this.schema.steps - 1) await this.go(this.episode, 0);
+    let due = 0;
+    let last = performance.now();
+    while (this.isPlaying && this.step < this.schema.steps - 1) {
+      const now = await new Promise<number>(requestAnimationFrame);
+      due += ((now - last) / 1000) * SPEEDS[this.speed];
+      last = now;
+      const steps = Math.floor(due);
+      due -= steps;
+      if (steps) await this.go(this.episode, this.step + steps);
+    }
+    this.play(false);
+  }
+
+  private changeSpeed(by: number): void {
+    this.speed = clamped(this.speed + by, SPEEDS.length);
+    byId<HTMLSelectElement>("speed").value = String(this.speed);
+  }
+
+  // Controls.
+
+  private toggle(name: keyof Page["toggles"]): void {
+    this.toggles[name] = !this.toggles[name];
+    byId<HTMLInputElement>(name).checked = this.toggles[name];
+    void this.go(this.episode, this.step);
+  }
+
+  private toggleTheme(): void {
+    const isDark = getComputedStyle(root).getPropertyValue("--dark").trim() === "1";
+    root.dataset.theme = isDark ? "light" : "dark";
+    this.fillLegend();
+    this.drawCurves();
+  }
+
+  private toggleTable(): void {
+    if (!this.scene) return;
+    if (root.dataset.table) delete root.dataset.table;
+    else root.dataset.table = "both";
+    this.render();
+  }
+
+  private listen(): void {
+    const step = (by: number) => {
+      this.play(false);
+      void this.go(this.episode, this.step + by);
+    };
+    const to = (place: number) => () => step(place - this.step);
+    const episode = (by: number) => void this.go(this.episode + by, 0);
+    const keys: Record<string, () => void> = {
+      " ": () => this.play(!this.isPlaying),
+      ArrowRight: () => step(1),
+      ArrowLeft: () => step(-1),
+      "Shift+ArrowRight": () => step(10),
+      "Shift+ArrowLeft": () => step(-10),
+      Home: () => to(0)(),
+      End: () => to(this.schema.steps - 1)(),
+      "]": () => this.changeSpeed(1),
+      "[": () => this.changeSpeed(-1),
+      n: () => this.moment(1),
+      p: () => this.moment(-1),
+      e: () => episode(1),
+      E: () => episode(-1),
+      s: () => void this.go(this.episode, this.step, (this.side + 1) % this.replay.header.sides),
+      j: () => this.selectNext(1),
+      k: () => this.selectNext(-1),
+      Escape: () => this.select(null),
+      a: () => this.toggle("attention"),
+      i: () => this.toggle("influence"),
+      t: () => this.toggle("trails"),
+      l: () => this.toggle("labels"),
+      f: () => this.toggle("follow"),
+      v: () => this.toggleTable(),
+      d: () => this.toggleTheme(),
+      "+": () => this.scene?.zoom(1.25),
+      "-": () => this.scene?.zoom(0.8),
+      "0": () => this.scene?.reset(),
+      "Alt+ArrowLeft": () => this.scene?.pan(60, 0),
+      "Alt+ArrowRight": () => this.scene?.pan(-60, 0),
+      "Alt+ArrowUp": () => this.scene?.pan(0, 60),
+      "Alt+ArrowDown": () => this.scene?.pan(0, -60),
+      "?": () => byId<HTMLDialogElement>("keys").showModal(),
+    };
+    document.addEventListener("keydown", (event) => {
+      const target = event.target as HTMLElement;
+      if (event.ctrlKey || event.metaKey || byId<HTMLDialogElement>("keys").open) return;
+      if (target.matches("select, input[type=range]") && event.key !== "?") return;
+      if (target.matches("button, summary, a, input") && event.key === " ") return;
+      const prefix = event.altKey ? "Alt+" : event.shiftKey && event.key.startsWith("Arrow") ? "Shift+" : "";
+      const act = keys[prefix + event.key];
+      if (!act) return;
+      event.preventDefault();
+      act();
+    });
+    const click = (id: string, act: () => void) => byId(id).addEventListener("click", act);
+    click("play", keys[" "]);
+    click("back", keys.ArrowLeft);
+    click("forward", keys.ArrowRight);
+    click("first", keys.Home);
+    click("last", keys.End);
+    click("fit", keys["0"]);
+    click("help", keys["?"]);
+    click("theme", keys.d);
+    click("table", keys.v);
+    for (const name of Object.keys(this.toggles) as (keyof Page["toggles"])[]) click(name, () => this.toggle(name));
+    const change = (id: string, act: (value: number) => void) =>
+      byId<HTMLSelectElement>(id).addEventListener("input", (event) => act(Number((event.target as HTMLInputElement).value)));
+    change("slider", (value) => step(value - this.step));
+    change("episode", (value) => void this.go(value, 0));
+    change("side", (value) => void this.go(this.episode, this.step, value));
+    change("speed", (value) => (this.speed = value));
+    change("layer", () => this.render());
+    change("head", () => this.render());
+    byId("list-part").addEventListener("toggle", () => this.showList());
+    window.addEventListener("hashchange", () => void this.goToHash());
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+      this.fillLegend();
+      this.drawCurves();
+    });
+  }
+}
+
+function clamped(index: number, count: number): number {
+  return Math.min(Math.max(index, 0), count - 1);
+}
+
+/** Return a line on a frame, for those who do not see the scene. */
+function summary(frame: Frame): string {
+  const counts = new Map<string, number>();
+  for (const { typeName } of frame.entities) counts.set(typeName, (counts.get(typeName) ?? 0) + 1);
+  const names = [...counts].map(([name, count]) => `${count} ${name}`);
+  return `Scene of step ${frame.step}: ${names.join(", ") || "no entities"}. The list of entities says the same.`;
+}
+
+async function main(): Promise<void> {
+  const problem = byId("problem");
+  if (typeof DecompressionStream === "undefined") {
+    problem.textContent = "This browser cannot unpack the replay: it has no DecompressionStream. Any browser since 2023 has it.";
+    root.dataset.state = "failed";
+    return;
+  }
+  try {
+    const replay = await Replay.open(document.querySelectorAll('script[type="application/x-enn-replay"]'));
+    await new Page(replay).start();
+  } catch (error) {
+    problem.textContent = error instanceof Error ? error.message : String(error);
+    root.dataset.state = "failed";
+  }
+}
+
+document.addEventListener("DOMContentLoaded", () => void main());

@@ -1,0 +1,94 @@
+/** Curves over the steps of an episode, with a cursor that can be dragged. */
+
+import uPlot from "uplot";
+import type { Series } from "./model.js";
+import { returnsSoFar, returnsToGo } from "./model.js";
+
+/** Distances of the marks below the curves, which count steps. */
+const WHOLE = [1, 10, 100, 1000, 10_000, 100_000, 1_000_000].flatMap((power) => [power, 2 * power, 5 * power]);
+
+export class Curves {
+  private plot: uPlot | null = null;
+  private step = 0;
+
+  constructor(
+    private target: HTMLElement,
+    private onStep: (step: number) => void,
+  ) {
+    new ResizeObserver(() => this.plot?.setSize(this.size())).observe(target);
+  }
+
+  /** Draw all curves of an episode again. */
+  show(series: Series, discount: number, hasBeside: boolean): void {
+    const steps = Array.from(series.reward.keys());
+    const curves: [label: string, values: Float64Array, color: string, scale: string, dash?: number[]][] = [
+      ["value", series.value, "c1", "y"],
+      ["return to go", returnsToGo(series.reward, discount), "c2", "y"],
+      ["return so far", returnsSoFar(series.reward), "c3", "y", [6, 3]],
+      ["reward", series.reward, "c4", "y", [2, 2]],
+      ["entropy, % of maximum", series.entropy, "c5", "%"],
+    ];
+    if (hasBeside) curves.push(["value, other agent", series.besideValue, "c6", "y", [8, 2, 2, 2]]);
+    const style = getComputedStyle(document.documentElement);
+    const color = (name: string) => style.getPropertyValue(`--${name}`).trim();
+    const axis = { stroke: color("faint"), grid: { stroke: color("grid"), width: 1 }, ticks: { stroke: color("grid") } };
+    const drag = (plot: uPlot) => {
+      const seek = (event: PointerEvent) => {
+        if (!(event.buttons & 1)) return;
+        const { left } = plot.over.getBoundingClientRect();
+        const step = Math.round(plot.posToVal(event.clientX - left, "x"));
+        this.onStep(Math.min(Math.max(step, 0), steps.length - 1));
+      };
+      plot.over.addEventListener("pointerdown", seek);
+      plot.over.addEventListener("pointermove", seek);
+    };
+    const options: uPlot.Options = {
+      ...this.size(),
+      scales: { x: { time: false, range: [0, Math.max(steps.length - 1, 1)] }, "%": { range: [0, 100] } },
+      axes: [{ ...axis, size: 28, incrs: WHOLE }, { ...axis, size: 46 }, { ...axis, scale: "%", side: 1, size: 40, grid: { show: false } }],
+      cursor: { drag: { x: false, y: false }, y: false },
+      series: [
+        { label: "step" },
+        ...curves.map(([label, , name, scale, dash]) => ({
+          label,
+          scale,
+          dash,
+          stroke: color(name),
+          width: 1.5,
+          points: { show: steps.length < 3 },
+          value: (_: uPlot, value: number | null) => (value === null ? "–" : value.toPrecision(4)),
+        })),
+      ],
+      hooks: { draw: [(plot) => this.mark(plot, color("ink"))], ready: [drag] },
+    };
+    const data = [steps, ...curves.map(([, values]) => Array.from(values, (v) => (Number.isFinite(v) ? v : null)))];
+    const hidden = this.plot?.series.map(({ show }) => show);
+    this.plot?.destroy();
+    options.series.forEach((one, i) => (one.show = hidden?.[i] ?? true));
+    this.plot = new uPlot(options, data as uPlot.AlignedData, this.target);
+  }
+
+  seek(step: number): void {
+    this.step = step;
+    this.plot?.setLegend({ idx: step }, false);
+    this.plot?.redraw(false);
+  }
+
+  private size(): { width: number; height: number } {
+    return { width: Math.max(this.target.clientWidth, 200), height: 150 };
+  }
+
+  private mark(plot: uPlot, color: string): void {
+    const x = plot.valToPos(this.step, "x", true);
+    const { ctx, bbox } = plot;
+    ctx.save();
+    ctx.strokeStyle = color;
+    ctx.lineWidth = 2 * devicePixelRatio;
+    ctx.setLineDash([]);
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top);
+    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.stroke();
+    ctx.restore();
+  }
+}
