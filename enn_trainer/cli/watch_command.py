@@ -33,18 +33,21 @@ from enn_trainer.cli.eval_command import (
 from enn_trainer.cli.load_world import envs_by_id, make_any_world
 from enn_trainer.cli.trust import line_with_trust
 from enn_trainer.errors import CheckpointError, ConfigError, ReplayError
-from enn_trainer.evaluation.evaluator import Evaluator, create_opponent
+from enn_trainer.evaluation.evaluator import Evaluator, create_opponent, eval_mode
+from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import Lanes
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.start_folder import paths_from
+from enn_trainer.viewer.annotate import annotate
 from enn_trainer.viewer.episodes import episodes_of, first_episodes
 from enn_trainer.viewer.moments import find_moments
-from enn_trainer.viewer.replay import Replay
+from enn_trainer.viewer.replay import Episode, Replay
 from enn_trainer.viewer.replay_format import write_replay
 from entity_env.match import match_of
 from entity_env.recording.read_recording import Recording
 from entity_env.recording.recording_format import RecordingError
 from entity_env.vec.vec_env import VecEnv
+from rogue_net.wiring import Wired
 
 DEFAULT_EPISODES = 3
 DEFAULT_MB = 20.0
@@ -99,7 +102,6 @@ def _watch(options: argparse.Namespace) -> int:
         replay = _play(saved, options)
     if not replay.episodes:
         raise ConfigError(f"{path}: expected an episode to show, got a recording without steps")
-    replay.moments = find_moments(replay)
     written = write_replay(replay, out, max_mb=options.max_mb)
 
     # The page, and the next step.
@@ -125,6 +127,7 @@ def _of_recording(path: Path, most: int) -> Replay:
         path.name, {}, recording.obs_space, recording.action_space, sides=1, discount=1.0
     )
     replay.episodes = list(islice(episodes_of(recording), most))
+    replay.moments = find_moments(replay)
     return replay
 
 
@@ -175,6 +178,18 @@ def _play(saved: SavedRun, options: argparse.Namespace) -> Replay:
     )
     num_matches = (recording.num_envs or 0) // (sides * every)
     replay.episodes = first_episodes(played, options.episodes, num_matches)
+    replay.moments = find_moments(replay)
+
+    # Ask the agent again, in its environments: those with even numbers if there is an opponent.
+    def is_own(episode: Episode, side: int) -> bool:
+        return ((episode.env or 0) * every * sides + side) % seats == 0
+
+    agent: PPOAgent = saved.agent
+    if recording.action_space != saved.action_space:  # labels in another order
+        known = saved.obs_space, saved.action_space
+        agent = Wired(agent, saved.obs_space, recording.action_space, *known)
+    with eval_mode(agent):
+        annotate(replay, agent, is_own)
     return replay
 
 

@@ -7,28 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from enn_trainer.viewer.explain import Influence
 from entity_env.actions import ActionName, EntityName
 from entity_env.ragged import Ragged
 from entity_env.spaces import ActionSpace, ObsSpace
 from entity_env.vec.vec_obs import VecObs
 
 Floats = npt.NDArray[np.float32]
-
-
-class Influence(NamedTuple):
-    """Changes of the choices and of the value in one frame, if entities were not there.
-
-    Attributes:
-        entities: (m,) int64, the positions of these entities in the frame.
-        choices: for each action (m, actors) float32, the total variation between the
-            probabilities with and without the entity, over what remains to be chosen; nan where
-            the actor is that entity, or has nothing left to choose.
-        values: (m,) float32, the value with the entity less that without it.
-    """
-
-    entities: npt.NDArray[np.int64]
-    choices: Mapping[ActionName, Floats]
-    values: Floats
 
 
 @dataclass
@@ -65,7 +50,7 @@ class Episode:
         beside: answers of another agent in the same frames; None if there is none.
         attention: for some frames the weights of the network, float32 (layers, heads, n, n): from
             row to column, in the order of entities, the global one last if there is one.
-        influence: for some frames.
+        influence: for some frames, of some entities.
         pictures: for some steps the world's own picture, as PNG or WebP.
         steps: (T,) int64, the number of each step in the episode, where a recording lacks some;
             None for 0, 1, ...

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from enn_trainer.errors import ReplayError
-from enn_trainer.viewer.replay import Answers, Episode, Influence, Replay
+from enn_trainer.viewer.explain import Influence
+from enn_trainer.viewer.replay import Answers, Episode, Replay
 from enn_trainer.viewer.replay_chunks import STRONGEST, Array, Columns, Json
 from entity_env.observation import GLOBAL, ObsSpace
 from entity_env.ragged import Ragged
@@ -57,7 +58,7 @@ def episode_schema(replay: Replay, episode: Episode) -> Json:
 def _influenced(episode: Episode, actions: list[ActionName]) -> list[int] | None:
     """Return the actions whose influence an episode has; None without influence."""
     found = next(iter(episode.influence.values()), None)
-    return None if found is None else [a for a, n in enumerate(actions) if n in found.choices]
+    return None if found is None else [a for a, n in enumerate(actions) if n in found.choice]
 
 
 def columns_of(replay: Replay, episode: Episode) -> Columns:
@@ -100,7 +101,7 @@ def columns_of(replay: Replay, episode: Episode) -> Columns:
         "influence": _is_in(episode.influence, frames),
         "influence size": np.array([len(i.entities) for i in shown]),
         "influence entity": _joined([i.entities for i in shown]),
-        "influence value": _joined([i.values for i in shown]),
+        "influence value": _joined([i.value for i in shown]),
         "picture": _is_in(episode.pictures, steps),
         "picture size": np.array([len(episode.pictures[t]) for t in sorted(episode.pictures)]),
         "picture byte": np.frombuffer(
@@ -109,7 +110,7 @@ def columns_of(replay: Replay, episode: Episode) -> Columns:
     }
     for a in _influenced(episode, list(replay.action_space)) or []:
         name = list(replay.action_space)[a]
-        flat[f"influence {a}"] = _joined([i.choices[name] for i in shown])
+        flat[f"influence {a}"] = _joined([i.choice[name] for i in shown])
     return flat
 
 

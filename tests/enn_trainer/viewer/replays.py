@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from enn_trainer.viewer.replay import Answers, Episode, Influence, Moment, Replay
+from enn_trainer.viewer.explain import Influence
+from enn_trainer.viewer.replay import Answers, Episode, Moment, Replay
 from entity_env.match import CreateEnv, world_of
 from entity_env.observation import GLOBAL, Entity, ObsSpace
 from entity_env.ragged import Ragged
