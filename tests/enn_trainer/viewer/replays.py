@@ -1,6 +1,7 @@
 """Replays for tests: of anything at all, and of the examples played by a fresh network."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,10 +9,18 @@ from hypothesis import strategies as st
 
 from enn_trainer.viewer.explain import Influence
 from enn_trainer.viewer.replay import Answers, Episode, Moment, Replay
+from enn_trainer.viewer.replay_format import write_replay
+from entity_env import CategoricalActionMask, Observation, SelectEntityActionMask
 from entity_env.match import CreateEnv, world_of
 from entity_env.observation import GLOBAL, Entity, ObsSpace
 from entity_env.ragged import Ragged
-from entity_env.spaces import ActionSpace, Kind, has_global_entity
+from entity_env.spaces import (
+    ActionSpace,
+    CategoricalActionSpace,
+    Kind,
+    SelectEntityActionSpace,
+    has_global_entity,
+)
 from entity_env.vec.batching import batch_obs
 from entity_env.vec.serial import EnvList
 from entity_env.vec.vec_obs import VecObs
@@ -33,6 +42,48 @@ def any_floats(rng: np.random.Generator, shape: Any) -> Any:
     special = np.array([0x7FC00001, 0xFFC00000, 0x7F800000, 0xFF800000, 0, 1 << 31], np.uint32)
     at = rng.integers(0, 12, shape)
     return np.where(at < 6, special[at % 6], bits).astype(np.uint32).view(np.float32)
+
+
+def small_world() -> World:
+    return World(
+        ObsSpace(["time"], {"A": Entity(["x", "y"]), "B": Entity(["hp"])}),
+        {"move": CategoricalActionSpace(["a", "b", "c"]), "hit": SelectEntityActionSpace()},
+        [
+            Observation(
+                global_features=[t],
+                features={"A": [[t, 1.0]] * 5, "B": [[t / 3]] * t},
+                actions={
+                    "move": CategoricalActionMask(actor_types=["A"]),
+                    "hit": SelectEntityActionMask(actor_types=["A"], actee_types=["B"]),
+                },
+            )
+            for t in range(4)
+        ],
+    )
+
+
+def small_replay(steps: int = 150, episodes: int = 2, sides: int = 1, seed: int = 0) -> Replay:
+    """A replay of two types, with attention, that is alike at every call."""
+    world, rng = small_world(), np.random.default_rng(seed)
+    played = [random_episode(world, world.obs_space, rng, steps, sides) for _ in range(episodes)]
+    moments = [Moment("gone", e, steps // 15, 0, None, "gone") for e in range(episodes)]
+    return Replay("small", {}, world.obs_space, world.action_space, sides, 1.0, played, moments)
+
+
+def smooth(replay: Replay) -> Replay:
+    """Replace the replay's numbers by finite ones, so that errors can be measured."""
+    rng = np.random.default_rng(1)
+    for episode in replay.episodes:
+        for rows in episode.obs.features.values():
+            rows.values = rng.normal(0, 10, rows.values.shape).astype(np.float32)
+        for answers in filter(None, [episode.answers, episode.beside]):
+            for rows in answers.probs.values():
+                rows.values = rng.random(rows.values.shape).astype(np.float32)
+    return replay
+
+
+def megabytes(replay: Replay, path: Path) -> float:
+    return write_replay(replay, path, max_mb=1e9).num_bytes / 1e6
 
 
 @st.composite

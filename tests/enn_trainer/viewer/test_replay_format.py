@@ -14,17 +14,21 @@ from enn_trainer.viewer.page import PAGE, Block, fill_page, page_blocks
 from enn_trainer.viewer.replay import Moment, Replay
 from enn_trainer.viewer.replay_format import read_replay, undamaged_chunks, write_replay
 from entity_env import (
-    CategoricalActionMask,
-    CategoricalActionSpace,
     Entity,
     GlobalCategoricalActionSpace,
     Observation,
     ObsSpace,
-    SelectEntityActionMask,
-    SelectEntityActionSpace,
 )
 from entity_env.ragged import Ragged
-from tests.enn_trainer.viewer.replays import NAMES, differences, random_episode, replays
+from tests.enn_trainer.viewer.replays import (
+    NAMES,
+    differences,
+    megabytes,
+    random_episode,
+    replays,
+    small_replay,
+    smooth,
+)
 from tests.strategies import World
 
 ANY_PATH = settings(max_examples=60, suppress_health_check=list(HealthCheck))
@@ -41,45 +45,6 @@ def test_a_replay_comes_back_to_the_bit(tmp_path_factory: Any, replay: Replay) -
     before = path.read_bytes()
     write_replay(replay, path, max_mb=1000)
     assert path.read_bytes() == before
-
-
-def small_replay(steps: int = 150, episodes: int = 2) -> Replay:
-    """A replay of two types, with attention, that is alike at every call."""
-    world = World(
-        ObsSpace(["time"], {"A": Entity(["x", "y"]), "B": Entity(["hp"])}),
-        {"move": CategoricalActionSpace(["a", "b", "c"]), "hit": SelectEntityActionSpace()},
-        [
-            Observation(
-                global_features=[t],
-                features={"A": [[t, 1.0]] * 5, "B": [[t / 3]] * t},
-                actions={
-                    "move": CategoricalActionMask(actor_types=["A"]),
-                    "hit": SelectEntityActionMask(actor_types=["A"], actee_types=["B"]),
-                },
-            )
-            for t in range(4)
-        ],
-    )
-    rng = np.random.default_rng(0)
-    played = [random_episode(world, world.obs_space, rng, steps, 1) for _ in range(episodes)]
-    moments = [Moment("gone", e, 10, 0, None, "gone") for e in range(episodes)]
-    return Replay("small", {}, world.obs_space, world.action_space, 1, 1.0, played, moments)
-
-
-def megabytes(replay: Replay, path: Path) -> float:
-    return write_replay(replay, path, max_mb=1e9).num_bytes / 1e6
-
-
-def smooth(replay: Replay) -> Replay:
-    """Replace the replay's numbers by finite ones, so that errors can be measured."""
-    rng = np.random.default_rng(1)
-    for episode in replay.episodes:
-        for rows in episode.obs.features.values():
-            rows.values = rng.normal(0, 10, rows.values.shape).astype(np.float32)
-        for answers in filter(None, [episode.answers, episode.beside]):
-            for rows in answers.probs.values():
-                rows.values = rng.random(rows.values.shape).astype(np.float32)
-    return replay
 
 
 def test_each_rung_keeps_its_size_and_its_errors(tmp_path: Path) -> None:

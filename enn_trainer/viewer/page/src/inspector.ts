@@ -56,7 +56,7 @@ function outcome({ frame, returnToGo, isWhole, hasBeside }: Inspected): Node {
     ["value", "value", frame.value],
     ...(hasBeside ? [["value, other agent", "beside-value", frame.besideValue] as [string, string, number]] : []),
     [isWhole ? "return that came" : "return that came until the cut", "return", returnToGo],
-    ["value too high by", "value-error", frame.value - returnToGo],
+    ["value less return", "value-error", frame.value - returnToGo],
     ["reward of this step", "reward", frame.reward],
   ];
   const list = el("dl", { class: "outcome" });

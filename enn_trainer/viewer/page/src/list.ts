@@ -4,11 +4,13 @@ import type { Header } from "./codec.js";
 import { el, named, shown } from "./dom.js";
 import type { Entity, Frame } from "./model.js";
 
-const MOST_ROWS = 500;
+const MOST_ROWS = 60;
 
 export class EntityList {
   /** By type: the column to sort by, and the direction. */
   private order = new Map<number, [column: number, sign: 1 | -1]>();
+  /** Types of which all rows were asked for. */
+  private isLong = new Set<number>();
 
   constructor(
     private target: HTMLElement,
@@ -70,7 +72,8 @@ export class EntityList {
     });
     if (acts) heads.push(el("th", { scope: "col" }, "chosen"));
     const body = el("tbody");
-    for (const entity of sorted.slice(0, MOST_ROWS)) {
+    const shownRows = this.isLong.has(type) ? sorted : sorted.slice(0, MOST_ROWS);
+    for (const entity of shownRows) {
       const button = el("button", { type: "button", class: "link" }, named(entity.name));
       button.addEventListener("click", () => this.select(entity.position));
       const hidden = entity.isVisible ? [] : [el("span", { class: "tag" }, "hidden")];
@@ -88,7 +91,14 @@ export class EntityList {
       body.append(row);
     }
     const caption = el("caption", {}, named(name), ` (${entities.length})`);
-    if (entities.length > MOST_ROWS) caption.append(`, the first ${MOST_ROWS}`);
+    if (shownRows.length < entities.length) {
+      const button = el("button", { type: "button", class: "link" }, "show all");
+      button.addEventListener("click", () => {
+        this.isLong.add(type);
+        this.again();
+      });
+      caption.append(`, the first ${MOST_ROWS}, `, button);
+    }
     return el("table", { class: "list" }, caption, el("thead", {}, el("tr", {}, ...heads)), body);
   }
 }

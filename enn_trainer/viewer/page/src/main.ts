@@ -32,7 +32,7 @@ class Page {
   private speed = SPEEDS.indexOf(4);
   private isPlaying = false;
   private requests = 0;
-  private listedAt = 0;
+  private listTimer = 0;
   private returns: Float64Array = new Float64Array();
   private pictureUrl = "";
 
@@ -234,13 +234,16 @@ class Page {
     this.showPicture(frame);
   }
 
-  /** Show the list of entities, a few times a second while playing. */
+  /** Show the list of entities after the scene, a few times a second while playing. */
   private showList(): void {
     const isOpen = root.dataset.table !== undefined || byId<HTMLDetailsElement>("list-part").open;
-    const now = performance.now();
-    if (!this.frame || !isOpen || (this.isPlaying && now - this.listedAt < LIST_EVERY_MS)) return;
-    this.listedAt = now;
-    this.list.show(this.frame, this.previous, this.selected);
+    if (!isOpen || this.listTimer) return;
+    const wait = this.isPlaying ? LIST_EVERY_MS : 0;
+    this.listTimer = window.setTimeout(() => {
+      this.listTimer = 0;
+      if (this.frame) this.list.show(this.frame, this.previous, this.selected);
+      root.dataset.listed = String(this.step);
+    }, wait);
   }
 
   private showPicture({ picture }: Frame): void {

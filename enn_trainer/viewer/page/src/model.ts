@@ -3,7 +3,8 @@
 import { CHUNK_STEPS, VERSION, crc32, decodeChunk, fromBase64, inflate, startsOf } from "./codec.js";
 import type { Columns, Header, Numbers, Schema } from "./codec.js";
 
-const KEPT_CHUNKS = 12;
+/** Unpacked bytes of the chunks that are kept; about half of what they take in memory. */
+const KEPT_BYTES = 96e6;
 const MOST_BYTES = 2 ** 30;
 
 /** An entity of a frame, or what is global in it. */
@@ -119,6 +120,7 @@ export class Replay {
   readonly damaged = new Set<number>();
   private chunks = new Map<number, Promise<Chunk | null>>();
   private firstChunk: number[] = [];
+  private sizes: number[] = [];
   private series: Series[][];
   private names = new Map<object, Map<number, string>>();
 
@@ -130,6 +132,7 @@ export class Replay {
     for (const { chunks } of header.episodes) {
       this.firstChunk.push(number);
       number += chunks.length;
+      this.sizes.push(...chunks.map(([, , unpacked]) => unpacked));
     }
     this.series = header.episodes.map(({ steps }) =>
       Array.from({ length: header.sides }, () => {
@@ -177,7 +180,11 @@ export class Replay {
     this.chunks.delete(number); // the oldest are first
     found ??= this.load(episode, index, number);
     this.chunks.set(number, found);
-    if (this.chunks.size > KEPT_CHUNKS) this.chunks.delete(this.chunks.keys().next().value!);
+    let bytes = 0;
+    for (const kept of [...this.chunks.keys()].reverse()) {
+      bytes += this.sizes[kept];
+      if (bytes > KEPT_BYTES && kept !== number) this.chunks.delete(kept);
+    }
     return found;
   }
 
