@@ -184,11 +184,9 @@ def attention_of(agent: PPOAgent, batch: EntityBatch) -> list[Float32] | None:
         return frames
     counts = np.stack([batch.features[name].lengths for name in types])  # (types, B)
     ends = counts.cumsum(axis=0)
+    starts, shown = ends - counts, [types.index(name) for name in known if name in types]
     for i, weights in enumerate(frames):
-        spans = dict(
-            zip(types, zip(ends[:, i] - counts[:, i], ends[:, i], strict=True), strict=True)
-        )
-        order = np.concatenate([np.arange(*spans[name]) for name in known if name in spans])
+        order = np.concatenate([np.arange(starts[k, i], ends[k, i]) for k in shown])
         n = ends[-1, i]
         frames[i] = np.full((*weights.shape[:2], n, n), np.nan, dtype=np.float32)
         frames[i][..., order[:, None], order] = weights
@@ -289,10 +287,9 @@ def without(
     for name, action in copies.actions.items():
         actees = None if action.actees is None else _others(action.actees, entities)
         part = restrict_action(action, _others(action.actors, entities), actees)
-        actors, actees_left = part.action.actors, part.action.actees
-        actees_left = None if actees_left is None else moved(actees_left)
-        actions[name] = replace(part.action, actors=moved(actors), actees=actees_left)
-        parts[name] = part
+        left, parts[name] = part.action, part
+        moved_actees = None if left.actees is None else moved(left.actees)
+        actions[name] = replace(left, actors=moved(left.actors), actees=moved_actees)
     return replace(
         copies,
         features={name: rows.keep(kept[name]) for name, rows in copies.features.items()},

@@ -326,7 +326,8 @@ def joined(
         return Answers(cat([one.probs for one in many]), values)
 
     sides = [dict(names) for _ in range(len(frames[0]))]
-    return Episode(obs, sides, cat(chosen), all_of(answers), is_over, False, beside=all_of(others))
+    ends = {"terminated": is_over, "truncated": False}
+    return Episode(obs, cat(chosen), all_of(answers), **ends, names=sides, beside=all_of(others))
 
 
 def explain(
