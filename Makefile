@@ -10,7 +10,7 @@ COMPILED := setup.py $(wildcard rogue_net/native/*.[ch])
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadgroup
 RUN := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: demo test test-fast test-plain test-install docs docs-slow bench soak completion dist release clean
+.PHONY: demo test test-fast test-plain test-install docs docs-slow bench soak completion page dist release clean
 
 demo: .venv/installed
 	$(BIN)/enn train --config configs/move_to_origin.ron total_timesteps=600000 max_train_time=150 \
@@ -56,6 +56,11 @@ soak: .venv/developing
 # What `enn completion` prints, made again after a change of commands, worlds or settings.
 completion: .venv/developing
 	$(BIN)/python docs/generate/completion.py
+
+# The page that plays replays, made again of its sources and checked; needs Node 20 or newer.
+page: PAGE = enn_trainer/viewer/page
+page:
+	cd $(PAGE) && npm ci --ignore-scripts --no-audit --no-fund && npm run check && npm test && npm run build
 
 # Files to install from, equal to the byte for the same commit and compiler: the sdist, a wheel of this
 # platform for every Python, and one without the compiled part for the platforms that have none.

@@ -1,0 +1,273 @@
+"""The page in Chromium, without a network: it loads, plays, obeys its keys and says the truth."""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from enn_trainer.viewer.replay import Episode, Replay
+from enn_trainer.viewer.replay_format import write_replay
+from entity_env.examples import (
+    Duel,
+    Minefield,
+    MineSweeper,
+    MultiSnake,
+    RockPaperScissors,
+    TreasureHunt,
+)
+from tests.enn_trainer.viewer.replays import NAMES, played, small_replay
+
+playwright = pytest.importorskip("playwright.sync_api", reason="pip install '.[browser]'")
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not CHROMIUM, reason="there is no chromium; apt-get install chromium"),
+]
+QUIET = ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+OPTIONS = ["--no-sandbox", "--disable-gpu", "--no-first-run", *QUIET]
+WORLDS = [Duel, Minefield, MineSweeper, MultiSnake, RockPaperScissors, TreasureHunt]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        found = started.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
+        yield found
+        found.close()
+
+
+class Tab:
+    """A page in a browser without a network, in which nothing may go wrong."""
+
+    def __init__(self, browser: Any, path: Path, hash: str = "", **options: Any) -> None:
+        self.context = browser.new_context(offline=True, **options)
+        self.page = self.context.new_page()
+        self.complaints: list[str] = []
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.complaints.append("a dialog"))
+        self.page.on("request", lambda request: self.requested(request.url))
+        self.page.goto(f"file://{path}{hash}")
+        self.page.wait_for_selector("html[data-read]", timeout=60_000)
+
+    def requested(self, url: str) -> None:
+        if not url.startswith(("file:", "data:", "blob:")):
+            self.complaints.append(url)
+
+    def __enter__(self) -> "Tab":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.context.close()
+        if error[0] is None:
+            assert self.complaints == []
+
+    def state(self, name: str) -> str:
+        return str(self.page.evaluate("name => document.documentElement.dataset[name]", name))
+
+    def press(self, key: str, **expected: object) -> None:
+        self.page.keyboard.press(key)
+        self.wait(**expected)
+
+    def go(self, hash: str, **expected: object) -> None:
+        self.page.evaluate("hash => { location.hash = hash }", hash)
+        self.wait(**expected)
+
+    def wait(self, **expected: object) -> None:
+        for name, value in expected.items():
+            self.page.wait_for_selector(f'html[data-{name}="{value}"]', timeout=10_000)
+
+    def numbers(self, selector: str, attribute: str) -> list[float]:
+        code = "(all, name) => all.map(one => one.getAttribute(name))"
+        texts = self.page.eval_on_selector_all(selector, code, attribute)
+        return [float(text.replace("Infinity", "inf")) for text in texts]
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_each_number_of_an_entity_is_the_agents(browser: Any, world: Any, tmp_path: Path) -> None:
+    replay = played(world, 70, 2)
+    path = write_replay(replay, tmp_path / "replay.html").path
+    episode = replay.episodes[0]
+    steps = len(episode.obs) // replay.sides
+    with Tab(browser, path) as tab:
+        for step in {0, steps // 2, steps - 1}:
+            frame = step * replay.sides
+            count = sum(episode.obs.features[t].lengths[frame] for t in replay.obs_space.entities)
+            for position in range(min(count, 3)):
+                tab.go(f"#e=1&s={step}&i={position}", step=step, selected=position)
+                check_entity(tab, replay, episode, frame, position)
+
+
+def check_entity(tab: Tab, replay: Replay, episode: Episode, frame: int, position: int) -> None:
+    """Compare the inspector with the arrays of the replay."""
+    row, name = position, ""
+    for name in replay.obs_space.entities:
+        count = int(episode.obs.features[name].lengths[frame])
+        if row < count:
+            features = episode.obs.features[name][frame].values[row]
+            assert tab.numbers("#inspector [data-feature]", "data-value") == features.tolist()
+            break
+        row -= count
+    answers = {"data-probability": episode.answers, "data-beside": episode.beside}
+    for action in replay.action_space:
+        mask = episode.obs.action_masks[action]
+        actors = mask.actors[frame].values.tolist()
+        if position not in actors:
+            continue
+        for attribute, of in answers.items():
+            assert of is not None
+            probs = of.probs[action][frame].values.reshape(len(actors), -1)
+            table = f'#inspector [data-action="{action}"] tr'
+            shown = tab.numbers(f"{table}[{attribute}]", attribute)
+            assert sorted(shown) == sorted(probs[actors.index(position)].tolist())
+            index = episode.chosen[action][frame].values[actors.index(position)]
+            [chosen] = tab.numbers(f"{table}[data-chosen]", attribute)
+            assert chosen == probs[actors.index(position), index]
+    for selector, value in {"value": episode.answers.values, "reward": episode.obs.reward}.items():
+        [shown_value] = tab.numbers(f'#inspector [data-number="{selector}"]', "data-value")
+        assert shown_value == value[frame]
+
+
+def test_every_key_is_obeyed(browser: Any, tmp_path: Path) -> None:
+    replay = played(Minefield, 70, 3)
+    path = write_replay(replay, tmp_path / "replay.html").path
+    last = len(replay.episodes[0].obs) - 1
+    with Tab(browser, path) as tab:
+        tab.press("ArrowRight", step=1)
+        tab.press("Shift+ArrowRight", step=11)
+        tab.press("ArrowLeft", step=10)
+        tab.press("End", step=last)
+        tab.press("Home", step=0)
+        tab.press("j", selected=0)
+        tab.press("j", selected=1)
+        tab.press("k", selected=0)
+        tab.press("Escape", selected="")
+        tab.press("e", episode=1)
+        tab.press("Shift+E", episode=0)
+        tab.press("n", step=replay.moments[0].step)
+        for name in ("attention", "influence", "trails", "labels", "follow"):
+            tab.press(name[0])
+            assert tab.page.is_checked(f"#{name}")
+        for key in "+-0":
+            tab.press(key)
+        tab.press("v", table="both")
+        tab.press("v")
+        tab.press("d", theme="dark")
+        tab.press("d", theme="light")
+        tab.press("]")
+        assert tab.page.input_value("#speed") == "5"
+        tab.press("Home", step=0)
+        tab.press(" ", playing="true")
+        tab.press(" ", playing="false") if last > 30 else tab.wait(playing="false")
+        tab.press("?")
+        assert tab.page.is_visible("#keys")
+        keys = tab.page.inner_text("#keys")
+        assert all(
+            key in keys for key in ["←", "[", "n", "e", "s", "j", "a", "t", "+", "v", "d", "?"]
+        )
+        tab.press("Escape")
+        assert not tab.page.is_visible("#keys")
+
+
+def test_an_episode_plays_to_its_end(browser: Any, tmp_path: Path) -> None:
+    replay = played(Duel, 60, 1)
+    path = write_replay(replay, tmp_path / "replay.html").path
+    with Tab(browser, path, "#e=1&s=0&p=2") as tab:
+        tab.wait(side=1)
+        tab.page.select_option("#speed", "7")
+        tab.press(" ", step=len(replay.episodes[0].obs) // 2 - 1, playing="false")
+        assert tab.page.evaluate("location.hash").startswith("#e=1&s=")
+
+
+def test_nothing_of_a_world_is_code(browser: Any, tmp_path: Path) -> None:
+    replay = small_replay(20, 1)
+    replay.title = NAMES[1]
+    replay.about = dict(zip(NAMES, NAMES, strict=True))
+    for episode in replay.episodes:
+        for names in episode.names[0].values():
+            names.update({i: NAMES[i % len(NAMES)] for i in range(8)})
+    path = write_replay(replay, tmp_path / "replay.html").path
+    with Tab(browser, path) as tab:
+        assert tab.page.title() == NAMES[1]
+        for position in range(6):
+            tab.go(f"#e=1&s=3&i={position}", selected=position)
+        assert tab.page.eval_on_selector_all("img", "all => all.map(one => one.id)") == ["picture"]
+        text = tab.page.inner_text("#about-part summary")
+        assert "about" in text
+
+
+def test_a_damaged_chunk_is_named_and_the_rest_plays(browser: Any, tmp_path: Path) -> None:
+    path = write_replay(small_replay(200, 1), tmp_path / "replay.html").path
+    page = path.read_bytes()
+    place = [m.start(1) for m in re.finditer(rb'data-block="\d+" data-crc="\w+">(\w)', page)][1]
+    path.write_bytes(page[:place] + (b"B" if page[place] == ord("A") else b"A") + page[place + 1 :])
+    with Tab(browser, path) as tab:
+        assert "chunk 1 is damaged" in tab.page.inner_text("#problem")
+        tab.go("#e=1&s=70", step=70)
+        assert tab.page.is_visible("#gap")
+        tab.go("#e=1&s=150", step=150)
+        assert not tab.page.is_visible("#gap")
+        assert tab.page.query_selector("#inspector dl")
+
+    # Cut off in the middle.
+    path.write_bytes(page[: place + 10])
+    with Tab(browser, path) as tab:
+        assert "chunk 1, chunk 2, chunk 3 are damaged" in tab.page.inner_text("#problem")
+        tab.press("ArrowRight", step=1)
+
+
+def test_a_browser_that_cannot_unpack_says_so(browser: Any, tmp_path: Path) -> None:
+    path = write_replay(small_replay(2, 1), tmp_path / "replay.html").path
+    page = browser.new_context(offline=True).new_page()
+    page.add_init_script("delete window.DecompressionStream")
+    page.goto(f"file://{path}")
+    page.wait_for_selector('html[data-state="failed"]')
+    assert "DecompressionStream" in page.inner_text("#problem")
+    page.context.close()
+
+
+def test_numbers_that_are_not_finite_are_shown(browser: Any, tmp_path: Path) -> None:
+    replay = small_replay(3, 1)
+    values = replay.episodes[0].obs.features["A"].values
+    values[:5] = [[np.nan, 1], [np.inf, 2], [-np.inf, 3], [0, -0.0], [1e-42, 3e38]]
+    path = write_replay(replay, tmp_path / "replay.html").path
+    with Tab(browser, path) as tab:
+        for position in range(5):
+            tab.go(f"#e=1&s=0&i={position}", selected=position)
+            shown = tab.numbers("#inspector [data-feature]", "data-value")
+            np.testing.assert_array_equal(np.array(shown, np.float32), values[position])
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read_and_nothing_is_cut_at_200_percent(
+    browser: Any, scheme: Any, tmp_path: Path
+) -> None:
+    path = write_replay(played(Minefield, 30, 1), tmp_path / "replay.html").path
+    half = {"width": 640, "height": 400}
+    with Tab(browser, path, "#e=1&s=3&i=0", color_scheme=scheme, viewport=half) as tab:
+        width, inner = tab.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+        assert width <= inner
+        colors = json.loads(tab.page.evaluate(CONTRAST))
+        assert all(ratio >= 4.5 for ratio in colors.values()), colors
+
+
+CONTRAST = """(() => {
+  const style = getComputedStyle(document.documentElement);
+  const light = name => {
+    const probe = document.createElement("canvas").getContext("2d");
+    probe.fillStyle = style.getPropertyValue(`--${name}`).trim();
+    const parts = [1, 3, 5].map(i => parseInt(probe.fillStyle.slice(i, i + 2), 16) / 255);
+    const [r, g, b] = parts.map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05;
+  };
+  const ratio = (a, b) => Math.max(light(a), light(b)) / Math.min(light(a), light(b));
+  const pairs = [["ink", "paper"], ["ink", "panel"], ["faint", "paper"], ["faint", "panel"],
+    ["ink", "changed"], ["ink", "bar"], ["accent", "panel"]];
+  return JSON.stringify(Object.fromEntries(pairs.map(([a, b]) => [`${a} on ${b}`, ratio(a, b)])));
+})()"""
