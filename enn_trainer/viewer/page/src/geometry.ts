@@ -99,7 +99,7 @@ export function outline(shape: Shape): Point[] {
       return regular(5, up);
     case "star":
       return regular(10, up, 0.45);
-    case "plus": {
+    case "cross": {
       const [a, b] = [0.35, 1];
       return [[-a, -b], [a, -b], [a, -a], [b, -a], [b, a], [a, a], [a, b], [-a, b], [-a, a], [-b, a], [-b, -a], [-a, -a]]; // prettier-ignore
     }

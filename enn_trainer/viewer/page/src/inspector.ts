@@ -31,7 +31,7 @@ export function inspect(target: HTMLElement, header: Header, shows: Inspected, s
   const parts: Node[] = [outcome(shows)];
   if (entity) {
     const before = previous && entitiesOf(previous).find(({ key }) => key === entity.key);
-    parts.push(el("h3", { "data-entity": entity.position }, named(entity.name), ...tag(entity)));
+    parts.push(el("h2", { "data-entity": entity.position }, named(entity.name), ...tag(entity)));
     parts.push(features(header, entity, before ?? null));
     const decisions = frame.decisions.filter(({ actor }) => actor === entity.position);
     for (const decision of decisions) parts.push(choices(decision, hasBeside, select));

@@ -7,7 +7,7 @@ import { entitiesOf, inspect } from "./inspector.js";
 import { EntityList } from "./list.js";
 import { Replay, returnsToGo } from "./model.js";
 import type { Frame } from "./model.js";
-import { Scene } from "./scene.js";
+import { Scene, shade } from "./scene.js";
 import { SHAPES, placeOf, viewOf } from "./view.js";
 import type { View } from "./view.js";
 import { Curves } from "./timeline.js";
@@ -125,11 +125,11 @@ class Page {
   }
 
   private fillLegend(): void {
-    const glyphs: Record<(typeof SHAPES)[number], string> = { circle: "●", square: "■", triangle: "▲", diamond: "◆", hexagon: "⬢", star: "★", plus: "✚", pentagon: "⬟" }; // prettier-ignore
-    const items = this.view.types.flatMap(({ position, shape }, type) => {
+    const glyphs: Record<(typeof SHAPES)[number], string> = { circle: "●", square: "■", triangle: "▲", diamond: "◆", hexagon: "⬢", star: "★", cross: "✚", pentagon: "⬟" }; // prettier-ignore
+    const items = this.view.types.flatMap(({ position, shape, color }, type) => {
       if (!position.length || !this.scene) return [];
       const glyph = el("span", { "aria-hidden": "true" }, glyphs[SHAPES[shape]]);
-      glyph.style.color = this.scene.colorOf(type);
+      if (typeof color !== "object") glyph.style.color = shade(color);
       return [el("li", {}, glyph, " ", named(this.replay.header.types[type]?.[0] ?? "global"))];
     });
     byId("legend").replaceChildren(...items);
@@ -147,8 +147,8 @@ class Page {
 
   // Going somewhere.
 
-  /** Show a step of an episode; the latest call wins. */
-  private async go(episode: number, step: number, side = this.side): Promise<void> {
+  /** Show a step of an episode, and an entity if one is given; the latest call wins. */
+  private async go(episode: number, step: number, side = this.side, position?: number | null): Promise<void> {
     const { header } = this.replay;
     const request = ++this.requests;
     const isOther = episode !== this.episode || side !== this.side;
@@ -160,6 +160,7 @@ class Page {
     ]);
     if (request !== this.requests) return;
     [this.frame, this.previous] = [frame, previous];
+    if (position !== undefined) this.selectedKey = this.keyOf(position);
     const trails = await this.trails();
     if (request !== this.requests) return;
     if (isOther) void this.readAll();
@@ -270,9 +271,11 @@ class Page {
   }
 
   private select(position: number | null): void {
-    const all = this.frame ? entitiesOf(this.frame) : [];
-    this.selectedKey = position === null ? null : (all[position]?.key ?? null);
-    void this.go(this.episode, this.step);
+    void this.go(this.episode, this.step, this.side, position);
+  }
+
+  private keyOf(position: number | null): string | null {
+    return position === null || !this.frame ? null : (entitiesOf(this.frame)[position]?.key ?? null);
   }
 
   private selectNext(by: number): void {
@@ -304,9 +307,8 @@ class Page {
   private async goToHash(): Promise<void> {
     const asked = new URLSearchParams(location.hash.slice(1));
     const number = (name: string, least: number) => Math.max(Math.trunc(Number(asked.get(name) ?? least)) || least, least);
-    this.selectedKey = null;
-    await this.go(number("e", 1) - 1, number("s", 0), number("p", 1) - 1);
-    if (asked.has("i")) this.select(number("i", 0));
+    const position = asked.has("i") ? number("i", 0) : null;
+    await this.go(number("e", 1) - 1, number("s", 0), number("p", 1) - 1, position);
   }
 
   // Playing.

@@ -4,8 +4,9 @@ import { extentOf, fitted, nearest, outline, panned, toPixel, zoomed } from "./g
 import type { Box, Camera, Extent, Point } from "./geometry.js";
 import { attentionWeight } from "./model.js";
 import type { Entity, Frame } from "./model.js";
-import { SHAPES, placeOf } from "./view.js";
+import { SHAPES, colorOf, headingOf, placeOf, valueOf } from "./view.js";
 import type { View } from "./view.js";
+import { shown } from "./dom.js";
 
 // Told apart with all kinds of colour vision (Okabe and Ito), for a light and a dark page.
 const LIGHT = ["#0072b2", "#d55e00", "#007a5a", "#a8478a", "#8a6d00", "#3a3a3a", "#2a8fc7", "#a13d00"];
@@ -70,12 +71,11 @@ export class Scene {
 
   /** True if anything of the world has a position. */
   static isFor(view: View): boolean {
-    return view.types.some(({ position }) => position.length >= 2);
+    return view.types.some(({ position }) => position.length > 0);
   }
 
-  colorOf(type: number): string {
-    const { color } = this.view.types[type];
-    return typeof color === "string" ? color : theme().palette[color % LIGHT.length];
+  colorOf(entity: Entity): string {
+    return shade(colorOf(this.view.types[entity.type], entity));
   }
 
   show(frame: Frame | null, overlay: Overlay): void {
@@ -153,7 +153,7 @@ export class Scene {
     // Trails, below everything else.
     for (const [key, places] of overlay.trails) {
       const entity = all.find((one) => one.key === key);
-      context.strokeStyle = entity ? this.colorOf(entity.type) : colors.faint;
+      context.strokeStyle = entity ? this.colorOf(entity) : colors.faint;
       context.globalAlpha = 0.5;
       context.lineWidth = 1.5;
       context.beginPath();
@@ -197,14 +197,14 @@ export class Scene {
   }
 
   private labelOf(entity: Entity): string {
-    const { label } = this.view.types[entity.type];
-    return label === null ? entity.name : String(+entity.numbers[label].toPrecision(4));
+    const parts = this.view.types[entity.type].label.map((feature) => valueOf(feature, entity));
+    return parts.map((value) => (typeof value === "number" ? shown(value) : value)).join(" ") || entity.name;
   }
 
   private radiusOf(entity: Entity, camera: Camera, usual: number): number {
     const { size } = this.view.types[entity.type];
-    if (size === null || !Number.isFinite(entity.numbers[size])) return usual;
-    return Math.min(Math.max((camera.scale * entity.numbers[size]) / 2, 3), 80);
+    const half = typeof size === "object" && size ? Number(valueOf(size, entity)) : (size ?? NaN);
+    return Number.isFinite(half) ? Math.min(Math.max(camera.scale * half, 4), 80) : usual;
   }
 
   private drawAxes(context: CanvasRenderingContext2D, pane: Pane, camera: Camera, colors: Theme): void {
@@ -241,7 +241,8 @@ export class Scene {
     flip: number,
     colors: Theme,
   ): void {
-    const { shape, heading } = this.view.types[entity.type];
+    const view = this.view.types[entity.type];
+    const { shape } = view;
     const corners = outline(SHAPES[shape]);
     context.beginPath();
     if (corners.length) {
@@ -250,7 +251,7 @@ export class Scene {
     } else {
       context.arc(x, y, radius, 0, 2 * Math.PI);
     }
-    const color = this.colorOf(entity.type);
+    const color = this.colorOf(entity);
     if (entity.isVisible) {
       context.fillStyle = color;
       context.fill();
@@ -261,9 +262,10 @@ export class Scene {
       context.lineWidth = 2;
     }
     context.stroke();
-    const angle = heading === null ? NaN : entity.numbers[heading];
+    const angle = headingOf(view, entity);
     if (Number.isFinite(angle)) {
-      const tip: Point = [x + 2 * radius * Math.cos(angle), y + flip * 2 * radius * Math.sin(angle)];
+      const reach = Math.max(2 * radius, 12);
+      const tip: Point = [x + reach * Math.cos(angle), y + flip * reach * Math.sin(angle)];
       line(context, [x, y], tip, colors.ink, 2);
     }
   }
@@ -402,6 +404,11 @@ export class Scene {
 export function niceStep(least: number): number {
   const power = 10 ** Math.floor(Math.log10(least));
   return [1, 2, 5, 10].map((digit) => digit * power).find((step) => step >= least * 0.999)!;
+}
+
+/** Return a colour, or that of a place in the palette. */
+export function shade(color: string | number): string {
+  return typeof color === "string" ? color : theme().palette[color % LIGHT.length];
 }
 
 /** Return the colours of the page, light or dark. */

@@ -59,7 +59,7 @@ export class Curves {
           value: (_: uPlot, value: number | null) => (value === null ? "–" : value.toPrecision(4)),
         })),
       ],
-      hooks: { draw: [(plot) => this.mark(plot, color("ink"))], ready: [drag] },
+      hooks: { draw: [(plot) => this.mark(plot, color("ink"))], ready: [drag, (plot) => plot.setLegend({ idx: this.step }, false)] },
     };
     const data = [steps, ...curves.map(([, values]) => Array.from(values, (v) => (Number.isFinite(v) ? v : null)))];
     const hidden = this.plot?.series.map(({ show }) => show);

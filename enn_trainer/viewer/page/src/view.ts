@@ -1,18 +1,23 @@
 /** Places, shapes and colours of entities: from the view in the header, else by names of features. */
 
-import type { Header } from "./codec.js";
+import type { Header, NamedKinds } from "./codec.js";
 import type { Entity } from "./model.js";
 
+/** A feature: a number, or a kind with its labels. */
+type Feature = { number: number } | { kind: number; labels: string[] };
+
 export interface TypeView {
-  /** Columns of the position: none, two or three. */
+  /** Columns of the position: none to three. */
   position: number[];
-  heading: number | null;
-  size: number | null;
-  label: number | null;
+  /** Columns of an angle, or of a direction. */
+  heading: number[];
+  /** Half the width in units of the position, or the column that is it. */
+  size: number | Feature | null;
+  label: Feature[];
   /** Index in `SHAPES`. */
   shape: number;
-  /** Index in the palette, or a colour. */
-  color: number | string;
+  /** A colour, a place in the palette, or the feature that gives the place. */
+  color: string | number | Feature;
 }
 
 export interface View {
@@ -24,69 +29,84 @@ export interface View {
   axes: string[];
 }
 
-export const SHAPES = ["circle", "square", "triangle", "diamond", "hexagon", "star", "plus", "pentagon"] as const;
+export const SHAPES = ["circle", "square", "triangle", "diamond", "hexagon", "star", "cross", "pentagon"] as const;
 export type Shape = (typeof SHAPES)[number];
 
-const PAIRS = [
-  ["x", "y"],
-  ["x_pos", "y_pos"],
-  ["pos_x", "pos_y"],
-  ["px", "py"],
-  ["position_x", "position_y"],
-  ["column", "row"],
-  ["col", "row"],
-];
+const POSITIONS = [["x", "y"], ["x_pos", "y_pos"], ["pos_x", "pos_y"], ["column", "row"], ["col", "row"]]; // prettier-ignore
 
-/** A view as `entity_env/view.py` may say it; whatever does not fit is left to the names. */
+/** The JSON of `entity_env.view.View`. */
 interface GivenView {
-  up?: unknown;
+  y_down?: unknown;
   bounds?: unknown;
   entities?: Record<string, Record<string, unknown> | undefined>;
 }
 
-/** Return where and how entities are drawn. The one place that reads the header's view. */
+/** Return where and how entities are drawn: the one place that reads the header's view. */
 export function viewOf(header: Header): View {
   const given: GivenView = typeof header.view === "object" && header.view !== null ? header.view : {};
-  const all: [string, string[]][] = header.types.map(([name, numbers]) => [name, numbers]);
-  all.push(["__global__", header.global[0]]);
+  const entities = typeof given.entities === "object" && given.entities !== null ? given.entities : {};
+  const all: [string, string[], NamedKinds][] = [...header.types, ["__global__", ...header.global]];
   let isGrid = false;
   let axes = ["x", "y"];
-  const types = all.map(([name, numbers], i): TypeView => {
-    const own = Object.hasOwn(given.entities ?? {}, name) ? given.entities![name]! : {};
-    const column = (feature: unknown) => (typeof feature === "string" && numbers.includes(feature) ? numbers.indexOf(feature) : null);
-    let names = Array.isArray(own.position) ? own.position : PAIRS.find((pair) => pair.every((one) => numbers.includes(one)));
-    if (names && !Array.isArray(own.position)) {
-      const third = names[0].includes("x") ? names[0].replace("x", "z") : "";
-      if (numbers.includes(third)) names = [...names, third];
-    }
-    const position = (names ?? []).map(column);
-    const isWhole = position.length >= 2 && position.every((one) => one !== null);
-    if (isWhole) {
-      isGrid ||= names![1] === "row";
-      axes = names as string[];
-    }
+  const types = all.map(([name, numbers, kinds], i): TypeView => {
+    const own = (Object.hasOwn(entities, name) && entities[name]) || {};
+    const columns = (names: unknown) => {
+      const found = Array.isArray(names) ? names.map((one) => numbers.indexOf(one)) : [];
+      return found.includes(-1) ? [] : found;
+    };
+    const feature = (one: unknown): Feature | null => {
+      const [number, kind] = [numbers.indexOf(one as string), kinds.findIndex(([kind]) => kind === one)];
+      return number >= 0 ? { number } : kind >= 0 ? { kind, labels: kinds[kind][1] } : null;
+    };
+    const position = columns(own.position ?? usualPosition(numbers));
+    if (position.length) axes = position.map((column) => numbers[column]);
+    isGrid ||= axes[1] === "row";
     const shape = SHAPES.indexOf(own.shape as Shape);
+    const isColor = typeof own.colour === "string" && /^#[0-9a-f]{6}$/i.test(own.colour);
     return {
-      position: isWhole ? (position as number[]) : [],
-      heading: column(own.heading ?? "heading"),
-      size: column(own.size),
-      label: column(own.label),
+      position,
+      heading: columns(own.heading ?? (numbers.includes("heading") ? ["heading"] : [])),
+      size: typeof own.size === "number" ? own.size : feature(own.size),
+      label: (Array.isArray(own.label) ? own.label : []).map(feature).filter((one) => one !== null),
       shape: shape >= 0 ? shape : i % SHAPES.length,
-      color: typeof own.color === "string" ? own.color : i,
+      color: isColor ? (own.colour as string) : (feature(own.colour) ?? i),
     };
   });
-  const isDown = given.up === undefined ? isGrid : given.up === "down";
-  return { types, isDown, bounds: boundsOf(given.bounds), axes };
+  return { types, isDown: given.y_down === undefined ? isGrid : given.y_down === true, bounds: boundsOf(given.bounds), axes };
+}
+
+function usualPosition(numbers: string[]): string[] {
+  const pair = POSITIONS.find((names) => names.every((name) => numbers.includes(name))) ?? [];
+  const third = pair.length && pair[0].includes("x") ? pair[0].replace("x", "z") : "";
+  return numbers.includes(third) ? [...pair, third] : pair;
 }
 
 function boundsOf(bounds: unknown): [number, number][] | null {
   const isPair = (pair: unknown) => Array.isArray(pair) && pair.length === 2 && pair.every(Number.isFinite);
-  return Array.isArray(bounds) && bounds.length >= 2 && bounds.every(isPair) ? bounds : null;
+  return Array.isArray(bounds) && bounds.length && bounds.every(isPair) ? bounds : null;
 }
 
 /** Return the coordinates of an entity; null if it has none that are finite. */
 export function placeOf(view: View, entity: Entity): number[] | null {
-  const { position } = view.types[entity.type];
-  const place = position.map((column) => entity.numbers[column]);
+  const place = view.types[entity.type].position.map((column) => entity.numbers[column]);
   return place.length > 0 && place.every(Number.isFinite) ? place : null;
+}
+
+/** Return the value of a feature: a number or a label. */
+export function valueOf(feature: Feature, entity: Entity): number | string {
+  return "number" in feature ? entity.numbers[feature.number] : entity.labels[feature.kind];
+}
+
+/** Return the colour of an entity, or its place in a palette. */
+export function colorOf({ color }: TypeView, entity: Entity): string | number {
+  if (typeof color !== "object") return color;
+  if ("labels" in color) return Math.max(color.labels.indexOf(entity.labels[color.kind]), 0);
+  const value = Math.round(entity.numbers[color.number]);
+  return Number.isFinite(value) ? Math.abs(value) : 0;
+}
+
+/** Return the angle of an entity, anticlockwise from the first axis; nan if it has none. */
+export function headingOf({ heading }: TypeView, entity: Entity): number {
+  const [x, y] = heading.map((column) => entity.numbers[column]);
+  return heading.length === 2 ? Math.atan2(y, x) : (x ?? NaN);
 }

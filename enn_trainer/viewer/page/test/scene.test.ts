@@ -4,7 +4,7 @@ import { percent, shown } from "../src/dom.js";
 import { extentOf, fitted, nearest, outline, panned, toPixel, zoomed } from "../src/geometry.js";
 import { attentionWeight, returnsSoFar, returnsToGo } from "../src/model.js";
 import { niceStep } from "../src/scene.js";
-import { SHAPES, placeOf, viewOf } from "../src/view.js";
+import { SHAPES, colorOf, headingOf, placeOf, viewOf } from "../src/view.js";
 
 const BOX = { x: 0, y: 0, width: 200, height: 100 };
 
@@ -67,14 +67,25 @@ test("positions are found by name, and given by a view", () => {
   const view = viewOf(header([["A", ["hp", "x", "y"]], ["B", ["row", "column"]], ["C", ["hp"]], ["D", ["x", "y", "z"]]])); // prettier-ignore
   assert.deepEqual(view.types.map(({ position }) => position), [[1, 2], [1, 0], [], [0, 1, 2], [0, 1]]); // prettier-ignore
   assert.equal(view.isDown, true); // rows grow downwards
-  const given = { up: "down", bounds: [[0, 9], [0, 9]], entities: { A: { position: ["y", "hp"], shape: "star", color: "#fff" } } }; // prettier-ignore
+  const own = { position: ["y", "hp"], heading: ["x", "y"], shape: "star", colour: "#ffffff", size: "hp", label: ["hp"] };
+  const given = { y_down: true, bounds: [[0, 9], [0, 9]], entities: { A: own } }; // prettier-ignore
   const other = viewOf(header([["A", ["hp", "x", "y"]]], given));
-  assert.deepEqual([other.types[0].position, SHAPES[other.types[0].shape], other.types[0].color], [[2, 0], "star", "#fff"]);
+  const { position, shape, color, heading } = other.types[0];
+  assert.deepEqual([position, SHAPES[shape], color, heading], [[2, 0], "star", "#ffffff", [1, 2]]);
+  assert.deepEqual([other.types[0].size, other.types[0].label], [{ number: 0 }, [{ number: 0 }]]);
   assert.deepEqual([other.isDown, other.bounds], [true, [[0, 9], [0, 9]]]); // prettier-ignore
 });
 
+test("headings are angles or directions, colours may follow a feature", () => {
+  const entity = { numbers: [0, -1, 2], labels: ["b"] } as never;
+  const headings = [[], [2], [0, 1]].map((heading) => headingOf({ heading } as never, entity));
+  assert.deepEqual(headings, [NaN, 2, -Math.PI / 2]);
+  const colors = ["#00ff00", 3, { number: 2 }, { kind: 0, labels: ["a", "b"] }];
+  assert.deepEqual(colors.map((color) => colorOf({ color } as never, entity)), ["#00ff00", 3, 2, 1]); // prettier-ignore
+});
+
 test("a view that does not fit is left out", () => {
-  for (const given of ["x", 5, [], { bounds: "no", entities: { A: { position: 3, shape: {} } } }]) {
+  for (const given of ["x", 5, [], { bounds: "no", entities: { A: { shape: {}, heading: 5, label: 3, colour: "red" } } }]) {
     const view = viewOf(header([["A", ["x", "y"]]], given));
     assert.deepEqual([view.types[0].position, view.bounds], [[0, 1], null]); // prettier-ignore
   }
