@@ -52,7 +52,8 @@ def code_of(*worlds: type) -> dict[str, str]:
         worlds: classes of environments and matches.
 
     Returns:
-        Two SHA-256 each, "WHOLE:BARE", of the source as it is and without docstrings and comments.
+        Two SHA-256 each, "WHOLE:BARE", of the source as it is and without docstrings, comments and
+        the method `view`, which have no effect on episodes.
     """
     classes = {cls for world in worlds for cls in world.__mro__} - _INTERFACE
     digests = {}
@@ -61,7 +62,7 @@ def code_of(*worlds: type) -> dict[str, str]:
             continue
         try:
             source = inspect.getsource(cls)
-            bare = _without_documentation(source)
+            bare = _bare(source)
         except (OSError, TypeError, SyntaxError):  # no file, or not that of the class any more
             continue
         name = f"{cls.__module__}.{cls.__qualname__}"
@@ -85,12 +86,18 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _without_documentation(source: str) -> str:
-    """Return source without docstrings, lines of comments and empty lines."""
+def _bare(source: str) -> str:
+    """Return source without docstrings, lines of comments, empty lines and `view(self)`."""
     lines = textwrap.dedent(source).splitlines()
-    for node in ast.walk(ast.parse("\n".join(lines))):
+    tree = ast.parse("\n".join(lines))
+    left_out: list[ast.stmt] = []
+    for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
-            text = node.body[0]
-            for i in range(text.lineno - 1, text.end_lineno or text.lineno):
-                lines[i] = ""
+            left_out.append(node.body[0])
+    for method in (node for cls in tree.body if isinstance(cls, ast.ClassDef) for node in cls.body):
+        if isinstance(method, ast.FunctionDef) and method.name == "view":
+            left_out += [method] if ast.unparse(method.args) == "self" else []
+    for part in left_out:
+        for i in range(part.lineno - 1, part.end_lineno or part.lineno):
+            lines[i] = ""
     return "\n".join(line.rstrip() for line in lines if line.strip() and line.strip()[0] != "#")

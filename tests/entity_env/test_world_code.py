@@ -48,6 +48,16 @@ def test_documentation_does_not_count(tmp_path: Path) -> None:
         assert is_same_code(before, digest(tmp_path, PLAIN.replace(old, new))), new
 
 
+def test_the_view_does_not_count(tmp_path: Path) -> None:
+    """A page that draws episodes in another way has no effect on them."""
+    before = digest(tmp_path, PLAIN)
+    for body in ("return None", '"""Draw."""\n        if self:\n            return None'):
+        viewed = f"{PLAIN}\n    def view(self):\n        {body}\n"
+        assert is_same_code(before, digest(tmp_path, viewed)), body
+    with_argument = f"{PLAIN}\n    def view(self, place):\n        return place\n"
+    assert not is_same_code(before, digest(tmp_path, with_argument)), "a method of its own"
+
+
 @pytest.mark.parametrize(
     ("old", "new"), [("speed = 1", "speed = 2"), ("not documentation", "other"), ("text,", "")]
 )
