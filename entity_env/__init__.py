@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from entity_env.vec.vec_env import VecEnv as VecEnv
     from entity_env.vec.vec_env import VecObs as VecObs
     from entity_env.vec.vec_env import VecSelectEntityActionMask as VecSelectEntityActionMask
+    from entity_env.view import EntityView as EntityView
+    from entity_env.view import View as View
 
 moved_modules.install()
 export_lazily(
@@ -79,5 +81,6 @@ export_lazily(
             "AddMetricsWrapper Metric VecActionMask VecCategoricalActionMask VecEnv VecObs "
             "VecSelectEntityActionMask"
         ),
+        "entity_env.view": "EntityView View",
     },
 )

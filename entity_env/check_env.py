@@ -14,6 +14,7 @@ from entity_env.random_play import Player, Report, Spaces, Stop, answer, differe
 from entity_env.seeding import derive_seed
 from entity_env.vec.episode_state import names_in
 from entity_env.vec.validate import changed_spaces, space_problems
+from entity_env.view import view_problems
 
 _STATE_STEPS = 20
 
@@ -61,6 +62,7 @@ class _Check:
             match = self._create()
             self.report.name = type(world_of(match)).__name__
             spaces = self._spaces(match)
+            self._check_view(match, spaces)
             player = Player(match, spaces, self.report, self.seed, self.max_steps)
             self.trace = player.play(self.episodes)
             drawn_from = " and ".join(differences(states, self._global_states()))
@@ -113,6 +115,13 @@ class _Check:
                 self.report.problem(*problem)
             raise Stop
         return obs_space, action_space
+
+    def _check_view(self, match: Match, spaces: Spaces) -> None:
+        with contextlib.suppress(Stop):
+            view = answer(self.report, "view", "", match.view)
+            problems = [] if view is None else view_problems(view, spaces[0])
+            for field, text in problems:
+                self.report.problem(field, text, "see the docstrings of View and EntityView")
 
     def _report_changed_spaces(self, match: Match, spaces: Spaces, when: str) -> None:
         with contextlib.suppress(Stop):

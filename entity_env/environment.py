@@ -12,6 +12,7 @@ import numpy.typing as npt
 from entity_env.actions import Action
 from entity_env.observation import Features, Observation, filter_observation
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.view import View
 
 __all__ = ["Environment", "Features", "Observation", "SeededRandom", "World", "filter_observation"]
 
@@ -52,6 +53,13 @@ class World(SeededRandom, ABC):
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8] | str:
         """Return a picture: (height, width, 3) uint8 for `mode="rgb_array"`, or text."""
         raise NotImplementedError(f"{type(self).__name__} does not render")
+
+    def view(self) -> View | None:
+        """Return the appearance of the world on pages; None leaves it to the names of features.
+
+        It depends on the arguments of the constructor alone, and has no effect on episodes.
+        """
+        return None
 
     def close(self) -> None:
         """Release what the world holds."""

@@ -2,6 +2,7 @@
 
 EntityEnvError
 ├── InvalidSpace        an observation or action space that contradicts itself
+├── InvalidView         a view that does not fit the observation space of its world
 ├── InvalidObservation  an environment returned something its spaces do not allow
 ├── InvalidAction       an action was handed in that the observation does not allow
 ├── WorkerError         a worker process failed, with the environment's own traceback
@@ -66,6 +67,10 @@ class EntityEnvError(Exception):
 
 class InvalidSpace(EntityEnvError, ValueError):  # noqa: N818 (names what is invalid)
     """An observation or action space that contradicts itself."""
+
+
+class InvalidView(EntityEnvError, ValueError):  # noqa: N818 (as above)
+    """A view that does not fit the observation space of its world."""
 
 
 class InvalidObservation(EntityEnvError, ValueError):  # noqa: N818 (as above)

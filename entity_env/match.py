@@ -10,6 +10,7 @@ import numpy.typing as npt
 from entity_env.actions import Action
 from entity_env.environment import Environment, Observation, World, filter_observation
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.view import View
 
 SideActions: TypeAlias = Sequence[Mapping[ActionName, Action]]
 """The actions of each side, by name."""
@@ -84,6 +85,10 @@ class Solo(Match):
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8] | str:
         """Return the picture of the environment."""
         return self.env.render(**kwargs)
+
+    def view(self) -> View | None:
+        """Return the view of the environment, if `view` is not a setting of its own."""
+        return self.env.view() if callable(self.env.view) else None
 
     def close(self) -> None:
         """Close the environment."""

@@ -13,6 +13,7 @@ from entity_env.ragged import Ragged, as_choices, row_indices
 from entity_env.seeding import key_of, mix, uniforms_f64
 from entity_env.spaces import GLOBAL, ActionName, ActionSpace, EntityName, ObsSpace
 from entity_env.vec.vec_env import VecActionMask, VecCategoricalActionMask, VecEnv, VecObs
+from entity_env.view import View
 from entity_env.world_code import code_of
 
 Ints = npt.NDArray[np.int64]
@@ -186,6 +187,10 @@ class ArrayEnvs(VecEnv):
     def world_code(self) -> dict[str, str]:
         """Return digests of the source of these environments and of the plain one."""
         return code_of(type(self), type(self._plain))
+
+    def view(self) -> View | None:
+        """Return the view of the plain environment."""
+        return self._plain.view()
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
         """Return pictures of all environments, (B, height, width, 3) uint8."""

@@ -7,9 +7,10 @@ import numpy as np
 
 from entity_env.actions import Action, SelectEntityAction, SelectEntityActionMask
 from entity_env.environment import Environment, Observation
-from entity_env.examples.draw import GREEN, RED, Drawn, Mark, Scene
+from entity_env.examples.draw import BLUE, GREEN, RED, Drawn, Mark, Scene, as_hex
 from entity_env.plain_state import PlainState
 from entity_env.spaces import ActionSpace, Entity, ObsSpace, SelectEntityActionSpace
+from entity_env.view import EntityView, View
 
 _OBS_SPACE = ObsSpace(entities={"Cherry": Entity(["quality"]), "Player": Entity([])})
 _ACTION_SPACE: dict[str, ActionSpace] = {"Pick Cherry": SelectEntityActionSpace()}
@@ -56,6 +57,11 @@ class CherryPick(PlainState, Drawn, Environment):
         pick = actions["Pick Cherry"]
         assert isinstance(pick, SelectEntityAction)
         return self._observe(self.cherries.pop(cast(int, pick.actees[0])))
+
+    def view(self) -> View:
+        """Return the shapes and colours; the label of a cherry is its quality."""
+        cherry = EntityView(shape="circle", colour=as_hex(RED), label=("quality",))
+        return View({"Cherry": cherry, "Player": EntityView(shape="square", colour=as_hex(BLUE))})
 
     def scene(self) -> Scene:
         """Return the cherries that are left, large and green if they are good."""

@@ -6,9 +6,10 @@ import numpy as np
 
 from entity_env.actions import Action, BoolMatrix, CategoricalAction, CategoricalActionMask
 from entity_env.environment import Environment, Observation
-from entity_env.examples.draw import BLUE, BROWN, Drawn, Mark, Scene
+from entity_env.examples.draw import BLUE, BROWN, Drawn, Mark, Scene, as_hex
 from entity_env.plain_state import PlainState
 from entity_env.spaces import ActionSpace, CategoricalActionSpace, Entity, ObsSpace
+from entity_env.view import EntityView, View
 
 _OBS_SPACE = ObsSpace(entities={"Player": Entity([]), "Bean": Entity([])})
 _ACTION_SPACE: dict[str, ActionSpace] = {"count": CategoricalActionSpace(list("0123456789"))}
@@ -55,6 +56,11 @@ class Count(PlainState, Drawn, Environment):
         answer = actions["count"]
         assert isinstance(answer, CategoricalAction)
         return self._observe(done=True, reward=float(answer.indices[0] == self.count))
+
+    def view(self) -> View:
+        """Return the shapes and colours of the player and the beans."""
+        player = EntityView(shape="square", colour=as_hex(BLUE))
+        return View({"Player": player, "Bean": EntityView(shape="circle", colour=as_hex(BROWN))})
 
     def scene(self) -> Scene:
         """Return the player, and the beans in a row."""

@@ -28,6 +28,11 @@ COLOURS = (BLUE, RED, GREEN, GOLD, PURPLE, TEAL, BROWN, PINK, DARK)
 _SIDE = 320  # pixels of the longer side
 
 
+def as_hex(colour: Colour) -> str:
+    """Return a colour as "#rrggbb", as views have it."""
+    return f"#{bytes(colour).hex()}"
+
+
 class Mark(NamedTuple):
     """A mark on the plane: a disc, a square, or a line with round ends.
 

@@ -1,13 +1,15 @@
 """A game between two squads that is won by the choice of targets."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from entity_env.actions import Action, SelectEntityAction, SelectEntityActionMask
 from entity_env.environment import Observation
-from entity_env.examples.draw import BLUE, PALE, RED, Drawn, Mark, Scene
+from entity_env.examples.draw import BLUE, PALE, RED, Drawn, Mark, Scene, as_hex
 from entity_env.match import Match
 from entity_env.plain_state import PlainState
 from entity_env.spaces import ActionSpace, Entity, ObsSpace, SelectEntityActionSpace
+from entity_env.view import EntityView, View
 
 _SQUAD = 4
 _HP = (12, 24)  # smallest and largest of a new unit
@@ -56,6 +58,11 @@ class Duel(PlainState, Drawn, Match):
             for shooter, target in zip(attack.actors, attack.actees, strict=True):
                 self.hp[target] -= self.damage[shooter]  # type: ignore[call-overload]
         return self._observe()
+
+    def view(self) -> View:
+        """Return the colours of a side and its enemies, with their features as labels."""
+        ally = EntityView(shape="circle", colour=as_hex(BLUE), label=("hp", "damage"))
+        return View({"Ally": ally, "Enemy": replace(ally, shape="diamond", colour=as_hex(RED))})
 
     def scene(self) -> Scene:
         """Return the first side above the second; size shows damage, the bar hit points."""

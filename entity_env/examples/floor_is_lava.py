@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 from entity_env.actions import Action, CategoricalAction, CategoricalActionMask
 from entity_env.environment import Environment, Observation
-from entity_env.examples.draw import BLUE, GREEN, PALE, RED, Drawn, Mark, Scene
+from entity_env.examples.draw import BLUE, GREEN, PALE, RED, Drawn, Mark, Scene, as_hex
 from entity_env.plain_state import PlainState
 from entity_env.spaces import ActionSpace, CategoricalActionSpace, Entity, ObsSpace
+from entity_env.view import EntityView, View
 
 _LIMIT = 1000  # how far from the origin the player can start
 _MOVES = {
@@ -60,6 +61,16 @@ class FloorIsLava(PlainState, Drawn, Environment):
         (x, y), (dx, dy) = self.player, _STEPS[move.indices[0]]
         self.player = (x + dx, y + dy)
         return self._observe(done=True, reward=float(self.player == self.high_ground))
+
+    def view(self) -> View:
+        """Return the tiles and the player, wherever the episode is."""
+        return View(
+            {
+                "Lava": EntityView(shape="square", colour=as_hex(RED), size=0.47),
+                "HighGround": EntityView(shape="triangle", colour=as_hex(GREEN), size=0.47),
+                "Player": EntityView(shape="circle", colour=as_hex(BLUE), size=0.25),
+            }
+        )
 
     def scene(self) -> Scene:
         """Return the tiles around the place where the player started."""

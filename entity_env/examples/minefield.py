@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import Action, CategoricalAction, CategoricalActionMask
 from entity_env.environment import Environment, Observation
-from entity_env.examples.draw import BLUE, DARK, GREEN, PALE, RED, Drawn, Mark, Scene
+from entity_env.examples.draw import BLUE, DARK, GREEN, PALE, RED, Drawn, Mark, Scene, as_hex
 from entity_env.plain_state import PlainState
 from entity_env.spaces import ActionSpace, CategoricalActionSpace, Entity, ObsSpace
+from entity_env.view import EntityView, View
 
 TURN_RAD = math.pi / 8
 SPEED = 3
@@ -105,6 +107,17 @@ class Minefield(PlainState, Drawn, Environment):
         self.target, self.mines = target, mines
         self.target_features = np.array([target], dtype=np.float32)
         self.mine_features = np.array(mines, dtype=np.float32).reshape(-1, 2)
+
+    def view(self) -> View:
+        """Return the field; the vehicle is in a table if all else is relative to it."""
+        vehicle = EntityView(None, ("direction",), "triangle", as_hex(BLUE), REACH * 0.7)
+        mine = EntityView(shape="cross", colour=as_hex(RED), size=REACH)
+        target = EntityView(shape="star", colour=as_hex(GREEN), size=REACH)
+        if self.translate:
+            vehicle = replace(vehicle, position=())
+        edges = (-self.width * 0.55, self.width * 0.55)
+        bounds = () if self.translate else (edges, edges)
+        return View({"Vehicle": vehicle, "Mine": mine, "Target": target}, bounds)
 
     def scene(self) -> Scene:
         """Return the field, with a margin for vehicles that leave it."""

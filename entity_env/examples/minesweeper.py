@@ -14,7 +14,7 @@ from entity_env.actions import (
     SelectEntityActionMask,
 )
 from entity_env.environment import Environment, Observation
-from entity_env.examples.draw import BLUE, RED, Drawn, Mark, Scene, board
+from entity_env.examples.draw import BLUE, DARK, RED, Drawn, Mark, Scene, as_hex, board
 from entity_env.plain_state import PlainState
 from entity_env.spaces import (
     ActionSpace,
@@ -23,6 +23,7 @@ from entity_env.spaces import (
     ObsSpace,
     SelectEntityActionSpace,
 )
+from entity_env.view import EntityView, View
 
 _MOVES = {"Up": (0, 1), "Down": (0, -1), "Left": (-1, 0), "Right": (1, 0), "Defuse Mines": (0, 0)}
 _STEPS = list(_MOVES.values())
@@ -120,6 +121,17 @@ class MineSweeper(PlainState, Drawn, Environment):
         self.mines = mines
         self.robots = [robot for robot in robots if robot not in mines]
         return self._observe()
+
+    def view(self) -> View:
+        """Return the board."""
+        return View(
+            {
+                "Mine": EntityView(shape="star", colour=as_hex(RED), size=0.25),
+                "Robot": EntityView(shape="square", colour=as_hex(BLUE), size=0.3),
+                "Orbital Cannon": EntityView(colour=as_hex(DARK), label=("cooldown",)),
+            },
+            bounds=((-0.5, self.width - 0.5), (-0.5, self.height - 0.5)),
+        )
 
     def scene(self) -> Scene:
         """Return the board."""

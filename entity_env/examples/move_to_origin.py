@@ -7,9 +7,10 @@ import numpy as np
 
 from entity_env.actions import Action, CategoricalAction, CategoricalActionMask
 from entity_env.environment import Environment, Observation
-from entity_env.examples.draw import BLUE, GOLD, GREEN, PALE, Drawn, Mark, Scene
+from entity_env.examples.draw import BLUE, GOLD, GREEN, PALE, Drawn, Mark, Scene, as_hex
 from entity_env.plain_state import PlainState
 from entity_env.spaces import ActionSpace, CategoricalActionSpace, Entity, ObsSpace
+from entity_env.view import EntityView, View
 
 _EPISODE_STEPS = 32
 _ACCELERATIONS = (0.01, 0.001, 0.0, -0.001, -0.01)  # of each choice, along its axis
@@ -66,6 +67,12 @@ class MoveToOrigin(PlainState, Drawn, Environment):
         self.step += 1
         before, self.distance = self.distance, math.hypot(self.x_pos, self.y_pos)
         return self._observe(before - self.distance)
+
+    def view(self) -> View:
+        """Return the spaceship, which points where it flies."""
+        heading = ("x_velocity", "y_velocity")
+        ship = EntityView(heading=heading, shape="triangle", colour=as_hex(BLUE), size=0.06)
+        return View({"Spaceship": ship}, bounds=((-1.5, 1.5), (-1.5, 1.5)))
 
     def scene(self) -> Scene:
         """Return the origin, and the spaceship with a line to its place in five steps."""

@@ -6,7 +6,8 @@ from entity_env.actions import Action, GlobalCategoricalAction, GlobalCategorica
 from entity_env.environment import Environment, Observation
 from entity_env.examples.draw import GOLD, PALE, Drawn, Mark, Scene
 from entity_env.plain_state import PlainState
-from entity_env.spaces import ActionSpace, GlobalCategoricalActionSpace, ObsSpace
+from entity_env.spaces import GLOBAL, ActionSpace, GlobalCategoricalActionSpace, ObsSpace
+from entity_env.view import EntityView, View
 
 _EPISODE_STEPS = 32
 
@@ -39,6 +40,10 @@ class MultiArmedBandit(PlainState, Drawn, Environment):
         assert isinstance(pull, GlobalCategoricalAction)
         self.step += 1
         return self._observe(1 / _EPISODE_STEPS if pull.label == "A" else 0.0)
+
+    def view(self) -> View:
+        """Return the label of the bandit: the number of pulls so far."""
+        return View({GLOBAL: EntityView(label=("step",))})
 
     def scene(self) -> Scene:
         """Return the pulls so far, one disc each."""

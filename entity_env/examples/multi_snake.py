@@ -9,6 +9,7 @@ from entity_env.environment import Environment, Observation
 from entity_env.examples.draw import COLOURS, DARK, Drawn, Mark, Scene, board
 from entity_env.plain_state import PlainState
 from entity_env.spaces import ActionSpace, CategoricalActionSpace, Entity, ObsSpace
+from entity_env.view import EntityView, View
 
 _MOVES = {"up": (0, 1), "down": (0, -1), "left": (-1, 0), "right": (1, 0)}
 STEPS = list(_MOVES.values())
@@ -128,6 +129,18 @@ class MultiSnake(PlainState, Drawn, Environment):
         return self._observe(
             over or self._any_player_is_done(),
             num_grown / (self.max_snake_length - 1) / self.num_snakes,
+        )
+
+    def view(self) -> View:
+        """Return the board, in the colours of the snakes."""
+        edges = (-0.5, self.board_size - 0.5)
+        return View(
+            {
+                "SnakeHead": EntityView(shape="circle", colour="color", size=0.38),
+                "SnakeBody": EntityView(shape="square", colour="color", size=0.3),
+                "Food": EntityView(shape="star", colour="color", size=0.22),
+            },
+            bounds=(edges, edges),
         )
 
     def scene(self) -> Scene:

@@ -6,9 +6,10 @@ import numpy as np
 
 from entity_env.actions import Action, CategoricalAction, CategoricalActionMask
 from entity_env.environment import Environment, Observation
-from entity_env.examples.draw import BLUE, BROWN, RED, Drawn, Mark, Scene
+from entity_env.examples.draw import BLUE, BROWN, RED, Drawn, Mark, Scene, as_hex
 from entity_env.plain_state import PlainState
 from entity_env.spaces import ActionSpace, CategoricalActionSpace, Entity, ObsSpace
+from entity_env.view import EntityView, View
 
 _OBS_SPACE = ObsSpace(
     entities={
@@ -60,6 +61,13 @@ class NotHotdog(PlainState, Drawn, Environment):
         assert isinstance(choice, CategoricalAction)
         self.step += 1
         return self._observe(done=True, reward=float(choice.indices[0] == self.is_hotdog))
+
+    def view(self) -> View:
+        """Return the shapes and colours of the player and the thing."""
+        thing = EntityView(shape="square", colour=as_hex(BROWN), label=("is_hotdog",))
+        hotdog = EntityView(shape="hexagon", colour=as_hex(RED))
+        player = EntityView(shape="circle", colour=as_hex(BLUE))
+        return View({"Player": player, "Object": thing, "Hotdog": hotdog})
 
     def scene(self) -> Scene:
         """Return the player, and the thing: round if it is a hotdog, red if that is its type."""

@@ -7,9 +7,10 @@ import numpy as np
 
 from entity_env.actions import Action, SelectEntityAction, SelectEntityActionMask
 from entity_env.environment import Environment, Observation
-from entity_env.examples.draw import COLOURS, DARK, Drawn, Mark, Scene
+from entity_env.examples.draw import COLOURS, DARK, Drawn, Mark, Scene, as_hex
 from entity_env.plain_state import PlainState
 from entity_env.spaces import ActionSpace, Entity, ObsSpace, SelectEntityActionSpace
+from entity_env.view import EntityView, View
 
 _NUM_COLOURS = 6
 _LEAST_BALLS = 3
@@ -85,6 +86,12 @@ class PickMatchingBalls(PlainState, Drawn, Environment):
         count = len(self.ids) - len(self.left) - (not matches)
         most = max(map(self.colours.count, range(_NUM_COLOURS)))
         return self._observe(done=True, reward=count / most)
+
+    def view(self) -> View:
+        """Return the balls, in their colours if these are one number."""
+        colour = None if self.one_hot else "color0"
+        ball = EntityView(shape="circle", colour=colour, label=("selected",))
+        return View({"Ball": ball, "Player": EntityView(shape="square", colour=as_hex(DARK))})
 
     def scene(self) -> Scene:
         """Return the balls; those that are picked have a ring."""

@@ -6,9 +6,10 @@ import numpy as np
 
 from entity_env.actions import Action, CategoricalAction, CategoricalActionMask
 from entity_env.environment import Environment, Observation
-from entity_env.examples.draw import BLUE, RED, Drawn, Mark, Scene
+from entity_env.examples.draw import BLUE, RED, Drawn, Mark, Scene, as_hex
 from entity_env.plain_state import PlainState
 from entity_env.spaces import ActionSpace, CategoricalActionSpace, Entity, ObsSpace
+from entity_env.view import EntityView, View
 
 _THROWS = ["rock", "paper", "scissors"]
 
@@ -55,6 +56,11 @@ class RockPaperScissors(PlainState, Drawn, Environment):
         self.player = int(throw.indices[0])
         wins = self.player == (self.opponent + 1) % 3
         return self._observe(done=True, reward=2.0 * wins)
+
+    def view(self) -> View:
+        """Return the shapes and colours of the player and the opponent."""
+        player = EntityView(shape="circle", colour=as_hex(BLUE))
+        return View({"Player": player, "Opponent": EntityView(shape="square", colour=as_hex(RED))})
 
     def scene(self) -> Scene:
         """Return the player's throw on the left, the opponent's on the right, in three rows."""

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 from entity_env.actions import Action, GlobalCategoricalAction, GlobalCategoricalActionMask
 from entity_env.environment import Environment, Observation
-from entity_env.examples.draw import BLUE, GOLD, RED, Drawn, Mark, Scene, board
+from entity_env.examples.draw import BLUE, GOLD, RED, Drawn, Mark, Scene, as_hex, board
 from entity_env.plain_state import PlainState
-from entity_env.spaces import ActionSpace, Entity, GlobalCategoricalActionSpace, ObsSpace
+from entity_env.spaces import GLOBAL, ActionSpace, Entity, GlobalCategoricalActionSpace, ObsSpace
+from entity_env.view import EntityView, View
 
 _LIMIT = 10  # how far from the centre the player can walk
 _CELLS = [(x, y) for x in range(-5, 6) for y in range(-5, 6) if (x, y) != (0, 0)]
@@ -54,6 +55,17 @@ class TreasureHunt(PlainState, Drawn, Environment):
         if found:
             self.treasures.remove(here)
         return self._observe(done=here in self.traps or not self.treasures, reward=float(found))
+
+    def view(self) -> View:
+        """Return all cells that the player can reach; the player is global."""
+        return View(
+            {
+                "Trap": EntityView(shape="cross", colour=as_hex(RED), size=0.35),
+                "Treasure": EntityView(shape="diamond", colour=as_hex(GOLD), size=0.35),
+                GLOBAL: EntityView(shape="circle", colour=as_hex(BLUE), size=0.35),
+            },
+            bounds=((-_LIMIT - 0.5, _LIMIT + 0.5),) * 2,
+        )
 
     def scene(self) -> Scene:
         """Return all cells that the player can reach."""

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 from entity_env.actions import Action, GlobalCategoricalAction, GlobalCategoricalActionMask
 from entity_env.environment import Environment, Observation
-from entity_env.examples.draw import BLUE, GOLD, PALE, Drawn, Mark, Scene
+from entity_env.examples.draw import BLUE, GOLD, PALE, Drawn, Mark, Scene, as_hex
 from entity_env.plain_state import PlainState
-from entity_env.spaces import ActionSpace, Entity, GlobalCategoricalActionSpace, ObsSpace
+from entity_env.spaces import GLOBAL, ActionSpace, Entity, GlobalCategoricalActionSpace, ObsSpace
+from entity_env.view import EntityView, View
 
 _OBS_SPACE = ObsSpace(global_features=["negate"], entities={"Input": Entity(["is_set"])})
 _ACTION_SPACE: dict[str, ActionSpace] = {"output": GlobalCategoricalActionSpace(["0", "1"])}
@@ -39,6 +40,11 @@ class Xor(PlainState, Drawn, Environment):
         assert isinstance(output, GlobalCategoricalAction)
         right = output.index == self.bit1 ^ self.bit2 ^ self.negate
         return self._observe(done=True, reward=float(right))
+
+    def view(self) -> View:
+        """Return the labels: the bit of each input, and `negate`."""
+        inputs = EntityView(shape="circle", colour=as_hex(BLUE), label=("is_set",))
+        return View({"Input": inputs, GLOBAL: EntityView(label=("negate",))})
 
     def scene(self) -> Scene:
         """Return the two inputs, and `negate` below; a 0 is pale."""

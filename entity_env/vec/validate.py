@@ -15,6 +15,7 @@ from entity_env.ragged import Indices, Ragged, exclusive_cumsum
 from entity_env.spaces import ACTION_SPACES, ActionName, ActionSpace, ActionSpaces, num_columns
 from entity_env.vec.batching import batch_obs, located_in_last
 from entity_env.vec.vec_obs import VecObs
+from entity_env.view import View
 
 SpaceProblem: TypeAlias = tuple[str, str, str]
 """The space (`obs_space` or `action_space`), what was expected and what came, and the remedy."""
@@ -379,6 +380,10 @@ class ValidatingEnv(Environment):
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8] | str:
         """Return the picture of the environment."""
         return self.env.render(**kwargs)
+
+    def view(self) -> View | None:
+        """Return the view of the environment, if `view` is not a setting of its own."""
+        return self.env.view() if callable(self.env.view) else None
 
     def close(self) -> None:
         """Close the environment."""
