@@ -8,9 +8,10 @@ import tempfile
 import webbrowser
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -43,10 +44,14 @@ from enn_trainer.viewer.episodes import episodes_of, first_episodes
 from enn_trainer.viewer.moments import find_moments
 from enn_trainer.viewer.replay import Episode, Replay
 from enn_trainer.viewer.replay_format import write_replay
+from entity_env.errors import InvalidView
 from entity_env.match import match_of
 from entity_env.recording.read_recording import Recording
 from entity_env.recording.recording_format import RecordingError
+from entity_env.spaces import ObsSpace
 from entity_env.vec.vec_env import VecEnv
+from entity_env.view import View, view_of
+from rogue_net.config import RogueNetConfig
 from rogue_net.wiring import Wired
 
 DEFAULT_EPISODES = 3
@@ -95,7 +100,7 @@ def _watch(options: argparse.Namespace) -> int:
     path = Path(options.checkpoint)
     if path.is_file() and path.suffix == ".rec":
         out = writable(options.out or path.with_suffix(".html"), "--out")
-        replay = _of_recording(path, options.episodes)
+        replay = _of_recording(path, options)
     else:
         saved = read_saved_run(path)
         out = writable(options.out or saved.path.resolve().parent / "replay.html", "--out")
@@ -119,16 +124,38 @@ def _watch(options: argparse.Namespace) -> int:
     return 0
 
 
-def _of_recording(path: Path, most: int) -> Replay:
+def _of_recording(path: Path, options: argparse.Namespace) -> Replay:
     """Return the first episodes of a recording."""
     recording = Recording.open(path)
     # The file does not say which frames are those of one match.
     replay = Replay(
         path.name, {}, recording.obs_space, recording.action_space, sides=1, discount=1.0
     )
-    replay.episodes = list(islice(episodes_of(recording), most))
+    replay.view = _view(None, replay.obs_space, options)
+    replay.episodes = list(islice(episodes_of(recording), options.episodes))
     replay.moments = find_moments(replay)
     return replay
+
+
+def _view(
+    own: View | None,
+    obs_space: ObsSpace,
+    options: argparse.Namespace,
+    net: RogueNetConfig | None = None,
+) -> dict[str, Any]:
+    """Return the view of a world as plain data.
+
+    Raises:
+        ConfigError: the view, or `--positions`, does not fit the space.
+    """
+    of_network: Sequence[str] = ()
+    for section in (net.relpos_encoding, net.translation) if net else ():
+        of_network = of_network or (section.position_features if section else ())
+    positions = options.positions.split(",") if options.positions else ()
+    try:
+        return asdict(view_of(own, obs_space, positions, of_network))
+    except InvalidView as error:
+        raise ConfigError(str(error).replace("positions:", "--positions:")) from None
 
 
 def _play(saved: SavedRun, options: argparse.Namespace) -> Replay:
@@ -140,7 +167,10 @@ def _play(saved: SavedRun, options: argparse.Namespace) -> Replay:
     fit_to_worlds(saved, config, options)
     arguments = config.env.id, json.loads(config.env.kwargs), "env.kwargs", "env.id"
     with closing(make_any_world(*arguments)) as world:
-        sides = world.sides if isinstance(world, VecEnv) else match_of(world).num_sides
+        if isinstance(world, VecEnv):
+            sides, own = world.sides, None
+        else:
+            sides, own = match_of(world).num_sides, match_of(world).view()
     seats = 1 if options.opponent is None else 2
     of_sides = {**vars(options), "episodes": max(1, options.episodes * sides // seats)}
     config = config_of(saved.config, argparse.Namespace(**of_sides))
@@ -176,6 +206,7 @@ def _play(saved: SavedRun, options: argparse.Namespace) -> Replay:
         sides,
         config.ppo.gamma,
     )
+    replay.view = _view(own, replay.obs_space, options, config.net)
     num_matches = (recording.num_envs or 0) // (sides * every)
     replay.episodes = first_episodes(played, options.episodes, num_matches)
     replay.moments = find_moments(replay)
@@ -207,6 +238,8 @@ def parser() -> OneLineParser:
 
     # The environment, choices and output.
     add_playing_options(parser)
+    where = "features that are the position (default: the view of the world, then usual names)"
+    parser.option("--positions", "A,B[,C]", where)
     parser.option("--out", "FILE", "page (default: replay.html beside the checkpoint)", type=Path)
     size = f"largest size of the page in megabytes (default: {DEFAULT_MB:g})"
     parser.option("--max-mb", "MB", size, type=float, default=DEFAULT_MB)

@@ -77,6 +77,16 @@ def test_all_sides_of_a_match_are_shown(
 
 
 @pytest.mark.slow
+def test_view_of_the_environment_is_in_the_page(mines_run: Path, tmp_path: Path) -> None:
+    own = watched(tmp_path, str(mines_run)).view
+    assert own is not None
+    assert own["entities"]["Robot"]["position"] == ["x", "y"]
+    other = watched(tmp_path, str(mines_run), "--positions", "y,x").view
+    assert other is not None
+    assert other["entities"]["Robot"]["position"] == ["y", "x"]
+
+
+@pytest.mark.slow
 def test_recording_is_shown(mines_run: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.rec"
     options = ["total_timesteps=512", f"capture_samples={file}", "capture_logits=true"]
@@ -97,6 +107,7 @@ def test_recording_is_shown(mines_run: Path, tmp_path: Path) -> None:
         (["MINES", "--env", "Xor"], "--env: Xor is another world"),
         (["MINES", "--max-mb", "0.000001"], "--max-mb: expected more than"),
         (["MINES", "--out", "NOTES"], "exists and is no replay"),
+        (["MINES", "--positions", "x,z"], "--positions: expected features among"),
         (["NOTES"], "is not a recording"),
     ],
 )
