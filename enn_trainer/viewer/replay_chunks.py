@@ -8,11 +8,11 @@ import numpy.typing as npt
 
 from enn_trainer.errors import ReplayError
 from entity_env.ragged import exclusive_cumsum, row_indices
-from entity_env.serialization.bounds import Allowance
 from entity_env.spaces import ACTION_SPACES
 
 STRONGEST = 4
 """Weights kept of each row of attention, from the second rung on."""
+_FREE_ROWS = 1 << 16  # that may take no bytes, as of types without features
 
 Json: TypeAlias = dict[str, Any]
 Array: TypeAlias = npt.NDArray[Any]
@@ -37,8 +37,21 @@ class _Column(NamedTuple):
     previous: npt.NDArray[np.int64] | None
 
 
-def _columns(header: Json, schema: Json, steps: int) -> Generator[_Column, Array, None]:
-    """Yield the columns of a chunk, in order; each has to be sent back before the next one."""
+def _columns(
+    header: Json, schema: Json, steps: int, most_rows: float = float("inf")
+) -> Generator[_Column, Array, None]:
+    """Yield the columns of a chunk, in order; each has to be sent back before the next one.
+
+    Raises:
+        ReplayError: there are more than `most_rows` in a column, or positions beyond their frame.
+    """
+
+    def total(counts: Array) -> int:
+        found = int(counts.sum())
+        if found > most_rows:
+            raise ReplayError(f"expected at most {most_rows} rows, got {found}")
+        return found
+
     sides, frames = header["sides"], steps * header["sides"]
     side = np.tile(np.arange(sides), steps)
     by_side = previous_rows(side)
@@ -53,7 +66,7 @@ def _columns(header: Json, schema: Json, steps: int) -> Generator[_Column, Array
     lengths, keys = [], []
     for i, (_, features, kinds) in enumerate(types[: None if schema["global"] else -1]):
         counts = (yield _Column(f"rows {i}", "<u4", frames, by_side)).astype(np.int64)
-        rows, of_side = int(counts.sum()), np.repeat(side, counts)
+        rows, of_side = total(counts), np.repeat(side, counts)
         place = np.arange(rows) - np.repeat(exclusive_cumsum(counts), counts)
         key = ((place * len(types) + i) * sides + of_side) * 2 + 1
         if i in schema["identity"]:
@@ -89,25 +102,26 @@ def _columns(header: Json, schema: Json, steps: int) -> Generator[_Column, Array
     for a, (_, class_name, fields) in enumerate(header["actions"]):
         counts = (yield _Column(f"actors {a}", "<u4", frames, by_side)).astype(np.int64)
         num_actors.append(counts)
-        total, frame = int(counts.sum()), np.repeat(np.arange(frames), counts)
+        rows, frame = total(counts), np.repeat(np.arange(frames), counts)
         by_place = previous_rows(_places(counts, side, sides))
-        actors = (yield _Column(f"actor {a}", "<u4", total, by_place)).astype(np.int64)
+        actors = (yield _Column(f"actor {a}", "<u4", rows, by_place)).astype(np.int64)
         _check_positions(actors, num_entities[frame] + 1)
         before = previous_rows(key_at[starts[frame] + actors])
         columns = ACTION_SPACES[class_name](**fields).mask_columns
         if columns:
-            widths = np.full(total, columns[0])
+            widths = np.full(rows, columns[0])
         else:
             actees = (yield _Column(f"actees {a}", "<u4", frames, by_side)).astype(np.int64)
+            rows_of_actees = total(actees)
             by_place = previous_rows(_places(actees, side, sides))
-            chosen_from = yield _Column(f"actee {a}", "<u4", int(actees.sum()), by_place)
+            chosen_from = yield _Column(f"actee {a}", "<u4", rows_of_actees, by_place)
             _check_positions(chosen_from, np.repeat(num_entities, actees))
             widths = actees[frame]
-        chosen = yield _Column(f"chosen {a}", "<u4", total, before)
+        chosen = yield _Column(f"chosen {a}", "<u4", rows, before)
         _check_positions(chosen, widths)
         if a in (schema["by_hand"] or []):
-            yield _Column(f"by hand {a}", "?", total, before)
-        pairs, before = int(widths.sum()), _pairs_before(before, widths)
+            yield _Column(f"by hand {a}", "?", rows, before)
+        pairs, before = total(widths), _pairs_before(before, widths)
         if a in schema["masks"]:
             yield _Column(f"mask {a}", "?", pairs, before)
         for what in ("probs", "beside"):
@@ -197,7 +211,7 @@ def encoded_chunk(
 def decoded_chunk(header: Json, schema: Json, steps: int, raw: bytes) -> Columns:
     """Return the columns of a chunk."""
     rounding = {name: how for name, *how in header["rounding"]}
-    walk, at, flat, allowance = _columns(header, schema, steps), 0, {}, Allowance(len(raw))
+    walk, at, flat = _columns(header, schema, steps, _FREE_ROWS + 8 * len(raw)), 0, {}
     try:
         column = next(walk)
         while True:
@@ -206,8 +220,6 @@ def decoded_chunk(header: Json, schema: Json, steps: int, raw: bytes) -> Columns
             how = rounding.get(column.name)
             values = _unpacked(data, column, column.dtype if how is None else f"<u{how[0] // 8}")
             values = values if how is None else unrounded(values, *how)
-            if column.dtype == "<u4" and column.name.startswith(("rows", "actors", "actees")):
-                allowance.take(int(values.sum(dtype=np.int64)), "rows")
             flat[column.name] = values
             column = walk.send(values)
     except StopIteration:

@@ -19,7 +19,8 @@ and pictures of some frames. All numbers are little-endian. A column is packed i
    are nan, inf and -inf.
 2. The bits of each number as an unsigned integer, less those of the previous row of the same entity
    in the chunk (same side; without identities, the same place of the type), modulo 2**width, in
-   zigzag order: 0, -1, 1, -2, ... Rows of an actor's choices continue its last row of that length.
+   zigzag order: 0, -1, 1, -2, ... An actor's choices continue its last row of that many; lists of
+   positions and identities the same place of an earlier list; numbers of a frame those of its side.
 3. The first bytes of all numbers, then the second bytes, ...; of booleans 8 a byte, highest first.
 
 A replay that is larger than it may be takes the first of these rungs that fits: everything whole

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from enn_trainer.errors import ReplayError
 from enn_trainer.viewer.page import PAGE, Block, fill_page, page_blocks
 from enn_trainer.viewer.replay import Moment, Replay
+from enn_trainer.viewer.replay_chunks import decoded_chunk
 from enn_trainer.viewer.replay_format import read_replay, undamaged_chunks, write_replay
 from entity_env import (
     Entity,
@@ -192,6 +193,31 @@ def test_claims_of_a_file_do_not_make_it_allocate(tmp_path: Path) -> None:
         other.write_bytes(fill_page(changed, chunks))
         with pytest.raises(ReplayError, match=re.escape(str(other))):
             read_replay(other)
+
+
+def test_a_chunk_cannot_claim_more_rows_than_it_could_have() -> None:
+    """Actors times actees, of which neither takes many bytes, would take all memory."""
+    types = [["A", [], []]]
+    header = {"sides": 1, "types": types, "global": [[], []], "rounding": []}
+    header["actions"] = [["hit", "SelectEntityActionSpace", {}]]
+    none: list[int] = []
+    names = ["identity", "kinds", "visible", "masks", "probs"]
+    schema = {**dict.fromkeys(names, none), "beside": None, "by_hand": None, "global": False}
+
+    def column(*numbers: int) -> bytes:
+        zigzag = 2 * np.array(numbers, "<u4")
+        planes = zigzag.view(np.uint8).reshape(len(numbers), 4).T.tobytes()
+        return len(planes).to_bytes(4, "little") + planes
+
+    count, everyone = column(60_000), column(*range(60_000))
+    reward_value_rows = column(0) + column(0) + count
+    start = reward_value_rows + count
+    with pytest.raises(ReplayError, match="rows, got 60000001"):
+        decoded_chunk(header, schema, 1, reward_value_rows + column(60_000_001))
+    with pytest.raises(ReplayError, match="rows, got 3600000000"):
+        decoded_chunk(
+            header, schema, 1, start + everyone + count + everyone + column(*[0] * 60_000)
+        )
 
 
 def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
