@@ -255,7 +255,9 @@ def table(results: list[dict[str, Any]]) -> str:
             star = "" if all("curve" in r for r in mine) else "*"
             bar = f"below {row.bar}" if row.control else str(row.bar)
             commits = ", ".join(dict.fromkeys(r["commit"] for r in mine))
-            almost = "" if row.control else "; ".join(frames_to_almost(r, row.bar) for r in mine)
+            # In self-play one side wins what the other one loses: no return says how far it is.
+            is_silent = row.control or row.metric == "win"
+            almost = "" if is_silent else "; ".join(frames_to_almost(r, row.bar) for r in mine)
             lines.append(
                 f"| {row.name}{star} | {weights} | {mine[0]['frames']:,} | {bar} | {values} | "
                 f"{almost} | {seconds} | {commits} |"

@@ -151,8 +151,9 @@ def table(results: list[Result], command: str) -> str:
         "makespan, where less is better. The first line of a world is as in training, the others "
         "are worlds that the agent never saw. Greedy play takes the most probable actions; the "
         "best is that of 32 sampled episodes. Stable-Baselines3 cannot play where its vector has "
-        "another length; in spread the vector is padded for five agents by the world itself. A "
-        "commit that is dirty had these settings, which were committed later.",
+        "another length; in spread the vector is padded for five agents by the world itself. The "
+        "settings of a row are those of its commit; one that is dirty had them before they were "
+        "committed.",
         "",
         "| world | played | side | sampled | greedy | best | frames | frames/s | commit |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
