@@ -1,5 +1,6 @@
 """The page in Chromium, without a network: it loads, plays, obeys its keys and says the truth."""
 
+import base64
 import json
 import os
 import re
@@ -271,3 +272,51 @@ CONTRAST = """(() => {
     ["ink", "changed"], ["ink", "bar"], ["accent", "panel"]];
   return JSON.stringify(Object.fromEntries(pairs.map(([a, b]) => [`${a} on ${b}`, ratio(a, b)])));
 })()"""
+
+
+def test_pictures_and_choices_of_a_person_are_shown(browser: Any, tmp_path: Path) -> None:
+    replay = small_replay(3, 1)
+    episode = replay.episodes[0]
+    episode.pictures = {1: PICTURE}
+    episode.by_hand = {name: np.ones(len(c.values), np.bool_) for name, c in episode.chosen.items()}
+    path = write_replay(replay, tmp_path / "replay.html").path
+    with Tab(browser, path, "#e=1&s=1&i=0") as tab:
+        tab.page.wait_for_function("document.getElementById('picture').naturalWidth === 1")
+        assert "chosen by a person" in tab.page.inner_text("#inspector")
+        assert "(by hand)" in tab.page.inner_text("#list")
+        tab.press("ArrowRight", step=2)
+        assert not tab.page.is_visible("#picture")
+
+
+PICTURE = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYAAAAAYAAjCB0C8AAAAASUVORK5CYII="
+)
+
+
+def test_a_click_in_the_scene_chooses_an_entity(browser: Any, tmp_path: Path) -> None:
+    replay = played(TreasureHunt, 5, 1)
+    replay.view = {"bounds": [[-5, 5], [-5, 5]]}
+    path = write_replay(replay, tmp_path / "replay.html").path
+    places = replay.episodes[0].obs.features["Trap"][0].values
+    with Tab(browser, path) as tab:
+        box = tab.page.locator("#canvas").bounding_box()
+        scale = min(box["width"], box["height"]) / 2 - 28  # the margin
+        for position, (x, y) in enumerate(places):
+            at = box["width"] / 2 + x * scale / 5, box["height"] / 2 - y * scale / 5
+            tab.page.mouse.click(box["x"] + at[0], box["y"] + at[1])
+            tab.wait(selected=position)
+        tab.page.mouse.click(box["x"] + 3, box["y"] + box["height"] / 2)
+        tab.wait(selected="")
+
+
+def test_the_list_can_be_sorted(browser: Any, tmp_path: Path) -> None:
+    replay = played(TreasureHunt, 5, 1)
+    path = write_replay(replay, tmp_path / "replay.html").path
+    column = replay.episodes[0].obs.features["Trap"][0].values[:, 0].tolist()
+    with Tab(browser, path) as tab:
+        for order in (sorted(column), sorted(column, reverse=True)):
+            tab.page.locator("#list table").first.get_by_role("button", name="x_pos").click()
+            tab.page.wait_for_selector("th[aria-sort]")
+            tab.page.wait_for_timeout(100)
+            cells = "#list table:first-child tbody td:nth-child(2)"
+            assert tab.numbers(cells, "data-value") == order
