@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from enn_trainer.errors import ReplayError
+from entity_env.observation import GLOBAL
 from entity_env.ragged import exclusive_cumsum, row_indices
 from entity_env.spaces import ACTION_SPACES
 
@@ -37,6 +38,11 @@ class _Column(NamedTuple):
     previous: npt.NDArray[np.int64] | None
 
 
+def all_types(header: Json) -> list[Any]:
+    """Return name, numbers and kinds of each type; those of what is global are the last ones."""
+    return [*header["types"], [GLOBAL, *header["global"]]]
+
+
 def _columns(
     header: Json, schema: Json, steps: int, most_rows: float = float("inf")
 ) -> Generator[_Column, Array, None]:
@@ -61,7 +67,7 @@ def _columns(
         yield _Column("beside value", "<f4", frames, by_side)
 
     # Rows of each type. Keys tell entities apart.
-    types = [*header["types"], ["", *header["global"]]]
+    types = all_types(header)
     kind_bytes = dict(schema["kinds"])
     lengths, keys = [], []
     for i, (_, features, kinds) in enumerate(types[: None if schema["global"] else -1]):

@@ -1,7 +1,7 @@
 """Episodes as the flat columns of `replay_chunks.py`, and back."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from enn_trainer.errors import ReplayError
 from enn_trainer.viewer.explain import Influence
 from enn_trainer.viewer.replay import Answers, Episode, Replay
-from enn_trainer.viewer.replay_chunks import STRONGEST, Array, Columns, Json
+from enn_trainer.viewer.replay_chunks import STRONGEST, Array, Columns, Json, all_types
 from entity_env.observation import GLOBAL, ObsSpace
 from entity_env.ragged import Ragged
 from entity_env.serialization.bounds import Allowance
@@ -24,26 +24,20 @@ def episode_schema(replay: Replay, episode: Episode) -> Json:
     steps, rest = divmod(len(obs), replay.sides)
     if rest or not steps:
         raise ReplayError(f"episodes: expected frames of {replay.sides} sides, got {len(obs)}")
-    types = [*replay.obs_space.entities, GLOBAL]
-    masks, beside, by_hand = obs.action_masks, episode.beside, episode.by_hand
+    types, given = [*replay.obs_space.entities, GLOBAL], obs.action_masks
+    dtypes = {types.index(name): rows.values.dtype for name, rows in obs.kinds.items()}
     return {
         "steps": steps,
         "terminated": bool(episode.terminated),
         "truncated": bool(episode.truncated),
         "global": GLOBAL in obs.features,
-        "identity": [i for i, name in enumerate(types) if name in obs.identity],
-        "kinds": [
-            [i, obs.kinds[name].values.dtype.itemsize]
-            for i, name in enumerate(types)
-            if name in obs.kinds
-        ],
-        "visible": [i for i, name in enumerate(types) if name in obs.visible],
-        "masks": [a for a, name in enumerate(actions) if masks[name].mask is not None],
-        "probs": [a for a, name in enumerate(actions) if name in episode.answers.probs],
-        "beside": beside and [a for a, name in enumerate(actions) if name in beside.probs],
-        "by_hand": None
-        if by_hand is None
-        else [a for a, name in enumerate(actions) if name in by_hand],
+        "identity": _places(types, obs.identity),
+        "kinds": [[i, dtypes[i].itemsize] for i in sorted(dtypes)],
+        "visible": _places(types, obs.visible),
+        "masks": _places(actions, {name for name in actions if given[name].mask is not None}),
+        "probs": _places(actions, episode.answers.probs),
+        "beside": episode.beside and _places(actions, episode.beside.probs),
+        "by_hand": None if episode.by_hand is None else _places(actions, episode.by_hand),
         "attention": bool(episode.attention),
         "influence": _influenced(episode, actions),
         "pictures": bool(episode.pictures),
@@ -55,10 +49,15 @@ def episode_schema(replay: Replay, episode: Episode) -> Json:
     }
 
 
+def _places(names: list[str], those: Container[str]) -> list[int]:
+    """Return the places in a list of the names that are among those."""
+    return [i for i, name in enumerate(names) if name in those]
+
+
 def _influenced(episode: Episode, actions: list[ActionName]) -> list[int] | None:
     """Return the actions whose influence an episode has; None without influence."""
     found = next(iter(episode.influence.values()), None)
-    return None if found is None else [a for a, n in enumerate(actions) if n in found.choice]
+    return None if found is None else _places(actions, found.choice)
 
 
 def columns_of(replay: Replay, episode: Episode) -> Columns:
@@ -97,16 +96,15 @@ def columns_of(replay: Replay, episode: Episode) -> Columns:
         flat["beside value"] = episode.beside.values
     flat |= attention_columns(episode.attention, frames, strongest=False)
     shown = [episode.influence[f] for f in sorted(episode.influence)]
+    pictures = [episode.pictures[step] for step in sorted(episode.pictures)]
     flat |= {
         "influence": _is_in(episode.influence, frames),
         "influence size": np.array([len(i.entities) for i in shown]),
         "influence entity": _joined([i.entities for i in shown]),
         "influence value": _joined([i.value for i in shown]),
         "picture": _is_in(episode.pictures, steps),
-        "picture size": np.array([len(episode.pictures[t]) for t in sorted(episode.pictures)]),
-        "picture byte": np.frombuffer(
-            b"".join(episode.pictures[t] for t in sorted(episode.pictures)), np.uint8
-        ),
+        "picture size": np.array([len(picture) for picture in pictures]),
+        "picture byte": np.frombuffer(b"".join(pictures), np.uint8),
     }
     for a in _influenced(episode, list(replay.action_space)) or []:
         name = list(replay.action_space)[a]
@@ -146,24 +144,21 @@ def episode_of(
     obs_space: ObsSpace,
     action_space: Mapping[ActionName, ActionSpace],
 ) -> Episode:
-    """Return the episode of some columns; the reverse of `_flat`."""
+    """Return the episode of some columns; the reverse of `columns_of`."""
     sides, frames = header["sides"], schema["steps"] * header["sides"]
     names = [*obs_space.entities, *([GLOBAL] if schema["global"] else [])]
     features, visible, kinds, identity = {}, {}, {}, {}
     kind_bytes = dict(schema["kinds"])
     for i, name in enumerate(names):
-        numbers, labelled = [*header["types"], ["", *header["global"]]][
-            i if name != GLOBAL else len(obs_space.entities)
-        ][1:]
+        _, numbers, labelled = all_types(header)[i]
         lengths = flat[f"rows {i}"].astype(np.int64)
         rows = int(lengths.sum())
         columns = [flat[f"feature {i} {j}"] for j in range(len(numbers))]
         features[name] = Ragged(_table(columns, rows, np.float32), lengths)
         if i in schema["identity"]:
             known = flat[f"identified {i}"]
-            identity[name] = Ragged(
-                flat[f"identity {i}"].astype(np.int64), np.where(known, lengths, 0)
-            )
+            numbered = flat[f"identity {i}"].astype(np.int64)
+            identity[name] = Ragged(numbered, np.where(known, lengths, 0))
         if i in kind_bytes:
             columns = [flat[f"kind {i} {k}"] for k in range(len(labelled))]
             dtype = np.uint8 if kind_bytes[i] == 1 else np.int16
@@ -195,25 +190,16 @@ def episode_of(
 
     last = np.arange(frames) >= frames - sides
     ended, cut = schema["terminated"] or schema["truncated"], schema["truncated"]
-    obs = VecObs(
-        features,
-        visible,
-        masks,
-        flat["reward"],
-        last & ended,
-        {},
-        last & cut,
-        kinds=kinds,
-        identity=identity,
-    )
+    obs = VecObs(features, visible, masks, flat["reward"], last & ended, {}, last & cut)
+    obs.kinds, obs.identity = kinds, identity
     has_beside = schema["beside"] is not None
-    numbered = [
+    names_of_sides = [
         {type_: dict(zip(ids, texts, strict=True)) for type_, ids, texts in of_side}
         for of_side in schema["names"]
     ]
     return Episode(
         obs=obs,
-        names=numbered,
+        names=names_of_sides,
         chosen=chosen,
         answers=Answers(probs["probs"], flat["value"]),
         terminated=schema["terminated"],

@@ -148,7 +148,9 @@ def undamaged_chunks(path: str | Path) -> tuple[set[int], set[int]]:
         ReplayError: this is no replay, or its header is damaged.
     """
     with _naming(path):
-        return _chunk_states(*_blocks(path))
+        chunks = _raw_chunks(*_blocks(path))
+    damaged = {number for number, raw in chunks.items() if raw is None}
+    return set(chunks) - damaged, damaged
 
 
 @contextmanager
@@ -176,6 +178,8 @@ def _blocks(path: str | Path) -> tuple[Json, dict[str, Block]]:
 
 def _fitting_page(replay: Replay, max_bytes: float) -> tuple[bytes, Json]:
     """Return the page of the first rung that fits, and its header."""
+    if not replay.episodes:
+        raise ReplayError("episodes: expected at least one, got none")
     tables = [columns_of(replay, episode) for episode in replay.episodes]
     rungs = _LADDER if any(e.attention for e in replay.episodes) else (_LADDER[0], *_LADDER[2:])
     for rung in rungs:
@@ -310,10 +314,8 @@ def _raw_chunk(block: Block | None, entry: list[int]) -> bytes | None:
     return raw if raw is not None and len(raw) == raw_size else None
 
 
-def _chunk_states(header: Json, blocks: Mapping[str, Block]) -> tuple[set[int], set[int]]:
-    chunks = {n: _raw_chunk(blocks.get(str(n)), entry) for n, _, _, entry in _chunks(header)}
-    damaged = {number for number, raw in chunks.items() if raw is None}
-    return set(chunks) - damaged, damaged
+def _raw_chunks(header: Json, blocks: Mapping[str, Block]) -> dict[int, bytes | None]:
+    return {n: _raw_chunk(blocks.get(str(n)), entry) for n, _, _, entry in _chunks(header)}
 
 
 def _header_of(block: Block) -> Json:
@@ -331,9 +333,9 @@ def _header_of(block: Block) -> Json:
 
 def _replay_of(header: Json, blocks: Mapping[str, Block]) -> Replay:
     """Return the replay of a header and its chunks."""
-    _, damaged = _chunk_states(header, blocks)
-    if damaged:
-        names = ", ".join(f"chunk {number}" for number in sorted(damaged))
+    chunks = _raw_chunks(header, blocks)
+    if damaged := [f"chunk {number}" for number, raw in chunks.items() if raw is None]:
+        names = ", ".join(damaged)
         raise ReplayError(f"damaged: {names}; a browser plays the rest")
     types = {name: Entity(numbers, _kinds(kinds)) for name, numbers, kinds in header["types"]}
     obs_space = ObsSpace(header["global"][0], types, _kinds(header["global"][1]))
@@ -342,16 +344,12 @@ def _replay_of(header: Json, blocks: Mapping[str, Block]) -> Replay:
         for name, class_name, fields in header["actions"]
     }
     parts: dict[int, list[Columns]] = {id(schema): [] for schema in header["episodes"]}
-    for number, schema, steps, entry in _chunks(header):
-        raw = _raw_chunk(blocks.get(str(number)), entry)
-        assert raw is not None
-        parts[id(schema)].append(decoded_chunk(header, schema, steps, raw))
+    for number, schema, steps, _ in _chunks(header):
+        parts[id(schema)].append(decoded_chunk(header, schema, steps, chunks.pop(number) or b""))
     episodes = []
     for schema in header["episodes"]:
-        columns = {
-            name: np.concatenate([p[name] for p in parts[id(schema)]])
-            for name in parts[id(schema)][0]
-        }
+        of_chunks = parts.pop(id(schema))
+        columns = {name: np.concatenate([p[name] for p in of_chunks]) for name in of_chunks[0]}
         episodes.append(episode_of(header, schema, columns, obs_space, action_space))
     return Replay(
         title=header["title"],

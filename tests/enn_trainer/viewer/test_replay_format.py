@@ -233,4 +233,7 @@ def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
     }
     with pytest.raises(ReplayError, match=r"probs 0: expected .* rows"):
         write_replay(replay, tmp_path / "replay.html")
+    replay.episodes = []
+    with pytest.raises(ReplayError, match="episodes: expected at least one"):
+        write_replay(replay, tmp_path / "replay.html")
     assert [*tmp_path.iterdir()] == []
