@@ -62,12 +62,15 @@ def small_world() -> World:
     )
 
 
-def small_replay(steps: int = 150, episodes: int = 2, sides: int = 1, seed: int = 0) -> Replay:
+def small_replay(
+    steps: int = 150, episodes: int = 2, sides: int = 1, seed: int = 0, kinds: bool = False
+) -> Replay:
     """A replay of two types, with attention, that is alike at every call."""
     world, rng = small_world(), np.random.default_rng(seed)
-    played = [random_episode(world, world.obs_space, rng, steps, sides) for _ in range(episodes)]
+    shown = with_kinds(world.obs_space) if kinds else world.obs_space
+    played = [random_episode(world, shown, rng, steps, sides) for _ in range(episodes)]
     moments = [Moment("gone", e, steps // 15, 0, None, "gone") for e in range(episodes)]
-    return Replay("small", {}, world.obs_space, world.action_space, sides, 1.0, played, moments)
+    return Replay("small", {}, shown, world.action_space, sides, 1.0, played, moments)
 
 
 def smooth(replay: Replay) -> Replay:

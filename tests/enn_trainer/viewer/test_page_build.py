@@ -64,7 +64,8 @@ def test_the_sources_have_no_type_errors(sources: Path) -> None:
 @pytest.mark.slow
 def test_the_page_reads_what_python_writes(sources: Path, tmp_path: Path) -> None:
     replays = [played(Duel, 70, 1), played(MultiSnake, 10, 2)]
-    replays += [small_replay(9 * seed + 1, 2, 1 + seed % 2, seed) for seed in range(12)]
+    for seed in range(12):
+        replays.append(small_replay(9 * seed + 1, 2, 1 + seed % 2, seed, kinds=seed % 3 > 0))
     written = [columns(replay, tmp_path) for replay in replays]
     rounded, size = smooth(small_replay()), 100.0
     for _ in range(4):  # rungs
