@@ -156,10 +156,10 @@ function influences(frame: Frame, entity: Entity, select: (position: number) => 
       const actors = decisions.filter((one) => one.action === action).map(({ actor }) => actor);
       return influence.choices.get(action)?.[i]?.[actors.indexOf(entity.position)] ?? NaN;
     });
-    return { position, change: Math.max(0, ...changes.filter(Number.isFinite)), value: influence.values[i] };
+    return { position, change: Math.max(-1, ...changes.filter(Number.isFinite)), value: influence.values[i] };
   });
   found.sort((a, b) => b.change - a.change || Math.abs(b.value) - Math.abs(a.value));
-  const rows = found.map(({ position, change, value }): Row => [position, percent(change), shown(value)]);
+  const rows = found.map(({ position, change, value }): Row => [position, change < 0 ? "–" : percent(change), shown(value)]);
   return ranking(frame, "influence", ["without", "choice changes", "value it adds"], rows, select);
 }
 

@@ -87,7 +87,7 @@ export class EntityList {
         const content = typeof value === "number" ? shown(value) : named(value);
         row.append(el("td", { class: isChanged ? "changed" : undefined, "data-value": value }, content));
       });
-      if (acts) row.append(el("td", {}, named((chosen.get(entity.position) ?? []).join(", "))));
+      if (acts) row.append(el("td", { class: "chosen" }, named((chosen.get(entity.position) ?? []).join(", "))));
       body.append(row);
     }
     const caption = el("caption", {}, named(name), ` (${entities.length})`);

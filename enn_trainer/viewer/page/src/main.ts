@@ -2,13 +2,15 @@
 
 import type { Schema } from "./codec.js";
 import { CHUNK_STEPS } from "./codec.js";
-import { byId, el, named, shown } from "./dom.js";
+import { byId, el } from "./dom.js";
+import { fillHeader, fillLegend } from "./header.js";
 import { entitiesOf, inspect } from "./inspector.js";
+import { listen } from "./keys.js";
 import { EntityList } from "./list.js";
 import { Replay, returnsToGo } from "./model.js";
 import type { Frame } from "./model.js";
-import { Scene, shade } from "./scene.js";
-import { SHAPES, placeOf, viewOf } from "./view.js";
+import { Scene } from "./scene.js";
+import { placeOf, viewOf } from "./view.js";
 import type { View } from "./view.js";
 import { Curves } from "./timeline.js";
 
@@ -17,26 +19,29 @@ const TRAIL_STEPS = 24;
 const LIST_EVERY_MS = 250;
 const root = document.documentElement;
 
-class Page {
+/** What can be shown in the scene or not. */
+export type Toggle = "trails" | "follow" | "labels" | "attention" | "influence";
+
+export class Page {
   private view: View;
-  private scene: Scene | null = null;
+  scene: Scene | null = null;
   private list: EntityList;
   private curves: Curves;
-  private episode = 0;
-  private step = 0;
-  private side = 0;
+  episode = 0;
+  step = 0;
+  side = 0;
   private frame: Frame | null = null;
   private previous: Frame | null = null;
   private selectedKey: string | null = null;
-  private toggles = { trails: false, follow: false, labels: false, attention: false, influence: false };
-  private speed = SPEEDS.indexOf(4);
-  private isPlaying = false;
+  readonly toggles: Record<Toggle, boolean> = { trails: false, follow: false, labels: false, attention: false, influence: false };
+  speed = SPEEDS.indexOf(4);
+  isPlaying = false;
   private requests = 0;
   private listTimer = 0;
   private returns: Float64Array = new Float64Array();
   private pictureUrl = "";
 
-  constructor(private replay: Replay) {
+  constructor(readonly replay: Replay) {
     const { header } = replay;
     this.view = viewOf(header);
     const seek = (step: number) => void this.go(this.episode, step);
@@ -52,8 +57,10 @@ class Page {
   }
 
   async start(): Promise<void> {
-    this.fillHeader();
-    this.listen();
+    const speeds = SPEEDS.map((speed) => `${speed < 1 ? `1/${1 / speed}` : speed} steps/s`);
+    fillHeader(this.replay.header, speeds, this.speed);
+    this.fillLegend();
+    listen(this);
     await this.goToHash();
     root.dataset.state = "ready";
     await this.readAll();
@@ -88,7 +95,7 @@ class Page {
     byId("problem").textContent = `${names.join(", ")} ${verb} damaged: these steps cannot be shown, the rest can.`;
   }
 
-  private drawCurves(): void {
+  drawCurves(): void {
     const series = this.replay.seriesOf(this.episode, this.side);
     this.returns = returnsToGo(series.reward, this.replay.header.discount);
     this.curves.show(series, this.replay.header.discount, this.schema.beside !== null);
@@ -96,59 +103,14 @@ class Page {
     this.render();
   }
 
-  private fillHeader(): void {
-    const { header } = this.replay;
-    document.title = header.title;
-    byId("title").replaceChildren(named(header.title));
-    const about = byId("about");
-    for (const [name, fact] of header.about) about.append(el("dt", {}, named(name)), el("dd", {}, named(fact)));
-    if (header.notes.length) about.append(el("dt", {}, "kept small"), el("dd", {}, header.notes.join(" ")));
-    for (const [name, error] of header.errors)
-      about.append(el("dt", {}, named(name)), el("dd", {}, `rounded, at most ${shown(error)} off`));
-    byId("loss").textContent = header.notes.length ? "some numbers are rounded" : "all numbers are whole";
-    const episodes = byId<HTMLSelectElement>("episode");
-    header.episodes.forEach(({ steps, terminated, truncated }, e) => {
-      const end = truncated ? "cut off" : terminated ? "ended" : "unfinished";
-      episodes.append(el("option", { value: e }, `${e + 1} (${steps} steps, ${end})`));
-    });
-    const sides = byId<HTMLSelectElement>("side");
-    for (let side = 0; side < header.sides; side++) sides.append(el("option", { value: side }, String(side + 1)));
-    sides.parentElement!.hidden = header.sides < 2;
-    const speeds = byId<HTMLSelectElement>("speed");
-    SPEEDS.forEach((speed, i) => speeds.append(el("option", { value: i }, `${speed < 1 ? `1/${1 / speed}` : speed} steps/s`)));
-    speeds.value = String(this.speed);
-    const hasAttention = header.episodes.some(({ attention }) => attention);
-    byId("attention").parentElement!.hidden = !hasAttention;
-    byId("influence").parentElement!.hidden = !header.episodes.some(({ influence }) => influence);
-    this.fillLegend();
-    this.fillMoments();
-  }
-
-  private fillLegend(): void {
-    const glyphs: Record<(typeof SHAPES)[number], string> = { circle: "●", square: "■", triangle: "▲", diamond: "◆", hexagon: "⬢", star: "★", cross: "✚", pentagon: "⬟" }; // prettier-ignore
-    const items = this.view.types.flatMap(({ position, shape, color }, type) => {
-      if (!position.length || !this.scene) return [];
-      const glyph = el("span", { "aria-hidden": "true" }, glyphs[SHAPES[shape]]);
-      if (typeof color !== "object") glyph.style.color = shade(color);
-      return [el("li", {}, glyph, " ", named(this.replay.header.types[type]?.[0] ?? "global"))];
-    });
-    byId("legend").replaceChildren(...items);
-  }
-
-  private fillMoments(): void {
-    const { moments } = this.replay.header;
-    byId("moments-part").hidden = !moments.length;
-    const items = moments.map(([kind, episode, step, side, entity, text]) => {
-      const hash = `#e=${episode + 1}&s=${step}${side ? `&p=${side + 1}` : ""}${entity === null ? "" : `&i=${entity}`}`;
-      return el("li", {}, el("a", { href: hash }, el("b", {}, named(kind)), " ", named(text)), el("span", { class: "faint" }, ` episode ${episode + 1}, step ${step}`));
-    });
-    byId("moments").replaceChildren(...items);
+  fillLegend(): void {
+    if (this.scene) fillLegend(this.replay.header, this.view);
   }
 
   // Going somewhere.
 
   /** Show a step of an episode, and an entity if one is given; the latest call wins. */
-  private async go(episode: number, step: number, side = this.side, position?: number | null): Promise<void> {
+  async go(episode: number, step: number, side = this.side, position?: number | null): Promise<void> {
     const { header } = this.replay;
     const request = ++this.requests;
     const isOther = episode !== this.episode || side !== this.side;
@@ -193,7 +155,7 @@ class Page {
 
   private lastTrails = new Map<string, number[][]>();
 
-  private render(trails = this.lastTrails): void {
+  render(trails = this.lastTrails): void {
     this.lastTrails = trails;
     const { frame, previous, selected } = this;
     Object.assign(root.dataset, { episode: this.episode, step: this.step, side: this.side, selected: selected ?? "" });
@@ -236,7 +198,7 @@ class Page {
   }
 
   /** Show the list of entities after the scene, a few times a second while playing. */
-  private showList(): void {
+  showList(): void {
     const isOpen = root.dataset.table !== undefined || byId<HTMLDetailsElement>("list-part").open;
     if (!isOpen || this.listTimer) return;
     const wait = this.isPlaying ? LIST_EVERY_MS : 0;
@@ -270,7 +232,7 @@ class Page {
     fill("head", attention.heads, "head");
   }
 
-  private select(position: number | null): void {
+  select(position: number | null): void {
     void this.go(this.episode, this.step, this.side, position);
   }
 
@@ -278,14 +240,14 @@ class Page {
     return position === null || !this.frame ? null : (entitiesOf(this.frame)[position]?.key ?? null);
   }
 
-  private selectNext(by: number): void {
+  selectNext(by: number): void {
     const count = this.frame ? entitiesOf(this.frame).length : 0;
     if (!count) return;
     const { selected } = this;
     this.select(selected === null ? (by > 0 ? 0 : count - 1) : (selected + by + count) % count);
   }
 
-  private moment(by: number): void {
+  moment(by: number): void {
     const links = [...byId("moments").querySelectorAll("a")];
     const here = links.findIndex((link) => link.hash.split("&i=")[0] === location.hash.split("&i=")[0]);
     if (links.length) location.hash = links[(here + by + links.length) % links.length].hash;
@@ -304,7 +266,7 @@ class Page {
     }
   }
 
-  private async goToHash(): Promise<void> {
+  async goToHash(): Promise<void> {
     const asked = new URLSearchParams(location.hash.slice(1));
     const number = (name: string, least: number) => Math.max(Math.trunc(Number(asked.get(name) ?? least)) || least, least);
     const position = asked.has("i") ? number("i", 0) : null;
@@ -313,7 +275,7 @@ class Page {
 
   // Playing.
 
-  private play(isPlaying: boolean): void {
+  play(isPlaying: boolean): void {
     if (this.isPlaying === isPlaying) return;
     this.isPlaying = isPlaying;
     byId("play").textContent = isPlaying ? "pause" : "play";
@@ -337,110 +299,31 @@ class Page {
     this.play(false);
   }
 
-  private changeSpeed(by: number): void {
+  changeSpeed(by: number): void {
     this.speed = clamped(this.speed + by, SPEEDS.length);
     byId<HTMLSelectElement>("speed").value = String(this.speed);
   }
 
   // Controls.
 
-  private toggle(name: keyof Page["toggles"]): void {
+  toggle(name: Toggle): void {
     this.toggles[name] = !this.toggles[name];
     byId<HTMLInputElement>(name).checked = this.toggles[name];
     void this.go(this.episode, this.step);
   }
 
-  private toggleTheme(): void {
+  toggleTheme(): void {
     const isDark = getComputedStyle(root).getPropertyValue("--dark").trim() === "1";
     root.dataset.theme = isDark ? "light" : "dark";
     this.fillLegend();
     this.drawCurves();
   }
 
-  private toggleTable(): void {
+  toggleTable(): void {
     if (!this.scene) return;
     if (root.dataset.table) delete root.dataset.table;
     else root.dataset.table = "both";
     this.render();
-  }
-
-  private listen(): void {
-    const step = (by: number) => {
-      this.play(false);
-      void this.go(this.episode, this.step + by);
-    };
-    const to = (place: number) => () => step(place - this.step);
-    const episode = (by: number) => void this.go(this.episode + by, 0);
-    const keys: Record<string, () => void> = {
-      " ": () => this.play(!this.isPlaying),
-      ArrowRight: () => step(1),
-      ArrowLeft: () => step(-1),
-      "Shift+ArrowRight": () => step(10),
-      "Shift+ArrowLeft": () => step(-10),
-      Home: () => to(0)(),
-      End: () => to(this.schema.steps - 1)(),
-      "]": () => this.changeSpeed(1),
-      "[": () => this.changeSpeed(-1),
-      n: () => this.moment(1),
-      p: () => this.moment(-1),
-      e: () => episode(1),
-      E: () => episode(-1),
-      s: () => void this.go(this.episode, this.step, (this.side + 1) % this.replay.header.sides),
-      j: () => this.selectNext(1),
-      k: () => this.selectNext(-1),
-      Escape: () => this.select(null),
-      a: () => this.toggle("attention"),
-      i: () => this.toggle("influence"),
-      t: () => this.toggle("trails"),
-      l: () => this.toggle("labels"),
-      f: () => this.toggle("follow"),
-      v: () => this.toggleTable(),
-      d: () => this.toggleTheme(),
-      "+": () => this.scene?.zoom(1.25),
-      "-": () => this.scene?.zoom(0.8),
-      "0": () => this.scene?.reset(),
-      "Alt+ArrowLeft": () => this.scene?.pan(60, 0),
-      "Alt+ArrowRight": () => this.scene?.pan(-60, 0),
-      "Alt+ArrowUp": () => this.scene?.pan(0, 60),
-      "Alt+ArrowDown": () => this.scene?.pan(0, -60),
-      "?": () => byId<HTMLDialogElement>("keys").showModal(),
-    };
-    document.addEventListener("keydown", (event) => {
-      const target = event.target as HTMLElement;
-      if (event.ctrlKey || event.metaKey || byId<HTMLDialogElement>("keys").open) return;
-      if (target.matches("select, input[type=range]") && event.key !== "?") return;
-      if (target.matches("button, summary, a, input") && event.key === " ") return;
-      const prefix = event.altKey ? "Alt+" : event.shiftKey && event.key.startsWith("Arrow") ? "Shift+" : "";
-      const act = keys[prefix + event.key];
-      if (!act) return;
-      event.preventDefault();
-      act();
-    });
-    const click = (id: string, act: () => void) => byId(id).addEventListener("click", act);
-    click("play", keys[" "]);
-    click("back", keys.ArrowLeft);
-    click("forward", keys.ArrowRight);
-    click("first", keys.Home);
-    click("last", keys.End);
-    click("fit", keys["0"]);
-    click("help", keys["?"]);
-    click("theme", keys.d);
-    click("table", keys.v);
-    for (const name of Object.keys(this.toggles) as (keyof Page["toggles"])[]) click(name, () => this.toggle(name));
-    const change = (id: string, act: (value: number) => void) =>
-      byId<HTMLSelectElement>(id).addEventListener("input", (event) => act(Number((event.target as HTMLInputElement).value)));
-    change("slider", (value) => step(value - this.step));
-    change("episode", (value) => void this.go(value, 0));
-    change("side", (value) => void this.go(this.episode, this.step, value));
-    change("speed", (value) => (this.speed = value));
-    change("layer", () => this.render());
-    change("head", () => this.render());
-    byId("list-part").addEventListener("toggle", () => this.showList());
-    window.addEventListener("hashchange", () => void this.goToHash());
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-      this.fillLegend();
-      this.drawCurves();
-    });
   }
 }
 
