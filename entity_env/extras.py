@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from entity_env.errors import EntityEnvError
 
 EXTRAS = {
+    "browser": ("playwright",),
     "gymnasium": ("gymnasium",),
     "pettingzoo": ("pettingzoo",),
     "mlflow": ("mlflow",),

@@ -300,7 +300,7 @@ def parser() -> OneLineParser:
     return parser
 
 
-def add_playing_options(parser: OneLineParser) -> None:
+def add_playing_options(parser: OneLineParser, max_steps: int = EvalConfig.max_steps) -> None:
     """Add the options of an environment, and of how it is played."""
     kwargs = "its arguments: override those of training, or replace all with another --env"
     parser.add_argument("kwargs", nargs="*", metavar="KEY=VALUE", help=kwargs, default=[])
@@ -309,8 +309,8 @@ def add_playing_options(parser: OneLineParser) -> None:
     parser.flag("--deterministic", "take the most probable action")
     parser.option("--seed", "N", "random seed (default: the run's)", type=not_negative)
     parser.option("--num-envs", "N", "number of parallel environments", type=positive)
-    most = f"maximal steps in each environment (default: {EvalConfig.max_steps})"
-    parser.option("--max-steps", "N", most, type=positive, default=EvalConfig.max_steps)
+    most = f"maximal steps in each environment (default: {max_steps})"
+    parser.option("--max-steps", "N", most, type=positive, default=max_steps)
 
 
 def table(results: Mapping[str, SuiteResult], console: Console | None = None) -> None:

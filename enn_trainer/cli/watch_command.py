@@ -56,6 +56,8 @@ from rogue_net.wiring import Wired
 
 DEFAULT_EPISODES = 3
 DEFAULT_MB = 20.0
+DEFAULT_STEPS = 2000
+"""Fewer than in an evaluation, as each costs room and forward passes."""
 _EPILOG = """\
 The agent plays whole episodes, as in `enn eval` with the same arguments, and the page shows what it
 saw, with the probabilities of all its choices and the values. It is one file that needs no network:
@@ -63,8 +65,8 @@ open it in a browser, send it, keep it. A recording (.rec) of a run or a person 
 
 examples:
   enn watch runs/xor
-  enn watch runs/mines --episodes 5 --seed 7 --deterministic --out mines.html
-  enn watch runs/duel --opponent random --open
+  enn watch runs/mines --episodes 5 --seed 7 --out mines.html
+  enn watch runs/duel --opponent random
   enn watch runs/orchard --env orchard.py:Orchard trees=9"""
 
 
@@ -237,7 +239,7 @@ def parser() -> OneLineParser:
     parser.option("--episodes", "N", many, type=positive, default=DEFAULT_EPISODES)
 
     # The environment, choices and output.
-    add_playing_options(parser)
+    add_playing_options(parser, DEFAULT_STEPS)
     where = "features that are the position (default: the view of the world, then usual names)"
     parser.option("--positions", "A,B[,C]", where)
     parser.option("--out", "FILE", "page (default: replay.html beside the checkpoint)", type=Path)

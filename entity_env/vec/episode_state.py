@@ -4,8 +4,7 @@
  "episodes": (B,) int64, number of episodes that each environment has begun
  "steps": (B,) int64, number of steps in the running ones
  "frames": the B frames that were shown last, without their rewards
- "matches": uint8 per match, the bytes of its state, of the names in its frames and, if entities
-   are tracked, of all ids that each side was shown in this episode}
+ "matches": uint8 per match, bytes of its state, of the names in its frames, of all tracked ids}
 """
 
 from collections.abc import Mapping, Sequence
