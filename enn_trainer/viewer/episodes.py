@@ -7,7 +7,7 @@ import numpy as np
 
 from enn_trainer.evaluation.eval_metrics import quotas
 from enn_trainer.viewer.replay import Answers, Episode
-from entity_env.ragged import Ragged
+from entity_env.ragged import Ragged, exclusive_cumsum
 from entity_env.recording import read_recording
 from entity_env.recording.read_recording import Recording
 from entity_env.recording.recording_format import Decisions, RecordingError
@@ -102,7 +102,7 @@ def _probs(name: str, rows: Ragged, obs: VecObs, space: ActionSpace) -> Ragged:
     flat = rows.values.astype(np.float32).reshape(-1)
     legal = np.ones(len(flat), np.bool_) if action.mask is None else action.mask.values.reshape(-1)
     flat = np.where(legal, flat, -np.inf)
-    probs, starts = np.exp(flat), np.cumsum(counts) - counts
+    probs, starts = np.exp(flat), exclusive_cumsum(counts)
     if len(counts) and not np.allclose(np.add.reduceat(probs, starts), 1, atol=1e-3):
         flat = flat - np.repeat(np.maximum.reduceat(flat, starts), counts)
         probs = np.exp(flat)

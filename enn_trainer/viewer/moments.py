@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from enn_trainer.viewer.replay import Episode, Floats, Moment, Replay
-from entity_env.ragged import row_indices
+from entity_env.ragged import Indices, exclusive_cumsum, row_indices
 from entity_env.spaces import GLOBAL, ActionName, ActionSpace
 
 MOST = 5
@@ -16,7 +15,6 @@ STEPS_APART = 8
 """Least distance between two moments of a kind in an episode, as neighbours show the same."""
 LEAST_TOLD = 0.01
 """Least difference of probabilities, and share of the range of returns, that is worth a moment."""
-Ints = npt.NDArray[np.int64]
 
 
 class Choosers(NamedTuple):
@@ -29,10 +27,10 @@ class Choosers(NamedTuple):
         first: (A,) int64, the index of the first probability of each actor.
     """
 
-    frame: Ints
-    position: Ints
-    pair_of: Ints
-    first: Ints
+    frame: Indices
+    position: Indices
+    pair_of: Indices
+    first: Indices
 
 
 def find_moments(replay: Replay) -> list[Moment]:
@@ -87,28 +85,24 @@ def _moments_of(replay: Replay, number: int, episode: Episode) -> Iterator[tuple
         actors = choosers(episode, name, space)
         probs = episode.answers.probs[name].values.reshape(-1)
         taken = probs[actors.first + episode.chosen[name].values]
-        for a in _largest(1 - taken, actors.frame, LEAST_TOLD, apart):
-            frame, position = int(actors.frame[a]), int(actors.position[a])
-            who, what = describe(episode, frame, position), choice(episode, name, space, frame, a)
-            text = f"{who}: {name} = {what}, with probability {taken[a]:.2g}"
-            yield float(1 - taken[a]), moment("unlikely choice", frame, position, text)
-
         share = _entropy_shares(probs, actors)
-        for a in _largest(share, actors.frame, LEAST_TOLD, apart):
-            frame, position = int(actors.frame[a]), int(actors.position[a])
-            who = describe(episode, frame, position)
-            text = f"{who}: {name} at {share[a]:.0%} of the largest entropy"
-            yield float(share[a]), moment("undecided", frame, position, text)
-
+        kinds = {"unlikely choice": 1 - taken, "undecided": share}
         if episode.beside is not None and name in episode.beside.probs:
             other = episode.beside.probs[name].values.reshape(-1)
             size = len(actors.frame)
-            between = np.bincount(actors.pair_of, np.abs(probs - other), size) / 2
-            for a in _largest(between, actors.frame, LEAST_TOLD, apart):
+            kinds["disagreement"] = np.bincount(actors.pair_of, np.abs(probs - other), size) / 2
+        for kind, scores in kinds.items():
+            for a in _largest(scores, actors.frame, LEAST_TOLD, apart):
                 frame, position = int(actors.frame[a]), int(actors.position[a])
-                who = describe(episode, frame, position)
-                text = f"{who}: {name} differs by {between[a]:.0%}"
-                yield float(between[a]), moment("disagreement", frame, position, text)
+                if kind == "unlikely choice":
+                    what = choice(episode, name, space, frame, a)
+                    text = f"= {what}, with probability {taken[a]:.2g}"
+                elif kind == "undecided":
+                    text = f"at {share[a]:.0%} of the largest entropy"
+                else:
+                    text = f"differs by {scores[a]:.0%}"
+                text = f"{describe(episode, frame, position)}: {name} {text}"
+                yield float(scores[a]), moment(kind, frame, position, text)
 
     # Entities that the next frame of the same side does not have, first where rewards are large.
     for frame, position in _gone(episode, replay.sides):
@@ -139,7 +133,7 @@ def choosers(episode: Episode, name: ActionName, space: ActionSpace) -> Choosers
         frame,
         action.actors.values,
         np.repeat(np.arange(len(frame)), counts),
-        np.cumsum(counts) - counts,
+        exclusive_cumsum(counts),
     )
 
 
@@ -179,7 +173,7 @@ def _entropy_shares(probs: Floats, actors: Choosers) -> Floats:
     return shares.astype(np.float32)
 
 
-def _largest(scores: Floats, frames: Ints, least: float, apart: int) -> list[int]:
+def _largest(scores: Floats, frames: Indices, least: float, apart: int) -> list[int]:
     """Return the indices of the largest scores above `least`, whose frames are `apart`."""
     left = np.nan_to_num(scores, nan=-np.inf, posinf=np.inf)
     kept: list[int] = []
