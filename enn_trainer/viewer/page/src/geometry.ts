@@ -75,33 +75,28 @@ export function nearest(points: (Point | null)[], [px, py]: Point, within: numbe
   return found;
 }
 
+function regular(count: number, turn: number, inner = 1): Point[] {
+  return Array.from({ length: count }, (_, i) => {
+    const angle = (2 * Math.PI * i) / count + turn;
+    const radius = i % 2 ? inner : 1;
+    return [radius * Math.cos(angle), radius * Math.sin(angle)];
+  });
+}
+
+const UP = -Math.PI / 2;
+const ARM = 0.35;
+const OUTLINES: Record<Shape, Point[]> = {
+  circle: [],
+  square: regular(4, Math.PI / 4),
+  triangle: regular(3, UP).map(([x, y]) => [x * 1.1, y * 1.1 + 0.15]),
+  diamond: regular(4, UP),
+  hexagon: regular(6, 0),
+  pentagon: regular(5, UP),
+  star: regular(10, UP, 0.45),
+  cross: [[-ARM, -1], [ARM, -1], [ARM, -ARM], [1, -ARM], [1, ARM], [ARM, ARM], [ARM, 1], [-ARM, 1], [-ARM, ARM], [-1, ARM], [-1, -ARM], [-ARM, -ARM]], // prettier-ignore
+};
+
 /** Return the corners of a shape of radius 1 around 0; none for a circle. */
 export function outline(shape: Shape): Point[] {
-  const regular = (count: number, turn: number, inner = 1): Point[] =>
-    Array.from({ length: count }, (_, i) => {
-      const angle = (2 * Math.PI * i) / count + turn;
-      const radius = i % 2 ? inner : 1;
-      return [radius * Math.cos(angle), radius * Math.sin(angle)];
-    });
-  const up = -Math.PI / 2;
-  switch (shape) {
-    case "circle":
-      return [];
-    case "square":
-      return regular(4, Math.PI / 4);
-    case "triangle":
-      return regular(3, up).map(([x, y]) => [x * 1.1, y * 1.1 + 0.15]);
-    case "diamond":
-      return regular(4, up);
-    case "hexagon":
-      return regular(6, 0);
-    case "pentagon":
-      return regular(5, up);
-    case "star":
-      return regular(10, up, 0.45);
-    case "cross": {
-      const [a, b] = [0.35, 1];
-      return [[-a, -b], [a, -b], [a, -a], [b, -a], [b, a], [a, a], [a, b], [-a, b], [-a, a], [-b, a], [-b, -a], [-a, -a]]; // prettier-ignore
-    }
-  }
+  return OUTLINES[shape];
 }

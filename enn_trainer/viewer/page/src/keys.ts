@@ -1,6 +1,6 @@
 /** Keys and controls. */
 
-import { byId } from "./dom.js";
+import { byId, field } from "./dom.js";
 import type { Page, Toggle } from "./main.js";
 
 /** Obey keys and controls. */
@@ -9,7 +9,6 @@ export function listen(page: Page): void {
     page.play(false);
     void page.go(page.episode, page.step + by);
   };
-  const to = (place: number) => () => step(place - page.step);
   const episode = (by: number) => void page.go(page.episode + by, 0);
   const keys: Record<string, () => void> = {
     " ": () => page.play(!page.isPlaying),
@@ -17,8 +16,8 @@ export function listen(page: Page): void {
     ArrowLeft: () => step(-1),
     "Shift+ArrowRight": () => step(10),
     "Shift+ArrowLeft": () => step(-10),
-    Home: () => to(0)(),
-    End: () => to(page.schema.steps - 1)(),
+    Home: () => step(-page.step),
+    End: () => step(page.schema.steps),
     "]": () => page.changeSpeed(1),
     "[": () => page.changeSpeed(-1),
     n: () => page.moment(1),
@@ -58,18 +57,11 @@ export function listen(page: Page): void {
     act();
   });
   const click = (id: string, act: () => void) => byId(id).addEventListener("click", act);
-  click("play", keys[" "]);
-  click("back", keys.ArrowLeft);
-  click("forward", keys.ArrowRight);
-  click("first", keys.Home);
-  click("last", keys.End);
-  click("fit", keys["0"]);
-  click("help", keys["?"]);
-  click("theme", keys.d);
-  click("table", keys.v);
+  const buttons = { play: " ", back: "ArrowLeft", forward: "ArrowRight", first: "Home", last: "End", fit: "0", help: "?", theme: "d", table: "v" };
+  for (const [id, key] of Object.entries(buttons)) click(id, keys[key]);
   for (const name of Object.keys(page.toggles) as Toggle[]) click(name, () => page.toggle(name));
   const change = (id: string, act: (value: number) => void) =>
-    byId<HTMLSelectElement>(id).addEventListener("input", (event) => act(Number((event.target as HTMLInputElement).value)));
+    byId(id).addEventListener("input", () => act(Number(field(id).value)));
   change("slider", (value) => step(value - page.step));
   change("episode", (value) => void page.go(value, 0));
   change("side", (value) => void page.go(page.episode, page.step, value));

@@ -1,10 +1,9 @@
 /** The page: what is shown, and everything that changes it. */
 
 import type { Schema } from "./codec.js";
-import { CHUNK_STEPS } from "./codec.js";
-import { byId, el } from "./dom.js";
+import { byId, field, offer, styled } from "./dom.js";
 import { fillHeader, fillLegend } from "./header.js";
-import { entitiesOf, inspect } from "./inspector.js";
+import { inspect } from "./inspector.js";
 import { listen } from "./keys.js";
 import { EntityList } from "./list.js";
 import { Replay, returnsToGo } from "./model.js";
@@ -23,32 +22,31 @@ const root = document.documentElement;
 export type Toggle = "trails" | "follow" | "labels" | "attention" | "influence";
 
 export class Page {
-  private view: View;
-  scene: Scene | null = null;
-  private list: EntityList;
-  private curves: Curves;
+  readonly scene: Scene | null = null;
   episode = 0;
   step = 0;
   side = 0;
+  speed = SPEEDS.indexOf(4);
+  isPlaying = false;
+  readonly toggles: Record<Toggle, boolean> = { trails: false, follow: false, labels: false, attention: false, influence: false };
+  private view: View;
+  private list: EntityList;
+  private curves: Curves;
   private frame: Frame | null = null;
   private previous: Frame | null = null;
   private selectedKey: string | null = null;
-  readonly toggles: Record<Toggle, boolean> = { trails: false, follow: false, labels: false, attention: false, influence: false };
-  speed = SPEEDS.indexOf(4);
-  isPlaying = false;
+  private trails = new Map<string, number[][]>();
+  private returns: Float64Array = new Float64Array();
   private requests = 0;
   private listTimer = 0;
-  private returns: Float64Array = new Float64Array();
   private pictureUrl = "";
 
   constructor(readonly replay: Replay) {
     const { header } = replay;
     this.view = viewOf(header);
-    const seek = (step: number) => void this.go(this.episode, step);
-    this.curves = new Curves(byId("curves"), seek);
-    const select = (position: number | null) => this.select(position);
-    this.list = new EntityList(byId("list"), header, select, () => this.render());
-    if (Scene.isFor(this.view)) this.scene = new Scene(byId("canvas"), this.view, select);
+    this.curves = new Curves(byId("curves"), (step) => void this.go(this.episode, step));
+    this.list = new EntityList(byId("list"), header, this.select, () => this.render());
+    if (Scene.isFor(this.view)) this.scene = new Scene(byId("canvas"), this.view, this.select);
     else root.dataset.table = "only";
   }
 
@@ -57,8 +55,9 @@ export class Page {
   }
 
   async start(): Promise<void> {
-    const speeds = SPEEDS.map((speed) => `${speed < 1 ? `1/${1 / speed}` : speed} steps/s`);
-    fillHeader(this.replay.header, speeds, this.speed);
+    fillHeader(this.replay.header);
+    offer("speed", SPEEDS.map((speed) => `${speed < 1 ? `1/${1 / speed}` : speed} steps/s`)); // prettier-ignore
+    this.changeSpeed(0);
     this.fillLegend();
     listen(this);
     await this.goToHash();
@@ -66,20 +65,17 @@ export class Page {
     await this.readAll();
   }
 
-  /** Read all chunks of the episode once, for its curves, its extent and its damage. */
+  /** Read all of the episode once, for its curves, its extent and its damage. */
   private async readAll(): Promise<void> {
-    const { episode, schema } = this;
+    const { episode, side } = this;
     const before = this.replay.damaged.size;
-    for (let i = 0; i < schema.chunks.length; i++) {
-      const chunk = await this.replay.chunk(episode, i);
-      if (episode !== this.episode) return;
-      if (chunk && this.scene && !this.view.bounds) {
-        const steps = [0, 16, 32, 48].map((step) => i * CHUNK_STEPS + step).filter((step) => step < schema.steps);
-        for (const step of steps) {
-          const frame = await this.replay.frame(episode, step, this.side);
-          if (frame) this.scene.include(entitiesOf(frame).map((entity) => placeOf(this.view, entity)));
-        }
+    for (const [i, piece] of this.replay.piecesOf(episode).entries()) {
+      await this.replay.read(episode, piece);
+      for (let step = piece.first; this.scene && !this.view.bounds && step < piece.first + piece.steps; step += 16) {
+        const frame = await this.replay.frame(episode, step, side);
+        this.scene.include((frame?.all ?? []).map((entity) => placeOf(this.view, entity)));
       }
+      if (episode !== this.episode) return;
       if (i % 8 === 7) await new Promise((resolve) => setTimeout(resolve)); // for clicks in between
     }
     this.drawCurves();
@@ -90,8 +86,8 @@ export class Page {
 
   private report(): void {
     const names = [...this.replay.damaged].sort((a, b) => a - b).map((number) => `chunk ${number}`);
-    if (!names.length) return;
     const verb = names.length > 1 ? "are" : "is";
+    if (!names.length) return;
     byId("problem").textContent = `${names.join(", ")} ${verb} damaged: these steps cannot be shown, the rest can.`;
   }
 
@@ -122,64 +118,43 @@ export class Page {
     ]);
     if (request !== this.requests) return;
     [this.frame, this.previous] = [frame, previous];
-    if (position !== undefined) this.selectedKey = this.keyOf(position);
-    const trails = await this.trails();
+    if (position !== undefined) this.selectedKey = frame?.all[position ?? -1]?.key ?? null;
+    await this.findTrails();
     if (request !== this.requests) return;
     if (isOther) void this.readAll();
-    this.render(trails);
+    this.render();
     this.writeHash();
   }
 
-  private async trails(): Promise<Map<string, number[][]>> {
+  private async findTrails(): Promise<void> {
     const trails = new Map<string, number[][]>();
-    if (!this.toggles.trails || !this.scene) return trails;
-    for (let step = Math.max(0, this.step - TRAIL_STEPS); step <= this.step; step++) {
-      const frame = await this.replay.frame(this.episode, step, this.side);
-      if (!frame) continue;
-      const isCrowd = frame.entities.length > 100;
-      for (const entity of entitiesOf(frame)) {
+    for (let step = Math.max(0, this.step - TRAIL_STEPS); this.toggles.trails && this.scene && step <= this.step; step++) {
+      const all = (await this.replay.frame(this.episode, step, this.side))?.all ?? [];
+      for (const entity of all) {
         const place = placeOf(this.view, entity);
-        if (!place || (isCrowd && entity.key !== this.selectedKey)) continue;
-        const trail = trails.get(entity.key);
-        if (trail) trail.push(place);
-        else trails.set(entity.key, [place]);
+        if (!place || (all.length > 100 && entity.key !== this.selectedKey)) continue;
+        trails.set(entity.key, [...(trails.get(entity.key) ?? []), place]);
       }
     }
-    return trails;
+    this.trails = trails;
   }
 
   private get selected(): number | null {
-    if (!this.frame || this.selectedKey === null) return null;
-    return entitiesOf(this.frame).find(({ key }) => key === this.selectedKey)?.position ?? null;
+    return this.frame?.all.find(({ key }) => key === this.selectedKey)?.position ?? null;
   }
 
-  private lastTrails = new Map<string, number[][]>();
-
-  render(trails = this.lastTrails): void {
-    this.lastTrails = trails;
-    const { frame, previous, selected } = this;
-    Object.assign(root.dataset, { episode: this.episode, step: this.step, side: this.side, selected: selected ?? "" });
-    byId<HTMLSelectElement>("episode").value = String(this.episode);
-    byId<HTMLSelectElement>("side").value = String(this.side);
-    const slider = byId<HTMLInputElement>("slider");
-    slider.max = String(this.schema.steps - 1);
-    slider.value = String(this.step);
-    slider.setAttribute("aria-valuetext", `step ${this.step} of ${this.schema.steps - 1}`);
-    byId("step").textContent = `step ${this.step} of ${this.schema.steps - 1}`;
-    this.curves.seek(this.step);
+  render(): void {
+    const { frame, previous, selected, schema, step, trails, toggles } = this;
+    Object.assign(root.dataset, { episode: this.episode, step, side: this.side, selected: selected ?? "" });
+    field("episode").value = String(this.episode);
+    field("side").value = String(this.side);
+    const text = `step ${step} of ${schema.steps - 1}`;
+    Object.assign(field("slider"), { max: schema.steps - 1, value: step, ariaValueText: text });
+    byId("step").textContent = text;
+    this.curves.seek(step);
     byId("gap").hidden = frame !== null;
-    const { attention, influence, labels, follow } = this.toggles;
-    const [layer, head] = ["layer", "head"].map((id) => Number(byId<HTMLSelectElement>(id).value));
-    this.scene?.show(frame, {
-      selected,
-      trails,
-      showsAttention: attention,
-      showsInfluence: influence,
-      showsLabels: labels,
-      follows: follow,
-      layer,
-      head,
-    });
+    const [layer, head] = ["layer", "head"].map((id) => Number(field(id).value));
+    this.scene?.show(frame, { selected, trails, toggles, layer, head });
     if (!frame) {
       byId("inspector").replaceChildren();
       byId("list").replaceChildren();
@@ -188,11 +163,17 @@ export class Page {
     }
     byId("canvas").setAttribute("aria-label", summary(frame));
     this.fillHeads(frame);
-    const returnToGo = this.returns[this.step] ?? NaN;
-    const { terminated, beside } = this.schema;
-    const heads: [number, number] | null = attention ? [layer, head] : null;
-    const inspected = { frame, previous, selected, returnToGo, isWhole: terminated, hasBeside: beside !== null, heads };
-    inspect(byId("inspector"), this.replay.header, inspected, (position) => this.select(position));
+    inspect(byId("inspector"), {
+      header: this.replay.header,
+      frame,
+      previous,
+      selected,
+      returnToGo: this.returns[step] ?? NaN,
+      isWhole: schema.terminated,
+      hasBeside: schema.beside !== null,
+      heads: toggles.attention ? [layer, head] : null,
+      select: this.select,
+    });
     this.showList();
     this.showPicture(frame);
   }
@@ -201,12 +182,12 @@ export class Page {
   showList(): void {
     const isOpen = root.dataset.table !== undefined || byId<HTMLDetailsElement>("list-part").open;
     if (!isOpen || this.listTimer) return;
-    const wait = this.isPlaying ? LIST_EVERY_MS : 0;
-    this.listTimer = window.setTimeout(() => {
+    const show = () => {
       this.listTimer = 0;
       if (this.frame) this.list.show(this.frame, this.previous, this.selected);
       root.dataset.listed = String(this.step);
-    }, wait);
+    };
+    this.listTimer = window.setTimeout(show, this.isPlaying ? LIST_EVERY_MS : 0);
   }
 
   private showPicture({ picture }: Frame): void {
@@ -221,30 +202,19 @@ export class Page {
   private fillHeads({ attention }: Frame): void {
     byId("no-attention").hidden = !this.toggles.attention || attention !== null;
     for (const id of ["layer", "head"]) byId(id).parentElement!.hidden = !this.toggles.attention || !attention;
-    if (!attention) return;
-    const fill = (id: string, count: number, name: string) => {
-      const select = byId<HTMLSelectElement>(id);
-      if (select.options.length === count + 1) return;
-      const options = Array.from({ length: count }, (_, i) => el("option", { value: i }, `${name} ${i + 1}`));
-      select.replaceChildren(el("option", { value: -1 }, `mean of ${name}s`), ...options);
-    };
-    fill("layer", attention.layers, "layer");
-    fill("head", attention.heads, "head");
+    for (const [id, count] of [["layer", attention?.layers], ["head", attention?.heads]] as const) // prettier-ignore
+      if (count && byId<HTMLSelectElement>(id).length !== count + 1)
+        offer(id, [`mean of ${id}s`, ...Array.from({ length: count }, (_, i) => `${id} ${i + 1}`)], -1);
   }
 
-  select(position: number | null): void {
+  readonly select = (position: number | null): void => {
     void this.go(this.episode, this.step, this.side, position);
-  }
-
-  private keyOf(position: number | null): string | null {
-    return position === null || !this.frame ? null : (entitiesOf(this.frame)[position]?.key ?? null);
-  }
+  };
 
   selectNext(by: number): void {
-    const count = this.frame ? entitiesOf(this.frame).length : 0;
-    if (!count) return;
-    const { selected } = this;
-    this.select(selected === null ? (by > 0 ? 0 : count - 1) : (selected + by + count) % count);
+    const count = this.frame?.all.length ?? 0;
+    const from = this.selected ?? (by > 0 ? -1 : 0);
+    if (count) this.select((from + by + count) % count);
   }
 
   moment(by: number): void {
@@ -301,20 +271,19 @@ export class Page {
 
   changeSpeed(by: number): void {
     this.speed = clamped(this.speed + by, SPEEDS.length);
-    byId<HTMLSelectElement>("speed").value = String(this.speed);
+    field("speed").value = String(this.speed);
   }
 
   // Controls.
 
   toggle(name: Toggle): void {
     this.toggles[name] = !this.toggles[name];
-    byId<HTMLInputElement>(name).checked = this.toggles[name];
+    field(name).checked = this.toggles[name];
     void this.go(this.episode, this.step);
   }
 
   toggleTheme(): void {
-    const isDark = getComputedStyle(root).getPropertyValue("--dark").trim() === "1";
-    root.dataset.theme = isDark ? "light" : "dark";
+    root.dataset.theme = styled("dark") === "1" ? "light" : "dark";
     this.fillLegend();
     this.drawCurves();
   }
@@ -328,7 +297,7 @@ export class Page {
 }
 
 function clamped(index: number, count: number): number {
-  return Math.min(Math.max(index, 0), count - 1);
+  return Math.max(Math.min(index, count - 1), 0);
 }
 
 /** Return a line on a frame, for those who do not see the scene. */
@@ -340,17 +309,13 @@ function summary(frame: Frame): string {
 }
 
 async function main(): Promise<void> {
-  const problem = byId("problem");
-  if (typeof DecompressionStream === "undefined") {
-    problem.textContent = "This browser cannot unpack the replay: it has no DecompressionStream. Any browser since 2023 has it.";
-    root.dataset.state = "failed";
-    return;
-  }
   try {
+    if (typeof DecompressionStream === "undefined")
+      throw new Error("This browser cannot unpack the replay: it has no DecompressionStream. Any browser since 2023 has it.");
     const replay = await Replay.open(document.querySelectorAll('script[type="application/x-enn-replay"]'));
     await new Page(replay).start();
   } catch (error) {
-    problem.textContent = error instanceof Error ? error.message : String(error);
+    byId("problem").textContent = error instanceof Error ? error.message : String(error);
     root.dataset.state = "failed";
   }
 }

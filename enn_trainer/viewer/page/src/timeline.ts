@@ -1,6 +1,7 @@
 /** Curves over the steps of an episode, with a cursor that can be dragged. */
 
 import uPlot from "uplot";
+import { styled } from "./dom.js";
 import type { Series } from "./model.js";
 import { returnsSoFar, returnsToGo } from "./model.js";
 
@@ -21,7 +22,7 @@ export class Curves {
   /** Draw all curves of an episode again. */
   show(series: Series, discount: number, hasBeside: boolean): void {
     const steps = Array.from(series.reward.keys());
-    const curves: [label: string, values: Float64Array, color: string, scale: string, dash?: number[]][] = [
+    const curves: [label: string, values: ArrayLike<number>, color: string, scale: string, dash?: number[]][] = [
       ["value", series.value, "c1", "y"],
       ["return to go", returnsToGo(series.reward, discount), "c2", "y"],
       ["return so far", returnsSoFar(series.reward), "c3", "y", [6, 3]],
@@ -29,9 +30,7 @@ export class Curves {
       ["entropy, % of maximum", series.entropy, "c5", "%"],
     ];
     if (hasBeside) curves.push(["value, other agent", series.besideValue, "c6", "y", [8, 2, 2, 2]]);
-    const style = getComputedStyle(document.documentElement);
-    const color = (name: string) => style.getPropertyValue(`--${name}`).trim();
-    const axis = { stroke: color("faint"), grid: { stroke: color("grid"), width: 1 }, ticks: { stroke: color("grid") } };
+    const axis = { stroke: styled("faint"), grid: { stroke: styled("grid"), width: 1 }, ticks: { stroke: styled("grid") } };
     const drag = (plot: uPlot) => {
       const seek = (event: PointerEvent) => {
         if (!(event.buttons & 1)) return;
@@ -53,13 +52,13 @@ export class Curves {
           label,
           scale,
           dash,
-          stroke: color(name),
+          stroke: styled(name),
           width: 1.5,
           points: { show: steps.length < 3 },
           value: (_: uPlot, value: number | null) => (value === null ? "–" : value.toPrecision(4)),
         })),
       ],
-      hooks: { draw: [(plot) => this.mark(plot, color("ink"))], ready: [drag, (plot) => plot.setLegend({ idx: this.step }, false)] },
+      hooks: { draw: [(plot) => this.mark(plot, styled("ink"))], ready: [drag, (plot) => plot.setLegend({ idx: this.step }, false)] },
     };
     const data = [steps, ...curves.map(([, values]) => Array.from(values, (v) => (Number.isFinite(v) ? v : null)))];
     const hidden = this.plot?.series.map(({ show }) => show);
@@ -81,14 +80,7 @@ export class Curves {
   private mark(plot: uPlot, color: string): void {
     const x = plot.valToPos(this.step, "x", true);
     const { ctx, bbox } = plot;
-    ctx.save();
-    ctx.strokeStyle = color;
-    ctx.lineWidth = 2 * devicePixelRatio;
-    ctx.setLineDash([]);
-    ctx.beginPath();
-    ctx.moveTo(x, bbox.top);
-    ctx.lineTo(x, bbox.top + bbox.height);
-    ctx.stroke();
-    ctx.restore();
+    ctx.fillStyle = color;
+    ctx.fillRect(x - devicePixelRatio, bbox.top, 2 * devicePixelRatio, bbox.height);
   }
 }

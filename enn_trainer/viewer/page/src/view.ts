@@ -1,6 +1,8 @@
 /** Places, shapes and colours of entities: from the view in the header, else by names of features. */
 
-import type { Header, NamedKinds } from "./codec.js";
+import { allTypes } from "./codec.js";
+import type { Header } from "./codec.js";
+import { shown } from "./dom.js";
 import type { Entity } from "./model.js";
 
 /** A feature: a number, or a kind with its labels. */
@@ -45,10 +47,9 @@ interface GivenView {
 export function viewOf(header: Header): View {
   const given: GivenView = typeof header.view === "object" && header.view !== null ? header.view : {};
   const entities = typeof given.entities === "object" && given.entities !== null ? given.entities : {};
-  const all: [string, string[], NamedKinds][] = [...header.types, ["__global__", ...header.global]];
   let isGrid = false;
   let axes = ["x", "y"];
-  const types = all.map(([name, numbers, kinds], i): TypeView => {
+  const types = allTypes(header).map(([name, numbers, kinds], i): TypeView => {
     const own = (Object.hasOwn(entities, name) && entities[name]) || {};
     const columns = (names: unknown) => {
       const found = Array.isArray(names) ? names.map((one) => numbers.indexOf(one)) : [];
@@ -95,6 +96,12 @@ export function placeOf(view: View, entity: Entity): number[] | null {
 /** Return the value of a feature: a number or a label. */
 export function valueOf(feature: Feature, entity: Entity): number | string {
   return "number" in feature ? entity.numbers[feature.number] : entity.labels[feature.kind];
+}
+
+/** Return what stands at an entity: the values of its label features, else its name. */
+export function labelOf(view: View, entity: Entity): string {
+  const values = view.types[entity.type].label.map((feature) => valueOf(feature, entity));
+  return values.map((value) => (typeof value === "number" ? shown(value) : value)).join(" ") || entity.name;
 }
 
 /** Return the colour of an entity, or its place in a palette. */
