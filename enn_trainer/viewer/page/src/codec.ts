@@ -20,6 +20,8 @@ export interface Schema {
   pictures: boolean;
   names: [type: string, numbers: number[], texts: string[]][][];
   chunks: [crc: number, packed: number, unpacked: number][];
+  /** Of a running world: who plays it. */
+  about?: string;
 }
 
 export interface Header {
@@ -113,9 +115,8 @@ export function sum(numbers: ArrayLike<number>): number {
 
 /** Return where the rows of each frame begin, and behind the last one. */
 export function startsOf(lengths: ArrayLike<number>): Float64Array {
-  const starts = new Float64Array(lengths.length + 1);
-  for (let i = 0; i < lengths.length; i++) starts[i + 1] = starts[i] + lengths[i];
-  return starts;
+  let end = 0;
+  return Float64Array.from({ length: lengths.length + 1 }, (_, i) => (i ? (end += lengths[i - 1]) : 0));
 }
 
 /** Return name, numbers and kinds of each type; what is global is the last one. */

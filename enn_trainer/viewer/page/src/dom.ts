@@ -24,13 +24,8 @@ export function button(child: Child, click: () => void, attributes: Attributes =
   return el("button", { type: "button", click, ...attributes }, child);
 }
 
-export function tag(text: string, kind = ""): HTMLElement {
-  return el("span", { class: `tag ${kind}` }, named(text));
-}
-
-export function faint(text: string): HTMLElement {
-  return el("p", { class: "faint" }, text);
-}
+export const tag = (text: string, kind = "") => el("span", { class: `tag ${kind}` }, named(text));
+export const faint = (text: string) => el("p", { class: "faint" }, text);
 
 /** A row of a table: a heading of one or more children, and cells. */
 export function row(attributes: Attributes, heading: Child | Child[], ...cells: Child[]): HTMLElement {
@@ -46,9 +41,10 @@ function inCell(child: Child, tag: "th" | "td", attributes: Attributes): Node {
   return child instanceof HTMLTableCellElement ? child : el(tag, attributes, child);
 }
 
-/** Let a select offer texts, the values of which are 0, 1, ... or those from `first` on. */
+/** Let a select offer texts, the values of which are 0, 1, ... or those from `first` on; unless it does. */
 export function offer(id: string, texts: string[], first = 0): void {
-  byId(id).replaceChildren(...texts.map((text, i) => el("option", { value: first + i }, text)));
+  const options = texts.map((text, i) => el("option", { value: first + i }, text));
+  if (byId(id).textContent !== texts.join("")) byId(id).replaceChildren(...options);
 }
 
 /** Return a colour of the page, light or dark, or another property of its style. */
@@ -62,14 +58,10 @@ export function named(text: string): HTMLElement {
   return el("bdi", { title: text.length > 80 ? text.slice(0, 2000) : undefined }, shown);
 }
 
-export function byId<T extends HTMLElement>(id: string): T {
-  return document.getElementById(id) as T;
-}
+export const byId = <T extends HTMLElement>(id: string) => document.getElementById(id) as T;
 
 /** Return a control, with the properties of an input; a select has those that the page uses. */
-export function field(id: string): HTMLInputElement {
-  return byId(id);
-}
+export const field = (id: string): HTMLInputElement => byId(id);
 
 /** Return a number as it is read, in at most 5 digits. */
 export function shown(value: number): string {
@@ -83,4 +75,9 @@ export function shown(value: number): string {
 export function percent(probability: number): string {
   if (!Number.isFinite(probability)) return shown(probability);
   return probability > 0 && probability < 0.001 ? "<0.1%" : `${(100 * probability).toFixed(1)}%`;
+}
+
+/** Set a text if it is another one, so that it is read out once. */
+export function say(id: string, text: string): void {
+  if (byId(id).textContent !== text) byId(id).textContent = text;
 }

@@ -2,33 +2,17 @@
 
 import type { Shape } from "./view.js";
 
-/** Where a part of the world is on the canvas: pixel = offset + scale * coordinate. */
-export interface Camera {
-  scale: number;
-  offsetX: number;
-  offsetY: number;
-  /** -1 if the second coordinate grows upwards. */
-  flip: 1 | -1;
-}
-
-export interface Box {
-  x: number;
-  y: number;
-  width: number;
-  height: number;
-}
-
+/** Where a part of the world is on the canvas: pixel = offset + scale * coordinate; -1 flips what grows upwards. */
+export type Camera = { scale: number; offsetX: number; offsetY: number; flip: 1 | -1 };
+export type Box = { x: number; y: number; width: number; height: number };
 export type Point = [x: number, y: number];
 /** [lowest x, highest x, lowest y, highest y]. */
 export type Extent = [number, number, number, number];
 
-export function extentOf(points: Iterable<Point>, before: Extent | null = null): Extent | null {
-  let extent = before;
-  for (const [x, y] of points) {
-    extent ??= [x, x, y, y];
-    extent = [Math.min(extent[0], x), Math.max(extent[1], x), Math.min(extent[2], y), Math.max(extent[3], y)];
-  }
-  return extent;
+export function extentOf(points: Point[], before: Extent | null = null): Extent | null {
+  const wider = (of: Extent | null, [x, y]: Point): Extent =>
+    of ? [Math.min(of[0], x), Math.max(of[1], x), Math.min(of[2], y), Math.max(of[3], y)] : [x, x, y, y];
+  return points.reduce(wider, before);
 }
 
 /** Return the camera that shows an extent in a box of the canvas, with a margin. */
@@ -50,6 +34,10 @@ export function toPixel(camera: Camera, [x, y]: Point): Point {
   return [camera.offsetX + camera.scale * x, camera.offsetY + camera.flip * camera.scale * y];
 }
 
+export function toWorld(camera: Camera, [px, py]: Point): Point {
+  return [(px - camera.offsetX) / camera.scale, (py - camera.offsetY) / (camera.flip * camera.scale)];
+}
+
 /** Return the camera after zooming by a factor around a pixel, which stays where it is. */
 export function zoomed(camera: Camera, factor: number, [px, py]: Point): Camera {
   return {
@@ -66,13 +54,9 @@ export function panned(camera: Camera, dx: number, dy: number): Camera {
 
 /** Return the index of the point nearest to a pixel, within a distance; -1 if there is none. */
 export function nearest(points: (Point | null)[], [px, py]: Point, within: number): number {
-  let found = -1;
-  let least = within;
-  points.forEach((point, i) => {
-    const distance = point ? Math.hypot(point[0] - px, point[1] - py) : Infinity;
-    if (distance < least) [found, least] = [i, distance];
-  });
-  return found;
+  const distances = points.map((point) => (point ? Math.hypot(point[0] - px, point[1] - py) : Infinity));
+  const least = Math.min(...distances, within);
+  return least < within ? distances.indexOf(least) : -1;
 }
 
 function regular(count: number, turn: number, inner = 1): Point[] {

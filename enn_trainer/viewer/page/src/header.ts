@@ -1,10 +1,9 @@
 /** Facts of the replay: its header, the legend and the moments. */
 
-import type { Header } from "./codec.js";
-import { byId, el, named, offer, shown } from "./dom.js";
+import type { Header, Schema } from "./codec.js";
+import { byId, el, named, offer, shown, tag } from "./dom.js";
 import { shade } from "./scene.js";
-import { SHAPES } from "./view.js";
-import type { View } from "./view.js";
+import { SHAPES, unseenBy, type View } from "./view.js";
 
 /** Fill in the title, the facts and the choices of the header. */
 export function fillHeader(header: Header): void {
@@ -18,15 +17,26 @@ export function fillHeader(header: Header): void {
   ];
   byId("about").replaceChildren(...facts.flatMap(([name, fact]) => [el("dt", {}, name), el("dd", {}, fact)]));
   byId("loss").textContent = notes.length ? "some numbers are rounded" : "all numbers are whole";
-  offer("episode", episodes.map(({ steps, terminated, truncated }, e) => {
-    const end = truncated ? "cut off" : terminated ? "ended" : "unfinished";
-    return `${e + 1} (${steps} steps, ${end})`;
-  })); // prettier-ignore
+  offerEpisodes(episodes);
   offer("side", Array.from({ length: sides }, (_, side) => String(side + 1)));
   byId("side").parentElement!.hidden = sides < 2;
-  byId("attention").parentElement!.hidden = !episodes.some(({ attention }) => attention);
-  byId("influence").parentElement!.hidden = !episodes.some(({ influence }) => influence);
+  byId("attention").parentElement!.hidden = !episodes.some((one) => one.attention || isLive(one));
+  byId("influence").parentElement!.hidden = !episodes.some((one) => one.influence || isLive(one));
   fillMoments(header);
+}
+
+/** Return true if an episode is of a running world, which can be asked for attention and influence. */
+export function isLive({ about }: Schema): boolean {
+  return about !== undefined;
+}
+
+/** Let the episodes there are be chosen from. */
+export function offerEpisodes(episodes: Schema[]): void {
+  const text = ({ steps, terminated, truncated, about }: Schema, e: number) => {
+    const end = truncated ? "cut off" : terminated ? "ended" : about === undefined ? "unfinished" : "under way";
+    return `${e + 1} (${about ?? `${steps} steps`}, ${end})`;
+  };
+  offer("episode", episodes.map(text));
 }
 
 /** Show shape and colour of each type. */
@@ -36,7 +46,8 @@ export function fillLegend(header: Header, view: View): void {
     if (!position.length) return [];
     const glyph = el("span", { "aria-hidden": "true" }, glyphs[SHAPES[shape]]);
     if (typeof color !== "object") glyph.style.color = shade(color);
-    return [el("li", {}, glyph, " ", named(header.types[type]?.[0] ?? "global"))];
+    const unseen = unseenBy(header, type, null).map((who) => tag(`not seen by ${who}`));
+    return [el("li", {}, glyph, " ", named(header.types[type]?.[0] ?? "global"), ...unseen)];
   });
   byId("legend").replaceChildren(...items);
 }

@@ -1,103 +1,128 @@
 /** What is known of a frame and of an entity in it, as tables. */
 
-import type { Header } from "./codec.js";
 import { allTypes } from "./codec.js";
 import { button, el, faint, named, percent, row, shown, table, tag } from "./dom.js";
-import { attentionWeight } from "./model.js";
-import type { Attention, Choice, Decision, Entity, Frame } from "./model.js";
+import type { Shown } from "./main.js";
+import { attentionWeight, type Attention, type Choice, type Decision, type Entity, type Frame } from "./model.js";
+import { unseenBy } from "./view.js";
+import { isOfSame, type Change } from "./what_if.js";
 
 const MOST_CHOICES = 40;
 
-/** What an inspector shows. */
-export interface Inspected {
-  header: Header;
-  frame: Frame;
-  previous: Frame | null;
-  selected: number | null;
-  returnToGo: number;
-  /** The episode ended by itself, so that all of the return came. */
-  isWhole: boolean;
-  hasBeside: boolean;
-  /** Layer and head whose attention is shown, -1 for their mean. */
-  heads: [layer: number, head: number] | null;
-  select: (position: number | null) => void;
-}
-
-export function inspect(target: HTMLElement, shows: Inspected): void {
-  const { frame, previous, selected, heads } = shows;
+export function inspect(target: HTMLElement, shows: Shown): void {
+  const { frame, previous, selected, toggles } = shows;
   const entity = selected === null ? frame.global : (frame.all[selected] ?? null);
   const parts: (Node | null)[] = [outcome(shows)];
   if (entity) {
     const before = previous?.all.find(({ key }) => key === entity.key) ?? null;
     const decisions = frame.decisions.filter(({ actor }) => actor === entity.position);
     parts.push(
-      el("h2", { "data-entity": entity.position }, named(entity.name), ...tags(entity)),
+      el("h2", { "data-entity": entity.position }, named(entity.name), ...tags(shows, entity)),
       features(shows, entity, before),
+      fate(shows, entity),
       ...decisions.map((decision) => choices(shows, decision)),
       decisions.length ? null : faint("It has nothing to choose in this step."),
       influences(shows, entity),
-      heads && frame.attention && attentions(shows, frame.attention, entity.position, heads),
+      toggles.attention && frame.attention ? attentions(shows, frame.attention, entity.position) : null,
     );
   }
   if (selected === null && frame.entities.length)
     parts.push(faint("Choose an entity in the scene, in the list, or with the keys j and k."));
+  const { activeElement } = document;
+  const isTyping = activeElement instanceof HTMLInputElement && activeElement.value !== activeElement.defaultValue;
+  if (isTyping && target.contains(activeElement)) return;
+  const controls = () => [...target.querySelectorAll<HTMLElement>("button, input, select")];
+  const focused = controls().indexOf(activeElement as HTMLElement);
   target.replaceChildren(...parts.filter((part) => part !== null));
+  controls()[focused]?.focus();
 }
 
-function tags({ isGlobal, name, typeName, isVisible }: Entity): Node[] {
-  const isNamed = isGlobal || name.startsWith(typeName);
-  return [...(isNamed ? [] : [tag(typeName)]), ...(isVisible ? [] : [tag("hidden from the policy")])];
+function tags({ header, changes }: Shown, { isGlobal, name, type, typeName, position, isVisible }: Entity): Node[] {
+  const isRemoved = changes.some((change) => change.position === position && "removed" in change);
+  const notes = [
+    isGlobal || name.startsWith(typeName) ? "" : typeName,
+    isRemoved ? "removed" : isVisible ? "" : "hidden from the policy",
+    ...unseenBy(header, type, null).map((who) => `not seen by ${who}`),
+  ];
+  return notes.filter((note) => note).map((note) => tag(note));
 }
 
-function outcome({ frame, returnToGo, isWhole, hasBeside }: Inspected): Node {
+function outcome({ frame, returnToGo, came, beside }: Shown): Node {
   const rows: [string, string, number][] = [
     ["value", "value", frame.value],
-    ["value, other agent", "beside-value", frame.besideValue],
-    [isWhole ? "return that came" : "return that came until the cut", "return", returnToGo],
+    [`value, ${beside}`, "beside-value", frame.besideValue],
+    [`return that came${came}`, "return", returnToGo],
     ["value less return", "value-error", frame.value - returnToGo],
     ["reward of this step", "reward", frame.reward],
   ];
-  if (!hasBeside) rows.splice(1, 1);
+  if (beside === null) rows.splice(1, 1);
   const items = rows.map(([label, name, value]) =>
     el("div", {}, el("dt", {}, label), el("dd", { "data-number": name, "data-value": value }, shown(value))),
   );
   return el("dl", { class: "outcome" }, ...items);
 }
 
-function features({ header }: Inspected, entity: Entity, before: Entity | null): Node {
-  const [, numbers, kinds] = allTypes(header)[entity.type];
-  const line = <T extends number | string>(name: string, value: T, old: T | undefined, cell: Node | string, change: (old: T) => Node | string) => {
+function features({ header, edit }: Shown, entity: Entity, before: Entity | null): Node {
+  const { type, position, numbers, labels } = entity;
+  const [, names, kinds] = allTypes(header)[type];
+  const line = (column: number, name: string, value: number | string, old: number | string | undefined, cell: Node) => {
     const isChanged = old !== undefined && !Object.is(value, old);
     const attributes = { "data-feature": name, "data-value": value, class: isChanged ? "changed" : undefined };
-    return row(attributes, named(name), cell, old === undefined ? "new" : isChanged && change(old));
+    const unseen = unseenBy(header, type, column).map((who) => tag(`not seen by ${who}`));
+    const areNumbers = typeof value === "number" && typeof old === "number";
+    const change = areNumbers ? `${value > old ? "+" : ""}${shown(value - old)}` : el("span", {}, "was ", named(String(old)));
+    return row(attributes, [named(name), ...unseen], cell, old === undefined ? "new" : isChanged && change);
+  };
+  const number = (feature: number, value: number): HTMLElement => {
+    if (!edit) return el("span", {}, shown(value));
+    const changed = () => {
+      input.defaultValue = input.value;
+      if (Number.isFinite(input.valueAsNumber)) edit({ position, feature, value: input.valueAsNumber });
+    };
+    const input = el("input", { type: "number", step: "any", value, "aria-label": `${names[feature]}, what if`, change: changed });
+    return input;
+  };
+  const kind = (index: number, label: string): HTMLElement => {
+    if (!edit) return named(label);
+    const changed = () => edit({ position, kind: index, value: select.selectedIndex });
+    const options = kinds[index][1].map((one) => el("option", { selected: one === label }, one));
+    const select = el("select", { "aria-label": `${kinds[index][0]}, what if`, change: changed }, ...options);
+    return select;
   };
   const rows = [
-    ...entity.numbers.map((value, j) =>
-      line(numbers[j], value, before?.numbers[j], shown(value), (old) => `${value > old ? "+" : ""}${shown(value - old)}`),
-    ),
-    ...entity.labels.map((label, k) =>
-      line(kinds[k][0], label, before?.labels[k], named(label), (old) => el("span", {}, "was ", named(old))),
-    ),
+    ...numbers.map((value, j) => line(j, names[j], value, before?.numbers[j], number(j, value))),
+    ...labels.map((label, k) => line(names.length + k, kinds[k][0], label, before?.labels[k], kind(k, label))),
   ];
   return rows.length ? table({ class: "features" }, [], ["feature", "value", "change"], rows) : faint("It has no features.");
 }
 
-function choices(shows: Inspected, { name, byHand, choices }: Decision): Node {
+/** Buttons that hide or remove an entity of a changed frame. */
+function fate({ edit, changes }: Shown, { position, isGlobal }: Entity): Node | null {
+  if (!edit || isGlobal) return null;
+  const toggle = (text: string, change: Change) => {
+    const isOn = changes.some((one) => isOfSame(one, change));
+    return button(text, () => edit(change), { class: "", "aria-pressed": String(isOn) });
+  };
+  return el("p", {}, toggle("hide", { position, visible: false }), " ", toggle("remove", { position, removed: true }));
+}
+
+function choices(shows: Shown, { name, byHand, isSecret = false, choices }: Decision): Node {
   const isLong = choices.some(({ target }) => target !== null) || choices.length > MOST_CHOICES;
   const order = [...choices];
   if (isLong) order.sort((a, b) => Number(b.isChosen) - Number(a.isChosen) || (b.probability || 0) - (a.probability || 0));
-  const rows = order.slice(0, MOST_CHOICES).map((choice) => choiceRow(shows, choice));
-  const headings = ["choice", "probability", ...(shows.hasBeside ? ["other agent"] : [])];
+  const rows = order.slice(0, MOST_CHOICES).map((choice) => choiceRow(shows, choice, isSecret));
+  const headings = ["choice", "probability", shows.beside].filter((heading) => heading !== null);
   const caption = [named(name), byHand && tag("chosen by a person")];
   const found = table({ class: "choices", "data-action": name }, caption, headings, rows);
   if (order.length <= MOST_CHOICES) return found;
   return el("div", {}, found, faint(`${order.length - MOST_CHOICES} less probable ones are not shown.`));
 }
 
-function choiceRow({ hasBeside, select }: Inspected, choice: Choice): Node {
+function choiceRow(shows: Shown, choice: Choice, isSecret: boolean): Node {
   const { label, target, probability, beside, isAllowed, isChosen } = choice;
+  const hasBeside = shows.beside !== null;
   const bar = (value: number) => {
-    const cell = el("td", { class: "bar" }, el("span", {}, isAllowed ? percent(value) : "–"));
+    const cell = el("td", { class: "bar" }, el("span", {}, !isAllowed ? "–" : isSecret ? "?" : percent(value)));
     cell.style.setProperty("--share", isAllowed && value > 0 ? String(value) : "0");
     return cell;
   };
@@ -108,7 +133,7 @@ function choiceRow({ hasBeside, select }: Inspected, choice: Choice): Node {
     "data-chosen": isChosen,
     "data-forbidden": !isAllowed,
   };
-  const text = target === null ? named(label) : button(named(label), () => select(target));
+  const text = target === null ? named(label) : button(named(label), () => shows.select(target));
   const heading = [text, isChosen && tag("chosen", "chosen"), !isAllowed && tag("forbidden", "forbidden")];
   return row(attributes, heading, ...[probability, ...(hasBeside ? [beside] : [])].map(bar));
 }
@@ -126,7 +151,7 @@ export function influenceOn({ influence, decisions }: Frame, position: number): 
 }
 
 /** The entities without which this one would choose otherwise, the strongest first. */
-function influences(shows: Inspected, entity: Entity): Node | null {
+function influences(shows: Shown, entity: Entity): Node | null {
   const { influence } = shows.frame;
   if (!influence) return null;
   const changes = influenceOn(shows.frame, entity.position);
@@ -137,10 +162,11 @@ function influences(shows: Inspected, entity: Entity): Node | null {
 }
 
 /** The entities that one attends to most, and how much they attend to it. */
-function attentions(shows: Inspected, of: Attention, from: number, [layer, head]: [number, number]): Node {
+function attentions(shows: Shown, of: Attention, from: number): Node {
+  const [layer, head] = shows.heads;
   const weights = shows.frame.all
     .filter(({ position }) => position < of.size && from < of.size)
-    .map(({ position }) => [position, attentionWeight(of, layer, head, from, position), attentionWeight(of, layer, head, position, from)]);
+    .map(({ position: to }) => [to, attentionWeight(of, layer, head, from, to), attentionWeight(of, layer, head, to, from)]);
   weights.sort((a, b) => b[1] - a[1]);
   const rows = weights.map(([position, to, back]): Row => [position, percent(to), percent(back)]);
   return ranking(shows, "attention", ["entity", "to it", "from it"], rows);
@@ -149,7 +175,7 @@ function attentions(shows: Inspected, of: Attention, from: number, [layer, head]
 type Row = [position: number, ...cells: string[]];
 
 /** A table of the first entities of a ranking. */
-function ranking({ frame, select }: Inspected, name: string, headings: string[], rows: Row[]): Node {
+function ranking({ frame, select }: Shown, name: string, headings: string[], rows: Row[]): Node {
   const found = rows.slice(0, 8).filter(([position]) => frame.all[position]);
   const lines = found.map(([at, ...cells]) => row({}, button(named(frame.all[at].name), () => select(at)), ...cells));
   return table({ class: name }, [name], headings, lines);

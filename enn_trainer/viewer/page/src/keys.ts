@@ -28,26 +28,25 @@ export function listen(page: Page): void {
     j: () => page.selectNext(1),
     k: () => page.selectNext(-1),
     Escape: () => page.select(null),
-    a: () => page.toggle("attention"),
-    i: () => page.toggle("influence"),
-    t: () => page.toggle("trails"),
-    l: () => page.toggle("labels"),
-    f: () => page.toggle("follow"),
     v: () => page.toggleTable(),
     d: () => page.toggleTheme(),
     "+": () => page.scene?.zoom(1.25),
     "-": () => page.scene?.zoom(0.8),
     "0": () => page.scene?.reset(),
-    "Alt+ArrowLeft": () => page.scene?.pan(60, 0),
-    "Alt+ArrowRight": () => page.scene?.pan(-60, 0),
-    "Alt+ArrowUp": () => page.scene?.pan(0, 60),
-    "Alt+ArrowDown": () => page.scene?.pan(0, -60),
+    ".": () => page.goToNewest(),
+    h: () => page.hand?.take(false),
+    H: () => page.hand?.take(true),
+    g: () => page.live?.leaveToAgent(),
+    w: () => page.toggleWhatIf(),
     "?": () => byId<HTMLDialogElement>("keys").showModal(),
   };
+  for (const [arrow, dx, dy] of [["Left", 60, 0], ["Right", -60, 0], ["Up", 0, 60], ["Down", 0, -60]] as const) // prettier-ignore
+    keys[`Alt+Arrow${arrow}`] = () => page.scene?.pan(dx, dy);
+  for (let i = 1; i <= 9; i++) keys[i] = () => page.hand?.chooseItem(i - 1);
   document.addEventListener("keydown", (event) => {
     const target = event.target as HTMLElement;
     if (event.ctrlKey || event.metaKey || byId<HTMLDialogElement>("keys").open) return;
-    if (target.matches("select")) return;
+    if (target.matches("select, input[type=number]")) return;
     if (target.matches("input[type=range]") && /^(Arrow|Home|End)/.test(event.key)) return;
     if (target.matches("button, summary, a, input") && event.key === " ") return;
     const prefix = event.altKey ? "Alt+" : event.shiftKey && event.key.startsWith("Arrow") ? "Shift+" : "";
@@ -57,9 +56,10 @@ export function listen(page: Page): void {
     act();
   });
   const click = (id: string, act: () => void) => byId(id).addEventListener("click", act);
-  const buttons = { play: " ", back: "ArrowLeft", forward: "ArrowRight", first: "Home", last: "End", fit: "0", help: "?", theme: "d", table: "v" };
-  for (const [id, key] of Object.entries(buttons)) click(id, keys[key]);
-  for (const name of Object.keys(page.toggles) as Toggle[]) click(name, () => page.toggle(name));
+  const buttons = { play: " ", back: "ArrowLeft", forward: "ArrowRight", first: "Home", last: "End", fit: "0", help: "?", theme: "d" };
+  const more = { table: "v", newest: ".", "take-actor": "h", "take-side": "H", leave: "g", "what-if": "w" };
+  for (const [id, key] of Object.entries({ ...buttons, ...more })) click(id, keys[key]);
+  for (const name of Object.keys(page.toggles) as Toggle[]) click(name, (keys[name[0]] = () => page.toggle(name)));
   const change = (id: string, act: (value: number) => void) =>
     byId(id).addEventListener("input", () => act(Number(field(id).value)));
   change("slider", (value) => step(value - page.step));
@@ -68,10 +68,12 @@ export function listen(page: Page): void {
   change("speed", (value) => (page.speed = value));
   change("layer", () => page.render());
   change("head", () => page.render());
+  change("advice", () => page.render());
+  field("fps").addEventListener("change", () => page.live?.send("fps", { value: Number(field("fps").value) || null }));
+  click("pause", () => page.pause());
+  for (const [type, isPressed] of [["pointerdown", true], ["pointerup", false], ["pointercancel", false]] as const) // prettier-ignore
+    document.addEventListener(type, () => page.press(isPressed), true);
   byId("list-part").addEventListener("toggle", () => page.showList());
   window.addEventListener("hashchange", () => void page.goToHash());
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-    page.fillLegend();
-    page.drawCurves();
-  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => page.redraw());
 }

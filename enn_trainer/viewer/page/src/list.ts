@@ -2,7 +2,8 @@
 
 import type { Header } from "./codec.js";
 import { button, el, faint, named, row, shown, table, tag } from "./dom.js";
-import type { Entity, Frame } from "./model.js";
+import type { Shown } from "./main.js";
+import type { Entity } from "./model.js";
 
 const MOST_ROWS = 60;
 
@@ -12,36 +13,28 @@ export class EntityList {
   /** Types of which all rows were asked for. */
   private isLong = new Set<number>();
 
-  constructor(
-    private target: HTMLElement,
-    private header: Header,
-    private select: (position: number) => void,
-    private again: () => void,
-  ) {}
+  // prettier-ignore
+  constructor(private target: HTMLElement, private header: Header, private select: (position: number) => void, private again: () => void) {}
 
-  show(frame: Frame, previous: Frame | null, selected: number | null): void {
-    const before = new Map(previous?.entities.map((entity) => [entity.key, entity]));
+  show(shows: Shown): void {
     const chosen = new Map<number, string[]>();
-    for (const { actor, name, choices, byHand } of frame.decisions) {
+    for (const { actor, name, choices, byHand } of shows.frame.decisions) {
       const choice = choices.find(({ isChosen }) => isChosen);
       const text = `${name}: ${choice?.label ?? "?"}${byHand ? " (by hand)" : ""}`;
       chosen.set(actor, [...(chosen.get(actor) ?? []), text]);
     }
-    const tables = this.header.types.map((_, type) => {
-      const entities = frame.entities.filter((entity) => entity.type === type);
-      return entities.length > 0 && this.table(type, entities, before, chosen, selected);
-    });
-    this.target.replaceChildren(...tables.filter((table) => table !== false));
-    if (!frame.entities.length) this.target.append(faint("There are no entities in this step."));
+    const types = this.header.types.map((_, type) => shows.frame.entities.filter((entity) => entity.type === type));
+    const tables = types.flatMap((entities) => (entities.length ? [this.table(shows, entities, chosen)] : []));
+    this.target.replaceChildren(...(tables.length ? tables : [faint("There are no entities in this step.")]));
   }
 
-  private table(
-    type: number,
-    entities: Entity[],
-    before: Map<string, Entity>,
-    chosen: Map<number, string[]>,
-    selected: number | null,
-  ): Node {
+  private change(what: () => void): void {
+    what();
+    this.again();
+  }
+
+  private table({ previous, selected, lit }: Shown, entities: Entity[], chosen: Map<number, string[]>): Node {
+    const [{ type }] = entities;
     const [typeName, numbers, kinds] = this.header.types[type];
     const columns = [...numbers, ...kinds.map(([kind]) => kind)];
     const acts = entities.some(({ position }) => chosen.has(position));
@@ -52,31 +45,25 @@ export class EntityList {
     const headings = ["name", ...columns].map((text, i) => {
       const column = i - 1;
       const isSorted = by === column;
-      const sort = () => {
-        this.order.set(type, [column, isSorted && sign > 0 ? -1 : 1]);
-        this.again();
-      };
+      const sort = () => this.change(() => this.order.set(type, [column, isSorted && sign > 0 ? -1 : 1]));
       const order = isSorted ? (sign > 0 ? "ascending" : "descending") : undefined;
       return el("th", { scope: "col", "aria-sort": order }, button(named(text), sort), isSorted && (sign > 0 ? " ▲" : " ▼"));
     });
     const shownRows = this.isLong.has(type) ? sorted : sorted.slice(0, MOST_ROWS);
     const rows = shownRows.map((entity) => {
       const { position, isVisible, key } = entity;
-      const old = before.get(key);
+      const old = previous?.entities.find((one) => one.key === key && one.type === type);
       const cells = columns.map((_, i) => {
         const value = cell(entity, i);
-        const isChanged = old?.type === type && !Object.is(cell(old, i), value);
+        const isChanged = old && !Object.is(cell(old, i), value);
         const content = typeof value === "number" ? shown(value) : named(value);
         return el("td", { class: isChanged ? "changed" : undefined, "data-value": value }, content);
       });
       if (acts) cells.push(el("td", { class: "chosen" }, named((chosen.get(position) ?? []).join(", "))));
-      const heading = [button(named(entity.name), () => this.select(position)), !isVisible && tag("hidden")];
+      const heading = [button(named(entity.name), () => this.select(position)), !isVisible && tag("hidden"), lit.includes(position) && tag("can be chosen", "chosen")];
       return row({ "data-position": position, "aria-current": position === selected && "true" }, heading, ...cells);
     });
-    const showAll = () => {
-      this.isLong.add(type);
-      this.again();
-    };
+    const showAll = () => this.change(() => this.isLong.add(type));
     const cut = shownRows.length < entities.length ? [`, the first ${MOST_ROWS}, `, button("show all", showAll)] : [];
     const caption = [named(typeName), ` (${entities.length})`, ...cut];
     return table({ class: "list" }, caption, acts ? [...headings, "chosen"] : headings, rows);

@@ -1,7 +1,7 @@
 /** Frames of a replay, with names in place of columns. */
 
-import { CHUNK_STEPS, VERSION, allTypes, crc32, decodeChunk, fromBase64, inflate, sum } from "./codec.js";
-import type { Columns, Header, Schema } from "./codec.js";
+import { CHUNK_STEPS, VERSION, allTypes, crc32, decodeChunk, fromBase64, inflate, sum, type Columns, type Header } from "./codec.js";
+import { unseenBy } from "./view.js";
 
 /** Unpacked bytes of the pieces that are kept; about half of what they take in memory. */
 const KEPT_BYTES = 96e6;
@@ -19,6 +19,8 @@ export interface Entity {
   numbers: number[];
   labels: string[];
   isVisible: boolean;
+  /** False if the agent that acts does not know the type. */
+  isSeen: boolean;
   isGlobal: boolean;
 }
 
@@ -38,23 +40,15 @@ export interface Decision {
   name: string;
   actor: number;
   byHand: boolean;
+  /** The agent's choice and probabilities are not told. */
+  isSecret?: boolean;
   choices: Choice[];
 }
 
 /** Weights of attention: `weight(layer, head, from, to)`. */
-export interface Attention {
-  layers: number;
-  heads: number;
-  size: number;
-  weights: Float64Array;
-}
-
-export interface Influence {
-  entities: number[];
-  values: number[];
-  /** By action, of each entity on each actor. */
-  choices: Map<number, number[][]>;
-}
+export type Attention = { layers: number; heads: number; size: number; weights: Float64Array };
+/** Choices: by action, of each entity on each actor. */
+export type Influence = { entities: number[]; values: number[]; choices: Map<number, number[][]> };
 
 export interface Frame {
   episode: number;
@@ -73,25 +67,11 @@ export interface Frame {
   picture: Uint8Array<ArrayBuffer> | null;
 }
 
-/** Numbers of every step of an episode and side, nan where they are not known (yet). */
-export interface Series {
-  reward: number[];
-  value: number[];
-  besideValue: number[];
-  /** Mean entropy of the choices, % of the maximum. */
-  entropy: number[];
-}
+/** Numbers of every step of an episode and side, nan where they are not known (yet); entropy is in % of its maximum. */
+export type Series = Record<"reward" | "value" | "besideValue" | "entropy", number[]>;
 
-/** Steps of an episode that came together, such as a chunk of a file. */
-export interface Piece {
-  first: number;
-  steps: number;
-  /** Bytes when it is unpacked. */
-  size: number;
-  unpack: () => Uint8Array | Promise<Uint8Array>;
-  /** Number of the chunk in its file. */
-  number?: number;
-}
+/** Steps of an episode that came together: `size` bytes when unpacked, with the number of the chunk in a file. */
+export type Piece = { first: number; steps: number; size: number; unpack: () => Uint8Array | Promise<Uint8Array>; number?: number };
 
 export class Replay {
   /** Numbers of the chunks that could not be read. */
@@ -102,12 +82,9 @@ export class Replay {
   private kept = new Map<Piece, Promise<Columns | null>>();
   private keptBytes = 0;
   private series: Series[][] = [];
-  private names = new Map<object, Map<number, string>>();
 
-  constructor(
-    readonly header: Header,
-    blocks: Map<string, Element> = new Map(),
-  ) {
+  // prettier-ignore
+  constructor(readonly header: Header, blocks: Map<string, Element> = new Map()) {
     let number = 0;
     header.episodes.forEach(({ chunks, steps }, e) => {
       chunks.forEach(([crc, size, unpacked], i) => {
@@ -146,10 +123,15 @@ export class Replay {
     schema.steps = Math.max(schema.steps, piece.first + piece.steps);
     const pieces = (this.pieces[episode] ??= []);
     for (let i = 0; i < piece.steps; i++) pieces[piece.first + i] = piece;
-    const empty = (): Series => ({ reward: [], value: [], besideValue: [], entropy: [] });
-    this.series[episode] ??= Array.from({ length: this.header.sides }, empty);
+    this.series[episode] ??= Array.from({ length: this.header.sides }, emptySeries);
     for (const series of this.series[episode])
       for (const of of Object.values(series)) while (of.length < schema.steps) of.push(NaN);
+  }
+
+  /** Forget steps of an episode, but for those that came anew. */
+  drop(episode: number, piece: Piece): void {
+    for (let step = piece.first; step < piece.first + piece.steps; step++)
+      if (this.pieces[episode][step] === piece) delete this.pieces[episode][step];
   }
 
   /** Return the pieces of an episode that there are. */
@@ -158,7 +140,7 @@ export class Replay {
   }
 
   seriesOf(episode: number, side: number): Series {
-    return this.series[episode][side];
+    return this.series[episode]?.[side] ?? emptySeries();
   }
 
   /** Return a frame; null if it is in no piece, or in a damaged one. */
@@ -232,7 +214,8 @@ export class Replay {
       const typeName = isGlobal ? "global" : name;
       const hasId = columns.get(`identified ${type}`)?.[f];
       const id = hasId ? columns.get(`identity ${type}`)![columns.startsOf(`identity ${type}`)[f] + place] : null;
-      const printed = id === null ? `${typeName} ${place + 1}` : (this.namesOf(schema, side, typeName).get(id) ?? `${typeName} ${id}`);
+      const names = schema.names[side]?.find(([one]) => one === typeName);
+      const printed = id === null ? `${typeName} ${place + 1}` : (names?.[2][names[1].indexOf(id)] ?? `${typeName} ${id}`);
       return {
         position,
         type,
@@ -242,6 +225,7 @@ export class Replay {
         numbers: row < 0 ? [] : numbers.map((_, j) => columns.get(`feature ${type} ${j}`)![row]),
         labels: row < 0 ? [] : kinds.map(([, labels], k) => labels[columns.get(`kind ${type} ${k}`)?.[row] ?? -1] ?? "?"),
         isVisible: (columns.get(`visible ${type}`)?.[row] ?? 1) !== 0,
+        isSeen: !unseenBy(header, type, null).includes("the agent"),
         isGlobal,
       };
     };
@@ -276,14 +260,10 @@ export class Replay {
       picture: columns.get("picture")?.[step - piece.first] ? pictureOf(columns, step - piece.first) : null,
     };
   }
+}
 
-  private namesOf(schema: Schema, side: number, typeName: string): Map<number, string> {
-    const of = schema.names[side]?.find(([name]) => name === typeName);
-    if (!of) return new Map();
-    const found = this.names.get(of) ?? new Map(of[1].map((number, i) => [number, of[2][i]]));
-    this.names.set(of, found);
-    return found;
-  }
+function emptySeries(): Series {
+  return { reward: [], value: [], besideValue: [], entropy: [] };
 }
 
 function decisionsOf(header: Header, columns: Columns, f: number, a: number, entities: Entity[]): Decision[] {

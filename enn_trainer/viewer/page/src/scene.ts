@@ -1,52 +1,29 @@
 /** The scene: entities where they are, on a canvas. */
 
 import { styled } from "./dom.js";
-import { extentOf, fitted, nearest, outline, panned, toPixel, zoomed } from "./geometry.js";
+import { extentOf, fitted, nearest, outline, panned, toPixel, toWorld, zoomed } from "./geometry.js";
 import type { Box, Camera, Extent, Point } from "./geometry.js";
 import { influenceOn } from "./inspector.js";
-import type { Toggle } from "./main.js";
-import { attentionWeight } from "./model.js";
-import type { Entity, Frame } from "./model.js";
-import { SHAPES, colorOf, headingOf, labelOf, placeOf, valueOf } from "./view.js";
-import type { View } from "./view.js";
+import type { Shown } from "./main.js";
+import { attentionWeight, type Entity } from "./model.js";
+import { SHAPES, colorOf, headingOf, labelOf, placeOf, valueOf, type View } from "./view.js";
 
 // Told apart with all kinds of colour vision (Okabe and Ito), for a light and a dark page.
 const LIGHT = ["#0072b2", "#d55e00", "#007a5a", "#a8478a", "#8a6d00", "#3a3a3a", "#2a8fc7", "#a13d00"];
 const DARK = ["#56b4e9", "#ff9d5c", "#3fd1a4", "#e69bcb", "#f0e442", "#d0d0d0", "#8fd0f5", "#ffb98a"];
 
-export interface Overlay {
-  selected: number | null;
-  toggles: Record<Toggle, boolean>;
-  layer: number;
-  head: number;
-  /** Earlier places of entities by key, oldest first. */
-  trails: Map<string, number[][]>;
-}
-
 const COLORS = ["ink", "faint", "grid", "paper", "accent", "from", "to"] as const;
 type Colors = Record<(typeof COLORS)[number], string>;
 
-interface Pane {
-  axes: [number, number];
-  box: Box;
-  camera: Camera | null;
-  /** Seen so far, of all frames. */
-  extent: Extent | null;
-  isOwn: boolean;
-}
+/** A view of two axes; the extent is that of all frames seen so far, unless the camera is the reader's own. */
+type Pane = { axes: [number, number]; box: Box; camera: Camera | null; extent: Extent | null; isOwn: boolean };
 
 /** How a path is drawn. */
-interface Style {
-  fill?: string;
-  stroke?: string;
-  width?: number;
-  alpha?: number;
-}
+type Style = { fill?: string; stroke?: string; width?: number; alpha?: number };
 
 export class Scene {
   private panes: Pane[];
-  private frame: Frame | null = null;
-  private overlay: Overlay | null = null;
+  private shown: Shown | null = null;
   private places: (number[] | null)[] = [];
   private context: CanvasRenderingContext2D;
   private colors = {} as Colors;
@@ -55,6 +32,7 @@ export class Scene {
     private canvas: HTMLCanvasElement,
     private view: View,
     private onSelect: (position: number | null) => void,
+    private onMove: (position: number, place: number[]) => void,
   ) {
     this.context = canvas.getContext("2d")!;
     const dimensions = Math.max(...view.types.map(({ position }) => position.length));
@@ -72,10 +50,9 @@ export class Scene {
     return view.types.some(({ position }) => position.length > 0);
   }
 
-  show(frame: Frame | null, overlay: Overlay): void {
-    this.frame = frame;
-    this.overlay = overlay;
-    this.places = (frame?.all ?? []).map((entity) => placeOf(this.view, entity));
+  show(shown: Shown | null): void {
+    this.shown = shown;
+    this.places = (shown?.frame.all ?? []).map((entity) => placeOf(this.view, entity));
     if (!this.view.bounds) this.include(this.places);
     this.draw();
   }
@@ -93,20 +70,20 @@ export class Scene {
   }
 
   zoom(factor: number): void {
-    for (const pane of this.panes) {
-      const { x, y, width, height } = pane.box;
-      move(pane, (camera) => zoomed(camera, factor, [x + width / 2, y + height / 2]));
-    }
-    this.draw();
+    this.moveAll((camera, { x, y, width, height }) => zoomed(camera, factor, [x + width / 2, y + height / 2]));
   }
 
   pan(dx: number, dy: number): void {
-    for (const pane of this.panes) move(pane, (camera) => panned(camera, dx, dy));
+    this.moveAll((camera) => panned(camera, dx, dy));
+  }
+
+  private moveAll(change: (camera: Camera, box: Box) => Camera): void {
+    for (const pane of this.panes) move(pane, (camera) => change(camera, pane.box));
     this.draw();
   }
 
   draw(): void {
-    const { canvas, context, overlay } = this;
+    const { canvas, context, shown } = this;
     const ratio = window.devicePixelRatio || 1;
     const [width, height] = [canvas.clientWidth, canvas.clientHeight];
     if (!width || !height) return;
@@ -120,7 +97,7 @@ export class Scene {
       pane.box = { x: i * share, y: 0, width: share, height };
       if (!pane.extent) return;
       if (!pane.isOwn || !pane.camera) pane.camera = fitted(pane.extent, pane.box, this.view.isDown);
-      const place = overlay?.toggles.follow && overlay.selected !== null ? this.places[overlay.selected] : null;
+      const place = shown?.toggles.follow && shown.selected !== null ? this.places[shown.selected] : null;
       if (place) {
         const [x, y] = toPixel(pane.camera, inPane(pane, place));
         move(pane, (camera) => panned(camera, pane.box.x + share / 2 - x, height / 2 - y));
@@ -136,11 +113,10 @@ export class Scene {
   }
 
   private drawPane(pane: Pane, camera: Camera): void {
-    const { frame, overlay, context, colors } = this;
+    const { shown, context, colors } = this;
     this.drawAxes(pane, camera);
-    if (!frame || !overlay) return;
-    const { all } = frame;
-    const { selected } = overlay;
+    if (!shown) return;
+    const { frame: { all }, selected, toggles } = shown; // prettier-ignore
     const points = this.places.map((place) => place && toPixel(camera, inPane(pane, place)));
     const isCrowd = all.length > 60;
     const radius = Math.min(Math.max(camera.scale * 0.38, all.length > 200 ? 4 : isCrowd ? 5.5 : 7), 14);
@@ -151,21 +127,21 @@ export class Scene {
     };
 
     // Trails, below everything else.
-    for (const [key, places] of overlay.trails) {
+    for (const [key, places] of shown.trails) {
       const entity = all.find((one) => one.key === key);
       const stroke = entity ? this.colorOf(entity) : colors.faint;
       const corners = places.map((place) => toPixel(camera, inPane(pane, place)));
       this.path({ stroke, width: 1.5, alpha: 0.5 }, () => corners.forEach((corner) => context.lineTo(...corner)));
     }
-    if (overlay.toggles.influence) this.drawInfluence(frame, overlay, points, radius);
+    if (toggles.influence) this.drawInfluence(shown, points, radius);
 
     // Entities: the last ones above the others.
     for (const entity of all) {
       const point = points[entity.position];
       if (point) this.drawEntity(entity, point, radiusOf(entity), camera.flip);
     }
-    this.drawSelections(frame, overlay, points);
-    if (overlay.toggles.attention && selected !== null) this.drawAttention(frame, overlay, points, selected);
+    this.drawSelections(shown, points);
+    if (toggles.attention && selected !== null) this.drawAttention(shown, points, selected);
 
     // Labels, and a ring around the selected one.
     context.font = "11px system-ui, sans-serif";
@@ -176,8 +152,9 @@ export class Scene {
       if (!point) continue;
       const reach = radiusOf(entity);
       if (isSelected) this.circle(point, reach + 5, { stroke: colors.ink, width: 2 });
+      if (shown.lit.includes(entity.position)) this.circle(point, reach + 2.5, { stroke: colors.accent, width: 3 });
       const label = labelOf(this.view, entity);
-      if (!isSelected && (isCrowd || !(overlay.toggles.labels || label !== entity.name))) continue;
+      if (!isSelected && (isCrowd || !(toggles.labels || label !== entity.name))) continue;
       Object.assign(context, { lineWidth: 3, strokeStyle: colors.paper, fillStyle: colors.ink });
       const text = [label.slice(0, 40), point[0], point[1] - reach - 6] as const;
       context.strokeText(...text);
@@ -216,8 +193,8 @@ export class Scene {
   private drawEntity(entity: Entity, [x, y]: Point, radius: number, flip: number): void {
     const view = this.view.types[entity.type];
     const color = this.colorOf(entity);
-    // Hollow: hidden from the policy.
-    const style = entity.isVisible ? { fill: color, stroke: this.colors.paper } : { stroke: color, width: 2 };
+    // Hollow: hidden from the policy, or of a type that it does not know.
+    const style = entity.isVisible && entity.isSeen ? { fill: color, stroke: this.colors.paper } : { stroke: color, width: 2 };
     const corners = outline(SHAPES[view.shape]);
     this.path(style, () => {
       if (!corners.length) this.context.arc(x, y, radius, 0, 2 * Math.PI);
@@ -231,7 +208,7 @@ export class Scene {
   }
 
   /** Lines from actors to the entities that they select, as thick as these are probable. */
-  private drawSelections({ decisions }: Frame, { selected }: Overlay, points: (Point | null)[]): void {
+  private drawSelections({ frame: { decisions }, selected }: Shown, points: (Point | null)[]): void {
     for (const { actor, choices } of decisions) {
       const from = points[actor];
       if (!from || (selected !== null && actor !== selected)) continue;
@@ -244,7 +221,7 @@ export class Scene {
     }
   }
 
-  private drawAttention({ attention }: Frame, { layer, head }: Overlay, points: (Point | null)[], selected: number): void {
+  private drawAttention({ frame: { attention }, heads: [layer, head] }: Shown, points: (Point | null)[], selected: number): void {
     const center = points[selected];
     if (!attention || !center || selected >= attention.size) return;
     const others = [...points.keys()].filter((i) => points[i] && i !== selected && i < attention.size);
@@ -270,7 +247,7 @@ export class Scene {
   }
 
   /** Halos around the entities without which choices, or the value, would be others. */
-  private drawInfluence(frame: Frame, { selected }: Overlay, points: (Point | null)[], radius: number): void {
+  private drawInfluence({ frame, selected }: Shown, points: (Point | null)[], radius: number): void {
     const { influence } = frame;
     if (!influence) return;
     const strengths = selected === null ? influence.values.map(Math.abs) : influenceOn(frame, selected);
@@ -318,11 +295,18 @@ export class Scene {
     const { canvas } = this;
     let last: Point | null = null;
     let isDrag = false;
+    let dragged = -1;
     const at = (event: MouseEvent): Point => [event.offsetX, event.offsetY];
     const paneAt = ([x]: Point) => this.panes.find(({ box }) => x < box.x + box.width) ?? this.panes[0];
+    const found = (point: Point) => {
+      const pane = paneAt(point);
+      const points = this.places.map((place) => place && pane.camera && toPixel(pane.camera, inPane(pane, place)));
+      return nearest(points, point, 18);
+    };
     canvas.addEventListener("pointerdown", (event) => {
       last = at(event);
       isDrag = false;
+      dragged = this.shown?.edit ? found(last) : -1;
       canvas.setPointerCapture(event.pointerId);
     });
     canvas.addEventListener("pointermove", (event) => {
@@ -330,17 +314,16 @@ export class Scene {
       const [dx, dy] = [event.offsetX - last[0], event.offsetY - last[1]];
       if (!isDrag && Math.hypot(dx, dy) < 4) return;
       isDrag = true;
-      move(paneAt(last), (camera) => panned(camera, dx, dy));
+      const pane = paneAt(last);
+      if (dragged < 0) move(pane, (camera) => panned(camera, dx, dy));
+      else if (pane.camera) this.places[dragged] = placed(pane, this.places[dragged]!, toWorld(pane.camera, at(event)));
       last = at(event);
       this.draw();
     });
     canvas.addEventListener("pointerup", (event) => {
-      if (last && !isDrag) {
-        const pane = paneAt(at(event));
-        const points = this.places.map((place) => place && pane.camera && toPixel(pane.camera, inPane(pane, place)));
-        const found = nearest(points, at(event), 18);
-        this.onSelect(found < 0 ? null : found);
-      }
+      const position = found(at(event));
+      if (last && !isDrag) this.onSelect(position < 0 ? null : position);
+      if (last && isDrag && dragged >= 0) this.onMove(dragged, this.places[dragged]!);
       last = null;
     });
     canvas.addEventListener("dblclick", () => this.reset());
@@ -357,6 +340,11 @@ export class Scene {
 /** Return the coordinates of a place that a pane shows. */
 function inPane({ axes }: Pane, place: number[]): Point {
   return [place[axes[0]], place[axes[1]] ?? 0];
+}
+
+/** Return a place with the coordinates that a pane shows at a point. */
+function placed({ axes }: Pane, place: number[], point: Point): number[] {
+  return place.map((value, axis) => point[axes.indexOf(axis)] ?? value);
 }
 
 /** Let a pane show another part of the world, if it shows one. */

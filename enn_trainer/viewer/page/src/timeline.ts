@@ -12,10 +12,8 @@ export class Curves {
   private plot: uPlot | null = null;
   private step = 0;
 
-  constructor(
-    private target: HTMLElement,
-    private onStep: (step: number) => void,
-  ) {
+  // prettier-ignore
+  constructor(private target: HTMLElement, private onStep: (step: number) => void) {
     new ResizeObserver(() => this.plot?.setSize(this.size())).observe(target);
   }
 
@@ -32,11 +30,9 @@ export class Curves {
     if (hasBeside) curves.push(["value, other agent", series.besideValue, "c6", "y", [8, 2, 2, 2]]);
     const axis = { stroke: styled("faint"), grid: { stroke: styled("grid"), width: 1 }, ticks: { stroke: styled("grid") } };
     const drag = (plot: uPlot) => {
-      const seek = (event: PointerEvent) => {
-        if (!(event.buttons & 1)) return;
-        const { left } = plot.over.getBoundingClientRect();
-        const step = Math.round(plot.posToVal(event.clientX - left, "x"));
-        this.onStep(Math.min(Math.max(step, 0), steps.length - 1));
+      const seek = ({ buttons, clientX }: PointerEvent) => {
+        const step = Math.round(plot.posToVal(clientX - plot.over.getBoundingClientRect().left, "x"));
+        if (buttons & 1) this.onStep(step);
       };
       plot.over.addEventListener("pointerdown", seek);
       plot.over.addEventListener("pointermove", seek);
@@ -55,7 +51,7 @@ export class Curves {
           stroke: styled(name),
           width: 1.5,
           points: { show: steps.length < 3 },
-          value: (_: uPlot, value: number | null) => (value === null ? "–" : value.toPrecision(4)),
+          value: (_: uPlot, value: number | null | undefined) => value?.toPrecision(4) ?? "–",
         })),
       ],
       hooks: { draw: [(plot) => this.mark(plot, styled("ink"))], ready: [drag, (plot) => plot.setLegend({ idx: this.step }, false)] },

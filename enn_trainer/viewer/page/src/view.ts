@@ -1,7 +1,6 @@
 /** Places, shapes and colours of entities: from the view in the header, else by names of features. */
 
-import { allTypes } from "./codec.js";
-import type { Header } from "./codec.js";
+import { allTypes, type Header } from "./codec.js";
 import { shown } from "./dom.js";
 import type { Entity } from "./model.js";
 
@@ -37,11 +36,7 @@ export type Shape = (typeof SHAPES)[number];
 const POSITIONS = [["x", "y"], ["x_pos", "y_pos"], ["pos_x", "pos_y"], ["column", "row"], ["col", "row"]]; // prettier-ignore
 
 /** The JSON of `entity_env.view.View`. */
-interface GivenView {
-  y_down?: unknown;
-  bounds?: unknown;
-  entities?: Record<string, Record<string, unknown> | undefined>;
-}
+type GivenView = { y_down?: unknown; bounds?: unknown; entities?: Record<string, Record<string, unknown> | undefined> };
 
 /** Return where and how entities are drawn: the one place that reads the header's view. */
 export function viewOf(header: Header): View {
@@ -102,6 +97,13 @@ export function valueOf(feature: Feature, entity: Entity): number | string {
 export function labelOf(view: View, entity: Entity): string {
   const values = view.types[entity.type].label.map((feature) => valueOf(feature, entity));
   return values.map((value) => (typeof value === "number" ? shown(value) : value)).join(" ") || entity.name;
+}
+
+/** Return which agents do not see a column of a type (numbers, then kinds), or all of it where the column is null. */
+export function unseenBy({ unseen }: Header, type: number, column: number | null): string[] {
+  const isUnseen = (who: "agent" | "beside") =>
+    unseen?.[who]?.some(([of, columns]) => of === type && (column === null ? columns === null : columns?.includes(column)));
+  return [...(isUnseen("agent") ? ["the agent"] : []), ...(isUnseen("beside") ? ["the other agent"] : [])];
 }
 
 /** Return the colour of an entity, or its place in a palette. */
