@@ -23,7 +23,7 @@ class Hand:
         taken: per action (actors,) bool, True for the actors that the person decides for.
 
     Attributes:
-        taken: as given.
+        taken: as given; it may change while choices are made.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Hand:
         """
         actions, by_hand = {}, {}
         for name, lengths in self._lengths.items():
-            own = self._chosen[name] != _NOT_YET
+            own = self.taken[name] & (self._chosen[name] != _NOT_YET)
             given = others[name].values if name in others else self._chosen[name]
             actions[name] = Ragged(np.where(own, self._chosen[name], given), lengths)
             by_hand[name] = Ragged(own, lengths)

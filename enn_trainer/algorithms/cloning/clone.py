@@ -169,7 +169,9 @@ def _read(
         hint = "; lower clone.test_fraction" if test is not None else ""
         if train is not None and settings.max_frames is not None:
             hint = "; raise clone.max_frames"
-        everybody = replace(reading, who="all").read({path: part[0] for path, part in parts.items()})
+        everybody = replace(reading, who="all").read(
+            {path: part[0] for path, part in parts.items()}
+        )
         if everybody is not None and everybody.num_actors().any():
             hint = "; agents made all choices, and clone.who=all learns from them"
         raise ConfigError(
