@@ -11,6 +11,7 @@ EXTRAS = {
     "pettingzoo": ("pettingzoo",),
     "mlflow": ("mlflow",),
     "plot": ("matplotlib",),
+    "serve": ("websockets",),
     "video": ("imageio", "imageio_ffmpeg", "PIL"),
 }
 """The modules that each extra is for."""

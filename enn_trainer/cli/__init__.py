@@ -48,6 +48,7 @@ _HELP = {
     "clone": "train an agent on recordings: enn clone mine.rec --checkpoint-dir runs/mine",
     "check": "say what is wrong with an environment: enn check my_file.py:MyEnv",
     "watch": "show what an agent sees and does: enn watch runs/xor",
+    "serve": "play beside an agent, or in its place, on a page: enn serve runs/duel",
     "eval": "measure an agent: enn eval runs/xor --episodes 1000",
     "checkpoints": "list, verify, delete, pin, show, compare saves: enn checkpoints list runs/xor",
     "inspect": "say what a file or folder is: enn inspect runs/xor",

@@ -301,16 +301,21 @@ def parser() -> OneLineParser:
 
 
 def add_playing_options(parser: OneLineParser, max_steps: int = EvalConfig.max_steps) -> None:
-    """Add the options of an environment, and of how it is played."""
+    """Add the options of an environment, and of how it is played in evaluations."""
+    add_world_options(parser)
+    parser.option("--num-envs", "N", "number of parallel environments", type=positive)
+    most = f"maximal steps in each environment (default: {max_steps})"
+    parser.option("--max-steps", "N", most, type=positive, default=max_steps)
+
+
+def add_world_options(parser: OneLineParser) -> None:
+    """Add the options of an environment, and of the choices in it."""
     kwargs = "its arguments: override those of training, or replace all with another --env"
     parser.add_argument("kwargs", nargs="*", metavar="KEY=VALUE", help=kwargs, default=[])
     parser.env_options("another world", "the same, also as JSON")
     parser.flag("--trust", "import the environment that the checkpoint names")
     parser.flag("--deterministic", "take the most probable action")
     parser.option("--seed", "N", "random seed (default: the run's)", type=not_negative)
-    parser.option("--num-envs", "N", "number of parallel environments", type=positive)
-    most = f"maximal steps in each environment (default: {max_steps})"
-    parser.option("--max-steps", "N", most, type=positive, default=max_steps)
 
 
 def table(results: Mapping[str, SuiteResult], console: Console | None = None) -> None:

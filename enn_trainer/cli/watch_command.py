@@ -133,13 +133,13 @@ def _of_recording(path: Path, options: argparse.Namespace) -> Replay:
     replay = Replay(
         path.name, {}, recording.obs_space, recording.action_space, sides=1, discount=1.0
     )
-    replay.view = _view(None, replay.obs_space, options)
+    replay.view = view_in(None, replay.obs_space, options)
     replay.episodes = list(islice(episodes_of(recording), options.episodes))
     replay.moments = find_moments(replay)
     return replay
 
 
-def _view(
+def view_in(
     own: View | None,
     obs_space: ObsSpace,
     options: argparse.Namespace,
@@ -208,7 +208,7 @@ def _play(saved: SavedRun, options: argparse.Namespace) -> Replay:
         sides,
         config.ppo.gamma,
     )
-    replay.view = _view(own, replay.obs_space, options, config.net)
+    replay.view = view_in(own, replay.obs_space, options, config.net)
     num_matches = (recording.num_envs or 0) // (sides * every)
     replay.episodes = first_episodes(played, options.episodes, num_matches)
     replay.moments = find_moments(replay)

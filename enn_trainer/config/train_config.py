@@ -27,6 +27,7 @@ def _script_name() -> str:
 
 
 ImitationLoss = Literal["cross_entropy", "kl"]
+Who = Literal["hand", "all"]
 _LARGEST_LR = 1e30  # optimizers divide it by small numbers, and the result must be a float32
 
 MAX_STOPS = 1000
@@ -114,12 +115,15 @@ class BCConfig(Section):
         bs: Recorded frames in one optimizer step, drawn at random from those with actors.
         loss: "cross_entropy" of the recorded choices, or "kl" from the recorded probabilities of
             all choices.
+        who: "hand" to learn the choices of a person alone in frames whose recording says who chose,
+            "all" to learn all of them.
     """
 
     path: str = field(metadata=PATH)
     coef: float = limited(1.0, at_least=0.0)
     bs: int = limited(256, at_least=1)
     loss: ImitationLoss = "cross_entropy"
+    who: Who = "hand"
 
     def _check(self, check: Validator) -> None:
         check.require(self.path != "", "path: expected a recording, got ''")
@@ -143,6 +147,8 @@ class CloneConfig(Section):
             set. The best weights are kept in any case.
         max_frames: Read about so many frames to train on, and as many to test on, where there is
             not enough memory for all: the first whole episodes, equally many frames of each file.
+        who: "hand" to learn the choices of a person alone in frames whose recording says who chose,
+            "all" to learn all of them.
     """
 
     loss: ImitationLoss = "cross_entropy"
@@ -153,6 +159,7 @@ class CloneConfig(Section):
     test_fraction: float = limited(0.1, at_least=0, below=1)
     patience: Optional[int] = limited(3, at_least=1)
     max_frames: Optional[int] = limited(None, at_least=1)
+    who: Who = "hand"
 
 
 @dataclass

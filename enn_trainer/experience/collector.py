@@ -33,7 +33,7 @@ class Watcher(Protocol):
         """
 
     def before_step(
-        self, obs: VecObs, batch: EntityBatch, decisions: Decisions, run_step: int
+        self, obs: VecObs, batch: EntityBatch, decisions: Decisions, run_step: int | None
     ) -> None:
         """Take the decisions in the current frames. The environments may reuse `obs` afterwards.
 
@@ -41,7 +41,7 @@ class Watcher(Protocol):
             obs: the frames.
             batch: the same on the device.
             decisions: of these frames.
-            run_step: the number of frames of the run before this step.
+            run_step: the number of frames of the run before this step; None outside of runs.
         """
 
     def after_step(self, obs: VecObs) -> None:
@@ -99,13 +99,14 @@ class Collector(VecEnvWrapper):
         return None if obs is None else self._begin(obs, obs_config, state)
 
     def step(
-        self, t: int, run_step: int, context: ExecutionContext = DEFAULT_CONTEXT
+        self, t: int, run_step: int | None, context: ExecutionContext = DEFAULT_CONTEXT
     ) -> tuple[EntityBatch, Decisions, VecObs]:
         """Let the players act once in every environment.
 
         Args:
             t: a number that earlier steps did not have, of which random choices are a function.
-            run_step: the number of frames of the run before this step, for watchers.
+            run_step: the number of frames of the run before this step, for watchers; None outside
+                of runs.
             context: interrupt check and timers.
 
         Returns:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
+from enn_trainer.config.train_config import Who
 from enn_trainer.errors import ConfigError
 from entity_env.ragged import Ragged, exclusive_cumsum
 from entity_env.recording.entity_gym_samples import is_entity_gym, open_entity_gym_samples
 from entity_env.recording.read_recording import Episode, Recording
 from entity_env.recording.recording_format import Decisions, RecordingError
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
-from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
+from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor, restrict_action
 from rogue_net.wiring import adapt_batch
 
 _MADE_TENSORS_AT = 4096  # frames converted at a time, to bound the memory of copies
@@ -140,6 +141,7 @@ class Reading:
         device: device of the tensors.
         teacher_for: the setting that needs the probabilities of all choices; None without one.
         max_frames: approximate limit of frames of all recordings together; None for no limit.
+        who: "hand" to leave out the choices that an agent made, where a recording says who chose.
     """
 
     obs_space: ObsSpace
@@ -147,6 +149,7 @@ class Reading:
     device: torch.device
     teacher_for: str | None = None
     max_frames: int | None = None
+    who: Who = "all"
 
     def read(self, recordings: Mapping[Path, Recording]) -> Demonstrations | None:
         """Read all frames, episode after episode, or return None if there are none.
@@ -200,7 +203,7 @@ class Reading:
             endings[episode.ending] += int(np.isnan(known).sum())
 
         # Choices, and the probabilities of a teacher.
-        actions, teacher = {}, {}
+        actions, teacher, acts = {}, {}, {}
         nobody = Ragged.empty(np.zeros(0, dtype=np.int64), len(decisions))
         for name, space in recording.action_space.items():
             where = f"{path}: action {name!r}"
@@ -212,8 +215,18 @@ class Reading:
                 logits = decisions.logits.get(name, nobody)
                 rows = _row_by_row(where, logits, acting, space, self.teacher_for)
                 teacher[name] = RaggedTensor.of(rows, self.device)
+            acts[name] = acting
+            if self.who == "hand" and name in decisions.by_hand:
+                # Leave out the actors that an agent chose for.
+                is_kept = _by_hand(decisions.by_hand[name], acting)
+                pairs = None if acting.actees is None else np.ones(len(acting.actees.values), bool)
+                acts[name] = restrict_action(acting, is_kept, pairs).action
+                actions[name] = actions[name].keep(is_kept)
+                if self.teacher_for is not None:
+                    of_rows = np.repeat(is_kept, space.num_parameters(acting))
+                    teacher[name] = teacher[name].keep(of_rows)
         return Demonstrations(
-            adapt_batch(batch, recording.obs_space, self.obs_space),
+            adapt_batch(replace(batch, actions=acts), recording.obs_space, self.obs_space),
             actions,
             teacher,
             torch.from_numpy(np.concatenate(returns)).to(self.device),
@@ -265,6 +278,15 @@ def _check_choices(where: str, chosen: Ragged, acting: ActionBatch, space: Actio
             f"{where}: expected a choice that is allowed, got {values[wrong]} of "
             f"{per_actor[wrong]}, which is not, by {int((~allowed).sum())} actors"
         )
+
+
+def _by_hand(by_hand: Ragged, acting: ActionBatch) -> npt.NDArray[np.bool_]:
+    """Return the actors for which a person chose, or nobody knows who did, (actors,) bool."""
+    lengths = acting.actors.lengths
+    is_known = np.repeat(by_hand.lengths > 0, lengths)
+    found = np.ones(len(is_known), np.bool_)
+    found[is_known] = by_hand.values
+    return found
 
 
 def _row_by_row(

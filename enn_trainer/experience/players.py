@@ -36,6 +36,8 @@ class Decisions(NamedTuple):
         entropies: per action float32 (actors,) per frame, of all that could be chosen.
         values: (B,) float32, the expected returns; NaN of a network without values.
         distributions: per action, over the choices of all actors, where there is one.
+        by_hand: per action bool (actors,) per frame, True for choices that a person made; empty if
+            nobody could. Taken and joined decisions do not keep it.
     """
 
     chosen: Mapping[str, RaggedTensor]
@@ -43,6 +45,7 @@ class Decisions(NamedTuple):
     entropies: Mapping[str, RaggedTensor]
     values: Tensor
     distributions: Mapping[str, ActionDistribution] = {}
+    by_hand: Mapping[str, Ragged] = {}
 
     @staticmethod
     def of(out: NetOutput, batch: EntityBatch) -> "Decisions":

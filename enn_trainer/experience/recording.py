@@ -26,7 +26,7 @@ class Recorder(RecordingWriter):
     """Watcher of a collector that writes each step to a file."""
 
     def before_step(
-        self, obs: VecObs, batch: EntityBatch, decisions: players.Decisions, run_step: int
+        self, obs: VecObs, batch: EntityBatch, decisions: players.Decisions, run_step: int | None
     ) -> None:
         """Keep the frames, with choices, probabilities and values, until the step is taken."""
         logits = {}
@@ -41,7 +41,8 @@ class Recorder(RecordingWriter):
         }
         values = decisions.values.float().cpu().numpy()
         chosen = decisions.chosen_on_host()
-        self.keep(Decisions(obs, chosen, probs, logits, values), run_step)
+        by_hand = dict(decisions.by_hand)
+        self.keep(Decisions(obs, chosen, probs, logits, values, by_hand), run_step)
 
 
 @dataclass(frozen=True)

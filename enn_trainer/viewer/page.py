@@ -15,6 +15,7 @@ from typing import NamedTuple, Self
 PAGE = Path(__file__).with_name("page.html")
 _START = b"<!doctype html><!-- replay of enn_trainer -->\n"
 _PLACE = b"<!-- blocks -->\n"
+_NOTHING_ELSE = b"content=\"default-src 'none'; "
 _BLOCK = re.compile(
     rb'^<script type="application/x-enn-replay" data-block="(header|\d{1,9})" '
     rb'data-crc="([0-9a-f]{8})">([A-Za-z0-9+/=]*)</script>$',
@@ -57,6 +58,14 @@ def fill_page(header: Block, chunks: Sequence[Block]) -> bytes:
     lines = [_line(b"header", header)]
     lines += [_line(b"%d" % number, chunk) for number, chunk in enumerate(chunks)]
     return b"".join([before, *lines, after])
+
+
+def live_page(port: int) -> bytes:
+    """Return the page without data, which follows the game that a port of this machine serves."""
+    before, after = PAGE.read_bytes().split(_PLACE)
+    own = b"connect-src ws://127.0.0.1:%d ws://localhost:%d; " % (port, port)
+    before = before.replace(_NOTHING_ELSE, _NOTHING_ELSE + own, 1)
+    return b"".join([before, b'<script type="application/x-enn-live"></script>\n', after])
 
 
 def is_page(start: bytes) -> bool:

@@ -235,6 +235,11 @@ def _header_block(header: Json) -> Block:
         raise ReplayError(f"replay: expected plain and finite data, {error}") from None
 
 
+def live_header(replay: Replay) -> Json:
+    """Return the header of a replay whose episodes are still to come; nothing is rounded."""
+    return _header(replay, _LADDER[0], {}, {})
+
+
 def _header(replay: Replay, rung: _Rung, rounding: Json, errors: dict[str, float]) -> Json:
     entities = replay.obs_space.entities.items()
     notes = []

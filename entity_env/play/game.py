@@ -18,6 +18,7 @@ from entity_env.actions import Action
 from entity_env.environment import Environment, Observation
 from entity_env.errors import EntityEnvError
 from entity_env.match import Match, Solo
+from entity_env.play.hand import Hand
 from entity_env.ragged import Ragged
 from entity_env.recording.record import RecordingVecEnv
 from entity_env.spaces import (
@@ -339,23 +340,24 @@ class _Game(Match):
         obs_space, action_space, picture = self.obs_space(), self.action_space(), self.picture()
         if picture is not None:
             self.show(picture)
+        batch = batch_obs(self.frames, obs_space, action_space)
+        by_person = np.array([self.side in (None, side) for side in range(self.num_sides)])
+        lengths = {name: mask.actors.lengths for name, mask in batch.action_masks.items()}
+        hand = Hand(batch, action_space, {n: np.repeat(by_person, m) for n, m in lengths.items()})
         menus: list[dict[ActionName, Menu]] = []
-        chosen: list[dict[ActionName, list[int]]] = []
-        is_asked = False
         for side, obs in enumerate(self.frames):
             advice, value = ({}, None) if self.agent is None else self.agent(obs)
             own = menus_of(obs, obs_space, action_space, advice)
             menus.append(own)
 
             # A side that the agent plays.
-            if self.side not in (None, side):
+            if not by_person[side]:
                 taken = [
                     f"{name} {', '.join(menu.choices[i][0] for i in menu.advised)}"
                     for name, menu in own.items()
                     if menu.advised
                 ]
                 self.show(f"side {side}, the agent: {'; '.join(taken) or 'nothing to choose'}")
-                chosen.append({name: menu.advised for name, menu in own.items()})
                 continue
 
             # A side that the person plays.
@@ -365,18 +367,25 @@ class _Game(Match):
                 self.show(frame_text(obs, obs_space))
             if value is not None:
                 self.show(f"the agent expects {value:.3g}")
-            is_asked |= any(menu.titles for menu in own.values())
-            chosen.append({n: menu.ask(n, self.ask, self.show) for n, menu in own.items()})
-        if not is_asked:
+            for name, menu in own.items():
+                first = int(batch.action_masks[name].actors.starts[side])
+                for i, choice in enumerate(menu.ask(name, self.ask, self.show)):
+                    hand.choose(name, first + i, choice)
+        if not any(taken.any() for taken in hand.taken.values()):
             ask_line("nothing to choose, Enter continues> ", self.ask, self.show)
 
-        actions = {name: _cat([np.array(c[name], np.int64) for c in chosen]) for name in chosen[0]}
-        if self.agent is None or not isinstance(envs, RecordingVecEnv):
+        advised = {}
+        if self.agent is not None:
+            for name in lengths:
+                advised[name] = _cat([np.array(own[name].advised, np.int64) for own in menus])
+        actions, by_hand = hand.fill(advised)
+        if not isinstance(envs, RecordingVecEnv):
             return envs.act(actions, obs_space)
-        return envs.act(actions, obs_space, *self.probs_and_logits(menus, chosen))
+        probs, logits = ({}, {}) if self.agent is None else self.probs_and_logits(menus, actions)
+        return envs.act(actions, obs_space, probs, logits, by_hand=by_hand)
 
     def probs_and_logits(
-        self, menus: Sequence[Mapping[str, Menu]], chosen: Sequence[Mapping[str, list[int]]]
+        self, menus: Sequence[Mapping[str, Menu]], actions: Mapping[ActionName, Ragged]
     ) -> tuple[dict[ActionName, Ragged], dict[ActionName, Ragged]]:
         """Return how probable the agent finds the choices of all sides, and logits of all choices.
 
@@ -391,7 +400,9 @@ class _Game(Match):
                     f"agent: expected the probabilities of all choices of {name!r} to record, got "
                     "none"
                 )
-            rows = zip(known, (c[name] for c in chosen), strict=True)
+            chosen = actions[name]
+            of_sides = np.split(chosen.values, chosen.starts[1:])
+            rows = zip(known, of_sides, strict=True)
             probs[name] = _cat([p[np.arange(len(c)), c] for p, c in rows])
             with np.errstate(divide="ignore"):  # illegal choices have -inf
                 logits[name] = _cat([np.log(p).reshape(-1, *space.mask_columns) for p in known])

@@ -164,6 +164,8 @@ class RecordingWriter:
             decisions = replace(decisions, logits={})
         # a copy: environments may reuse what they return
         self._pending = {**vars(decisions.take(kept)), "kept": kept, "run_step": run_step}
+        if not decisions.by_hand:
+            del self._pending["by_hand"]  # readers of earlier releases know nothing of it
 
     def after_step(self, obs: VecObs) -> None:
         """Write the step whose outcome and next frames these are."""
@@ -262,9 +264,10 @@ class RecordingVecEnv(VecEnvWrapper):
         logits: Mapping[ActionName, Ragged] | None = None,
         values: npt.NDArray[np.float32] | None = None,
         run_step: int | None = None,
+        by_hand: Mapping[ActionName, Ragged] | None = None,
     ) -> VecObs:
         """Take a step everywhere and record it; the arguments are those of `act_async`."""
-        self.act_async(actions, obs_filter, probs, logits, values, run_step)
+        self.act_async(actions, obs_filter, probs, logits, values, run_step, by_hand)
         return self.wait()
 
     def act_async(
@@ -275,6 +278,7 @@ class RecordingVecEnv(VecEnvWrapper):
         logits: Mapping[ActionName, Ragged] | None = None,
         values: npt.NDArray[np.float32] | None = None,
         run_step: int | None = None,
+        by_hand: Mapping[ActionName, Ragged] | None = None,
     ) -> None:
         """Begin a step everywhere, which `wait` records.
 
@@ -286,6 +290,7 @@ class RecordingVecEnv(VecEnvWrapper):
                 log-probabilities of all choices.
             values: (B,) float32, the expected return of each frame.
             run_step: the frames of the run before this step. It never decreases in a file.
+            by_hand: bool (actors,) per frame, True for the choices that a person made.
 
         Raises:
             RecordingError: there was no reset, or `obs_filter` differs from it.
@@ -294,7 +299,9 @@ class RecordingVecEnv(VecEnvWrapper):
             raise RecordingError("act: call reset first")
         self.writer.check_shown("obs_filter", obs_filter)
         chosen = {name: as_choices(rows) for name, rows in actions.items()}
-        decisions = Decisions(self._last, chosen, dict(probs or {}), dict(logits or {}))
+        decisions = Decisions(
+            self._last, chosen, dict(probs or {}), dict(logits or {}), by_hand=dict(by_hand or {})
+        )
         if values is not None:
             decisions = replace(decisions, values=values)
         self.writer.keep(decisions, run_step)

@@ -18,6 +18,8 @@ of B environments, with K of its frames:
     logits                  action -> (actors, choices), or (actors * actees,) row by row, per
                             frame, logits or log-probabilities of all choices; {} if not given
     values                  (K,) float32, the expected return; NaN if not given
+    by_hand                 action -> bool (actors,) per frame, True for choices that a person made;
+                            not there if it is not known
     kept                    (K,) int64, the environments of these frames, ascending
     episode, step           (B,) int64, episode of the frame and its step in it, from 0. No two
                             episodes of a file have the same number
@@ -37,7 +39,7 @@ import math
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -73,6 +75,8 @@ class Decisions:
         logits: (actors, choices) per frame, or (actors * actees,) row by row, logits or
             log-probabilities of all choices; empty where they were not recorded.
         values: (K,) float32, the expected return of each frame; NaN if not recorded.
+        by_hand: bool (actors,) per frame, True for the choices that a person made; empty where it
+            is not known who chose.
 
     Raises:
         ValueError: one of them is not of K frames.
@@ -83,6 +87,7 @@ class Decisions:
     probs: dict[ActionName, Ragged] = field(default_factory=dict)
     logits: dict[ActionName, Ragged] = field(default_factory=dict)
     values: npt.NDArray[np.float32] = None  # type: ignore[assignment]
+    by_hand: dict[ActionName, Ragged] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.values is None:
@@ -99,6 +104,7 @@ class Decisions:
             "actions": self.actions,
             "probs": self.probs,
             "logits": self.logits,
+            "by_hand": self.by_hand,
         }
         for what, named in per_frame.items():
             for name, rows in named.items():
@@ -121,6 +127,7 @@ class Decisions:
             _take_all(self.probs, frames),
             _take_all(self.logits, frames),
             self.values[frames],
+            _take_all(self.by_hand, frames),
         )
 
     @staticmethod
@@ -133,6 +140,7 @@ class Decisions:
             _cat_all([piece.probs for piece in pieces], frames),
             _cat_all([piece.logits for piece in pieces], frames),
             np.concatenate([piece.values for piece in pieces]),
+            _cat_all([piece.by_hand for piece in pieces], frames),
         )
 
 
@@ -311,7 +319,7 @@ def read_step(file: BinaryIO, path: Path, record: Record, header: Header) -> Ste
     """
     payload = read_payload(file, path, record)
     try:
-        parts = ("obs", "actions", "probs", "logits", "values")
+        parts = [part.name for part in fields(Decisions)]
         choices = {name: payload.pop(name) for name in parts if name in payload}
         decisions = rebuilt(Decisions, choices, Allowance(0))
         step: Step = rebuilt(Step, {**payload, "decisions": decisions}, Allowance(0))
@@ -387,6 +395,12 @@ def check_step(step: Step, header: Header, num_bytes: int) -> None:
             fits = values.dtype.kind == "f" if dtype is np.float32 else is_like(values.dtype, dtype)
             expect(fits, what, f"numbers like {np.dtype(dtype)}", str(values.dtype))
             expect(values.ndim in axes, what, "a number for each actor", str(values.shape))
+    for name, rows in decisions.by_hand.items():
+        what, chosen = f"by_hand[{name!r}]", decisions.actions.get(name)
+        fits = rows.values.dtype == np.bool_ and rows.values.ndim == 1
+        expect(fits, what, "booleans", str(rows.values.dtype))
+        fits = chosen is not None and np.array_equal(rows.lengths, chosen.lengths)
+        expect(fits, what, "one for each choice", str(rows.lengths))
     expect(decisions.values.dtype.kind == "f", "values", "numbers", str(decisions.values.dtype))
     # Last observations.
     frames = {"": decisions.obs}

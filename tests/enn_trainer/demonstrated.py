@@ -1,6 +1,7 @@
 """A small world, somebody who knows what to do in it, and recordings of that."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -146,8 +147,12 @@ def record(
     subsample: int = 1,
     num_envs: int = 16,
     x: int = 0,
+    says_who: bool = False,
 ) -> Path:
-    """Let the expert, or chance, play. The file holds what was done, and logits if asked for."""
+    """Let the expert, or chance, play. The file holds what was done, and logits if asked for.
+
+    With `says_who` a person is said to have made every second choice of each step.
+    """
     envs = RecordingVecEnv(EnvList(world, num_envs), path, subsample)
     envs.seed(1)
     rng = np.random.default_rng(0)
@@ -158,7 +163,12 @@ def record(
             name: chosen(obs, name, rng.random(rows.values.shape) if at_random else rows.values)
             for name, rows in liked.items()
         }
-        obs = envs.act(actions, envs.obs_space(), logits=liked if logits else None)
+        who = {
+            n: replace(rows, values=np.arange(len(rows.values)) % 2 == 0)
+            for n, rows in actions.items()
+        }
+        more = {"logits": liked if logits else None, "by_hand": who if says_who else None}
+        obs = envs.act(actions, envs.obs_space(), **more)
     envs.close()
     return path
 

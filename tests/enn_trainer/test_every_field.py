@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import pytest
 import torch
 import wandb
@@ -27,8 +28,10 @@ from enn_trainer import (
 )
 from enn_trainer.cli.load_world import envs_by_id
 from entity_env import InvalidObservation
+from entity_env.ragged import Ragged
 from entity_env.recording.read_recording import Recording
-from entity_env.recording.recording_format import Step
+from entity_env.recording.record import recording_header
+from entity_env.recording.recording_format import PREFIX, Step, framed
 from rogue_net import RogueNet
 from tests.enn_trainer.builders import SMALL, weights
 from tests.enn_trainer.network_fields import NETWORK_CASES, net
@@ -241,6 +244,25 @@ def imitates_otherwise(change: str, *beside: str) -> Case:
         learns_otherwise(change.format(recording), *(b.format(recording) for b in beside))(runs)
 
     return case
+
+
+def learns_from_people(runs: Runs) -> None:
+    """A recording says that a person made every second choice; all of them, if asked for."""
+    made = runs(FILE, "capture_logits=true").folder / "file.rec"
+    recording, path = Recording.open(made), made.with_name("who.rec")
+    assert recording.num_envs is not None
+    header = recording_header(recording.obs_space, recording.action_space, recording.num_envs)
+    payloads = [header]
+    for step in recording.steps():
+        decisions = step.decisions
+        decisions.by_hand = {
+            name: Ragged(np.arange(len(rows.values)) % 2 == 0, rows.lengths)
+            for name, rows in decisions.actions.items()
+        }
+        fields = {name: value for name, value in vars(step).items() if name != "decisions"}
+        payloads.append({**fields, **vars(decisions)})
+    path.write_bytes(PREFIX + b"".join(map(framed, payloads)))
+    learns_otherwise("bc.who=all", f"bc.path={path}")(runs)
 
 
 def tells_wandb(*overrides: str, project: str, entity: str | None) -> Case:
@@ -505,6 +527,7 @@ CASES: dict[str, Case] = {
     "BCConfig.path": imitates_otherwise("bc.path={}"),
     "BCConfig.coef": imitates_otherwise("bc.coef=0.5", "bc.path={}"),
     "BCConfig.bs": imitates_otherwise("bc.bs=5", "bc.path={}"),
+    "BCConfig.who": learns_from_people,
     "BCConfig.loss": imitates_otherwise("bc.loss=kl", "bc.path={}"),
     "TrainConfig.cuda_empty_cache": refused(
         "cuda=false", "cuda_empty_cache=true", field="cuda_empty_cache"

@@ -157,7 +157,8 @@ def _read(
             say(f"{path}: its end is torn off and left out")
     teacher_for = "clone.loss='kl'" if settings.loss == "kl" else None
     gamma = float(config.ppo.gamma)
-    reading = Reading(state.obs_space, gamma, device, teacher_for, settings.max_frames)
+    whose = settings.max_frames, settings.who
+    reading = Reading(state.obs_space, gamma, device, teacher_for, *whose)
     seed = derive_seed(config.seed, "clone split")
     parts = {path: r.split(settings.test_fraction, seed) for path, r in files.items()}
     train = reading.read({path: part[0] for path, part in parts.items()})
@@ -168,6 +169,11 @@ def _read(
         hint = "; lower clone.test_fraction" if test is not None else ""
         if train is not None and settings.max_frames is not None:
             hint = "; raise clone.max_frames"
+        everybody = replace(reading, who="all").read(
+            {path: part[0] for path, part in parts.items()}
+        )
+        if everybody is not None and everybody.num_actors().any():
+            hint = "; agents made all choices, and clone.who=all learns from them"
         raise ConfigError(
             "RECORDING: expected episodes to train on in which something is chosen, got none" + hint
         )

@@ -62,9 +62,12 @@ class CloningLoss(StatePart):
             f"bc.path: {bc.path}", recording, "the world", state.obs_space, state.action_space
         )
         teacher_for = "bc.loss='kl'" if bc.loss == "kl" else None
-        shown = Reading(state.obs_space, 1.0, device, teacher_for).read({path: recording})
+        shown = Reading(state.obs_space, 1.0, device, teacher_for, who=bc.who).read(
+            {path: recording}
+        )
         if shown is None or not shown.num_actors().any():
-            raise ConfigError(f"bc.path: expected frames with actors, {bc.path} has none")
+            whose = " whose choices a person made" if bc.who == "hand" else ""
+            raise ConfigError(f"bc.path: expected frames with actors{whose}, {bc.path} has none")
         self.shown = with_actors(shown)
         _check_unchanged(bc.path, len(self.shown), state)
 

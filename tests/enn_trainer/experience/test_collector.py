@@ -108,7 +108,7 @@ class Noting(Watcher):
         self.steps = 0 if state is None else state["noted"]
 
     def before_step(
-        self, obs: VecObs, batch: EntityBatch, decisions: Decisions, run_step: int
+        self, obs: VecObs, batch: EntityBatch, decisions: Decisions, run_step: int | None
     ) -> None:
         assert len(obs) == batch.num_frames == len(decisions.values)
         self.told.append(("before", obs, run_step))

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -27,10 +28,13 @@ CPU = torch.device("cpu")
 
 
 def read(
-    path: Path, teacher_for: str | None = None, max_frames: int | None = None
+    path: Path,
+    teacher_for: str | None = None,
+    max_frames: int | None = None,
+    who: Literal["hand", "all"] = "all",
 ) -> Demonstrations:
     recordings = open_recordings([path])
-    reading = Reading(Sorting().obs_space(), 0.5, CPU, teacher_for, max_frames)
+    reading = Reading(Sorting().obs_space(), 0.5, CPU, teacher_for, max_frames, who)
     shown = reading.read(recordings)
     assert shown is not None
     return shown
@@ -127,6 +131,47 @@ def test_frames_without_actors_are_known_and_can_be_left_out(tmp_path: Path) -> 
     assert 0 < len(acting) < len(shown)
     assert (acting.num_actors() > 0).all()
     assert acting.num_actors().sum() == shown.num_actors().sum()
+
+
+@pytest.mark.parametrize("subsample", [1, 3])
+def test_choices_of_an_agent_are_left_out_where_a_file_says_who_chose(
+    tmp_path: Path, subsample: int
+) -> None:
+    path = record(tmp_path / "rec", logits=True, says_who=True, subsample=subsample)
+    whole, own = read(path, "kl"), read(path, "kl", who="hand")
+    who = [e.decisions.by_hand for e in Recording.open(path).episodes() if len(e.decisions)]
+    assert len(own) == len(whole)
+    torch.testing.assert_close(own.returns, whole.returns, equal_nan=True)
+    for name, action in whole.batch.actions.items():
+        by_hand = np.concatenate([rows[name].values for rows in who])
+        assert 0 < by_hand.sum() < len(by_hand)
+        kept = own.batch.actions[name]
+        assert torch.equal(own.actions[name].values, whole.actions[name].values[by_hand])
+        assert torch.equal(kept.actors.values, action.actors.values[by_hand])
+        choices = np.diff(own.teacher[name].lengths.cumsum(), prepend=0)
+        actees = 2 if action.actees is None else action.actees.lengths
+        assert (choices == kept.actors.lengths * actees).all()
+    rows = np.repeat(np.concatenate([rows["side"].values for rows in who]), 2)
+    assert torch.equal(own.teacher["side"].values, whole.teacher["side"].values[rows])
+
+
+def test_a_file_that_does_not_say_who_chose_is_read_whole(tmp_path: Path) -> None:
+    path = record(tmp_path / "rec")
+    own, whole = read(path, who="hand"), read(path)
+    assert own.num_actors().sum() == whole.num_actors().sum()
+    # Likewise the part of a file that does not say it, which a later part does.
+    record(path, says_who=True)
+    assert whole.num_actors().sum() < read(path, who="hand").num_actors().sum()
+    assert read(path, who="hand").num_actors().sum() < read(path).num_actors().sum()
+
+
+def test_who_chose_has_to_fit_the_choices(tmp_path: Path) -> None:
+    fewer = Ragged(np.ones(1, np.bool_), np.array([1, *[0] * 15]))
+    with pytest.raises(RecordingError, match=r"by_hand\['side'\]: expected booleans"):
+        read(changed(tmp_path, by_hand={"side": sides(tmp_path)}))
+    (tmp_path / "one").unlink()
+    with pytest.raises(RecordingError, match=r"by_hand\['side'\]: expected one for each choice"):
+        read(changed(tmp_path, by_hand={"side": fewer}))
 
 
 def changed(tmp_path: Path, of_step: dict[str, object] | None = None, **changes: object) -> Path:

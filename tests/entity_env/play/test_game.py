@@ -354,6 +354,7 @@ def test_agent_plays_the_other_sides(tmp_path: Path) -> None:
     assert len(said) >= 2
     for step, told in zip(Recording.open(path).steps(), spied.told, strict=True):
         assert step.decisions.actions["attack"][1].values.tolist() == told[1]["attack"].actees
+        assert step.decisions.by_hand["attack"].values.tolist() == [True] * 4 + [False] * 4
         check_probabilities(step.decisions)
 
 

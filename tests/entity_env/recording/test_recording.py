@@ -266,7 +266,7 @@ def test_a_killed_writer_leaves_all_complete_steps_and_can_be_continued(tmp_path
         ) as child:
             assert child.stdout is not None
             child.stdout.readline()
-            enough = before + int(rng.integers(1, 100_000))
+            enough = before + int(rng.integers(5_000, 100_000))  # header and steps
             while not path.exists() or path.stat().st_size < enough:
                 assert child.poll() is None
                 time.sleep(0.0005)

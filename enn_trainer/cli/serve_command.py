@@ -1,0 +1,201 @@
+"""The command `enn serve`."""
+
+import argparse
+import itertools
+import json
+import os
+import signal
+import sys
+import webbrowser
+from collections.abc import Sequence
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from enn_trainer.checkpoints.lookup import SavedRun, read_saved_run
+from enn_trainer.cli.arguments import OneLineParser, failed, not_negative, writable
+from enn_trainer.cli.eval_command import add_world_options, as_typed, check_trusted, config_of
+from enn_trainer.cli.load_world import envs_by_id, make_any_world
+from enn_trainer.cli.trust import line_with_trust
+from enn_trainer.cli.watch_command import view_in
+from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.evaluation.evaluator import RandomAgent, create_opponent
+from enn_trainer.experience.collector import Collector
+from enn_trainer.experience.players import AgentPlayer, Players, SeatedPlayers
+from enn_trainer.experience.recording import Recorder
+from enn_trainer.load_agent import network_in_world
+from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
+from enn_trainer.runtime.start_folder import paths_from
+from enn_trainer.viewer.live import DEFAULT_FPS, HOST, MOST_FPS, LiveGame
+from enn_trainer.viewer.replay import Replay
+from entity_env.errors import EntityEnvError
+from entity_env.match import match_of
+from entity_env.seeding import derive_seed
+from entity_env.vec.vec_env import VecEnv
+
+DEFAULT_PORT = 8765
+_EPILOG = f"""\
+The page is that of `enn watch`, live: the agent plays, and you may take the place of an actor or a
+side. Then the game waits for your choices, or goes on with --fps. It is open to this machine alone.
+
+examples:
+  enn serve runs/duel --opponent random
+  enn serve runs/orchard --env orchard.py:Orchard trees=9 --record corrections.rec
+  enn serve runs/orchard --follow --fps {DEFAULT_FPS:g}"""
+
+
+def serve_command(arguments: Sequence[str]) -> int:
+    """Run `enn serve`: let an agent play on a page, where a person can take its place.
+
+    Returns:
+        0 after Ctrl-C, 1 if the environment fails, 2 for a mistake in the arguments.
+
+    Raises:
+        EntityEnvError: the environment or the recording does not keep its contract.
+    """
+    options = parser().parse_intermixed_args(arguments)
+    options.env_kwargs = [*options.kwargs, *options.env_kwargs]
+    options.suite, options.baseline, options.processes, options.episodes = [], [], 1, 1
+    options.num_envs, options.max_steps = 1, 1  # of evaluations, which this is none
+    options.line = line_with_trust("enn serve", arguments)
+    try:
+        with stopped_by(signal.SIGINT, signal.SIGTERM), paths_from(Path.cwd()):
+            _serve(options)
+    except (ConfigError, CheckpointError) as error:
+        return failed(error, as_typed(error))
+    except StoppedAtOnce:
+        print("\nthe server has ended", file=sys.stderr)
+        if options.record is not None:
+            print(f"recorded in {options.record}; enn clone {options.record} learns your choices")
+    return 0
+
+
+def _serve(options: argparse.Namespace) -> None:
+    """Play episodes until a signal comes."""
+    from enn_trainer.viewer.serve import LiveServer  # of an extra
+
+    # The agent, its opponent and the world.
+    _check(options)
+    path = Path(options.checkpoint)
+    saved = read_saved_run(path)
+    config = config_of(saved.config, options)
+    if not options.trust:
+        check_trusted(saved, config, options)
+    kwargs = json.loads(config.env.kwargs)
+    with ExitStack() as stack:
+        world = make_any_world(config.env.id, kwargs, "env.kwargs", "--env")
+        with closing(world):
+            own = None if isinstance(world, VecEnv) else match_of(world).view()
+            sides = world.sides if isinstance(world, VecEnv) else match_of(world).num_sides
+        envs = stack.enter_context(closing(envs_by_id(config.env, sides, 1, 0)))
+        with suppress(EntityEnvError):  # raised where entities have no ids
+            envs.track()
+        obs_space, action_space = envs.obs_space(), envs.action_space()
+        seed = derive_seed(config.seed if options.seed is None else options.seed, "eval")
+
+        def player(agent: object) -> AgentPlayer:
+            is_greedy = options.deterministic and not isinstance(agent, RandomAgent)
+            return AgentPlayer(agent, None if is_greedy else seed)  # type: ignore[arg-type]
+
+        agent = player(network_in_world(saved, obs_space, action_space))
+        seats, everywhere = [agent] * sides, np.arange(sides)
+        players: Players = agent
+        if options.opponent is not None:
+            if sides < 2:
+                raise ConfigError(
+                    "--opponent: expected a match of several sides, got a world of one"
+                )
+            device = torch.device("cpu")
+            other = player(create_opponent(options.opponent, obs_space, action_space, device))
+            seats = [other if side % 2 else agent for side in range(sides)]
+            players = SeatedPlayers([(agent, everywhere[::2]), (other, everywhere[1::2])])
+
+        # The game and its server.
+        def newest() -> str:
+            nonlocal saved
+            if options.follow:
+                saved = _newest(path, saved)
+                agent.agent = network_in_world(saved, obs_space, action_space)
+            return f"step {saved.step:,} of the run"
+
+        about = {"save": str(saved.path), "environment": f"{config.env.id} {config.env.kwargs}"}
+        replay = Replay(config.env.id, about, obs_space, action_space, sides, config.ppo.gamma)
+        replay.view = view_in(own, obs_space, options, config.net)
+        try:
+            server = stack.enter_context(closing(LiveServer(options.port)))
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+            raise ConfigError(f"--port: {options.port} cannot be used: {reason}") from None
+        game = LiveGame(players, seats, replay, server, options.fps, newest)
+        watchers = []
+        if options.record is not None:
+            watchers.append(Recorder(options.record, action_space))
+            stack.callback(watchers[0].close)
+        print(f"{server.address}\nopen it in a browser of this machine; Ctrl-C ends the server")
+        sys.stdout.flush()
+        if options.open:
+            webbrowser.open(server.address)
+
+        # Play.
+        collector = Collector(envs, game, watchers=watchers)
+        collector.seed(seed)
+        with torch.no_grad():
+            collector.reset(obs_space)
+            for t in itertools.count():
+                collector.step(t, None)
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Raise for options that cannot be served.
+
+    Raises:
+        ConfigError: names the option.
+    """
+    if options.host not in (HOST, "localhost"):
+        tunnel = f"ssh -L {options.port}:{HOST}:{options.port} THIS-MACHINE"
+        raise ConfigError(
+            f"--host: expected {HOST}, as everybody who reaches the page can play, got "
+            f"{options.host}; to play from another machine, type there: {tunnel}"
+        )
+    if options.fps is not None and not 0 < options.fps <= MOST_FPS:
+        raise ConfigError(
+            f"--fps: expected more than 0 and at most {MOST_FPS:g}, got {options.fps}"
+        )
+    if not 0 <= options.port < 2**16:
+        raise ConfigError(f"--port: expected 0 to 65535, got {options.port}")
+    if options.record is not None:
+        options.record = writable(options.record, "--record")
+
+
+def _newest(path: Path, saved: SavedRun) -> SavedRun:
+    """Return the newest save of a run, or the one before if it cannot be read just now."""
+    with suppress(CheckpointError):
+        found = read_saved_run(path)
+        if (found.obs_space, found.action_space) == (saved.obs_space, saved.action_space):
+            return found
+    return saved
+
+
+def parser() -> OneLineParser:
+    """Return the parser of `enn serve`."""
+    about = "Let an agent play on a page of this machine, where you can take its place."
+    parser = OneLineParser(prog="enn serve", description=about, epilog=_EPILOG)
+    # The agent, its opponent and the environment.
+    parser.add_argument("checkpoint", metavar="RUN", help="a checkpoint, or a run's folder")
+    parser.option("--opponent", "PATH", 'a checkpoint, or "random"')
+    parser.flag("--follow", "play each episode with the newest save of the run")
+    add_world_options(parser)
+
+    # The pace, the page and the recording.
+    rate = "steps in a second, also while you choose (default: wait for you)"
+    parser.option("--fps", "N", rate, type=float)
+    parser.option("--record", "FILE", "record to FILE, which may exist already", type=Path)
+    where = "features that are the position (default: the view of the world, then usual names)"
+    parser.option("--positions", "A,B[,C]", where)
+    port = f"port (default: {DEFAULT_PORT}); 0 for a free one"
+    parser.option("--port", "N", port, type=not_negative, default=DEFAULT_PORT)
+    parser.option("--host", "ADDRESS", f"address to listen on: {HOST}, no other", default=HOST)
+    parser.flag("--open", "open the page in the browser")
+    return parser

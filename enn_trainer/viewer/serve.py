@@ -1,0 +1,211 @@
+"""Server of a live game for pages on this machine, and nobody else.
+
+It listens on 127.0.0.1. A page has to show, in its first message, a token that is in the fragment
+of the address alone, which browsers send to no server. Other sites that a browser shows can neither
+read the page nor open the socket: the headers Host and Origin have to be the server's own.
+"""
+
+import hmac
+import json
+import logging
+import queue
+import secrets
+import threading
+import time
+from contextlib import suppress
+
+from enn_trainer.viewer.live import HOST, Message
+from enn_trainer.viewer.page import live_page
+from entity_env.extras import needs_extra
+
+with needs_extra():
+    from websockets.datastructures import Headers
+    from websockets.exceptions import ConnectionClosed
+    from websockets.http11 import Request, Response
+    from websockets.sync.server import ServerConnection, serve
+
+MOST_PAGES = 8
+MOST_BYTES = 64 * 1024
+"""Maximal size of a message of a page."""
+MOST_PER_S = 100
+"""Maximal number of messages of a page in a second."""
+HELLO_S = 5.0
+"""Time in which a page has to show the token."""
+_WAITING = 64  # messages to a page from which on steps are dropped
+_TOO_MANY = 512  # messages to a page at which it is closed
+_POLICY = 1008  # the status of a closed socket: the page broke a rule
+
+
+class _Tab:
+    """A page that follows the game, with the messages that it has not taken yet."""
+
+    def __init__(self, connection: ServerConnection) -> None:
+        self.connection = connection
+        self.outbox: queue.Queue[str] = queue.Queue(_TOO_MANY)
+
+    def put(self, text: str, can_be_dropped: bool) -> None:
+        """Send a message when the page is ready for it."""
+        if can_be_dropped and self.outbox.qsize() >= _WAITING:
+            return
+        try:
+            self.outbox.put_nowait(text)
+        except queue.Full:
+            self.close("too slow")
+
+    def write(self) -> None:
+        """Send messages until the connection is closed."""
+        with suppress(ConnectionClosed, OSError):
+            while (text := self.outbox.get()) != "":
+                self.connection.send(text)
+
+    def close(self, reason: str) -> None:
+        """Close the connection, without waiting for the page."""
+        with suppress(Exception):
+            threading.Thread(
+                target=self.connection.close, args=(_POLICY, reason), daemon=True
+            ).start()
+
+
+class LiveServer:
+    """Pages that are connected by sockets; the `Link` of a live game. It listens at once.
+
+    Args:
+        port: of 127.0.0.1; 0 for a free one.
+
+    Attributes:
+        port: on which it listens.
+        token: 32 hexadecimal digits, 128 random bits.
+
+    Raises:
+        OSError: the port is taken.
+    """
+
+    def __init__(self, port: int = 0) -> None:
+        self.token = secrets.token_hex(16)
+        self._inbox: queue.Queue[tuple[int, Message]] = queue.Queue(1000)
+        self._tabs: dict[int, _Tab] = {}
+        self._lock = threading.Lock()
+        self._next = 0
+        logger = logging.getLogger(__name__)
+        logger.propagate, logger.disabled = False, True  # refused connections are no news
+        self._server = serve(
+            self._follow,
+            HOST,
+            port,
+            process_request=self._answer,
+            compression=None,
+            max_size=MOST_BYTES,
+            open_timeout=HELLO_S,
+            close_timeout=1,
+            server_header=None,
+            logger=logger,
+        )
+        self.port = int(self._server.socket.getsockname()[1])
+        self._page = live_page(self.port)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        """The address to open, with the token."""
+        return f"http://{HOST}:{self.port}/#t={self.token}"
+
+    def receive(self, timeout_s: float) -> tuple[int, Message] | None:
+        """Return the next message and its page; None if there is none in time."""
+        with suppress(queue.Empty):
+            return self._inbox.get(timeout=timeout_s) if timeout_s > 0 else self._inbox.get_nowait()
+        return None
+
+    def send(self, message: Message, page: int | None = None) -> None:
+        """Send a message to a page, or to all of them; never wait for one."""
+        text = json.dumps(message, allow_nan=False, separators=(",", ":"))
+        with self._lock:
+            tabs = [tab for number, tab in self._tabs.items() if page in (None, number)]
+        for tab in tabs:
+            tab.put(text, can_be_dropped=message["type"] == "steps")
+
+    def _follow(self, connection: ServerConnection) -> None:
+        """Exchange messages with a page until one of both closes the connection."""
+        with suppress(ConnectionClosed, TimeoutError, OSError):
+            problem = self._exchange(connection)
+            connection.close(_POLICY, problem)
+
+    def _exchange(self, connection: ServerConnection) -> str:
+        """Exchange messages with a page, and return the rule that it broke."""
+        hello = _message(connection.recv(timeout=HELLO_S))
+        token = hello.get("token") if hello is not None else None
+        if not hmac.compare_digest(str(token).encode(), self.token.encode()):
+            return "expected the token of the address that the terminal shows"
+        with self._lock:
+            if len(self._tabs) >= MOST_PAGES:
+                return f"expected at most {MOST_PAGES} tabs"
+            number, tab = self._next, _Tab(connection)
+            self._next += 1
+            self._tabs[number] = tab
+        threading.Thread(target=tab.write, daemon=True).start()
+        self._inbox.put((number, {"type": "joined"}))
+        try:
+            began_s, count = time.monotonic(), 0
+            while True:
+                message = _message(connection.recv())
+                now_s, count = time.monotonic(), count + 1
+                if now_s - began_s > 1:
+                    began_s, count = now_s, 1
+                if count > MOST_PER_S:
+                    return f"expected at most {MOST_PER_S} messages a second"
+                if message is None or message.get("type") in ("joined", "left"):
+                    tab.put('{"type":"error","text":"expected an object with a type"}', False)
+                    continue
+                self._inbox.put((number, message))
+        finally:
+            with self._lock:
+                del self._tabs[number]
+            with suppress(queue.Full):
+                tab.outbox.put_nowait("")
+            self._inbox.put((number, {"type": "left"}))
+
+    def _answer(self, connection: ServerConnection, request: Request) -> Response | None:
+        """Return the page, or a refusal; None for a socket that may be opened."""
+        own = [f"{HOST}:{self.port}", f"localhost:{self.port}"]
+        [host, *more] = request.headers.get_all("Host") or [""]
+        if more or host not in own:
+            return _response(403, b"expected another Host")
+        if request.path == "/live":
+            is_ours = request.headers.get_all("Origin") == [f"http://{host}"]
+            return None if is_ours else _response(403, b"expected another Origin")
+        if request.path == "/":
+            return _response(200, self._page, "text/html; charset=utf-8")
+        return _response(404, b"not found")
+
+    def close(self) -> None:
+        """Close all connections, and listen no more."""
+        self._server.shutdown()
+        with self._lock:
+            tabs = list(self._tabs.values())
+        for tab in tabs:
+            tab.close("the server has ended")
+        self._thread.join()
+
+
+def _message(data: str | bytes) -> Message | None:
+    """Return a message; None for one that is no JSON object in text."""
+    with suppress(ValueError, RecursionError):
+        message = json.loads(data) if isinstance(data, str) else None
+        return message if isinstance(message, dict) else None
+    return None
+
+
+def _response(status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> Response:
+    headers = Headers(
+        [
+            ("Content-Type", kind),
+            ("Content-Length", str(len(body))),
+            ("Connection", "close"),
+            ("Cache-Control", "no-store"),
+            ("Content-Security-Policy", "frame-ancestors 'none'"),
+            ("Cross-Origin-Resource-Policy", "same-origin"),
+            ("Referrer-Policy", "no-referrer"),
+            ("X-Content-Type-Options", "nosniff"),
+        ]
+    )
+    return Response(status, "", headers, body)

@@ -1,0 +1,132 @@
+"""Answers of an agent to a frame that was changed: other features, hidden or removed entities."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from enn_trainer.experience.players import AgentPlayer
+from enn_trainer.policy import PPOAgent
+from enn_trainer.viewer.explain import Float32, without
+from entity_env.actions import ActionName, EntityName
+from entity_env.ragged import Ragged
+from entity_env.spaces import GLOBAL, ObsSpace
+from entity_env.vec.vec_obs import VecObs, take_obs
+from rogue_net.ragged import EntityBatch
+
+
+class Change(NamedTuple):
+    """A change of one entity; what is None stays.
+
+    Attributes:
+        position: of the entity in the frame; the number of entities for what is global.
+        numbers: features by column, and their values.
+        labels: kinds by column, and the indices of their labels.
+        is_hidden: True to hide it from the policy.
+        is_removed: True to remove it.
+    """
+
+    position: int
+    numbers: Mapping[int, float] = {}
+    labels: Mapping[int, int] = {}
+    is_hidden: bool = False
+    is_removed: bool = False
+
+
+class WhatIf(NamedTuple):
+    """The answer to a changed frame, in the terms of the real one.
+
+    Attributes:
+        value: the predicted return.
+        probs: per action, by the position of the actor in the real frame: float32 (choices,), the
+            probabilities of the choices of the real frame; NaN for entities that were removed.
+            Actors without a legal choice are not in it.
+    """
+
+    value: float
+    probs: dict[ActionName, dict[int, Float32]]
+
+
+def what_if(agent: PPOAgent, obs: VecObs, obs_space: ObsSpace, changes: Sequence[Change]) -> WhatIf:
+    """Ask an agent about a changed copy of a frame. Masks stay those of the frame.
+
+    Args:
+        agent: the network, in evaluation mode; it is not changed.
+        obs: the frame alone.
+        obs_space: its types and features.
+        changes: of its entities.
+
+    Raises:
+        ValueError: there is no such entity, feature or label; names the change.
+    """
+    # Change features and visibility, then remove entities, the last ones first.
+    changed = take_obs(obs, np.zeros(1, np.int64))
+    for i, change in enumerate(changes):
+        _apply(changed, obs_space, change, f"changes[{i}]")
+    batch = EntityBatch.of(changed)
+    removed = sorted({change.position for change in changes if change.is_removed}, reverse=True)
+    for position in removed:
+        batch, _ = without(batch, 0, np.array([position]))
+    with torch.inference_mode():
+        decisions = AgentPlayer(agent, None).choose(batch, np.zeros(1, np.int64), 0)
+
+    # From positions of the changed frame to those of the real one.
+    num_entities = sum(len(r.values) for name, r in obs.features.items() if name != GLOBAL)
+    left = np.delete(np.arange(num_entities + 1), removed)
+    probs: dict[ActionName, dict[int, Float32]] = {}
+    for name, action in batch.actions.items():
+        if (distribution := decisions.distributions.get(name)) is None:
+            continue
+        rows = distribution.to_rows(action)
+        actors = left[action.actors.values.numpy()]
+        table = rows.values.float().exp().numpy().reshape(len(actors), -1)
+        actees = obs.action_masks[name].actees
+        if actees is not None and action.actees is not None:
+            wide = np.full((len(actors), len(actees.values)), np.nan, np.float32)
+            wide[:, np.isin(actees.values, left[action.actees.values.numpy()])] = table
+            table = wide
+        probs[name] = dict(zip(actors.tolist(), table, strict=True))
+    return WhatIf(decisions.values.item(), probs)
+
+
+def _apply(obs: VecObs, obs_space: ObsSpace, change: Change, where: str) -> None:
+    """Change features and visibility of an entity of a frame, in place.
+
+    Raises:
+        ValueError: there is no such entity, feature or label.
+    """
+    name, row = _located(obs, change.position, where)
+    entity = obs_space.global_entity if name == GLOBAL else obs_space.entities[name]
+    for column, value in change.numbers.items():
+        if not 0 <= column < len(entity.features):
+            raise ValueError(f"{where}: expected a feature of {name}, got number {column}")
+        if not np.isfinite(np.float32(value)):
+            raise ValueError(f"{where}: expected a finite number, got {value}")
+        obs.features[name].values[row, column] = value
+    for column, label in change.labels.items():
+        if not 0 <= column < len(entity.kinds):
+            raise ValueError(f"{where}: expected a kind of {name}, got number {column}")
+        if not 0 <= label < len(entity.kinds[column].labels):
+            labels = entity.kinds[column].labels
+            raise ValueError(f"{where}: expected a label among {labels}, got number {label}")
+        obs.kinds[name].values[row, column] = label
+    if (change.is_hidden or change.is_removed) and name == GLOBAL:
+        raise ValueError(f"{where}: expected an entity, as what is global cannot be hidden")
+    if change.is_hidden:
+        rows = obs.features[name]
+        shown = obs.visible.get(name, Ragged(np.ones(len(rows.values), np.bool_), rows.lengths))
+        shown.values[row] = False
+        obs.visible = {**obs.visible, name: shown}
+
+
+def _located(obs: VecObs, position: int, where: str) -> tuple[EntityName, int]:
+    """Return the type of an entity of a frame, and its place among those of the type."""
+    row = position
+    for name, rows in obs.features.items():
+        if name != GLOBAL and 0 <= row < len(rows.values):
+            return name, row
+        row -= 0 if name == GLOBAL else len(rows.values)
+    if row == 0 and GLOBAL in obs.features:
+        return GLOBAL, 0
+    raise ValueError(f"{where}: expected an entity of the frame, got position {position}")
