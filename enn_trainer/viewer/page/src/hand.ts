@@ -122,9 +122,8 @@ export class Hand {
     };
     offer("take-actor", [side, entity?.key ?? null], entity?.name ?? "", acts && !this.has([side, null]));
     const sideName = live.replay!.header.sides > 1 ? `side ${side + 1}` : "all actors";
-    offer("take-side", [side, null], sideName, (frame?.decisions.length ?? 0) > 0);
-    const others = live.places.length && !live.isMine ? "Another tab has taken places." : "";
-    say("places", others);
+    offer("take-side", [side, null], sideName, true);
+    say("places", live.places.length && !live.isMine ? "Another tab has taken places." : "");
     this.showMenu(frame);
     this.count();
   }

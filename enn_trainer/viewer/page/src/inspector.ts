@@ -11,7 +11,7 @@ const MOST_CHOICES = 40;
 
 export function inspect(target: HTMLElement, shows: Shown): void {
   const { frame, previous, selected, toggles } = shows;
-  const entity = selected === null ? frame.global : (frame.all[selected] ?? null);
+  const entity = frame.all[selected ?? frame.entities.length] ?? null;
   const parts: (Node | null)[] = [outcome(shows)];
   if (entity) {
     const before = previous?.all.find(({ key }) => key === entity.key) ?? null;

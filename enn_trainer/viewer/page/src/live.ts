@@ -21,7 +21,7 @@ export type Message =
   | { type: "error"; text: string };
 
 type GivenAttention = { layers: number; heads: number; size: number; weights: string };
-type GivenInfluence = { entities: number[]; values: number[]; choices: [action: number, cells: (number | null)[][]][] };
+type GivenInfluence = { entities: number[]; values: (number | null)[]; choices: [action: number, cells: (number | null)[][]][] };
 
 /** The step that people choose in: the actors without a choice, and the time at which the agent chooses. */
 export type Waiting = { episode: number; step: number; actors: Actor[]; until: number | null };
@@ -29,8 +29,6 @@ export type Waiting = { episode: number; step: number; actors: Actor[]; until: n
 /** Bytes of the steps that are kept, the newest ones. */
 const KEPT_BYTES = 256e6;
 const KEPT_EXPLANATIONS = 64;
-/** The most entities that are left out in turn. */
-const MOST_EXPLAINED = 256;
 
 export class Live {
   replay: Replay | null = null;
@@ -41,6 +39,7 @@ export class Live {
   isPaused = false;
   fps: number | null = null;
   notice = "";
+  hasEnded = false;
   answer: Answer | null = null;
   /** By frame; null while it is asked for. */
   private explained = new Map<string, Pick<Frame, "attention" | "influence"> | null>();
@@ -84,9 +83,16 @@ export class Live {
     } else if (message.type === "paused") {
       [this.isPaused, this.fps] = [message.on, message.fps];
     } else if (message.type === "error") {
-      this.notice = message.text;
       this.isAsking = false;
+      if (!message.text.startsWith("explain:")) this.notice = message.text; // asked for without a click
     }
+  }
+
+  /** Take in that there is no connection any more. */
+  end(reason: string): void {
+    this.notice = `Disconnected: ${reason}${this.replay ? "; what was seen stays" : ""}.`;
+    this.hasEnded = true;
+    [this.waiting, this.isMine, this.places] = [null, false, []];
   }
 
   private add(number: number, first: number, steps: number, raw: string): void {
@@ -133,8 +139,7 @@ export class Live {
     this.isAsking = true;
     this.explained.set(nameOf(frame), null);
     for (const name of this.explained.keys()) if (this.explained.size > KEPT_EXPLANATIONS) this.explained.delete(name);
-    const entities = frame.entities.slice(0, MOST_EXPLAINED).map(({ position }) => position);
-    this.send("explain", { ...this.at(frame), side: frame.side, entities });
+    this.send("explain", { ...this.at(frame), side: frame.side });
   }
 
   /** Return a frame with what was explained of it. */
@@ -164,7 +169,7 @@ function attentionOf({ weights, ...sizes }: GivenAttention): Attention {
 
 function influenceOf({ entities, values, choices }: GivenInfluence): Influence {
   const known = (cells: (number | null)[][]) => cells.map((row) => row.map((cell) => cell ?? NaN));
-  return { entities, values, choices: new Map(choices.map(([action, cells]) => [action, known(cells)])) };
+  return { entities, values: values.map((value) => value ?? NaN), choices: new Map(choices.map(([action, cells]) => [action, known(cells)])) };
 }
 
 /** Connect to the server of the page; `told` is called after each message, and when it has ended. */
@@ -182,10 +187,8 @@ export function connect(told: (live: Live) => void): void {
     }
     told(live);
   });
-  socket.addEventListener("close", () => {
-    const end = live.replay ? "The server has ended; what was seen stays." : "The server has closed the connection.";
-    live.notice = [live.notice, end].filter((text) => text).join(" ");
-    [live.waiting, live.isMine, live.places] = [null, false, []];
+  socket.addEventListener("close", ({ reason }) => {
+    live.end(reason || "the server has ended");
     told(live);
   });
 }

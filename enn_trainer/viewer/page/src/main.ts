@@ -142,10 +142,11 @@ export class Page {
     const { header } = this.replay;
     const request = ++this.requests;
     const isOther = episode !== this.episode || side !== this.side;
+    const isElsewhere = episode !== this.episode || step !== this.step;
     [this.episode, this.side] = [clamped(episode, header.episodes.length), clamped(side, header.sides)];
-    if (isOther || step !== this.step) this.changes = null;
+    if (isOther || isElsewhere) this.changes = null;
     this.step = clamped(step, this.schema.steps);
-    this.isNewest = this.step === this.schema.steps - 1 && this.episode === this.newest;
+    if (isElsewhere) this.isNewest = this.step === this.schema.steps - 1 && this.episode === this.newest;
     const steps = [this.step, this.step - 1];
     const [frame, previous] = await Promise.all(steps.map((one) => this.replay.frame(this.episode, one, this.side)));
     if (request !== this.requests) return;
@@ -193,7 +194,7 @@ export class Page {
       selected,
       returnToGo: this.returns[step] ?? NaN,
       came: schema.terminated ? "" : isLive(schema) && !schema.truncated ? " so far" : " until the cut",
-      beside: changes ? "what if" : schema.beside && "other agent",
+      beside: changes?.length ? "what if" : schema.beside && "other agent",
       edit: changes && ((change) => this.edit([change])),
       changes: changes ?? [],
       toggles: this.toggles,
@@ -362,7 +363,8 @@ export class Page {
     await this.go(this.newest, header.episodes[this.newest].steps - 1, turn?.[0], turn?.[2]);
   }
 
-  private showLive({ isPaused, fps }: Live): void {
+  private showLive({ isPaused, fps, hasEnded }: Live): void {
+    root.dataset.live = hasEnded ? "ended" : "on";
     byId("newest").setAttribute("aria-pressed", String(this.isNewest));
     byId("pause").textContent = isPaused ? "go on" : "pause the world";
     if (document.activeElement !== field("fps")) field("fps").value = String(fps ?? "");
@@ -379,7 +381,7 @@ export class Page {
     const { attention, influence } = this.toggles;
     if ((attention && !explained.attention) || (influence && !explained.influence)) live.explain(frame);
     const types = allTypes(this.replay.header);
-    const found = changes ? changed(explained, changes, live.answer, (type, kind) => types[type][2][kind][1]) : explained;
+    const found = changes?.length ? changed(explained, changes, live.answer, (type, kind) => types[type][2][kind][1]) : explained;
     hand.show(found, this.selected);
     return hand.veiled(found);
   }

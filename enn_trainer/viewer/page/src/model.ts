@@ -55,8 +55,7 @@ export interface Frame {
   step: number;
   side: number;
   entities: Entity[];
-  global: Entity | null;
-  /** The entities, and behind them what is global. */
+  /** The entities, and behind them what is global if there is anything. */
   all: Entity[];
   readonly decisions: Decision[];
   reward: number;
@@ -235,11 +234,11 @@ export class Replay {
       for (let row = starts[f]; row < starts[f + 1]; row++)
         entities.push(entityAt(type, row, row - starts[f], entities.length));
     });
-    let global: Entity | null = null;
+    const all = [...entities];
     if (schema.global || header.actions.some(([, kind]) => kind === "GlobalCategoricalActionSpace")) {
       const i = header.types.length;
       const row = columns.get(`rows ${i}`)?.[f] ? columns.startsOf(`rows ${i}`)[f] : -1;
-      global = entityAt(i, row, 0, entities.length);
+      all.push(entityAt(i, row, 0, all.length));
     }
     let decisions: Decision[] | null = null;
     return {
@@ -247,8 +246,7 @@ export class Replay {
       step,
       side,
       entities,
-      global,
-      all: global ? [...entities, global] : entities,
+      all,
       get decisions() {
         return (decisions ??= header.actions.flatMap((_, a) => decisionsOf(header, columns, f, a, entities)));
       },

@@ -6,8 +6,9 @@ type Edit = { feature: number; value: number } | { kind: number; value: number }
 /** A change of an entity, as a server is told it. */
 export type Change = { position: number } & Edit;
 
-/** Probabilities and value of a changed frame; null for what is not in it. */
-export type Answer = Pick<Frame, "episode" | "step" | "side" | "value"> & {
+/** Value and probabilities of a changed frame; null for what is not in it, or not finite. */
+export type Answer = Pick<Frame, "episode" | "step" | "side"> & {
+  value: number | null;
   decisions: [action: number, actor: number, probabilities: (number | null)[]][];
 };
 
@@ -42,7 +43,7 @@ export function changed(frame: Frame, changes: Change[], answer: Answer | null, 
     return { ...decision, choices };
   });
   const entities = all.slice(0, frame.entities.length);
-  return { ...frame, all, entities, global: frame.global && all[all.length - 1], decisions, besideValue: isOfFrame ? answer.value : NaN };
+  return { ...frame, all, entities, decisions, besideValue: isOfFrame ? (answer.value ?? NaN) : NaN };
 }
 
 /** Return the changes by which an entity comes to a place, which are whole numbers where its own place is. */
