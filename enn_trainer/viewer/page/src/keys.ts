@@ -46,7 +46,7 @@ export function listen(page: Page): void {
   document.addEventListener("keydown", (event) => {
     const target = event.target as HTMLElement;
     if (event.ctrlKey || event.metaKey || byId<HTMLDialogElement>("keys").open) return;
-    if (target.matches("select, input[type=number]")) return;
+    if (target.matches("select, input[type=number]")) return event.key === "Escape" ? target.blur() : undefined;
     if (target.matches("input[type=range]") && /^(Arrow|Home|End)/.test(event.key)) return;
     if (target.matches("button, summary, a, input") && event.key === " ") return;
     const prefix = event.altKey ? "Alt+" : event.shiftKey && event.key.startsWith("Arrow") ? "Shift+" : "";
