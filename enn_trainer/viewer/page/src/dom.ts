@@ -43,8 +43,8 @@ function inCell(child: Child, tag: "th" | "td", attributes: Attributes): Node {
 
 /** Let a select offer texts, the values of which are 0, 1, ... or those from `first` on; unless it does. */
 export function offer(id: string, texts: string[], first = 0): void {
-  const options = texts.map((text, i) => el("option", { value: first + i }, text));
-  if (byId(id).textContent !== texts.join("")) byId(id).replaceChildren(...options);
+  if (byId(id).textContent === texts.join("")) return;
+  byId(id).replaceChildren(...texts.map((text, i) => el("option", { value: first + i }, text)));
 }
 
 /** Return a colour of the page, light or dark, or another property of its style. */

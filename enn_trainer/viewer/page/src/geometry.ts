@@ -40,17 +40,12 @@ export function toWorld(camera: Camera, [px, py]: Point): Point {
 
 /** Return the camera after zooming by a factor around a pixel, which stays where it is. */
 export function zoomed(camera: Camera, factor: number, [px, py]: Point): Camera {
-  return {
-    ...camera,
-    scale: camera.scale * factor,
-    offsetX: px + (camera.offsetX - px) * factor,
-    offsetY: py + (camera.offsetY - py) * factor,
-  };
+  const [offsetX, offsetY] = [px + (camera.offsetX - px) * factor, py + (camera.offsetY - py) * factor];
+  return { ...camera, scale: camera.scale * factor, offsetX, offsetY };
 }
 
-export function panned(camera: Camera, dx: number, dy: number): Camera {
-  return { ...camera, offsetX: camera.offsetX + dx, offsetY: camera.offsetY + dy };
-}
+export const panned = (camera: Camera, dx: number, dy: number): Camera =>
+  ({ ...camera, offsetX: camera.offsetX + dx, offsetY: camera.offsetY + dy }); // prettier-ignore
 
 /** Return the index of the point nearest to a pixel, within a distance; -1 if there is none. */
 export function nearest(points: (Point | null)[], [px, py]: Point, within: number): number {

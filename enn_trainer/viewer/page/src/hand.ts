@@ -52,9 +52,15 @@ export class Hand {
     return this.frame && openDecision(this.live, this.frame, this.selected);
   }
 
+  /** The choices of the decision that may be made, with their indices. */
+  private get legal(): [index: number, choice: Choice][] {
+    const all = [...(this.decision?.choices ?? []).entries()];
+    return all.filter(([, { isAllowed }]) => isAllowed);
+  }
+
   /** Return the positions that a click chooses. */
   get targets(): number[] {
-    return (this.decision?.choices ?? []).flatMap(({ target, isAllowed }) => (target !== null && isAllowed ? [target] : []));
+    return this.legal.map(([, { target }]) => target).filter((target) => target !== null);
   }
 
   /** Return the actor to select: the first one without a choice, once whenever that is another one. */
@@ -66,26 +72,15 @@ export class Hand {
     return (isMine && waiting?.actors[0]) || null;
   }
 
-  /** Choose the item of the menu at an index. */
-  chooseItem(index: number): void {
-    const choices = this.decision?.choices ?? [];
-    const legal = choices.filter(({ isAllowed }) => isAllowed);
-    if (index < legal.length) this.choose(choices.indexOf(legal[index]));
-  }
-
-  /** Choose an entity; return true if it can be chosen. */
-  chooseTarget(position: number | null): boolean {
-    if (position === null || !this.targets.includes(position)) return false;
-    this.choose(this.decision!.choices.findIndex(({ target }) => target === position));
-    return true;
-  }
-
-  private choose(choice: number): void {
+  /** Make the first choice that fits its place in the menu or its target; return true if there is one. */
+  choose(fits: (target: number | null, place: number) => boolean): boolean {
     const { frame, decision } = this;
-    if (!frame || !decision) return;
+    const [choice] = this.legal.find(([, { target }], place) => fits(target, place)) ?? [];
+    if (!frame || !decision || choice === undefined) return false;
     this.told = field("advice").value === "after" ? compared(frame.all[decision.actor].name, decision, choice) : "";
     this.live.choose(frame, decision.action, decision.actor, choice);
     this.page.told();
+    return true;
   }
 
   /** Return the frame as it may be seen before a person has chosen. */
@@ -138,13 +133,13 @@ export class Hand {
     const isHere = frame !== null && live.isWaiting(frame);
     say("turn-text", !isTurn ? "" : isHere ? `Your turn: ${name} (${rest} without a choice)` : `Your turn, at step ${live.waiting!.step}.`);
     say("told", this.told);
-    const legal = (decision?.choices ?? []).filter(({ isAllowed }) => isAllowed);
-    const menu = JSON.stringify([frame?.step, decision?.action, decision?.actor, legal.map(({ label }) => label)]);
+    const labels = this.legal.map(([, { label }]) => label);
+    const menu = JSON.stringify([frame?.step, decision?.action, decision?.actor, labels]);
     if (menu === this.menu) return; // so that no click is lost
     this.menu = menu;
     const hadFocus = byId("menu").contains(document.activeElement);
-    const items = legal.slice(0, MOST_ITEMS).map(({ label }, i) => {
-      const item = button(named(label), () => this.chooseItem(i), { class: "" });
+    const items = labels.slice(0, MOST_ITEMS).map((label, i) => {
+      const item = button(named(label), () => this.choose((_, place) => place === i), { class: "" });
       return el("li", {}, i < 9 && tag(String(i + 1)), item);
     });
     byId("menu").replaceChildren(...items);

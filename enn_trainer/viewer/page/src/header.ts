@@ -26,9 +26,7 @@ export function fillHeader(header: Header): void {
 }
 
 /** Return true if an episode is of a running world, which can be asked for attention and influence. */
-export function isLive({ about }: Schema): boolean {
-  return about !== undefined;
-}
+export const isLive = ({ about }: Schema): boolean => about !== undefined;
 
 /** Let the episodes there are be chosen from. */
 export function offerEpisodes(episodes: Schema[]): void {

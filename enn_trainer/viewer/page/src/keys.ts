@@ -10,7 +10,7 @@ export function listen(page: Page): void {
     void page.go(page.episode, page.step + by);
   };
   const episode = (by: number) => void page.go(page.episode + by, 0);
-  const keys: Record<string, () => void> = {
+  const keys: Record<string, () => unknown> = {
     " ": () => page.play(!page.isPlaying),
     ArrowRight: () => step(1),
     ArrowLeft: () => step(-1),
@@ -42,7 +42,7 @@ export function listen(page: Page): void {
   };
   for (const [arrow, dx, dy] of [["Left", 60, 0], ["Right", -60, 0], ["Up", 0, 60], ["Down", 0, -60]] as const) // prettier-ignore
     keys[`Alt+Arrow${arrow}`] = () => page.scene?.pan(dx, dy);
-  for (let i = 1; i <= 9; i++) keys[i] = () => page.hand?.chooseItem(i - 1);
+  for (let i = 1; i <= 9; i++) keys[i] = () => page.hand?.choose((_, place) => place === i - 1);
   document.addEventListener("keydown", (event) => {
     const target = event.target as HTMLElement;
     if (event.ctrlKey || event.metaKey || byId<HTMLDialogElement>("keys").open) return;
@@ -71,8 +71,8 @@ export function listen(page: Page): void {
   change("advice", () => page.render());
   field("fps").addEventListener("change", () => page.live?.send("fps", { value: Number(field("fps").value) || null }));
   click("pause", () => page.pause());
-  for (const [type, isPressed] of [["pointerdown", true], ["pointerup", false], ["pointercancel", false]] as const) // prettier-ignore
-    document.addEventListener(type, () => page.press(isPressed), true);
+  for (const type of ["pointerdown", "pointermove", "pointerup", "pointercancel"] as const)
+    document.addEventListener(type, ({ buttons }) => page.press(buttons > 0), true);
   byId("list-part").addEventListener("toggle", () => page.showList());
   window.addEventListener("hashchange", () => void page.goToHash());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => page.redraw());

@@ -159,9 +159,7 @@ export class Live {
   }
 }
 
-function nameOf({ episode, step, side }: { episode: number; step: number; side: number }): string {
-  return `${episode} ${step} ${side}`;
-}
+const nameOf = ({ episode, step, side }: Pick<Frame, "episode" | "step" | "side">): string => `${episode} ${step} ${side}`;
 
 function attentionOf({ weights, ...sizes }: GivenAttention): Attention {
   return { ...sizes, weights: Float64Array.from(new Float32Array(fromBase64(weights).buffer)) };

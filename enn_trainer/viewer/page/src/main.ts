@@ -82,7 +82,8 @@ export class Page {
     if (live) this.hand = new Hand(this, live);
     this.view = viewOf(header);
     this.curves = new Curves(byId("curves"), (step) => void this.go(this.episode, step));
-    const click = (position: number | null) => this.hand?.chooseTarget(position) || this.select(position);
+    const click = (position: number | null) =>
+      (position !== null && this.hand?.choose((target) => target === position)) || this.select(position);
     this.list = new EntityList(byId("list"), header, click, () => this.render());
     if (Scene.isFor(this.view)) this.scene = new Scene(byId("canvas"), this.view, click, (...to) => this.move(...to));
     else root.dataset.table = "only";
@@ -95,7 +96,7 @@ export class Page {
   /** The last episode of which there are steps. */
   private get newest(): number {
     const { episodes } = this.replay.header;
-    return episodes.length - (episodes[episodes.length - 1].steps > 0 ? 1 : 2);
+    return Math.max(episodes.length - (episodes[episodes.length - 1].steps > 0 ? 1 : 2), 0);
   }
 
   async start(): Promise<void> {
@@ -146,7 +147,7 @@ export class Page {
     [this.episode, this.side] = [clamped(episode, header.episodes.length), clamped(side, header.sides)];
     if (isOther || isElsewhere) this.changes = null;
     this.step = clamped(step, this.schema.steps);
-    if (isElsewhere) this.isNewest = this.step === this.schema.steps - 1 && this.episode === this.newest;
+    if (isElsewhere) this.isNewest = this.step >= this.schema.steps - 1 && this.episode === this.newest;
     const steps = [this.step, this.step - 1];
     const [frame, previous] = await Promise.all(steps.map((one) => this.replay.frame(this.episode, one, this.side)));
     if (request !== this.requests) return;
@@ -182,8 +183,9 @@ export class Page {
     Object.assign(root.dataset, { episode: this.episode, step, side: this.side, selected: selected ?? "" });
     field("episode").value = String(this.episode);
     field("side").value = String(this.side);
-    const text = `step ${step} of ${schema.steps - 1}`;
-    Object.assign(field("slider"), { max: schema.steps - 1, value: step, ariaValueText: text });
+    const max = Math.max(schema.steps - 1, 0);
+    const text = `step ${step} of ${max}`;
+    Object.assign(field("slider"), { max, value: step, ariaValueText: text });
     byId("step").textContent = text;
     this.curves.seek(step);
     byId("gap").hidden = frame !== null;
@@ -345,8 +347,8 @@ export class Page {
 
   /** Wait with news while a button is held down, which would be another one when it is released. */
   press(isPressed: boolean): void {
+    if (this.isPressed && !isPressed && this.live) setTimeout(() => this.told());
     this.isPressed = isPressed;
-    if (!isPressed && this.live) setTimeout(() => this.told());
   }
 
   private async refresh(): Promise<void> {
@@ -418,9 +420,7 @@ export class Page {
   }
 }
 
-function clamped(index: number, count: number): number {
-  return Math.max(Math.min(index, count - 1), 0);
-}
+const clamped = (index: number, count: number): number => Math.max(Math.min(index, count - 1), 0);
 
 /** Return a line on a frame, for those who do not see the scene. */
 function summary(frame: Frame): string {
@@ -450,7 +450,7 @@ function live(): void {
   connect((live) => {
     if (page) return page.told();
     byId("problem").textContent = live.notice;
-    if (!live.replay?.header.episodes.some(({ steps }) => steps > 0)) return;
+    if (!live.replay?.header.episodes.length) return;
     page = new Page(live.replay, live);
     void page.start();
   });

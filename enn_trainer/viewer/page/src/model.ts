@@ -89,7 +89,7 @@ export class Replay {
       chunks.forEach(([crc, size, unpacked], i) => {
         const name = number++;
         const unpack = () => {
-          const packed = bytesOf(blocks.get(String(name))!);
+          const packed = fromBase64(blocks.get(String(name))!.textContent!);
           if (packed.length !== size || crc32(packed) !== crc || unpacked > MOST_BYTES) throw new Error("crc");
           return inflate(packed, unpacked);
         };
@@ -106,7 +106,7 @@ export class Replay {
     if (!element) throw new Error("This file has no replay in it: its beginning is missing.");
     let header: Header;
     try {
-      const packed = bytesOf(element);
+      const packed = fromBase64(element.textContent!);
       if (crc32(packed) !== parseInt(element.getAttribute("data-crc")!, 16)) throw new Error("crc");
       header = JSON.parse(new TextDecoder().decode(await inflate(packed, MOST_BYTES)));
     } catch {
@@ -260,9 +260,7 @@ export class Replay {
   }
 }
 
-function emptySeries(): Series {
-  return { reward: [], value: [], besideValue: [], entropy: [] };
-}
+const emptySeries = (): Series => ({ reward: [], value: [], besideValue: [], entropy: [] });
 
 function decisionsOf(header: Header, columns: Columns, f: number, a: number, entities: Entity[]): Decision[] {
   const [name, , { index_to_label }] = header.actions[a];
@@ -287,10 +285,6 @@ function decisionsOf(header: Header, columns: Columns, f: number, a: number, ent
     });
     return { action: a, name, actor: actor[row], byHand: byHand?.[row] === 1, choices };
   });
-}
-
-function bytesOf(element: Element): Uint8Array<ArrayBuffer> {
-  return fromBase64(element.textContent!);
 }
 
 function attentionOf(columns: Columns, f: number): Attention {

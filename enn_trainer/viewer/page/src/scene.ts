@@ -338,9 +338,7 @@ export class Scene {
 }
 
 /** Return the coordinates of a place that a pane shows. */
-function inPane({ axes }: Pane, place: number[]): Point {
-  return [place[axes[0]], place[axes[1]] ?? 0];
-}
+const inPane = ({ axes }: Pane, place: number[]): Point => [place[axes[0]], place[axes[1]] ?? 0];
 
 /** Return a place with the coordinates that a pane shows at a point. */
 function placed({ axes }: Pane, place: number[], point: Point): number[] {

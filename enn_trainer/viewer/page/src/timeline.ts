@@ -2,8 +2,7 @@
 
 import uPlot from "uplot";
 import { styled } from "./dom.js";
-import type { Series } from "./model.js";
-import { returnsSoFar, returnsToGo } from "./model.js";
+import { returnsSoFar, returnsToGo, type Series } from "./model.js";
 
 /** Distances of the marks below the curves, which count steps. */
 const WHOLE = [1, 10, 100, 1000, 10_000, 100_000, 1_000_000].flatMap((power) => [power, 2 * power, 5 * power]);
