@@ -85,15 +85,22 @@ export function fromBase64(text: string): Uint8Array<ArrayBuffer> {
 /** Return the data of a deflated block; fails if it is damaged or longer than `most` bytes. */
 export async function inflate(packed: Uint8Array<ArrayBuffer>, most: number): Promise<Uint8Array> {
   const reader = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate")).getReader();
-  const parts: Uint8Array<ArrayBuffer>[] = [];
+  const parts: Uint8Array[] = [];
   let size = 0;
   for (;;) {
     const { done, value } = await reader.read();
-    if (done) return new Uint8Array(await new Blob(parts).arrayBuffer());
+    if (done) break;
     size += value.length;
     if (size > most) throw new Error("larger than the header says");
-    parts.push(value as Uint8Array<ArrayBuffer>);
+    parts.push(value);
   }
+  const data = new Uint8Array(size);
+  let at = 0;
+  for (const part of parts) {
+    data.set(part, at);
+    at += part.length;
+  }
+  return data;
 }
 
 /** Return the last row before each one with the same key, -1 where there is none. */

@@ -134,12 +134,14 @@ export class Hand {
     say("turn-text", !isTurn ? "" : isHere ? `Your turn: ${name} (${rest} without a choice)` : `Your turn, at step ${live.waiting!.step}.`);
     say("told", this.told);
     const labels = this.legal.map(([, { label }]) => label);
-    const menu = JSON.stringify([frame?.step, decision?.action, decision?.actor, labels]);
+    const actor = [frame?.side, decision?.action, decision?.actor];
+    const chosen = this.legal.findIndex(([index]) => index === live.waiting?.chosen.get(String(actor)));
+    const menu = JSON.stringify([frame?.step, actor, labels, chosen]);
     if (menu === this.menu) return; // so that no click is lost
     this.menu = menu;
     const hadFocus = byId("menu").contains(document.activeElement);
     const items = labels.slice(0, MOST_ITEMS).map((label, i) => {
-      const item = button(named(label), () => this.choose((_, place) => place === i), { class: "" });
+      const item = button(named(label), () => this.choose((_, place) => place === i), { class: "", "aria-pressed": i === chosen && "true" });
       return el("li", {}, i < 9 && tag(String(i + 1)), item);
     });
     byId("menu").replaceChildren(...items);

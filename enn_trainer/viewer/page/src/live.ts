@@ -23,8 +23,8 @@ export type Message =
 type GivenAttention = { layers: number; heads: number; size: number; weights: string };
 type GivenInfluence = { entities: number[]; values: (number | null)[]; choices: [action: number, cells: (number | null)[][]][] };
 
-/** The step that people choose in: the actors without a choice, and the time at which the agent chooses. */
-export type Waiting = { episode: number; step: number; actors: Actor[]; until: number | null };
+/** The step that people choose in: actors without a choice, the time at which the agent chooses, choices by actor. */
+export type Waiting = { episode: number; step: number; actors: Actor[]; until: number | null; chosen: Map<string, number> };
 
 /** Bytes of the steps that are kept, the newest ones. */
 const KEPT_BYTES = 256e6;
@@ -66,7 +66,8 @@ export class Live {
     } else if (message.type === "waiting") {
       const { episode, step, raw, actors, ms } = message;
       if (raw !== undefined) this.add(episode, step, 1, raw);
-      this.waiting = { episode: this.numbers.indexOf(episode), step, actors, until: ms === null ? null : now + ms };
+      const chosen = this.waiting?.step === step ? this.waiting.chosen : new Map<string, number>();
+      this.waiting = { episode: this.numbers.indexOf(episode), step, actors, until: ms === null ? null : now + ms, chosen };
     } else if (message.type === "places") {
       [this.places, this.isMine] = [message.places, message.yours];
     } else if (message.type === "end") {
@@ -121,7 +122,9 @@ export class Live {
 
   choose(frame: Frame, action: number, actor: number, choice: number): void {
     this.send("choose", { ...this.at(frame), choices: [[frame.side, action, actor, choice]] });
-    if (this.waiting) this.waiting.actors = this.waiting.actors.filter((one) => String(one) !== String([frame.side, action, actor]));
+    if (!this.waiting) return;
+    this.waiting.actors = this.waiting.actors.filter((one) => String(one) !== String([frame.side, action, actor]));
+    this.waiting.chosen.set(String([frame.side, action, actor]), choice);
   }
 
   /** Let the agent choose what is left of the step. */

@@ -94,6 +94,11 @@ test("decisions of my places are open, one after the other", async () => {
   assert.deepEqual([fire.name, fire.choices[0].target], ["fire", 1]);
   live.choose(frame, fire.action, fire.actor, 0);
   assert.equal(openDecision(live, frame, 0)!.name, "steer"); // can be changed while another actor waits
+  receive(waiting(0));
+  assert.deepEqual([...live.waiting!.chosen], [["0,0,0", 1], ["0,1,0", 0]]); // prettier-ignore
+  receive({ ...waiting(1), episode: 7 } as Message);
+  assert.equal(live.waiting!.chosen.size, 0);
+  receive(waiting(0));
   receive({ type: "places", places: [[0, "0#0"]], yours: false });
   assert.equal(openDecision(live, frame, 0), null);
 });
