@@ -148,8 +148,8 @@ def test_advice_is_hidden_until_the_choice(browser: Any, duel: str) -> None:
         assert "%" not in tab.page.inner_text("#inspector .choices")
         assert "attack: ?" in tab.page.inner_text("#list")
         tab.page.locator("#menu button").first.click()
-        tab.wait_for("you chose", "#told")
-        told = tab.page.inner_text("#told")
+        tab.wait_for("you chose", "#comparison")
+        told = tab.page.inner_text("#comparison")
         assert re.search(r"you chose .+ \(\d+\.\d%\), the agent .+ \(\d+\.\d%\)", told), told
         tab.press("Shift+H")
 

@@ -21,8 +21,8 @@ export function openDecision(live: Live, frame: Frame, actor: number | null): De
   return own.find((one) => live.isOpen(frame, one)) ?? own[0] ?? null;
 }
 
-/** Return a frame in which some choices of the agent are not told. */
-export function withoutAdvice(frame: Frame, isSecret: (decision: Decision) => boolean): Frame {
+/** Return a frame in which probabilities and choices of some decisions are hidden. */
+export function withHidden(frame: Frame, isSecret: (decision: Decision) => boolean): Frame {
   const hide = (choice: Choice): Choice => ({ ...choice, probability: NaN, beside: NaN, isChosen: false });
   const decisions = frame.decisions.map((one) => (isSecret(one) ? { ...one, isSecret: true, choices: one.choices.map(hide) } : one));
   return { ...frame, decisions };
@@ -41,7 +41,7 @@ export class Hand {
   private selected: number | null = null;
   private turn = "";
   private menu = "";
-  private told = "";
+  private comparison = "";
 
   // prettier-ignore
   constructor(private page: Page, private live: Live) {
@@ -63,8 +63,8 @@ export class Hand {
     return this.legal.map(([, { target }]) => target).filter((target) => target !== null);
   }
 
-  /** Return the actor to select: the first one without a choice, once whenever that is another one. */
-  next(): Actor | null {
+  /** Return the first actor without a choice if the turn is another one than at the last call, else null. */
+  nextActor(): Actor | null {
     const { waiting, isMine } = this.live;
     const turn = waiting && isMine ? `${waiting.episode} ${waiting.step} ${waiting.actors}` : "";
     if (turn === this.turn) return null;
@@ -77,18 +77,18 @@ export class Hand {
     const { frame, decision } = this;
     const [choice] = this.legal.find(([, { target }], place) => fits(target, place)) ?? [];
     if (!frame || !decision || choice === undefined) return false;
-    this.told = field("advice").value === "after" ? compared(frame.all[decision.actor].name, decision, choice) : "";
+    this.comparison = field("advice").value === "after" ? compared(frame.all[decision.actor].name, decision, choice) : "";
     this.live.choose(frame, decision.action, decision.actor, choice);
-    this.page.told();
+    this.page.refreshSoon();
     return true;
   }
 
   /** Return the frame as it may be seen before a person has chosen. */
-  veiled(frame: Frame): Frame {
+  withoutAdvice(frame: Frame): Frame {
     const { live } = this;
     const advice = field("advice").value;
     if (advice === "shown" || !live.isMine || !live.isWaiting(frame)) return frame;
-    return withoutAdvice(frame, (one) => isIn(live.places, frame, one.actor) && (advice === "hidden" || live.isOpen(frame, one)));
+    return withHidden(frame, (one) => isIn(live.places, frame, one.actor) && (advice === "hidden" || live.isOpen(frame, one)));
   }
 
   /** Take the place of the selected actor, or of its side, or give it back. */
@@ -97,10 +97,10 @@ export class Hand {
     if (byId(id).hidden || !this.frame) return;
     const key = isSide ? null : this.frame.all[this.selected!].key;
     const { side } = this.frame;
-    this.live.send(this.has([side, key]) ? "give" : "take", { side, key });
+    this.live.send(this.hasPlace([side, key]) ? "give" : "take", { side, key });
   }
 
-  private has([side, key]: Place): boolean {
+  private hasPlace([side, key]: Place): boolean {
     return this.live.isMine && this.live.places.some(([of, which]) => of === side && which === key);
   }
 
@@ -113,9 +113,9 @@ export class Hand {
     const side = frame?.side ?? 0;
     const offer = (id: string, place: Place, name: string, isOffered: boolean) => {
       byId(id).hidden = !isOffered;
-      byId(id).replaceChildren(this.has(place) ? "give back " : "take ", named(name));
+      byId(id).replaceChildren(this.hasPlace(place) ? "give back " : "take ", named(name));
     };
-    offer("take-actor", [side, entity?.key ?? null], entity?.name ?? "", acts && !this.has([side, null]));
+    offer("take-actor", [side, entity?.key ?? null], entity?.name ?? "", acts && !this.hasPlace([side, null]));
     const sideName = live.replay!.header.sides > 1 ? `side ${side + 1}` : "all actors";
     offer("take-side", [side, null], sideName, true);
     say("places", live.places.length && !live.isMine ? "Another tab has taken places." : "");
@@ -126,13 +126,13 @@ export class Hand {
   private showMenu(frame: Frame | null): void {
     const { live, decision } = this;
     const isTurn = live.isMine && live.waiting !== null;
-    byId("turn").hidden = !isTurn && !this.told;
+    byId("turn").hidden = !isTurn && !this.comparison;
     byId("leave").hidden = !isTurn;
     const rest = live.waiting?.actors.length ?? 0;
     const name = decision ? `${frame!.all[decision.actor].name}, ${decision.name}` : "choose an actor that waits";
     const isHere = frame !== null && live.isWaiting(frame);
     say("turn-text", !isTurn ? "" : isHere ? `Your turn: ${name} (${rest} without a choice)` : `Your turn, at step ${live.waiting!.step}.`);
-    say("told", this.told);
+    say("comparison", this.comparison);
     const labels = this.legal.map(([, { label }]) => label);
     const actor = [frame?.side, decision?.action, decision?.actor];
     const chosen = this.legal.findIndex(([index]) => index === live.waiting?.chosen.get(String(actor)));

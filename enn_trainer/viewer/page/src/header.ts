@@ -25,7 +25,7 @@ export function fillHeader(header: Header): void {
   fillMoments(header);
 }
 
-/** Return true if an episode is of a running world, which can be asked for attention and influence. */
+/** Return true if an episode is of a running world, whose server explains every frame. */
 export const isLive = ({ about }: Schema): boolean => about !== undefined;
 
 /** Let the episodes there are be chosen from. */

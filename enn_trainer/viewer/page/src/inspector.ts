@@ -19,7 +19,7 @@ export function inspect(target: HTMLElement, shows: Shown): void {
     parts.push(
       el("h2", { "data-entity": entity.position }, named(entity.name), ...tags(shows, entity)),
       features(shows, entity, before),
-      fate(shows, entity),
+      removalButtons(shows, entity),
       ...decisions.map((decision) => choices(shows, decision)),
       decisions.length ? null : faint("It has nothing to choose in this step."),
       influences(shows, entity),
@@ -97,7 +97,7 @@ function features({ header, edit }: Shown, entity: Entity, before: Entity | null
 }
 
 /** Buttons that hide or remove an entity of a changed frame. */
-function fate({ edit, changes }: Shown, { position, isGlobal }: Entity): Node | null {
+function removalButtons({ edit, changes }: Shown, { position, isGlobal }: Entity): Node | null {
   if (!edit || isGlobal) return null;
   const toggle = (text: string, change: Change) => {
     const isOn = changes.some((one) => isOfSame(one, change));

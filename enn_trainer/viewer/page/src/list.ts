@@ -10,7 +10,7 @@ const MOST_ROWS = 60;
 export class EntityList {
   /** By type: the column to sort by, and the direction. */
   private order = new Map<number, [column: number, sign: 1 | -1]>();
-  /** Types of which all rows were asked for. */
+  /** Types of which all rows are shown. */
   private isLong = new Set<number>();
 
   // prettier-ignore

@@ -1,4 +1,4 @@
-/** A running world: what its server says, and what is asked of it. */
+/** The connection to a running world: messages of its server, and requests. */
 
 import { fromBase64, type Header, type Schema } from "./codec.js";
 import { Replay, type Attention, type Decision, type Frame, type Influence, type Piece } from "./model.js";
@@ -41,9 +41,9 @@ export class Live {
   notice = "";
   hasEnded = false;
   answer: Answer | null = null;
-  /** By frame; null while it is asked for. */
+  /** By frame; null while it is requested. */
   private explained = new Map<string, Pick<Frame, "attention" | "influence"> | null>();
-  private isAsking = false;
+  private isExplaining = false;
   /** Episodes of the server, in the order of those of the replay. */
   private numbers: number[] = [];
   private received: [episode: number, piece: Piece][] = [];
@@ -51,7 +51,7 @@ export class Live {
 
   constructor(readonly token: string, private socket: { send: (text: string) => void }) {} // prettier-ignore
 
-  /** Take in a message. */
+  /** Apply a message. */
   receive(message: Message, now: number): void {
     if (message.type === "welcome") {
       this.replay = new Replay(message.header);
@@ -76,7 +76,7 @@ export class Live {
       this.waiting = null;
     } else if (message.type === "explained") {
       const { episode, step, side, attention, influence } = message;
-      this.isAsking = false;
+      this.isExplaining = false;
       const frame = { episode: this.numbers.indexOf(episode), step, side };
       this.explained.set(nameOf(frame), { attention: attention && attentionOf(attention), influence: influenceOf(influence) });
     } else if (message.type === "what_if") {
@@ -84,12 +84,12 @@ export class Live {
     } else if (message.type === "paused") {
       [this.isPaused, this.fps] = [message.on, message.fps];
     } else if (message.type === "error") {
-      this.isAsking = false;
-      if (!message.text.startsWith("explain:")) this.notice = message.text; // asked for without a click
+      this.isExplaining = false;
+      if (!message.text.startsWith("explain:")) this.notice = message.text; // requested without a click
     }
   }
 
-  /** Take in that there is no connection any more. */
+  /** End the game: there is no connection any more. */
   end(reason: string): void {
     this.notice = `Disconnected: ${reason}${this.replay ? "; what was seen stays" : ""}.`;
     this.hasEnded = true;
@@ -110,7 +110,7 @@ export class Live {
     }
   }
 
-  /** Ask the server for something. */
+  /** Send a request to the server. */
   send(type: string, more: object = {}): void {
     if (type !== "explain") this.notice = "";
     this.socket.send(JSON.stringify({ type, ...more }));
@@ -132,20 +132,20 @@ export class Live {
     if (this.waiting) this.send("agent", this.at(this.waiting));
   }
 
-  ask(frame: Frame, changes: Change[]): void {
+  requestWhatIf(frame: Frame, changes: Change[]): void {
     this.send("what_if", { ...this.at(frame), side: frame.side, changes });
   }
 
-  /** Ask for attention and influence of a frame, once. */
-  explain(frame: Frame): void {
-    if (this.isAsking || this.explained.has(nameOf(frame))) return;
-    this.isAsking = true;
+  /** Request attention and influence of a frame, once. */
+  requestExplanation(frame: Frame): void {
+    if (this.isExplaining || this.explained.has(nameOf(frame))) return;
+    this.isExplaining = true;
     this.explained.set(nameOf(frame), null);
     for (const name of this.explained.keys()) if (this.explained.size > KEPT_EXPLANATIONS) this.explained.delete(name);
     this.send("explain", { ...this.at(frame), side: frame.side });
   }
 
-  /** Return a frame with what was explained of it. */
+  /** Return a frame with its explanation, if there is one. */
   withExplanation(frame: Frame): Frame {
     const found = this.explained.get(nameOf(frame));
     return found ? { ...frame, ...found } : frame;
@@ -173,8 +173,8 @@ function influenceOf({ entities, values, choices }: GivenInfluence): Influence {
   return { entities, values: values.map((value) => value ?? NaN), choices: new Map(choices.map(([action, cells]) => [action, known(cells)])) };
 }
 
-/** Connect to the server of the page; `told` is called after each message, and when it has ended. */
-export function connect(told: (live: Live) => void): void {
+/** Connect to the server of the page; `onChange` is called after each message and at the end. */
+export function connect(onChange: (live: Live) => void): void {
   const address = new URL("/live", location.origin);
   address.protocol = address.protocol.replace("http", "ws");
   const socket = new WebSocket(address);
@@ -186,10 +186,10 @@ export function connect(told: (live: Live) => void): void {
     } catch (error) {
       live.notice = `a message of the server could not be read: ${error}`;
     }
-    told(live);
+    onChange(live);
   });
   socket.addEventListener("close", ({ reason }) => {
     live.end(reason || "the server has ended");
-    told(live);
+    onChange(live);
   });
 }

@@ -23,7 +23,7 @@ const root = document.documentElement;
 /** What can be shown in the scene or not. */
 export type Toggle = "trails" | "follow" | "labels" | "attention" | "influence";
 
-/** What is shown: a frame, and all that says how. */
+/** A frame, and the settings by which it is shown. */
 export interface Shown {
   header: Header;
   frame: Frame;
@@ -31,11 +31,11 @@ export interface Shown {
   previous: Frame | null;
   selected: number | null;
   returnToGo: number;
-  /** How much of the return came. */
+  /** The end of "return that came": until when. */
   came: string;
-  /** Whose probabilities and value stand beside those of the agent. */
+  /** The heading of other probabilities and values, beside those of the agent; null if there are none. */
   beside: string | null;
-  /** What a change is told to; null if the frame is not to be changed. */
+  /** Called with a change of the frame; null where it cannot be changed. */
   edit: ((change: Change) => void) | null;
   changes: Change[];
   toggles: Record<Toggle, boolean>;
@@ -278,9 +278,9 @@ export class Page {
   }
 
   async goToHash(): Promise<void> {
-    const asked = new URLSearchParams(location.hash.slice(1));
-    const number = (name: string, least: number) => Math.max(Math.trunc(Number(asked.get(name) ?? least)) || least, least);
-    const position = asked.has("i") ? number("i", 0) : null;
+    const fields = new URLSearchParams(location.hash.slice(1));
+    const number = (name: string, least: number) => Math.max(Math.trunc(Number(fields.get(name) ?? least)) || least, least);
+    const position = fields.has("i") ? number("i", 0) : null;
     await this.go(number("e", 1) - 1, number("s", 0), number("p", 1) - 1, position);
   }
 
@@ -338,8 +338,8 @@ export class Page {
 
   // A running world.
 
-  /** Show what a server told, before the next picture. */
-  told(): void {
+  /** Show the news of the server, with the next animation frame. */
+  refreshSoon(): void {
     if (this.isDue) return;
     this.isDue = true;
     requestAnimationFrame(() => void this.refresh());
@@ -347,7 +347,7 @@ export class Page {
 
   /** Wait with news while a button is held down, which would be another one when it is released. */
   press(isPressed: boolean): void {
-    if (this.isPressed && !isPressed && this.live) setTimeout(() => this.told());
+    if (this.isPressed && !isPressed && this.live) setTimeout(() => this.refreshSoon());
     this.isPressed = isPressed;
   }
 
@@ -361,7 +361,7 @@ export class Page {
       this.redraw();
     }, CURVES_EVERY_MS);
     if (!this.isNewest || this.changes) return this.render();
-    const turn = this.hand!.next();
+    const turn = this.hand!.nextActor();
     await this.go(this.newest, header.episodes[this.newest].steps - 1, turn?.[0], turn?.[2]);
   }
 
@@ -381,17 +381,17 @@ export class Page {
     if (!frame || !live || !hand) return frame;
     const explained = live.withExplanation(frame);
     const { attention, influence } = this.toggles;
-    if ((attention && !explained.attention) || (influence && !explained.influence)) live.explain(frame);
+    if ((attention && !explained.attention) || (influence && !explained.influence)) live.requestExplanation(frame);
     const types = allTypes(this.replay.header);
     const found = changes?.length ? changed(explained, changes, live.answer, (type, kind) => types[type][2][kind][1]) : explained;
     hand.show(found, this.selected);
-    return hand.veiled(found);
+    return hand.withoutAdvice(found);
   }
 
   goToNewest(): void {
     this.isNewest = true;
     this.changes = null;
-    if (this.live) this.told();
+    if (this.live) this.refreshSoon();
   }
 
   pause(): void {
@@ -403,14 +403,14 @@ export class Page {
     if (!this.live) return;
     this.changes = this.changes ? null : [];
     this.live.answer = null;
-    this.told();
+    this.refreshSoon();
   }
 
   private edit(changes: Change[]): void {
     if (!this.frame || !this.changes) return;
     this.changes = changes.reduce(withChange, this.changes);
-    this.live!.ask(this.frame, this.changes);
-    this.told(); // once the focus is where it goes
+    this.live!.requestWhatIf(this.frame, this.changes);
+    this.refreshSoon(); // once the focus is where it goes
   }
 
   private move(position: number, place: number[]): void {
@@ -448,7 +448,7 @@ function live(): void {
   root.dataset.live = "";
   let page: Page | null = null;
   connect((live) => {
-    if (page) return page.told();
+    if (page) return page.refreshSoon();
     byId("problem").textContent = live.notice;
     if (!live.replay?.header.episodes.length) return;
     page = new Page(live.replay, live);

@@ -40,7 +40,7 @@ export interface Decision {
   name: string;
   actor: number;
   byHand: boolean;
-  /** The agent's choice and probabilities are not told. */
+  /** The agent's choice and probabilities are hidden. */
   isSecret?: boolean;
   choices: Choice[];
 }

@@ -1,9 +1,9 @@
-/** What-if: frames that are not, and the agent's answer to them. */
+/** Changes of a frame, and the agent's answer to the changed frame. */
 
 import type { Entity, Frame } from "./model.js";
 
 type Edit = { feature: number; value: number } | { kind: number; value: number } | { visible: false } | { removed: true };
-/** A change of an entity, as a server is told it. */
+/** A change of an entity, as it is sent to the server. */
 export type Change = { position: number } & Edit;
 
 /** Value and probabilities of a changed frame; null for what is not in it, or not finite. */

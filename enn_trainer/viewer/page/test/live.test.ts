@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import type { Header, Schema } from "../src/codec.js";
-import { compared, isIn, openDecision, withoutAdvice } from "../src/hand.js";
+import { compared, isIn, openDecision, withHidden } from "../src/hand.js";
 import { Live, type Message } from "../src/live.js";
 import { unseenBy } from "../src/view.js";
 import { changed, moved, withChange, type Change } from "../src/what_if.js";
@@ -107,7 +107,7 @@ test("advice can be hidden, and told after the choice", async () => {
   const { live, receive } = begun();
   receive(places, waiting(0, step(0)));
   const frame = (await live.replay!.frame(0, 0, 0))!;
-  const veiled = withoutAdvice(frame, ({ actor }) => actor === 0);
+  const veiled = withHidden(frame, ({ actor }) => actor === 0);
   const shares = (of: typeof frame) => of.decisions.map(({ choices }) => choices.map(({ probability }) => probability));
   assert.deepEqual(shares(veiled), [[NaN, NaN], [0.5, 0.5], [NaN]]); // prettier-ignore
   assert.ok(!veiled.decisions[0].choices.some(({ isChosen }) => isChosen));
@@ -119,8 +119,8 @@ test("a frame is explained once", async () => {
   const { live, sent, receive } = begun();
   receive({ type: "steps", episode: 7, first: 0, count: 1, raw: step(0) });
   const frame = (await live.replay!.frame(0, 0, 0))!;
-  live.explain(frame);
-  live.explain(frame);
+  live.requestExplanation(frame);
+  live.requestExplanation(frame);
   assert.deepEqual(sent, [{ type: "explain", episode: 7, step: 0, side: 0 }]);
   assert.equal(live.withExplanation(frame).influence, null);
   const weights = btoa(String.fromCharCode(...new Uint8Array(Float32Array.of(0.1, 0.9, 0.5, 0.5).buffer)));
@@ -130,7 +130,7 @@ test("a frame is explained once", async () => {
   const explained = live.withExplanation(frame);
   assert.deepEqual([...explained.attention!.weights].map((weight) => weight.toFixed(1)), ["0.1", "0.9", "0.5", "0.5"]); // prettier-ignore
   assert.deepEqual([explained.influence!.values, explained.influence!.choices.get(0)], [[NaN], [[0.25, NaN]]]); // prettier-ignore
-  live.explain(frame);
+  live.requestExplanation(frame);
   assert.equal(sent.length, 1);
 });
 
@@ -143,7 +143,7 @@ test("changes replace each other, and are shown with the answer beside", async (
   for (const change of steps) changes = withChange(changes, change);
   assert.deepEqual(changes, steps.slice(1));
   assert.deepEqual(withChange(changes, { position: 1, visible: false }), [steps[1], steps[3]]);
-  live.ask(frame, changes);
+  live.requestWhatIf(frame, changes);
   assert.deepEqual(sent, [{ type: "what_if", episode: 7, step: 0, side: 0, changes }]);
   receive({ type: "what_if", episode: 7, step: 0, side: 0, value: 2, decisions: [[0, 0, [0.1, 0.9]], [1, 0, [null]]] }); // prettier-ignore
   const found = changed(frame, changes, live.answer, () => ["red", "blue"]);
