@@ -80,7 +80,7 @@ def _serve(options: argparse.Namespace) -> None:
     _check(options)
     path = Path(options.checkpoint)
     saved = read_saved_run(path)
-    config = config_of(saved.config, options)
+    config = config_of(saved.config, argparse.Namespace(**{**vars(options), "opponent": None}))
     if not options.trust:
         check_trusted(saved, config, options)
     kwargs = json.loads(config.env.kwargs)

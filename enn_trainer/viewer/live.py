@@ -141,7 +141,9 @@ class LiveGame(PersonPlayers):
         shown: list[tuple[ActionName, int]] = []
         wait_s = 0.0
         while True:
-            self._listen(wait_s)
+            # A step that is decided is taken before other messages change that.
+            while self._listen(wait_s) and (any(hand.waiting()) or not shown):
+                wait_s = 0.0
             waiting = list(hand.waiting())
             if waiting and waiting != shown:
                 self._show_waiting(self._pages)
@@ -261,17 +263,17 @@ class LiveGame(PersonPlayers):
             yours = one == self._holder and bool(self._places)
             self._link.send({"type": "places", "places": self._places, "yours": yours}, [one])
 
-    def _listen(self, timeout_s: float) -> None:
-        """Do what the pages ask for; wait for the first message if there is none."""
-        received = self._link.receive(timeout_s)
-        while received is not None:
-            page, message = received
-            try:
-                self._do(page, message)
-            except (ValueError, TypeError, KeyError, OverflowError) as error:
-                text = f"{message.get('type')}: {error}" if str(error) else "unknown message"
-                self._link.send({"type": "error", "text": text}, [page])
-            received = self._link.receive(0)
+    def _listen(self, timeout_s: float) -> bool:
+        """Do what a page asks for next; return False if none asks in time."""
+        if (received := self._link.receive(timeout_s)) is None:
+            return False
+        page, message = received
+        try:
+            self._do(page, message)
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
+            text = f"{message.get('type')}: {error}" if str(error) else "unknown message"
+            self._link.send({"type": "error", "text": text}, [page])
+        return True
 
     def _do(self, page: int, message: Message) -> None:
         """Do what a page asks for.
