@@ -43,7 +43,7 @@ side. Then the game waits for your choices, or goes on with --fps. It is open to
 examples:
   enn serve runs/duel --opponent random
   enn serve runs/orchard --env orchard.py:Orchard trees=9 --record corrections.rec
-  enn serve runs/orchard --follow --fps {DEFAULT_FPS:g}"""
+  enn serve runs/duel --follow --fps {DEFAULT_FPS:g}"""
 
 
 def serve_command(arguments: Sequence[str]) -> int:
