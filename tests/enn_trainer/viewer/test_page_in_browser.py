@@ -2,16 +2,14 @@
 
 import base64
 import json
-import os
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from enn_trainer.viewer.page import Block, fill_page, page_blocks
 from enn_trainer.viewer.replay import Episode, Replay
 from enn_trainer.viewer.replay_format import write_replay
 from entity_env.examples import (
@@ -23,71 +21,10 @@ from entity_env.examples import (
     TreasureHunt,
 )
 from tests.enn_trainer.viewer.replays import NAMES, played, small_replay
+from tests.enn_trainer.viewer.tabs import NEEDS_CHROMIUM, Tab
 
-playwright = pytest.importorskip("playwright.sync_api", reason="pip install '.[browser]'")
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not CHROMIUM, reason="there is no chromium; apt-get install chromium"),
-]
-QUIET = ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
-OPTIONS = ["--no-sandbox", "--disable-gpu", "--no-first-run", *QUIET]
+pytestmark = NEEDS_CHROMIUM
 WORLDS = [Duel, Minefield, MineSweeper, MultiSnake, RockPaperScissors, TreasureHunt]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        found = started.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
-        yield found
-        found.close()
-
-
-class Tab:
-    """A page in a browser without a network, in which nothing may go wrong."""
-
-    def __init__(self, browser: Any, path: Path, hash: str = "", **options: Any) -> None:
-        self.context = browser.new_context(offline=True, **options)
-        self.page = self.context.new_page()
-        self.complaints: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.complaints.append("a dialog"))
-        self.page.on("request", lambda request: self.requested(request.url))
-        self.page.goto(f"file://{path}{hash}")
-        self.page.wait_for_selector("html[data-read]", timeout=60_000)
-
-    def requested(self, url: str) -> None:
-        if not url.startswith(("file:", "data:", "blob:")):
-            self.complaints.append(url)
-
-    def __enter__(self) -> "Tab":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.context.close()
-        if error[0] is None:
-            assert self.complaints == []
-
-    def state(self, name: str) -> str:
-        return str(self.page.evaluate("name => document.documentElement.dataset[name]", name))
-
-    def press(self, key: str, **expected: object) -> None:
-        self.page.keyboard.press(key)
-        self.wait(**expected)
-
-    def go(self, hash: str, **expected: object) -> None:
-        self.page.evaluate("hash => { location.hash = hash }", hash)
-        self.wait(**expected)
-
-    def wait(self, **expected: object) -> None:
-        for name, value in expected.items():
-            self.page.wait_for_selector(f'html[data-{name}="{value}"]', timeout=10_000)
-
-    def numbers(self, selector: str, attribute: str) -> list[float]:
-        code = "(all, name) => all.map(one => one.getAttribute(name))"
-        texts = self.page.eval_on_selector_all(selector, code, attribute)
-        return [float(text.replace("Infinity", "inf")) for text in texts]
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -201,6 +138,25 @@ def test_nothing_of_a_world_is_code(browser: Any, tmp_path: Path) -> None:
         assert tab.page.eval_on_selector_all("img", "all => all.map(one => one.id)") == ["picture"]
         text = tab.page.inner_text("#about-part summary")
         assert "about" in text
+
+
+def test_what_an_agent_does_not_see_is_marked(browser: Any, tmp_path: Path) -> None:
+    path = write_replay(small_replay(3, 1), tmp_path / "replay.html").path
+    unseen = {"agent": [[0, None], [1, [0]]], "beside": [[0, [1]]]}
+    blocks = page_blocks(path.read_bytes())
+    header = json.loads(blocks.pop("header").unpacked(1 << 24) or b"")
+    packed = Block.of(json.dumps({**header, "unseen": unseen}).encode())
+    path.write_bytes(fill_page(packed, list(blocks.values())))
+    with Tab(browser, path, "#e=1&s=2&i=0") as tab:
+        # All of a type, in the legend as well, or some of its columns.
+        agents, others = "not seen by the agent", "not seen by the other agent"
+        assert agents in tab.page.inner_text("#inspector h2")
+        assert agents in tab.page.inner_text("#legend")
+        rows = tab.page.locator("#inspector .features tbody tr").all_inner_texts()
+        assert [(agents in row, others in row) for row in rows] == [(False, False), (False, True)]
+        tab.go("#e=1&s=2&i=5", selected=5)
+        assert agents not in tab.page.inner_text("#inspector h2")
+        assert agents in tab.page.inner_text("#inspector .features")
 
 
 def test_a_damaged_chunk_is_named_and_the_rest_plays(browser: Any, tmp_path: Path) -> None:

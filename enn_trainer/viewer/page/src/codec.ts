@@ -20,6 +20,8 @@ export interface Schema {
   pictures: boolean;
   names: [type: string, numbers: number[], texts: string[]][][];
   chunks: [crc: number, packed: number, unpacked: number][];
+  /** Of a running world: who plays it. */
+  about?: string;
 }
 
 export interface Header {
@@ -37,12 +39,25 @@ export interface Header {
   rounding: [column: string, bits: number, low: number, high: number][];
   errors: [string, number][];
   notes: string[];
+  /** Types, or columns of them (numbers, then kinds), that an agent does not see. */
+  unseen?: Partial<Record<"agent" | "beside", [type: number, columns: number[] | null][]>>;
   episodes: Schema[];
 }
 
 export type Numbers = Float32Array | Uint32Array | Uint16Array | Uint8Array;
-export type Columns = Map<string, Numbers>;
 type Dtype = "f4" | "u4" | "u2" | "u1" | "?";
+
+/** The columns of a chunk by name. */
+export class Columns extends Map<string, Numbers> {
+  private starts = new Map<string, Float64Array>();
+
+  /** Return where the rows of each frame (or of each row of another column) begin, by a column of their numbers. */
+  startsOf(name: string, lengths: ArrayLike<number> = this.get(name)!): Float64Array {
+    const found = this.starts.get(name) ?? startsOf(lengths);
+    this.starts.set(name, found);
+    return found;
+  }
+}
 
 export const VERSION = 1;
 export const CHUNK_STEPS = 64;
@@ -107,16 +122,20 @@ export function sum(numbers: ArrayLike<number>): number {
 
 /** Return where the rows of each frame begin, and behind the last one. */
 export function startsOf(lengths: ArrayLike<number>): Float64Array {
-  const starts = new Float64Array(lengths.length + 1);
-  for (let i = 0; i < lengths.length; i++) starts[i + 1] = starts[i] + lengths[i];
-  return starts;
+  let end = 0;
+  return Float64Array.from({ length: lengths.length + 1 }, (_, i) => (i ? (end += lengths[i - 1]) : 0));
+}
+
+/** Return name, numbers and kinds of each type; what is global is the last one. */
+export function allTypes(header: Header): Header["types"] {
+  return [...header.types, ["__global__", ...header.global]];
 }
 
 /** Return the columns of a chunk by name. Fails if its bytes contradict themselves. */
 export function decodeChunk(header: Header, schema: Schema, steps: number, raw: Uint8Array): Columns {
   const { sides } = header;
   const frames = steps * sides;
-  const columns: Columns = new Map();
+  const columns = new Columns();
   const rounding = new Map(header.rounding.map(([name, ...how]) => [name, how]));
   const bytes = new DataView(raw.buffer, raw.byteOffset, raw.length);
   let at = 0;
@@ -129,22 +148,30 @@ export function decodeChunk(header: Header, schema: Schema, steps: number, raw: 
     const expected = dtype === "?" ? Math.ceil(count / 8) : count * WIDTHS[coded];
     if (size !== expected || data.length !== size) throw new Error(`${name}: another size`);
     const bits = dtype === "?" ? flags(data, count, previous) : integers(data, count, WIDTHS[coded], previous);
-    const values = how ? unrounded(bits, how[0], how[1], how[2]) : typed(bits, dtype);
+    const values = how ? unrounded(bits, ...how) : typed(bits, dtype);
     columns.set(name, values);
     at += 4 + size;
     return values;
   }
+  /** Read how many rows each frame has; return where they begin, and the frame of each. */
+  function readCounts(name: string): [starts: Float64Array, frame: Float64Array] {
+    read(name, "u4", frames, bySide);
+    const starts = columns.startsOf(name);
+    if (starts[frames] > 65536 + 64 * raw.length) throw new Error(name);
+    const frame = new Float64Array(starts[frames]);
+    for (let f = 0; f < frames; f++) frame.fill(f, starts[f], starts[f + 1]);
+    return [starts, frame];
+  }
+  /** Read positions in lists of frames, each of which follows the same place of an earlier list. */
+  function readPositions(name: string, starts: Float64Array, frame: Float64Array, more: number): Numbers {
+    const before = previousRows(frame.map((f, row) => (row - starts[f]) * sides + (f % sides)));
+    const positions = read(name, "u4", frame.length, before);
+    check(positions, (row) => keyStarts[frame[row] + 1] - keyStarts[frame[row]] - 1 + more);
+    return positions;
+  }
   function check(positions: Numbers, limit: (row: number) => number): void {
     for (let i = 0; i < positions.length; i++) if (positions[i] >= limit(i)) throw new Error("positions");
   }
-  /** Keys of the places in a frame, (rows,). */
-  function places(starts: Float64Array, key: (place: number, side: number, frame: number) => number): Float64Array {
-    const keys = new Float64Array(starts[frames]);
-    for (let f = 0; f < frames; f++)
-      for (let row = starts[f]; row < starts[f + 1]; row++) keys[row] = key(row - starts[f], f % sides, f);
-    return keys;
-  }
-  const byPlace = (starts: Float64Array) => previousRows(places(starts, (place, side) => place * sides + side));
 
   const bySide = previousRows(Float64Array.from({ length: frames }, (_, f) => f % sides));
   read("reward", "f4", frames, bySide);
@@ -153,112 +180,82 @@ export function decodeChunk(header: Header, schema: Schema, steps: number, raw: 
 
   // Rows of each type. Keys tell entities apart.
   const kindBytes = new Map(schema.kinds);
-  const types: [number, NamedKinds][] = header.types.map(([, numbers, kinds]) => [numbers.length, kinds]);
-  const numTypes = types.length + 1;
-  if (schema.global) types.push([header.global[0].length, header.global[1]]);
-  const entityStarts: Float64Array[] = [];
-  const entityKeys: Float64Array[] = [];
-  types.forEach(([numFeatures, kinds], i) => {
-    const starts = startsOf(read(`rows ${i}`, "u4", frames, bySide));
-    if (starts[frames] > 65536 + 64 * raw.length) throw new Error("rows");
-    const rows = starts[frames];
-    const keys = places(starts, (place, side) => ((place * numTypes + i) * sides + side) * 2 + 1);
+  const types = allTypes(header).slice(0, schema.global ? undefined : -1);
+  const rows = types.map(([, numbers, kinds], i) => {
+    const [starts, frame] = readCounts(`rows ${i}`);
+    const keys = frame.map((f, row) => (((row - starts[f]) * (header.types.length + 1) + i) * sides + (f % sides)) * 2 + 1);
     if (schema.identity.includes(i)) {
       const known = read(`identified ${i}`, "?", frames, bySide);
-      const withId: number[] = [];
-      for (let f = 0; f < frames; f++)
-        if (known[f]) for (let row = starts[f]; row < starts[f + 1]; row++) withId.push(row);
-      const before = previousRows(Float64Array.from(withId, (row) => keys[row]));
-      const identity = read(`identity ${i}`, "u4", withId.length, before);
-      const sideOf = places(starts, (_, side) => side);
-      withId.forEach((row, k) => (keys[row] = (identity[k] * sides + sideOf[row]) * 2));
+      columns.startsOf(`identity ${i}`, Array.from(known, (has, f) => has && starts[f + 1] - starts[f]));
+      const withId = [...frame.keys()].filter((row) => known[frame[row]]);
+      const identity = read(`identity ${i}`, "u4", withId.length, previousRows(Float64Array.from(withId, (row) => keys[row])));
+      withId.forEach((row, k) => (keys[row] = (identity[k] * sides + (frame[row] % sides)) * 2));
     }
     const before = previousRows(keys);
-    for (let j = 0; j < numFeatures; j++) read(`feature ${i} ${j}`, "f4", rows, before);
+    numbers.forEach((_, j) => read(`feature ${i} ${j}`, "f4", keys.length, before));
     const width = kindBytes.get(i);
-    if (width) kinds.forEach((_, k) => read(`kind ${i} ${k}`, width === 1 ? "u1" : "u2", rows, before));
-    if (schema.visible.includes(i)) read(`visible ${i}`, "?", rows, before);
-    if (i < header.types.length) {
-      entityStarts.push(starts);
-      entityKeys.push(keys);
-    }
+    if (width) kinds.forEach((_, k) => read(`kind ${i} ${k}`, width === 1 ? "u1" : "u2", keys.length, before));
+    if (schema.visible.includes(i)) read(`visible ${i}`, "?", keys.length, before);
+    return { starts, keys };
   });
 
   // Keys in the order of entities of each frame, that of the global actor behind them.
-  const numEntities = new Float64Array(frames);
-  for (const starts of entityStarts) for (let f = 0; f < frames; f++) numEntities[f] += starts[f + 1] - starts[f];
-  const frameStarts = startsOf(numEntities.map((count) => count + 1));
-  const keyAt = new Float64Array(frameStarts[frames]);
+  const keyAt: number[] = [];
+  const keyStarts = [0];
   for (let f = 0; f < frames; f++) {
-    let place = frameStarts[f];
-    entityStarts.forEach((starts, i) => {
-      for (let row = starts[f]; row < starts[f + 1]; row++) keyAt[place++] = entityKeys[i][row];
-    });
-    keyAt[place] = -1 - (f % sides);
+    for (const { starts, keys } of rows.slice(0, header.types.length))
+      for (let row = starts[f]; row < starts[f + 1]; row++) keyAt.push(keys[row]);
+    keyStarts.push(keyAt.push(-1 - (f % sides)));
   }
 
   // Actions.
-  const numActors: Numbers[] = [];
   header.actions.forEach(([, , { index_to_label }], a) => {
-    const counts = read(`actors ${a}`, "u4", frames, bySide);
-    numActors.push(counts);
-    const starts = startsOf(counts);
-    const total = starts[frames];
-    if (total > 65536 + 64 * raw.length) throw new Error("actors");
-    const frame = places(starts, (_, __, f) => f);
-    const actors = read(`actor ${a}`, "u4", total, byPlace(starts));
-    check(actors, (row) => numEntities[frame[row]] + 1);
-    const before = previousRows(Float64Array.from(frame, (f, row) => keyAt[frameStarts[f] + actors[row]]));
-    let widths: Float64Array;
-    if (index_to_label) {
-      widths = new Float64Array(total).fill(index_to_label.length);
-    } else {
-      const actees = read(`actees ${a}`, "u4", frames, bySide);
-      const acteeStarts = startsOf(actees);
-      if (acteeStarts[frames] > 65536 + 64 * raw.length) throw new Error("actees");
-      const positions = read(`actee ${a}`, "u4", acteeStarts[frames], byPlace(acteeStarts));
-      const acteeFrame = places(acteeStarts, (_, __, f) => f);
-      check(positions, (row) => numEntities[acteeFrame[row]]);
-      widths = Float64Array.from(frame, (f) => actees[f]);
+    const [starts, frame] = readCounts(`actors ${a}`);
+    const actors = readPositions(`actor ${a}`, starts, frame, 1);
+    const before = previousRows(frame.map((f, row) => keyAt[keyStarts[f] + actors[row]]));
+    const widths = new Float64Array(frame.length).fill(index_to_label?.length ?? 0);
+    if (!index_to_label) {
+      const [acteeStarts, acteeFrame] = readCounts(`actees ${a}`);
+      readPositions(`actee ${a}`, acteeStarts, acteeFrame, 0);
+      frame.forEach((f, row) => (widths[row] = acteeStarts[f + 1] - acteeStarts[f]));
     }
-    const chosen = read(`chosen ${a}`, "u4", total, before);
-    check(chosen, (row) => widths[row]);
-    if (schema.by_hand?.includes(a)) read(`by hand ${a}`, "?", total, before);
-    const hasPairs = [schema.masks, schema.probs, schema.beside].some((those) => those?.includes(a));
-    if (!hasPairs) return;
-    const pairStarts = startsOf(widths);
-    if (pairStarts[total] > 8 * raw.length) throw new Error("choices");
-    const pairsBefore = new Int32Array(pairStarts[total]).fill(-1);
-    for (let row = 0; row < total; row++) {
+    check(read(`chosen ${a}`, "u4", widths.length, before), (row) => widths[row]);
+    if (schema.by_hand?.includes(a)) read(`by hand ${a}`, "?", widths.length, before);
+    const pairStarts = columns.startsOf(`pairs ${a}`, widths);
+    const pairs = pairStarts[widths.length];
+    const columnsOfPairs = [["mask", "?", schema.masks], ["probs", "f4", schema.probs], ["beside", "f4", schema.beside]] as const; // prettier-ignore
+    const present = columnsOfPairs.filter(([, , actions]) => actions?.includes(a));
+    if (!present.length) return;
+    if (pairs > 8 * raw.length) throw new Error("choices");
+    const pairsBefore = new Int32Array(pairs).fill(-1);
+    widths.forEach((width, row) => {
       const from = before[row];
-      if (from < 0 || widths[from] !== widths[row]) continue;
-      for (let k = 0; k < widths[row]; k++) pairsBefore[pairStarts[row] + k] = pairStarts[from] + k;
-    }
-    if (schema.masks.includes(a)) read(`mask ${a}`, "?", pairStarts[total], pairsBefore);
-    if (schema.probs.includes(a)) read(`probs ${a}`, "f4", pairStarts[total], pairsBefore);
-    if (schema.beside?.includes(a)) read(`beside ${a}`, "f4", pairStarts[total], pairsBefore);
+      if (from < 0 || widths[from] !== width) return;
+      for (let k = 0; k < width; k++) pairsBefore[pairStarts[row] + k] = pairStarts[from] + k;
+    });
+    for (const [name, dtype] of present) read(`${name} ${a}`, dtype, pairs, pairsBefore);
   });
 
   // Explanations and pictures of some frames.
   if (schema.attention) {
     const count = sum(read("attention", "?", frames, bySide));
     const [layers, heads, size] = ["layers", "heads", "size"].map((name) => read(`attention ${name}`, "u4", count, null));
-    let weights = 0;
-    for (let i = 0; i < count; i++) {
-      const kept = header.attention === "whole" ? size[i] : Math.min(size[i], STRONGEST);
-      weights += layers[i] * heads[i] * size[i] * kept;
-    }
-    if (header.attention !== "whole") read("attention column", "u4", weights, null);
+    const isWhole = header.attention === "whole";
+    const lengths = Array.from(size, (n, i) => layers[i] * heads[i] * n * (isWhole ? n : Math.min(n, STRONGEST)));
+    const weights = columns.startsOf("attention weight", lengths)[count];
+    if (!isWhole) read("attention column", "u4", weights, null);
     read("attention weight", "f4", weights, null);
   }
   if (schema.influence) {
     const shown = read("influence", "?", frames, bySide);
-    const at = Array.from(shown.keys()).filter((f) => shown[f]);
+    const at = [...shown.keys()].filter((f) => shown[f]);
     const size = read("influence size", "u4", at.length, null);
     read("influence entity", "u4", sum(size), null);
     read("influence value", "f4", sum(size), null);
-    for (const a of schema.influence)
-      read(`influence ${a}`, "f4", sum(at.map((f, i) => size[i] * numActors[a][f])), null);
+    for (const a of schema.influence) {
+      const starts = columns.startsOf(`influence ${a}`, at.map((f, i) => size[i] * columns.get(`actors ${a}`)![f]));
+      read(`influence ${a}`, "f4", starts[at.length], null);
+    }
   }
   if (schema.pictures) {
     const count = sum(read("picture", "?", steps, null));

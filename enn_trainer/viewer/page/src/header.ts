@@ -1,35 +1,40 @@
 /** Facts of the replay: its header, the legend and the moments. */
 
-import type { Header } from "./codec.js";
-import { byId, el, named, shown } from "./dom.js";
+import type { Header, Schema } from "./codec.js";
+import { byId, el, named, offer, shown, tag } from "./dom.js";
 import { shade } from "./scene.js";
-import { SHAPES } from "./view.js";
-import type { View } from "./view.js";
+import { SHAPES, unseenBy, type View } from "./view.js";
 
 /** Fill in the title, the facts and the choices of the header. */
-export function fillHeader(header: Header, speeds: string[], speed: number): void {
-  document.title = header.title;
-  byId("title").replaceChildren(named(header.title));
-  const about = byId("about");
-  for (const [name, fact] of header.about) about.append(el("dt", {}, named(name)), el("dd", {}, named(fact)));
-  if (header.notes.length) about.append(el("dt", {}, "kept small"), el("dd", {}, header.notes.join(" ")));
-  for (const [name, error] of header.errors)
-    about.append(el("dt", {}, named(name)), el("dd", {}, `rounded, at most ${shown(error)} off`));
-  byId("loss").textContent = header.notes.length ? "some numbers are rounded" : "all numbers are whole";
-  const episodes = byId<HTMLSelectElement>("episode");
-  header.episodes.forEach(({ steps, terminated, truncated }, e) => {
-    const end = truncated ? "cut off" : terminated ? "ended" : "unfinished";
-    episodes.append(el("option", { value: e }, `${e + 1} (${steps} steps, ${end})`));
-  });
-  const sides = byId<HTMLSelectElement>("side");
-  for (let side = 0; side < header.sides; side++) sides.append(el("option", { value: side }, String(side + 1)));
-  sides.parentElement!.hidden = header.sides < 2;
-  speeds.forEach((text, i) => byId("speed").append(el("option", { value: i }, text)));
-  byId<HTMLSelectElement>("speed").value = String(speed);
-  const hasAttention = header.episodes.some(({ attention }) => attention);
-  byId("attention").parentElement!.hidden = !hasAttention;
-  byId("influence").parentElement!.hidden = !header.episodes.some(({ influence }) => influence);
+export function fillHeader(header: Header): void {
+  const { title, about, notes, errors, episodes, sides } = header;
+  document.title = title;
+  byId("title").replaceChildren(named(title));
+  const facts: [Node | string, Node | string][] = [
+    ...about.map(([name, fact]): [Node, Node] => [named(name), named(fact)]),
+    ...(notes.length ? [["kept small", notes.join(" ")] as [string, string]] : []),
+    ...errors.map(([name, error]): [Node, string] => [named(name), `rounded, at most ${shown(error)} off`]),
+  ];
+  byId("about").replaceChildren(...facts.flatMap(([name, fact]) => [el("dt", {}, name), el("dd", {}, fact)]));
+  byId("loss").textContent = notes.length ? "some numbers are rounded" : "all numbers are whole";
+  offerEpisodes(episodes);
+  offer("side", Array.from({ length: sides }, (_, side) => String(side + 1)));
+  byId("side").parentElement!.hidden = sides < 2;
+  byId("attention").parentElement!.hidden = !episodes.some((one) => one.attention || isLive(one));
+  byId("influence").parentElement!.hidden = !episodes.some((one) => one.influence || isLive(one));
   fillMoments(header);
+}
+
+/** Return true if an episode is of a running world, which can be asked for attention and influence. */
+export const isLive = ({ about }: Schema): boolean => about !== undefined;
+
+/** Let the episodes there are be chosen from. */
+export function offerEpisodes(episodes: Schema[]): void {
+  const text = ({ steps, terminated, truncated, about }: Schema, e: number) => {
+    const end = truncated ? "cut off" : terminated ? "ended" : about === undefined ? "unfinished" : "under way";
+    return `${e + 1} (${about ?? `${steps} steps`}, ${end})`;
+  };
+  offer("episode", episodes.map(text));
 }
 
 /** Show shape and colour of each type. */
@@ -39,7 +44,8 @@ export function fillLegend(header: Header, view: View): void {
     if (!position.length) return [];
     const glyph = el("span", { "aria-hidden": "true" }, glyphs[SHAPES[shape]]);
     if (typeof color !== "object") glyph.style.color = shade(color);
-    return [el("li", {}, glyph, " ", named(header.types[type]?.[0] ?? "global"))];
+    const unseen = unseenBy(header, type, null).map((who) => tag(`not seen by ${who}`));
+    return [el("li", {}, glyph, " ", named(header.types[type]?.[0] ?? "global"), ...unseen)];
   });
   byId("legend").replaceChildren(...items);
 }
@@ -48,7 +54,8 @@ function fillMoments({ moments }: Header): void {
   byId("moments-part").hidden = !moments.length;
   const items = moments.map(([kind, episode, step, side, entity, text]) => {
     const hash = `#e=${episode + 1}&s=${step}${side ? `&p=${side + 1}` : ""}${entity === null ? "" : `&i=${entity}`}`;
-    return el("li", {}, el("a", { href: hash }, el("b", {}, named(kind)), " ", named(text)), el("span", { class: "faint" }, ` episode ${episode + 1}, step ${step}`));
+    const link = el("a", { href: hash }, el("b", {}, named(kind)), " ", named(text));
+    return el("li", {}, link, el("span", { class: "faint" }, ` episode ${episode + 1}, step ${step}`));
   });
   byId("moments").replaceChildren(...items);
 }

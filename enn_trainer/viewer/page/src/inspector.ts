@@ -1,190 +1,182 @@
 /** What is known of a frame and of an entity in it, as tables. */
 
-import type { Header } from "./codec.js";
-import { el, named, percent, shown } from "./dom.js";
-import { attentionWeight } from "./model.js";
-import type { Attention, Choice, Decision, Entity, Frame } from "./model.js";
+import { allTypes } from "./codec.js";
+import { button, el, faint, named, percent, row, shown, table, tag } from "./dom.js";
+import type { Shown } from "./main.js";
+import { attentionWeight, type Attention, type Choice, type Decision, type Entity, type Frame } from "./model.js";
+import { unseenBy } from "./view.js";
+import { isOfSame, type Change } from "./what_if.js";
 
 const MOST_CHOICES = 40;
 
-/** What an inspector shows. */
-export interface Inspected {
-  frame: Frame;
-  previous: Frame | null;
-  selected: number | null;
-  returnToGo: number;
-  /** The episode ended by itself, so that all of the return came. */
-  isWhole: boolean;
-  hasBeside: boolean;
-  /** Layer and head whose attention is shown, -1 for their mean. */
-  heads: [layer: number, head: number] | null;
-}
-
-/** Return all entities of a frame, what is global behind them. */
-export function entitiesOf(frame: Frame): Entity[] {
-  return frame.global ? [...frame.entities, frame.global] : frame.entities;
-}
-
-export function inspect(target: HTMLElement, header: Header, shows: Inspected, select: (position: number | null) => void): void {
-  const { frame, previous, selected, hasBeside } = shows;
-  const entity = selected === null ? frame.global : (entitiesOf(frame)[selected] ?? null);
-  const parts: Node[] = [outcome(shows)];
+export function inspect(target: HTMLElement, shows: Shown): void {
+  const { frame, previous, selected, toggles } = shows;
+  const entity = frame.all[selected ?? frame.entities.length] ?? null;
+  const parts: (Node | null)[] = [outcome(shows)];
   if (entity) {
-    const before = previous && entitiesOf(previous).find(({ key }) => key === entity.key);
-    parts.push(el("h2", { "data-entity": entity.position }, named(entity.name), ...tag(entity)));
-    parts.push(features(header, entity, before ?? null));
+    const before = previous?.all.find(({ key }) => key === entity.key) ?? null;
     const decisions = frame.decisions.filter(({ actor }) => actor === entity.position);
-    for (const decision of decisions) parts.push(choices(decision, hasBeside, select));
-    if (!decisions.length) parts.push(el("p", { class: "faint" }, "It has nothing to choose in this step."));
-    const influence = influences(frame, entity, select);
-    if (influence) parts.push(influence);
-    if (shows.heads && frame.attention) parts.push(attentions(frame, frame.attention, entity.position, shows.heads, select));
+    parts.push(
+      el("h2", { "data-entity": entity.position }, named(entity.name), ...tags(shows, entity)),
+      features(shows, entity, before),
+      fate(shows, entity),
+      ...decisions.map((decision) => choices(shows, decision)),
+      decisions.length ? null : faint("It has nothing to choose in this step."),
+      influences(shows, entity),
+      toggles.attention && frame.attention ? attentions(shows, frame.attention, entity.position) : null,
+    );
   }
   if (selected === null && frame.entities.length)
-    parts.push(el("p", { class: "faint" }, "Choose an entity in the scene, in the list, or with the keys j and k."));
-  target.replaceChildren(...parts);
+    parts.push(faint("Choose an entity in the scene, in the list, or with the keys j and k."));
+  const { activeElement } = document;
+  const isTyping = activeElement instanceof HTMLInputElement && activeElement.value !== activeElement.defaultValue;
+  if (isTyping && target.contains(activeElement)) return;
+  const controls = () => [...target.querySelectorAll<HTMLElement>("button, input, select")];
+  const focused = controls().indexOf(activeElement as HTMLElement);
+  target.replaceChildren(...parts.filter((part) => part !== null));
+  controls()[focused]?.focus();
 }
 
-function tag(entity: Entity): Node[] {
-  const notes = [entity.isGlobal || entity.name.startsWith(entity.typeName) ? "" : entity.typeName];
-  if (!entity.isVisible) notes.push("hidden from the policy");
-  return notes.filter((note) => note).map((note) => el("span", { class: "tag" }, named(note)));
+function tags({ header, changes }: Shown, { isGlobal, name, type, typeName, position, isVisible }: Entity): Node[] {
+  const isRemoved = changes.some((change) => change.position === position && "removed" in change);
+  const notes = [
+    isGlobal || name.startsWith(typeName) ? "" : typeName,
+    isRemoved ? "removed" : isVisible ? "" : "hidden from the policy",
+    ...unseenBy(header, type, null).map((who) => `not seen by ${who}`),
+  ];
+  return notes.filter((note) => note).map((note) => tag(note));
 }
 
-function outcome({ frame, returnToGo, isWhole, hasBeside }: Inspected): Node {
+function outcome({ frame, returnToGo, came, beside }: Shown): Node {
   const rows: [string, string, number][] = [
     ["value", "value", frame.value],
-    ...(hasBeside ? [["value, other agent", "beside-value", frame.besideValue] as [string, string, number]] : []),
-    [isWhole ? "return that came" : "return that came until the cut", "return", returnToGo],
+    [`value, ${beside}`, "beside-value", frame.besideValue],
+    [`return that came${came}`, "return", returnToGo],
     ["value less return", "value-error", frame.value - returnToGo],
     ["reward of this step", "reward", frame.reward],
   ];
-  const list = el("dl", { class: "outcome" });
-  for (const [label, name, value] of rows)
-    list.append(el("div", {}, el("dt", {}, label), el("dd", { "data-number": name, "data-value": value }, shown(value))));
-  return list;
-}
-
-function features(header: Header, entity: Entity, before: Entity | null): Node {
-  const isType = entity.type < header.types.length;
-  const [numbers, kinds] = isType ? header.types[entity.type].slice(1) as typeof header.global : header.global;
-  const body = el("tbody");
-  entity.numbers.forEach((value, j) => {
-    const change = before ? value - before.numbers[j] : NaN;
-    const isChanged = before !== null && !Object.is(value, before.numbers[j]);
-    body.append(
-      el(
-        "tr",
-        { "data-feature": numbers[j], "data-value": value, class: isChanged ? "changed" : undefined },
-        el("th", { scope: "row" }, named(numbers[j])),
-        el("td", {}, shown(value)),
-        el("td", {}, !before ? "new" : isChanged ? `${change > 0 ? "+" : ""}${shown(change)}` : ""),
-      ),
-    );
-  });
-  entity.labels.forEach((label, k) => {
-    const isChanged = before !== null && label !== before.labels[k];
-    body.append(
-      el(
-        "tr",
-        { "data-feature": kinds[k][0], "data-value": label, class: isChanged ? "changed" : undefined },
-        el("th", { scope: "row" }, named(kinds[k][0])),
-        el("td", {}, named(label)),
-        el("td", {}, ...(isChanged ? ["was ", named(before.labels[k])] : [])),
-      ),
-    );
-  });
-  if (!body.children.length) return el("p", { class: "faint" }, "It has no features.");
-  const head = el("tr", {}, ...["feature", "value", "change"].map((name) => el("th", { scope: "col" }, name)));
-  return el("table", { class: "features" }, el("thead", {}, head), body);
-}
-
-function choices({ name, byHand, choices }: Decision, hasBeside: boolean, select: (position: number) => void): Node {
-  const body = el("tbody");
-  const isSelect = choices.some(({ target }) => target !== null);
-  const order = [...choices];
-  if (isSelect || choices.length > MOST_CHOICES)
-    order.sort((a, b) => Number(b.isChosen) - Number(a.isChosen) || (b.probability || 0) - (a.probability || 0));
-  for (const choice of order.slice(0, MOST_CHOICES)) body.append(choiceRow(choice, hasBeside, select));
-  const head = ["choice", "probability", ...(hasBeside ? ["other agent"] : [])];
-  const table = el(
-    "table",
-    { class: "choices", "data-action": name },
-    el("caption", {}, named(name), ...(byHand ? [el("span", { class: "tag" }, "chosen by a person")] : [])),
-    el("thead", {}, el("tr", {}, ...head.map((text) => el("th", { scope: "col" }, text)))),
-    body,
+  if (beside === null) rows.splice(1, 1);
+  const items = rows.map(([label, name, value]) =>
+    el("div", {}, el("dt", {}, label), el("dd", { "data-number": name, "data-value": value }, shown(value))),
   );
-  if (order.length <= MOST_CHOICES) return table;
-  return el("div", {}, table, el("p", { class: "faint" }, `${order.length - MOST_CHOICES} less probable ones are not shown.`));
+  return el("dl", { class: "outcome" }, ...items);
 }
 
-function choiceRow(choice: Choice, hasBeside: boolean, select: (position: number) => void): Node {
+function features({ header, edit }: Shown, entity: Entity, before: Entity | null): Node {
+  const { type, position, numbers, labels } = entity;
+  const [, names, kinds] = allTypes(header)[type];
+  const line = (column: number, name: string, value: number | string, old: number | string | undefined, cell: Node) => {
+    const isChanged = old !== undefined && !Object.is(value, old);
+    const attributes = { "data-feature": name, "data-value": value, class: isChanged ? "changed" : undefined };
+    const unseen = unseenBy(header, type, column).map((who) => tag(`not seen by ${who}`));
+    const areNumbers = typeof value === "number" && typeof old === "number";
+    const change = areNumbers ? `${value > old ? "+" : ""}${shown(value - old)}` : el("span", {}, "was ", named(String(old)));
+    return row(attributes, [named(name), ...unseen], cell, old === undefined ? "new" : isChanged && change);
+  };
+  const number = (feature: number, value: number): HTMLElement => {
+    if (!edit) return el("span", {}, shown(value));
+    const changed = () => {
+      input.defaultValue = input.value;
+      if (Number.isFinite(input.valueAsNumber)) edit({ position, feature, value: input.valueAsNumber });
+    };
+    const input = el("input", { type: "number", step: "any", value, "aria-label": `${names[feature]}, what if`, change: changed });
+    return input;
+  };
+  const kind = (index: number, label: string): HTMLElement => {
+    if (!edit) return named(label);
+    const changed = () => edit({ position, kind: index, value: select.selectedIndex });
+    const options = kinds[index][1].map((one) => el("option", { selected: one === label }, one));
+    const select = el("select", { "aria-label": `${kinds[index][0]}, what if`, change: changed }, ...options);
+    return select;
+  };
+  const rows = [
+    ...numbers.map((value, j) => line(j, names[j], value, before?.numbers[j], number(j, value))),
+    ...labels.map((label, k) => line(names.length + k, kinds[k][0], label, before?.labels[k], kind(k, label))),
+  ];
+  return rows.length ? table({ class: "features" }, [], ["feature", "value", "change"], rows) : faint("It has no features.");
+}
+
+/** Buttons that hide or remove an entity of a changed frame. */
+function fate({ edit, changes }: Shown, { position, isGlobal }: Entity): Node | null {
+  if (!edit || isGlobal) return null;
+  const toggle = (text: string, change: Change) => {
+    const isOn = changes.some((one) => isOfSame(one, change));
+    return button(text, () => edit(change), { class: "", "aria-pressed": String(isOn) });
+  };
+  return el("p", {}, toggle("hide", { position, visible: false }), " ", toggle("remove", { position, removed: true }));
+}
+
+function choices(shows: Shown, { name, byHand, isSecret = false, choices }: Decision): Node {
+  const isLong = choices.some(({ target }) => target !== null) || choices.length > MOST_CHOICES;
+  const order = [...choices];
+  if (isLong) order.sort((a, b) => Number(b.isChosen) - Number(a.isChosen) || (b.probability || 0) - (a.probability || 0));
+  const rows = order.slice(0, MOST_CHOICES).map((choice) => choiceRow(shows, choice, isSecret));
+  const headings = ["choice", "probability", shows.beside].filter((heading) => heading !== null);
+  const caption = [named(name), byHand && tag("chosen by a person")];
+  const found = table({ class: "choices", "data-action": name }, caption, headings, rows);
+  if (order.length <= MOST_CHOICES) return found;
+  return el("div", {}, found, faint(`${order.length - MOST_CHOICES} less probable ones are not shown.`));
+}
+
+function choiceRow(shows: Shown, choice: Choice, isSecret: boolean): Node {
   const { label, target, probability, beside, isAllowed, isChosen } = choice;
-  let text: HTMLElement = named(label);
-  if (target !== null) {
-    text = el("button", { type: "button", class: "link" }, text);
-    text.addEventListener("click", () => select(target));
-  }
-  const notes = [isChosen ? "chosen" : "", isAllowed ? "" : "forbidden"].filter((note) => note);
+  const hasBeside = shows.beside !== null;
   const bar = (value: number) => {
-    const cell = el("td", { class: "bar" }, el("span", {}, isAllowed ? percent(value) : "–"));
+    const cell = el("td", { class: "bar" }, el("span", {}, !isAllowed ? "–" : isSecret ? "?" : percent(value)));
     cell.style.setProperty("--share", isAllowed && value > 0 ? String(value) : "0");
     return cell;
   };
-  return el(
-    "tr",
-    {
-      "data-choice": label,
-      "data-probability": probability,
-      "data-beside": hasBeside ? beside : undefined,
-      "data-chosen": isChosen,
-      "data-forbidden": !isAllowed,
-    },
-    el("th", { scope: "row" }, text, ...notes.map((note) => el("span", { class: `tag ${note}` }, note))),
-    bar(probability),
-    ...(hasBeside ? [bar(beside)] : []),
-  );
+  const attributes = {
+    "data-choice": label,
+    "data-probability": probability,
+    "data-beside": hasBeside && beside,
+    "data-chosen": isChosen,
+    "data-forbidden": !isAllowed,
+  };
+  const text = target === null ? named(label) : button(named(label), () => shows.select(target));
+  const heading = [text, isChosen && tag("chosen", "chosen"), !isAllowed && tag("forbidden", "forbidden")];
+  return row(attributes, heading, ...[probability, ...(hasBeside ? [beside] : [])].map(bar));
+}
+
+/** Return the change of an entity's choices without each entity of an influence, -1 where it is not known. */
+export function influenceOn({ influence, decisions }: Frame, position: number): number[] {
+  const own = decisions.filter(({ actor }) => actor === position);
+  return (influence?.entities ?? []).map((_, i) => {
+    const changes = own.map((decision) => {
+      const place = decisions.filter(({ action }) => action === decision.action).indexOf(decision);
+      return influence!.choices.get(decision.action)?.[i]?.[place] ?? NaN;
+    });
+    return Math.max(-1, ...changes.filter(Number.isFinite));
+  });
 }
 
 /** The entities without which this one would choose otherwise, the strongest first. */
-function influences(frame: Frame, entity: Entity, select: (position: number) => void): Node | null {
-  const { influence, decisions } = frame;
+function influences(shows: Shown, entity: Entity): Node | null {
+  const { influence } = shows.frame;
   if (!influence) return null;
-  const actions = new Set(decisions.filter(({ actor }) => actor === entity.position).map(({ action }) => action));
-  const found = influence.entities.map((position, i) => {
-    const changes = [...actions].map((action) => {
-      const actors = decisions.filter((one) => one.action === action).map(({ actor }) => actor);
-      return influence.choices.get(action)?.[i]?.[actors.indexOf(entity.position)] ?? NaN;
-    });
-    return { position, change: Math.max(-1, ...changes.filter(Number.isFinite)), value: influence.values[i] };
-  });
+  const changes = influenceOn(shows.frame, entity.position);
+  const found = influence.entities.map((position, i) => ({ position, change: changes[i], value: influence.values[i] }));
   found.sort((a, b) => b.change - a.change || Math.abs(b.value) - Math.abs(a.value));
   const rows = found.map(({ position, change, value }): Row => [position, change < 0 ? "–" : percent(change), shown(value)]);
-  return ranking(frame, "influence", ["without", "choice changes", "value it adds"], rows, select);
+  return ranking(shows, "influence", ["without", "choice changes", "value it adds"], rows);
 }
 
 /** The entities that one attends to most, and how much they attend to it. */
-function attentions(frame: Frame, of: Attention, from: number, [layer, head]: [number, number], select: (position: number) => void): Node {
-  const weights = entitiesOf(frame)
+function attentions(shows: Shown, of: Attention, from: number): Node {
+  const [layer, head] = shows.heads;
+  const weights = shows.frame.all
     .filter(({ position }) => position < of.size && from < of.size)
-    .map(({ position }) => [position, attentionWeight(of, layer, head, from, position), attentionWeight(of, layer, head, position, from)]);
+    .map(({ position: to }) => [to, attentionWeight(of, layer, head, from, to), attentionWeight(of, layer, head, to, from)]);
   weights.sort((a, b) => b[1] - a[1]);
   const rows = weights.map(([position, to, back]): Row => [position, percent(to), percent(back)]);
-  return ranking(frame, "attention", ["entity", "to it", "from it"], rows, select);
+  return ranking(shows, "attention", ["entity", "to it", "from it"], rows);
 }
 
 type Row = [position: number, ...cells: string[]];
 
 /** A table of the first entities of a ranking. */
-function ranking(frame: Frame, name: string, heads: string[], rows: Row[], select: (position: number) => void): Node {
-  const body = el("tbody");
-  for (const [position, ...cells] of rows.slice(0, 8)) {
-    const entity = entitiesOf(frame)[position];
-    if (!entity) continue;
-    const button = el("button", { type: "button", class: "link" }, named(entity.name));
-    button.addEventListener("click", () => select(position));
-    body.append(el("tr", {}, el("th", { scope: "row" }, button), ...cells.map((cell) => el("td", {}, cell))));
-  }
-  const head = el("tr", {}, ...heads.map((text) => el("th", { scope: "col" }, text)));
-  return el("table", { class: name }, el("caption", {}, name), el("thead", {}, head), body);
+function ranking({ frame, select }: Shown, name: string, headings: string[], rows: Row[]): Node {
+  const found = rows.slice(0, 8).filter(([position]) => frame.all[position]);
+  const lines = found.map(([at, ...cells]) => row({}, button(named(frame.all[at].name), () => select(at)), ...cells));
+  return table({ class: name }, [name], headings, lines);
 }

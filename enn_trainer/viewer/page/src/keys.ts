@@ -1,6 +1,6 @@
 /** Keys and controls. */
 
-import { byId } from "./dom.js";
+import { byId, field } from "./dom.js";
 import type { Page, Toggle } from "./main.js";
 
 /** Obey keys and controls. */
@@ -9,16 +9,15 @@ export function listen(page: Page): void {
     page.play(false);
     void page.go(page.episode, page.step + by);
   };
-  const to = (place: number) => () => step(place - page.step);
   const episode = (by: number) => void page.go(page.episode + by, 0);
-  const keys: Record<string, () => void> = {
+  const keys: Record<string, () => unknown> = {
     " ": () => page.play(!page.isPlaying),
     ArrowRight: () => step(1),
     ArrowLeft: () => step(-1),
     "Shift+ArrowRight": () => step(10),
     "Shift+ArrowLeft": () => step(-10),
-    Home: () => to(0)(),
-    End: () => to(page.schema.steps - 1)(),
+    Home: () => step(-page.step),
+    End: () => step(page.schema.steps),
     "]": () => page.changeSpeed(1),
     "[": () => page.changeSpeed(-1),
     n: () => page.moment(1),
@@ -29,26 +28,25 @@ export function listen(page: Page): void {
     j: () => page.selectNext(1),
     k: () => page.selectNext(-1),
     Escape: () => page.select(null),
-    a: () => page.toggle("attention"),
-    i: () => page.toggle("influence"),
-    t: () => page.toggle("trails"),
-    l: () => page.toggle("labels"),
-    f: () => page.toggle("follow"),
     v: () => page.toggleTable(),
     d: () => page.toggleTheme(),
     "+": () => page.scene?.zoom(1.25),
     "-": () => page.scene?.zoom(0.8),
     "0": () => page.scene?.reset(),
-    "Alt+ArrowLeft": () => page.scene?.pan(60, 0),
-    "Alt+ArrowRight": () => page.scene?.pan(-60, 0),
-    "Alt+ArrowUp": () => page.scene?.pan(0, 60),
-    "Alt+ArrowDown": () => page.scene?.pan(0, -60),
+    ".": () => page.goToNewest(),
+    h: () => page.hand?.take(false),
+    H: () => page.hand?.take(true),
+    g: () => page.live?.leaveToAgent(),
+    w: () => page.toggleWhatIf(),
     "?": () => byId<HTMLDialogElement>("keys").showModal(),
   };
+  for (const [arrow, dx, dy] of [["Left", 60, 0], ["Right", -60, 0], ["Up", 0, 60], ["Down", 0, -60]] as const) // prettier-ignore
+    keys[`Alt+Arrow${arrow}`] = () => page.scene?.pan(dx, dy);
+  for (let i = 1; i <= 9; i++) keys[i] = () => page.hand?.choose((_, place) => place === i - 1);
   document.addEventListener("keydown", (event) => {
     const target = event.target as HTMLElement;
     if (event.ctrlKey || event.metaKey || byId<HTMLDialogElement>("keys").open) return;
-    if (target.matches("select")) return;
+    if (target.matches("select, input[type=number]")) return event.key === "Escape" ? target.blur() : undefined;
     if (target.matches("input[type=range]") && /^(Arrow|Home|End)/.test(event.key)) return;
     if (target.matches("button, summary, a, input") && event.key === " ") return;
     const prefix = event.altKey ? "Alt+" : event.shiftKey && event.key.startsWith("Arrow") ? "Shift+" : "";
@@ -58,28 +56,24 @@ export function listen(page: Page): void {
     act();
   });
   const click = (id: string, act: () => void) => byId(id).addEventListener("click", act);
-  click("play", keys[" "]);
-  click("back", keys.ArrowLeft);
-  click("forward", keys.ArrowRight);
-  click("first", keys.Home);
-  click("last", keys.End);
-  click("fit", keys["0"]);
-  click("help", keys["?"]);
-  click("theme", keys.d);
-  click("table", keys.v);
-  for (const name of Object.keys(page.toggles) as Toggle[]) click(name, () => page.toggle(name));
+  const buttons = { play: " ", back: "ArrowLeft", forward: "ArrowRight", first: "Home", last: "End", fit: "0", help: "?", theme: "d" };
+  const more = { table: "v", newest: ".", "take-actor": "h", "take-side": "H", leave: "g", "what-if": "w" };
+  for (const [id, key] of Object.entries({ ...buttons, ...more })) click(id, keys[key]);
+  for (const name of Object.keys(page.toggles) as Toggle[]) click(name, (keys[name[0]] = () => page.toggle(name)));
   const change = (id: string, act: (value: number) => void) =>
-    byId<HTMLSelectElement>(id).addEventListener("input", (event) => act(Number((event.target as HTMLInputElement).value)));
+    byId(id).addEventListener("input", () => act(Number(field(id).value)));
   change("slider", (value) => step(value - page.step));
   change("episode", (value) => void page.go(value, 0));
   change("side", (value) => void page.go(page.episode, page.step, value));
   change("speed", (value) => (page.speed = value));
   change("layer", () => page.render());
   change("head", () => page.render());
+  change("advice", () => page.render());
+  field("fps").addEventListener("change", () => page.live?.send("fps", { value: Number(field("fps").value) || null }));
+  click("pause", () => page.pause());
+  for (const type of ["pointerdown", "pointermove", "pointerup", "pointercancel"] as const)
+    document.addEventListener(type, ({ buttons }) => page.press(buttons > 0), true);
   byId("list-part").addEventListener("toggle", () => page.showList());
   window.addEventListener("hashchange", () => void page.goToHash());
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-    page.fillLegend();
-    page.drawCurves();
-  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => page.redraw());
 }

@@ -1,8 +1,9 @@
 /** The list of entities: one table for each type, which can be sorted. */
 
 import type { Header } from "./codec.js";
-import { el, named, shown } from "./dom.js";
-import type { Entity, Frame } from "./model.js";
+import { button, el, faint, named, row, shown, table, tag } from "./dom.js";
+import type { Shown } from "./main.js";
+import type { Entity } from "./model.js";
 
 const MOST_ROWS = 60;
 
@@ -12,93 +13,63 @@ export class EntityList {
   /** Types of which all rows were asked for. */
   private isLong = new Set<number>();
 
-  constructor(
-    private target: HTMLElement,
-    private header: Header,
-    private select: (position: number) => void,
-    private again: () => void,
-  ) {}
+  // prettier-ignore
+  constructor(private target: HTMLElement, private header: Header, private select: (position: number) => void, private again: () => void) {}
 
-  show(frame: Frame, previous: Frame | null, selected: number | null): void {
-    const before = new Map(previous?.entities.map((entity) => [entity.key, entity]));
+  show(shows: Shown): void {
     const chosen = new Map<number, string[]>();
-    for (const { actor, name, choices, byHand } of frame.decisions) {
+    for (const { actor, name, choices, byHand } of shows.frame.decisions) {
       const choice = choices.find(({ isChosen }) => isChosen);
       const text = `${name}: ${choice?.label ?? "?"}${byHand ? " (by hand)" : ""}`;
       chosen.set(actor, [...(chosen.get(actor) ?? []), text]);
     }
-    const tables = this.header.types.map(([name, numbers, kinds], type) => {
-      const entities = frame.entities.filter((entity) => entity.type === type);
-      const columns = [...numbers, ...kinds.map(([kind]) => kind)];
-      return entities.length ? this.table(type, name, columns, entities, before, chosen, selected) : null;
-    });
-    this.target.replaceChildren(...tables.filter((table) => table !== null));
-    if (!frame.entities.length) this.target.append(el("p", { class: "faint" }, "There are no entities in this step."));
+    const types = this.header.types.map((_, type) => shows.frame.entities.filter((entity) => entity.type === type));
+    const tables = types.flatMap((entities) => (entities.length ? [this.table(shows, entities, chosen)] : []));
+    this.target.replaceChildren(...(tables.length ? tables : [faint("There are no entities in this step.")]));
   }
 
-  private table(
-    type: number,
-    name: string,
-    columns: string[],
-    entities: Entity[],
-    before: Map<string, Entity>,
-    chosen: Map<number, string[]>,
-    selected: number | null,
-  ): Node {
+  private change(what: () => void): void {
+    what();
+    this.again();
+  }
+
+  private table({ previous, selected, lit }: Shown, entities: Entity[], chosen: Map<number, string[]>): Node {
+    const [{ type }] = entities;
+    const [typeName, numbers, kinds] = this.header.types[type];
+    const columns = [...numbers, ...kinds.map(([kind]) => kind)];
     const acts = entities.some(({ position }) => chosen.has(position));
-    const cell = (entity: Entity, column: number): number | string => {
-      if (column < 0) return entity.name;
-      const { numbers, labels } = entity;
-      return column < numbers.length ? numbers[column] : labels[column - numbers.length];
-    };
+    const cell = ({ name, numbers, labels }: Entity, column: number): number | string =>
+      column < 0 ? name : column < numbers.length ? numbers[column] : labels[column - numbers.length];
     const [by, sign] = this.order.get(type) ?? [NaN, 1];
-    const sorted = [...entities];
-    if (!Number.isNaN(by)) {
-      sorted.sort((a, b) => {
-        const [x, y] = [cell(a, by), cell(b, by)];
-        return sign * (typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y)));
-      });
-    }
-    const heads = ["name", ...columns].map((text, i) => {
+    const sorted = Number.isNaN(by) ? entities : entities.sort((a, b) => sign * compared(cell(a, by), cell(b, by)));
+    const headings = ["name", ...columns].map((text, i) => {
       const column = i - 1;
       const isSorted = by === column;
-      const button = el("button", { type: "button", class: "link" }, named(text), isSorted ? (sign > 0 ? " ▲" : " ▼") : "");
-      button.addEventListener("click", () => {
-        this.order.set(type, [column, isSorted && sign > 0 ? -1 : 1]);
-        this.again();
-      });
-      const sort = isSorted ? (sign > 0 ? "ascending" : "descending") : undefined;
-      return el("th", { scope: "col", "aria-sort": sort }, button);
+      const sort = () => this.change(() => this.order.set(type, [column, isSorted && sign > 0 ? -1 : 1]));
+      const order = isSorted ? (sign > 0 ? "ascending" : "descending") : undefined;
+      return el("th", { scope: "col", "aria-sort": order }, button(named(text), sort), isSorted && (sign > 0 ? " ▲" : " ▼"));
     });
-    if (acts) heads.push(el("th", { scope: "col" }, "chosen"));
-    const body = el("tbody");
     const shownRows = this.isLong.has(type) ? sorted : sorted.slice(0, MOST_ROWS);
-    for (const entity of shownRows) {
-      const button = el("button", { type: "button", class: "link" }, named(entity.name));
-      button.addEventListener("click", () => this.select(entity.position));
-      const hidden = entity.isVisible ? [] : [el("span", { class: "tag" }, "hidden")];
-      const isSelected = entity.position === selected;
-      const row = el("tr", { "data-position": entity.position, "aria-current": isSelected ? "true" : undefined });
-      row.append(el("th", { scope: "row" }, button, ...hidden));
-      const old = before.get(entity.key);
-      columns.forEach((_, i) => {
+    const rows = shownRows.map((entity) => {
+      const { position, isVisible, key } = entity;
+      const old = previous?.entities.find((one) => one.key === key && one.type === type);
+      const cells = columns.map((_, i) => {
         const value = cell(entity, i);
-        const isChanged = old?.type === type && !Object.is(cell(old, i), value);
+        const isChanged = old && !Object.is(cell(old, i), value);
         const content = typeof value === "number" ? shown(value) : named(value);
-        row.append(el("td", { class: isChanged ? "changed" : undefined, "data-value": value }, content));
+        return el("td", { class: isChanged ? "changed" : undefined, "data-value": value }, content);
       });
-      if (acts) row.append(el("td", { class: "chosen" }, named((chosen.get(entity.position) ?? []).join(", "))));
-      body.append(row);
-    }
-    const caption = el("caption", {}, named(name), ` (${entities.length})`);
-    if (shownRows.length < entities.length) {
-      const button = el("button", { type: "button", class: "link" }, "show all");
-      button.addEventListener("click", () => {
-        this.isLong.add(type);
-        this.again();
-      });
-      caption.append(`, the first ${MOST_ROWS}, `, button);
-    }
-    return el("table", { class: "list" }, caption, el("thead", {}, el("tr", {}, ...heads)), body);
+      if (acts) cells.push(el("td", { class: "chosen" }, named((chosen.get(position) ?? []).join(", "))));
+      const heading = [button(named(entity.name), () => this.select(position)), !isVisible && tag("hidden"), lit.includes(position) && tag("can be chosen", "chosen")];
+      return row({ "data-position": position, "aria-current": position === selected && "true" }, heading, ...cells);
+    });
+    const showAll = () => this.change(() => this.isLong.add(type));
+    const cut = shownRows.length < entities.length ? [`, the first ${MOST_ROWS}, `, button("show all", showAll)] : [];
+    const caption = [named(typeName), ` (${entities.length})`, ...cut];
+    return table({ class: "list" }, caption, acts ? [...headings, "chosen"] : headings, rows);
   }
+}
+
+function compared(a: number | string, b: number | string): number {
+  return typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b));
 }

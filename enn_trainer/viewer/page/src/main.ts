@@ -1,54 +1,91 @@
 /** The page: what is shown, and everything that changes it. */
 
-import type { Schema } from "./codec.js";
-import { CHUNK_STEPS } from "./codec.js";
-import { byId, el } from "./dom.js";
-import { fillHeader, fillLegend } from "./header.js";
-import { entitiesOf, inspect } from "./inspector.js";
+import { allTypes, type Header, type Schema } from "./codec.js";
+import { byId, field, offer, say, styled } from "./dom.js";
+import { Hand } from "./hand.js";
+import { fillHeader, fillLegend, isLive, offerEpisodes } from "./header.js";
+import { inspect } from "./inspector.js";
 import { listen } from "./keys.js";
 import { EntityList } from "./list.js";
-import { Replay, returnsToGo } from "./model.js";
-import type { Frame } from "./model.js";
+import { connect, type Live } from "./live.js";
+import { Replay, returnsToGo, type Frame } from "./model.js";
 import { Scene } from "./scene.js";
-import { placeOf, viewOf } from "./view.js";
-import type { View } from "./view.js";
+import { placeOf, viewOf, type View } from "./view.js";
 import { Curves } from "./timeline.js";
+import { changed, moved, withChange, type Change } from "./what_if.js";
 
 const SPEEDS = [0.25, 0.5, 1, 2, 4, 8, 16, 32, 64];
 const TRAIL_STEPS = 24;
 const LIST_EVERY_MS = 250;
+const CURVES_EVERY_MS = 500;
 const root = document.documentElement;
 
 /** What can be shown in the scene or not. */
 export type Toggle = "trails" | "follow" | "labels" | "attention" | "influence";
 
+/** What is shown: a frame, and all that says how. */
+export interface Shown {
+  header: Header;
+  frame: Frame;
+  /** What it is compared with: the real one if it is changed. */
+  previous: Frame | null;
+  selected: number | null;
+  returnToGo: number;
+  /** How much of the return came. */
+  came: string;
+  /** Whose probabilities and value stand beside those of the agent. */
+  beside: string | null;
+  /** What a change is told to; null if the frame is not to be changed. */
+  edit: ((change: Change) => void) | null;
+  changes: Change[];
+  toggles: Record<Toggle, boolean>;
+  /** Layer and head whose attention is shown, -1 for their mean. */
+  heads: number[];
+  /** Earlier places of entities by key, oldest first. */
+  trails: Map<string, number[][]>;
+  /** Positions that a click chooses. */
+  lit: number[];
+  select: (position: number | null) => void;
+}
+
 export class Page {
-  private view: View;
-  scene: Scene | null = null;
-  private list: EntityList;
-  private curves: Curves;
+  readonly scene: Scene | null = null;
   episode = 0;
   step = 0;
   side = 0;
-  private frame: Frame | null = null;
-  private previous: Frame | null = null;
-  private selectedKey: string | null = null;
-  readonly toggles: Record<Toggle, boolean> = { trails: false, follow: false, labels: false, attention: false, influence: false };
+  /** The newest step of a running world is shown, and the next one when it comes. */
+  isNewest = true;
   speed = SPEEDS.indexOf(4);
   isPlaying = false;
+  readonly toggles: Record<Toggle, boolean> = { trails: false, follow: false, labels: false, attention: false, influence: false };
+  private view: View;
+  private list: EntityList;
+  private curves: Curves;
+  readonly hand: Hand | null = null;
+  private frame: Frame | null = null;
+  private shown: Shown | null = null;
+  private changes: Change[] | null = null;
+  private previous: Frame | null = null;
+  private selectedKey: string | null = null;
+  private trails = new Map<string, number[][]>();
+  private returns: Float64Array = new Float64Array();
   private requests = 0;
   private listTimer = 0;
-  private returns: Float64Array = new Float64Array();
   private pictureUrl = "";
+  private isPressed = false;
+  private isDue = false;
+  private curveTimer = 0;
 
-  constructor(readonly replay: Replay) {
+  // prettier-ignore
+  constructor(readonly replay: Replay, readonly live: Live | null = null) {
     const { header } = replay;
+    if (live) this.hand = new Hand(this, live);
     this.view = viewOf(header);
-    const seek = (step: number) => void this.go(this.episode, step);
-    this.curves = new Curves(byId("curves"), seek);
-    const select = (position: number | null) => this.select(position);
-    this.list = new EntityList(byId("list"), header, select, () => this.render());
-    if (Scene.isFor(this.view)) this.scene = new Scene(byId("canvas"), this.view, select);
+    this.curves = new Curves(byId("curves"), (step) => void this.go(this.episode, step));
+    const click = (position: number | null) =>
+      (position !== null && this.hand?.choose((target) => target === position)) || this.select(position);
+    this.list = new EntityList(byId("list"), header, click, () => this.render());
+    if (Scene.isFor(this.view)) this.scene = new Scene(byId("canvas"), this.view, click, (...to) => this.move(...to));
     else root.dataset.table = "only";
   }
 
@@ -56,55 +93,47 @@ export class Page {
     return this.replay.header.episodes[this.episode];
   }
 
+  /** The last episode of which there are steps. */
+  private get newest(): number {
+    const { episodes } = this.replay.header;
+    return Math.max(episodes.length - (episodes[episodes.length - 1].steps > 0 ? 1 : 2), 0);
+  }
+
   async start(): Promise<void> {
-    const speeds = SPEEDS.map((speed) => `${speed < 1 ? `1/${1 / speed}` : speed} steps/s`);
-    fillHeader(this.replay.header, speeds, this.speed);
-    this.fillLegend();
+    fillHeader(this.replay.header);
+    offer("speed", SPEEDS.map((speed) => `${speed < 1 ? `1/${1 / speed}` : speed} steps/s`)); // prettier-ignore
+    this.changeSpeed(0);
     listen(this);
-    await this.goToHash();
+    if (this.live) await this.refresh();
+    else await this.goToHash();
     root.dataset.state = "ready";
     await this.readAll();
   }
 
-  /** Read all chunks of the episode once, for its curves, its extent and its damage. */
+  /** Read all of the episode once, for its curves, its extent and its damage. */
   private async readAll(): Promise<void> {
-    const { episode, schema } = this;
-    const before = this.replay.damaged.size;
-    for (let i = 0; i < schema.chunks.length; i++) {
-      const chunk = await this.replay.chunk(episode, i);
-      if (episode !== this.episode) return;
-      if (chunk && this.scene && !this.view.bounds) {
-        const steps = [0, 16, 32, 48].map((step) => i * CHUNK_STEPS + step).filter((step) => step < schema.steps);
-        for (const step of steps) {
-          const frame = await this.replay.frame(episode, step, this.side);
-          if (frame) this.scene.include(entitiesOf(frame).map((entity) => placeOf(this.view, entity)));
-        }
+    const { episode, side } = this;
+    for (const [i, piece] of this.replay.piecesOf(episode).entries()) {
+      await this.replay.read(episode, piece);
+      for (let step = piece.first; this.scene && !this.view.bounds && step < piece.first + piece.steps; step += 16) {
+        const frame = await this.replay.frame(episode, step, side);
+        this.scene.include((frame?.all ?? []).map((entity) => placeOf(this.view, entity)));
       }
+      if (episode !== this.episode) return;
       if (i % 8 === 7) await new Promise((resolve) => setTimeout(resolve)); // for clicks in between
     }
-    this.drawCurves();
-    this.scene?.draw();
-    if (this.replay.damaged.size !== before) this.report();
+    this.redraw();
     root.dataset.read = String(episode);
   }
 
-  private report(): void {
-    const names = [...this.replay.damaged].sort((a, b) => a - b).map((number) => `chunk ${number}`);
-    if (!names.length) return;
-    const verb = names.length > 1 ? "are" : "is";
-    byId("problem").textContent = `${names.join(", ")} ${verb} damaged: these steps cannot be shown, the rest can.`;
-  }
-
-  drawCurves(): void {
+  /** Draw all again that depends on the whole episode, or on the colours. */
+  redraw(): void {
+    const { discount } = this.replay.header;
     const series = this.replay.seriesOf(this.episode, this.side);
-    this.returns = returnsToGo(series.reward, this.replay.header.discount);
-    this.curves.show(series, this.replay.header.discount, this.schema.beside !== null);
-    this.curves.seek(this.step);
-    this.render();
-  }
-
-  fillLegend(): void {
+    this.returns = returnsToGo(series.reward, discount);
+    this.curves.show(series, discount, this.schema.beside !== null);
     if (this.scene) fillLegend(this.replay.header, this.view);
+    this.render();
   }
 
   // Going somewhere.
@@ -114,85 +143,77 @@ export class Page {
     const { header } = this.replay;
     const request = ++this.requests;
     const isOther = episode !== this.episode || side !== this.side;
+    const isElsewhere = episode !== this.episode || step !== this.step;
     [this.episode, this.side] = [clamped(episode, header.episodes.length), clamped(side, header.sides)];
+    if (isOther || isElsewhere) this.changes = null;
     this.step = clamped(step, this.schema.steps);
-    const [frame, previous] = await Promise.all([
-      this.replay.frame(this.episode, this.step, this.side),
-      this.step ? this.replay.frame(this.episode, this.step - 1, this.side) : null,
-    ]);
+    if (isElsewhere) this.isNewest = this.step >= this.schema.steps - 1 && this.episode === this.newest;
+    const steps = [this.step, this.step - 1];
+    const [frame, previous] = await Promise.all(steps.map((one) => this.replay.frame(this.episode, one, this.side)));
     if (request !== this.requests) return;
     [this.frame, this.previous] = [frame, previous];
-    if (position !== undefined) this.selectedKey = this.keyOf(position);
-    const trails = await this.trails();
+    if (position !== undefined) this.selectedKey = frame?.all[position ?? -1]?.key ?? null;
+    await this.findTrails();
     if (request !== this.requests) return;
     if (isOther) void this.readAll();
-    this.render(trails);
+    this.render();
     this.writeHash();
   }
 
-  private async trails(): Promise<Map<string, number[][]>> {
+  private async findTrails(): Promise<void> {
     const trails = new Map<string, number[][]>();
-    if (!this.toggles.trails || !this.scene) return trails;
-    for (let step = Math.max(0, this.step - TRAIL_STEPS); step <= this.step; step++) {
-      const frame = await this.replay.frame(this.episode, step, this.side);
-      if (!frame) continue;
-      const isCrowd = frame.entities.length > 100;
-      for (const entity of entitiesOf(frame)) {
+    for (let step = Math.max(0, this.step - TRAIL_STEPS); this.toggles.trails && this.scene && step <= this.step; step++) {
+      const all = (await this.replay.frame(this.episode, step, this.side))?.all ?? [];
+      for (const entity of all) {
         const place = placeOf(this.view, entity);
-        if (!place || (isCrowd && entity.key !== this.selectedKey)) continue;
-        const trail = trails.get(entity.key);
-        if (trail) trail.push(place);
-        else trails.set(entity.key, [place]);
+        if (!place || (all.length > 100 && entity.key !== this.selectedKey)) continue;
+        trails.set(entity.key, [...(trails.get(entity.key) ?? []), place]);
       }
     }
-    return trails;
+    this.trails = trails;
   }
 
   private get selected(): number | null {
-    if (!this.frame || this.selectedKey === null) return null;
-    return entitiesOf(this.frame).find(({ key }) => key === this.selectedKey)?.position ?? null;
+    return this.frame?.all.find(({ key }) => key === this.selectedKey)?.position ?? null;
   }
 
-  private lastTrails = new Map<string, number[][]>();
-
-  render(trails = this.lastTrails): void {
-    this.lastTrails = trails;
-    const { frame, previous, selected } = this;
-    Object.assign(root.dataset, { episode: this.episode, step: this.step, side: this.side, selected: selected ?? "" });
-    byId<HTMLSelectElement>("episode").value = String(this.episode);
-    byId<HTMLSelectElement>("side").value = String(this.side);
-    const slider = byId<HTMLInputElement>("slider");
-    slider.max = String(this.schema.steps - 1);
-    slider.value = String(this.step);
-    slider.setAttribute("aria-valuetext", `step ${this.step} of ${this.schema.steps - 1}`);
-    byId("step").textContent = `step ${this.step} of ${this.schema.steps - 1}`;
-    this.curves.seek(this.step);
+  render(): void {
+    const { schema, step, selected, changes } = this;
+    const frame = this.seenOf(this.frame);
+    Object.assign(root.dataset, { episode: this.episode, step, side: this.side, selected: selected ?? "" });
+    field("episode").value = String(this.episode);
+    field("side").value = String(this.side);
+    const max = Math.max(schema.steps - 1, 0);
+    const text = `step ${step} of ${max}`;
+    Object.assign(field("slider"), { max, value: step, ariaValueText: text });
+    byId("step").textContent = text;
+    this.curves.seek(step);
     byId("gap").hidden = frame !== null;
-    const { attention, influence, labels, follow } = this.toggles;
-    const [layer, head] = ["layer", "head"].map((id) => Number(byId<HTMLSelectElement>(id).value));
-    this.scene?.show(frame, {
+    this.shown = frame && {
+      header: this.replay.header,
+      frame,
+      previous: changes ? this.frame : this.previous,
       selected,
-      trails,
-      showsAttention: attention,
-      showsInfluence: influence,
-      showsLabels: labels,
-      follows: follow,
-      layer,
-      head,
-    });
-    if (!frame) {
-      byId("inspector").replaceChildren();
-      byId("list").replaceChildren();
-      this.report();
-      return;
-    }
+      returnToGo: this.returns[step] ?? NaN,
+      came: schema.terminated ? "" : isLive(schema) && !schema.truncated ? " so far" : " until the cut",
+      beside: changes?.length ? "what if" : schema.beside && "other agent",
+      edit: changes && ((change) => this.edit([change])),
+      changes: changes ?? [],
+      toggles: this.toggles,
+      heads: ["layer", "head"].map((id) => Number(field(id).value)),
+      trails: this.trails,
+      lit: this.hand?.targets ?? [],
+      select: this.select,
+    };
+    this.scene?.show(this.shown);
+    if (this.live) this.showLive(this.live);
+    const damaged = [...this.replay.damaged].sort((a, b) => a - b).map((number) => `chunk ${number}`);
+    const damage = `${damaged.join(", ")} ${damaged.length > 1 ? "are" : "is"} damaged: these steps cannot be shown, the rest can.`;
+    say("problem", this.live?.notice ?? (damaged.length ? damage : ""));
+    if (!this.shown || !frame) return ["inspector", "list"].forEach((id) => byId(id).replaceChildren());
     byId("canvas").setAttribute("aria-label", summary(frame));
     this.fillHeads(frame);
-    const returnToGo = this.returns[this.step] ?? NaN;
-    const { terminated, beside } = this.schema;
-    const heads: [number, number] | null = attention ? [layer, head] : null;
-    const inspected = { frame, previous, selected, returnToGo, isWhole: terminated, hasBeside: beside !== null, heads };
-    inspect(byId("inspector"), this.replay.header, inspected, (position) => this.select(position));
+    inspect(byId("inspector"), this.shown);
     this.showList();
     this.showPicture(frame);
   }
@@ -201,12 +222,12 @@ export class Page {
   showList(): void {
     const isOpen = root.dataset.table !== undefined || byId<HTMLDetailsElement>("list-part").open;
     if (!isOpen || this.listTimer) return;
-    const wait = this.isPlaying ? LIST_EVERY_MS : 0;
-    this.listTimer = window.setTimeout(() => {
+    const show = () => {
       this.listTimer = 0;
-      if (this.frame) this.list.show(this.frame, this.previous, this.selected);
+      if (this.shown) this.list.show(this.shown);
       root.dataset.listed = String(this.step);
-    }, wait);
+    };
+    this.listTimer = window.setTimeout(show, this.isPlaying ? LIST_EVERY_MS : 0);
   }
 
   private showPicture({ picture }: Frame): void {
@@ -221,30 +242,18 @@ export class Page {
   private fillHeads({ attention }: Frame): void {
     byId("no-attention").hidden = !this.toggles.attention || attention !== null;
     for (const id of ["layer", "head"]) byId(id).parentElement!.hidden = !this.toggles.attention || !attention;
-    if (!attention) return;
-    const fill = (id: string, count: number, name: string) => {
-      const select = byId<HTMLSelectElement>(id);
-      if (select.options.length === count + 1) return;
-      const options = Array.from({ length: count }, (_, i) => el("option", { value: i }, `${name} ${i + 1}`));
-      select.replaceChildren(el("option", { value: -1 }, `mean of ${name}s`), ...options);
-    };
-    fill("layer", attention.layers, "layer");
-    fill("head", attention.heads, "head");
+    for (const [id, count] of [["layer", attention?.layers], ["head", attention?.heads]] as const) // prettier-ignore
+      if (count) offer(id, [`mean of ${id}s`, ...Array.from({ length: count }, (_, i) => `${id} ${i + 1}`)], -1);
   }
 
-  select(position: number | null): void {
+  readonly select = (position: number | null): void => {
     void this.go(this.episode, this.step, this.side, position);
-  }
-
-  private keyOf(position: number | null): string | null {
-    return position === null || !this.frame ? null : (entitiesOf(this.frame)[position]?.key ?? null);
-  }
+  };
 
   selectNext(by: number): void {
-    const count = this.frame ? entitiesOf(this.frame).length : 0;
-    if (!count) return;
-    const { selected } = this;
-    this.select(selected === null ? (by > 0 ? 0 : count - 1) : (selected + by + count) % count);
+    const count = this.frame?.all.length ?? 0;
+    const from = this.selected ?? (by > 0 ? -1 : 0);
+    if (count) this.select((from + by + count) % count);
   }
 
   moment(by: number): void {
@@ -258,9 +267,11 @@ export class Page {
   private writeHash(): void {
     const { selected } = this;
     const side = this.replay.header.sides > 1 ? `&p=${this.side + 1}` : "";
-    const hash = `#e=${this.episode + 1}&s=${this.step}${side}${selected === null ? "" : `&i=${selected}`}`;
+    const token = this.live ? `t=${this.live.token}` : "";
+    const here = `e=${this.episode + 1}&s=${this.step}${side}${selected === null ? "" : `&i=${selected}`}`;
+    const hash = `#${this.live && this.isNewest ? token : `${token}${token && "&"}${here}`}`;
     try {
-      history.replaceState(null, "", hash);
+      if (hash !== location.hash) history.replaceState(null, "", hash);
     } catch {
       // in a sandboxed frame there is no address to write
     }
@@ -276,6 +287,7 @@ export class Page {
   // Playing.
 
   play(isPlaying: boolean): void {
+    if (this.live && this.isNewest && isPlaying) return this.pause();
     if (this.isPlaying === isPlaying) return;
     this.isPlaying = isPlaying;
     byId("play").textContent = isPlaying ? "pause" : "play";
@@ -301,22 +313,20 @@ export class Page {
 
   changeSpeed(by: number): void {
     this.speed = clamped(this.speed + by, SPEEDS.length);
-    byId<HTMLSelectElement>("speed").value = String(this.speed);
+    field("speed").value = String(this.speed);
   }
 
   // Controls.
 
   toggle(name: Toggle): void {
     this.toggles[name] = !this.toggles[name];
-    byId<HTMLInputElement>(name).checked = this.toggles[name];
+    field(name).checked = this.toggles[name];
     void this.go(this.episode, this.step);
   }
 
   toggleTheme(): void {
-    const isDark = getComputedStyle(root).getPropertyValue("--dark").trim() === "1";
-    root.dataset.theme = isDark ? "light" : "dark";
-    this.fillLegend();
-    this.drawCurves();
+    root.dataset.theme = styled("dark") === "1" ? "light" : "dark";
+    this.redraw();
   }
 
   toggleTable(): void {
@@ -325,11 +335,92 @@ export class Page {
     else root.dataset.table = "both";
     this.render();
   }
+
+  // A running world.
+
+  /** Show what a server told, before the next picture. */
+  told(): void {
+    if (this.isDue) return;
+    this.isDue = true;
+    requestAnimationFrame(() => void this.refresh());
+  }
+
+  /** Wait with news while a button is held down, which would be another one when it is released. */
+  press(isPressed: boolean): void {
+    if (this.isPressed && !isPressed && this.live) setTimeout(() => this.told());
+    this.isPressed = isPressed;
+  }
+
+  private async refresh(): Promise<void> {
+    this.isDue = false;
+    const { header } = this.replay;
+    if (this.isPressed) return;
+    offerEpisodes(header.episodes);
+    this.curveTimer ||= window.setTimeout(() => {
+      this.curveTimer = 0;
+      this.redraw();
+    }, CURVES_EVERY_MS);
+    if (!this.isNewest || this.changes) return this.render();
+    const turn = this.hand!.next();
+    await this.go(this.newest, header.episodes[this.newest].steps - 1, turn?.[0], turn?.[2]);
+  }
+
+  private showLive({ isPaused, fps, hasEnded }: Live): void {
+    root.dataset.live = hasEnded ? "ended" : "on";
+    byId("newest").setAttribute("aria-pressed", String(this.isNewest));
+    byId("pause").textContent = isPaused ? "go on" : "pause the world";
+    if (document.activeElement !== field("fps")) field("fps").value = String(fps ?? "");
+    byId("what-if").textContent = this.changes ? "back to the real frame" : "what if";
+    Object.assign(root.dataset, { paused: isPaused, newest: this.isNewest, changes: this.changes?.length ?? "" });
+  }
+
+  /** Return a frame as it is shown. */
+  private seenOf(frame: Frame | null): Frame | null {
+    const { live, hand, changes } = this;
+    if (!frame) hand?.show(null, null);
+    if (!frame || !live || !hand) return frame;
+    const explained = live.withExplanation(frame);
+    const { attention, influence } = this.toggles;
+    if ((attention && !explained.attention) || (influence && !explained.influence)) live.explain(frame);
+    const types = allTypes(this.replay.header);
+    const found = changes?.length ? changed(explained, changes, live.answer, (type, kind) => types[type][2][kind][1]) : explained;
+    hand.show(found, this.selected);
+    return hand.veiled(found);
+  }
+
+  goToNewest(): void {
+    this.isNewest = true;
+    this.changes = null;
+    if (this.live) this.told();
+  }
+
+  pause(): void {
+    this.live?.send("pause", { on: !this.live.isPaused });
+  }
+
+  /** Begin to change the frame that is shown, or go back to the real one. */
+  toggleWhatIf(): void {
+    if (!this.live) return;
+    this.changes = this.changes ? null : [];
+    this.live.answer = null;
+    this.told();
+  }
+
+  private edit(changes: Change[]): void {
+    if (!this.frame || !this.changes) return;
+    this.changes = changes.reduce(withChange, this.changes);
+    this.live!.ask(this.frame, this.changes);
+    this.told(); // once the focus is where it goes
+  }
+
+  private move(position: number, place: number[]): void {
+    const entity = this.shown!.frame.all[position];
+    this.selectedKey = entity.key;
+    this.edit(moved(entity, this.view.types[entity.type].position, place));
+  }
 }
 
-function clamped(index: number, count: number): number {
-  return Math.min(Math.max(index, 0), count - 1);
-}
+const clamped = (index: number, count: number): number => Math.max(Math.min(index, count - 1), 0);
 
 /** Return a line on a frame, for those who do not see the scene. */
 function summary(frame: Frame): string {
@@ -340,19 +431,29 @@ function summary(frame: Frame): string {
 }
 
 async function main(): Promise<void> {
-  const problem = byId("problem");
-  if (typeof DecompressionStream === "undefined") {
-    problem.textContent = "This browser cannot unpack the replay: it has no DecompressionStream. Any browser since 2023 has it.";
-    root.dataset.state = "failed";
-    return;
-  }
   try {
+    if (typeof DecompressionStream === "undefined")
+      throw new Error("This browser cannot unpack the replay: it has no DecompressionStream. Any browser since 2023 has it.");
+    if (document.querySelector('script[type="application/x-enn-live"]')) return live();
     const replay = await Replay.open(document.querySelectorAll('script[type="application/x-enn-replay"]'));
     await new Page(replay).start();
   } catch (error) {
-    problem.textContent = error instanceof Error ? error.message : String(error);
+    byId("problem").textContent = error instanceof Error ? error.message : String(error);
     root.dataset.state = "failed";
   }
+}
+
+/** Show the world of the page's server. */
+function live(): void {
+  root.dataset.live = "";
+  let page: Page | null = null;
+  connect((live) => {
+    if (page) return page.told();
+    byId("problem").textContent = live.notice;
+    if (!live.replay?.header.episodes.length) return;
+    page = new Page(live.replay, live);
+    void page.start();
+  });
 }
 
 document.addEventListener("DOMContentLoaded", () => void main());

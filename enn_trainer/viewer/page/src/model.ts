@@ -1,9 +1,9 @@
 /** Frames of a replay, with names in place of columns. */
 
-import { CHUNK_STEPS, VERSION, crc32, decodeChunk, fromBase64, inflate, startsOf } from "./codec.js";
-import type { Columns, Header, Numbers, Schema } from "./codec.js";
+import { CHUNK_STEPS, VERSION, allTypes, crc32, decodeChunk, fromBase64, inflate, sum, type Columns, type Header } from "./codec.js";
+import { unseenBy } from "./view.js";
 
-/** Unpacked bytes of the chunks that are kept; about half of what they take in memory. */
+/** Unpacked bytes of the pieces that are kept; about half of what they take in memory. */
 const KEPT_BYTES = 96e6;
 const MOST_BYTES = 2 ** 30;
 
@@ -19,6 +19,8 @@ export interface Entity {
   numbers: number[];
   labels: string[];
   isVisible: boolean;
+  /** False if the agent that acts does not know the type. */
+  isSeen: boolean;
   isGlobal: boolean;
 }
 
@@ -38,30 +40,23 @@ export interface Decision {
   name: string;
   actor: number;
   byHand: boolean;
+  /** The agent's choice and probabilities are not told. */
+  isSecret?: boolean;
   choices: Choice[];
 }
 
 /** Weights of attention: `weight(layer, head, from, to)`. */
-export interface Attention {
-  layers: number;
-  heads: number;
-  size: number;
-  weights: Float64Array;
-}
-
-export interface Influence {
-  entities: number[];
-  values: number[];
-  /** By action, of each entity on each actor. */
-  choices: Map<number, number[][]>;
-}
+export type Attention = { layers: number; heads: number; size: number; weights: Float64Array };
+/** Choices: by action, of each entity on each actor. */
+export type Influence = { entities: number[]; values: number[]; choices: Map<number, number[][]> };
 
 export interface Frame {
   episode: number;
   step: number;
   side: number;
   entities: Entity[];
-  global: Entity | null;
+  /** The entities, and behind them what is global if there is anything. */
+  all: Entity[];
   readonly decisions: Decision[];
   reward: number;
   value: number;
@@ -71,75 +66,37 @@ export interface Frame {
   picture: Uint8Array<ArrayBuffer> | null;
 }
 
-/** Numbers of every step of an episode and side, nan where they are not known (yet). */
-export interface Series {
-  reward: Float64Array;
-  value: Float64Array;
-  besideValue: Float64Array;
-  /** Mean entropy of the choices, % of the maximum. */
-  entropy: Float64Array;
-}
+/** Numbers of every step of an episode and side, nan where they are not known (yet); entropy is in % of its maximum. */
+export type Series = Record<"reward" | "value" | "besideValue" | "entropy", number[]>;
 
-/** A chunk and where the rows of each of its frames begin. */
-class Chunk {
-  private starts = new Map<string, Float64Array>();
-
-  constructor(
-    readonly columns: Columns,
-    readonly firstStep: number,
-  ) {}
-
-  get(name: string): Numbers {
-    return this.columns.get(name)!;
-  }
-
-  startsOf(name: string): Float64Array {
-    let found = this.starts.get(name);
-    if (!found) this.starts.set(name, (found = startsOf(this.get(name))));
-    return found;
-  }
-
-  /** Where the pairs of an actor and a choice begin, for each actor. */
-  pairStarts(action: number, numChoices: number | undefined): Float64Array {
-    const name = `pairs ${action}`;
-    let found = this.starts.get(name);
-    if (!found) {
-      const actors = this.get(`actors ${action}`);
-      const actees = this.columns.get(`actees ${action}`);
-      const widths: number[] = [];
-      for (let f = 0; f < actors.length; f++)
-        for (let i = 0; i < actors[f]; i++) widths.push(numChoices ?? actees![f]);
-      this.starts.set(name, (found = startsOf(widths)));
-    }
-    return found;
-  }
-}
+/** Steps of an episode that came together: `size` bytes when unpacked, with the number of the chunk in a file. */
+export type Piece = { first: number; steps: number; size: number; unpack: () => Uint8Array | Promise<Uint8Array>; number?: number };
 
 export class Replay {
   /** Numbers of the chunks that could not be read. */
   readonly damaged = new Set<number>();
-  private chunks = new Map<number, Promise<Chunk | null>>();
-  private firstChunk: number[] = [];
-  private sizes: number[] = [];
-  private series: Series[][];
-  private names = new Map<object, Map<number, string>>();
+  /** By episode and step. */
+  private pieces: Piece[][] = [];
+  /** Those that were read; the oldest are first. */
+  private kept = new Map<Piece, Promise<Columns | null>>();
+  private keptBytes = 0;
+  private series: Series[][] = [];
 
-  constructor(
-    readonly header: Header,
-    private blocks: Map<string, Element>,
-  ) {
+  // prettier-ignore
+  constructor(readonly header: Header, blocks: Map<string, Element> = new Map()) {
     let number = 0;
-    for (const { chunks } of header.episodes) {
-      this.firstChunk.push(number);
-      number += chunks.length;
-      this.sizes.push(...chunks.map(([, , unpacked]) => unpacked));
-    }
-    this.series = header.episodes.map(({ steps }) =>
-      Array.from({ length: header.sides }, () => {
-        const empty = () => new Float64Array(steps).fill(NaN);
-        return { reward: empty(), value: empty(), besideValue: empty(), entropy: empty() };
-      }),
-    );
+    header.episodes.forEach(({ chunks, steps }, e) => {
+      chunks.forEach(([crc, size, unpacked], i) => {
+        const name = number++;
+        const unpack = () => {
+          const packed = fromBase64(blocks.get(String(name))!.textContent!);
+          if (packed.length !== size || crc32(packed) !== crc || unpacked > MOST_BYTES) throw new Error("crc");
+          return inflate(packed, unpacked);
+        };
+        const first = i * CHUNK_STEPS;
+        this.add(e, { first, steps: Math.min(CHUNK_STEPS, steps - first), size: unpacked, unpack, number: name });
+      });
+    });
   }
 
   /** Read the header of a page. Fails with a sentence for the reader. */
@@ -149,7 +106,7 @@ export class Replay {
     if (!element) throw new Error("This file has no replay in it: its beginning is missing.");
     let header: Header;
     try {
-      const packed = bytesOf(element);
+      const packed = fromBase64(element.textContent!);
       if (crc32(packed) !== parseInt(element.getAttribute("data-crc")!, 16)) throw new Error("crc");
       header = JSON.parse(new TextDecoder().decode(await inflate(packed, MOST_BYTES)));
     } catch {
@@ -159,104 +116,129 @@ export class Replay {
     return new Replay(header, blocks);
   }
 
-  get numChunks(): number {
-    return this.firstChunk.at(-1)! + this.header.episodes.at(-1)!.chunks.length;
+  /** Add steps to an episode, in place of those that have the same numbers. */
+  add(episode: number, piece: Piece): void {
+    const schema = this.header.episodes[episode];
+    schema.steps = Math.max(schema.steps, piece.first + piece.steps);
+    const pieces = (this.pieces[episode] ??= []);
+    for (let i = 0; i < piece.steps; i++) pieces[piece.first + i] = piece;
+    this.series[episode] ??= Array.from({ length: this.header.sides }, emptySeries);
+    for (const series of this.series[episode])
+      for (const of of Object.values(series)) while (of.length < schema.steps) of.push(NaN);
+  }
+
+  /** Forget steps of an episode, but for those that came anew. */
+  drop(episode: number, piece: Piece): void {
+    for (let step = piece.first; step < piece.first + piece.steps; step++)
+      if (this.pieces[episode][step] === piece) delete this.pieces[episode][step];
+  }
+
+  /** Return the pieces of an episode that there are. */
+  piecesOf(episode: number): Piece[] {
+    return [...new Set(this.pieces[episode])].filter((piece) => piece !== undefined);
   }
 
   seriesOf(episode: number, side: number): Series {
-    return this.series[episode][side];
+    return this.series[episode]?.[side] ?? emptySeries();
   }
 
-  /** Return a frame; null if its chunk is damaged. */
+  /** Return a frame; null if it is in no piece, or in a damaged one. */
   async frame(episode: number, step: number, side: number): Promise<Frame | null> {
-    const chunk = await this.chunk(episode, Math.floor(step / CHUNK_STEPS));
-    return chunk && this.frameOf(chunk, episode, step, side);
+    const piece = this.pieces[episode]?.[step];
+    const columns = piece && (await this.read(episode, piece));
+    return columns ? this.frameOf(columns, piece, episode, step, side) : null;
   }
 
-  /** Read a chunk of an episode, unless it is at hand. */
-  chunk(episode: number, index: number): Promise<Chunk | null> {
-    const number = this.firstChunk[episode] + index;
-    let found = this.chunks.get(number);
-    this.chunks.delete(number); // the oldest are first
-    found ??= this.load(episode, index, number);
-    this.chunks.set(number, found);
-    let bytes = 0;
-    for (const kept of [...this.chunks.keys()].reverse()) {
-      bytes += this.sizes[kept];
-      if (bytes > KEPT_BYTES && kept !== number) this.chunks.delete(kept);
+  /** Read a piece of an episode, unless it is at hand. */
+  read(episode: number, piece: Piece): Promise<Columns | null> {
+    let found = this.kept.get(piece);
+    if (found) this.kept.delete(piece);
+    else this.keptBytes += piece.size;
+    found ??= this.load(episode, piece);
+    this.kept.set(piece, found);
+    for (const oldest of this.kept.keys()) {
+      if (this.keptBytes <= KEPT_BYTES || oldest === piece) break;
+      this.kept.delete(oldest);
+      this.keptBytes -= oldest.size;
     }
     return found;
   }
 
-  private async load(episode: number, index: number, number: number): Promise<Chunk | null> {
-    const schema = this.header.episodes[episode];
-    const [crc, size, unpacked] = schema.chunks[index];
+  private async load(episode: number, piece: Piece): Promise<Columns | null> {
     try {
-      const packed = bytesOf(this.blocks.get(String(number))!);
-      if (packed.length !== size || crc32(packed) !== crc || unpacked > MOST_BYTES) throw new Error("crc");
-      const raw = await inflate(packed, unpacked);
-      const first = index * CHUNK_STEPS;
-      const steps = Math.min(CHUNK_STEPS, schema.steps - first);
-      const chunk = new Chunk(decodeChunk(this.header, schema, steps, raw), first);
-      this.fillSeries(chunk, episode, steps);
-      return chunk;
+      const columns = decodeChunk(this.header, this.header.episodes[episode], piece.steps, await piece.unpack());
+      this.fillSeries(columns, piece, episode);
+      return columns;
     } catch {
-      this.damaged.add(number);
+      if (piece.number !== undefined) this.damaged.add(piece.number);
       return null;
     }
   }
 
-  private fillSeries(chunk: Chunk, episode: number, steps: number): void {
+  private fillSeries(columns: Columns, piece: Piece, episode: number): void {
     const { sides, actions } = this.header;
-    const schema = this.header.episodes[episode];
-    for (let f = 0; f < steps * sides; f++) {
+    const probsOf = (a: number) => columns.get(`probs ${a}`);
+    columns.get("reward")!.forEach((reward, f) => {
       const series = this.series[episode][f % sides];
-      const step = chunk.firstStep + Math.floor(f / sides);
-      series.reward[step] = chunk.get("reward")[f];
-      series.value[step] = chunk.get("value")[f];
-      if (schema.beside) series.besideValue[step] = chunk.get("beside value")[f];
-      let total = 0;
-      let count = 0;
-      actions.forEach(([, , { index_to_label }], a) => {
-        if (!schema.probs.includes(a)) return;
-        const pairs = chunk.pairStarts(a, index_to_label?.length);
-        const probs = chunk.get(`probs ${a}`);
-        const mask = chunk.columns.get(`mask ${a}`);
-        const actors = chunk.startsOf(`actors ${a}`);
-        for (let row = actors[f]; row < actors[f + 1]; row++) {
-          let legal = 0;
-          let entropy = 0;
+      const step = piece.first + Math.floor(f / sides);
+      series.reward[step] = reward;
+      series.value[step] = columns.get("value")![f];
+      series.besideValue[step] = columns.get("beside value")?.[f] ?? NaN;
+      const shares = actions.flatMap((_, a) => {
+        const [probs, mask, pairs] = [probsOf(a), columns.get(`mask ${a}`), columns.startsOf(`pairs ${a}`)];
+        const actors = columns.startsOf(`actors ${a}`);
+        const found: number[] = [];
+        for (let row = actors[f]; probs && row < actors[f + 1]; row++) {
+          let [legal, entropy] = [0, 0];
           for (let k = pairs[row]; k < pairs[row + 1]; k++) {
             if (!mask || mask[k]) legal++;
             if (probs[k] > 0) entropy -= probs[k] * Math.log(probs[k]);
           }
-          if (legal < 2) continue;
-          total += entropy / Math.log(legal);
-          count++;
+          if (legal > 1) found.push(entropy / Math.log(legal));
         }
+        return found;
       });
-      series.entropy[step] = count ? (100 * total) / count : NaN;
-    }
+      series.entropy[step] = shares.length ? (100 * sum(shares)) / shares.length : NaN;
+    });
   }
 
-  private frameOf(chunk: Chunk, episode: number, step: number, side: number): Frame {
+  private frameOf(columns: Columns, piece: Piece, episode: number, step: number, side: number): Frame {
     const { header } = this;
     const schema = header.episodes[episode];
-    const f = (step - chunk.firstStep) * header.sides + side;
+    const f = (step - piece.first) * header.sides + side;
+    const types = allTypes(header);
+    const entityAt = (type: number, row: number, place: number, position: number): Entity => {
+      const [name, numbers, kinds] = types[type];
+      const isGlobal = type === header.types.length;
+      const typeName = isGlobal ? "global" : name;
+      const hasId = columns.get(`identified ${type}`)?.[f];
+      const id = hasId ? columns.get(`identity ${type}`)![columns.startsOf(`identity ${type}`)[f] + place] : null;
+      const names = schema.names[side]?.find(([one]) => one === typeName);
+      const printed = id === null ? `${typeName} ${place + 1}` : (names?.[2][names[1].indexOf(id)] ?? `${typeName} ${id}`);
+      return {
+        position,
+        type,
+        typeName,
+        key: isGlobal ? "global" : id === null ? `${type}#${place}` : `id${id}`,
+        name: isGlobal ? "global" : printed,
+        numbers: row < 0 ? [] : numbers.map((_, j) => columns.get(`feature ${type} ${j}`)![row]),
+        labels: row < 0 ? [] : kinds.map(([, labels], k) => labels[columns.get(`kind ${type} ${k}`)?.[row] ?? -1] ?? "?"),
+        isVisible: (columns.get(`visible ${type}`)?.[row] ?? 1) !== 0,
+        isSeen: !unseenBy(header, type, null).includes("the agent"),
+        isGlobal,
+      };
+    };
     const entities: Entity[] = [];
-    const decisionsOf = (a: number) => this.decisions(chunk, schema, f, a, entities);
-    header.types.forEach(([typeName, , kinds], i) => {
-      const starts = chunk.startsOf(`rows ${i}`);
+    header.types.forEach((_, type) => {
+      const starts = columns.startsOf(`rows ${type}`);
       for (let row = starts[f]; row < starts[f + 1]; row++)
-        entities.push(this.entity(chunk, schema, { f, row, side }, i, typeName, kinds, entities.length));
+        entities.push(entityAt(type, row, row - starts[f], entities.length));
     });
-    let global: Entity | null = null;
-    const isGlobalActor = header.actions.some(([, kind]) => kind === "GlobalCategoricalActionSpace");
-    if (schema.global || isGlobalActor) {
+    const all = [...entities];
+    if (schema.global || header.actions.some(([, kind]) => kind === "GlobalCategoricalActionSpace")) {
       const i = header.types.length;
-      const has = schema.global && chunk.get(`rows ${i}`)[f] > 0;
-      const row = has ? chunk.startsOf(`rows ${i}`)[f] : -1;
-      global = this.entity(chunk, schema, { f, row, side }, i, "global", header.global[1], entities.length);
+      const row = columns.get(`rows ${i}`)?.[f] ? columns.startsOf(`rows ${i}`)[f] : -1;
+      all.push(entityAt(i, row, 0, all.length));
     }
     let decisions: Decision[] | null = null;
     return {
@@ -264,129 +246,59 @@ export class Replay {
       step,
       side,
       entities,
-      global,
+      all,
       get decisions() {
-        return (decisions ??= header.actions.flatMap((_, a) => decisionsOf(a)));
+        return (decisions ??= header.actions.flatMap((_, a) => decisionsOf(header, columns, f, a, entities)));
       },
-      reward: chunk.get("reward")[f],
-      value: chunk.get("value")[f],
-      besideValue: schema.beside ? chunk.get("beside value")[f] : NaN,
-      attention: schema.attention ? attentionOf(chunk, f, header.attention === "whole") : null,
-      influence: schema.influence ? influenceOf(chunk, f, schema.influence) : null,
-      picture: schema.pictures ? pictureOf(chunk, step - chunk.firstStep) : null,
+      reward: columns.get("reward")![f],
+      value: columns.get("value")![f],
+      besideValue: columns.get("beside value")?.[f] ?? NaN,
+      attention: columns.get("attention")?.[f] ? attentionOf(columns, f) : null,
+      influence: columns.get("influence")?.[f] ? influenceOf(columns, f, schema.influence!) : null,
+      picture: columns.get("picture")?.[step - piece.first] ? pictureOf(columns, step - piece.first) : null,
     };
   }
-
-  private entity(
-    chunk: Chunk,
-    schema: Schema,
-    at: { f: number; row: number; side: number },
-    type: number,
-    typeName: string,
-    kinds: [string, string[]][],
-    position: number,
-  ): Entity {
-    const { f, row, side } = at;
-    const isGlobal = type === this.header.types.length;
-    const names = isGlobal ? this.header.global[0] : this.header.types[type][1];
-    const place = isGlobal ? 0 : row - chunk.startsOf(`rows ${type}`)[f];
-    let key = isGlobal ? "global" : `${type}#${place}`;
-    let name = isGlobal ? "global" : `${typeName} ${place + 1}`;
-    if (schema.identity.includes(type) && chunk.get(`identified ${type}`)[f]) {
-      const number = chunk.get(`identity ${type}`)[this.identityRow(chunk, type, f, place)];
-      key = `id${number}`;
-      name = this.namesOf(schema, side, typeName).get(number) ?? `${typeName} ${number}`;
-    }
-    return {
-      position,
-      type,
-      typeName,
-      key,
-      name,
-      numbers: row < 0 ? [] : names.map((_, j) => chunk.get(`feature ${type} ${j}`)[row]),
-      labels: row < 0 ? [] : kinds.map(([, labels], k) => labels[chunk.columns.get(`kind ${type} ${k}`)?.[row] ?? -1] ?? "?"),
-      isVisible: !schema.visible.includes(type) || row < 0 || chunk.get(`visible ${type}`)[row] !== 0,
-      isGlobal,
-    };
-  }
-
-  private namesOf(schema: Schema, side: number, typeName: string): Map<number, string> {
-    const of = schema.names[side]?.find(([name]) => name === typeName);
-    if (!of) return new Map();
-    let found = this.names.get(of);
-    if (!found) this.names.set(of, (found = new Map(of[1].map((number, i) => [number, of[2][i]]))));
-    return found;
-  }
-
-  private identityRow(chunk: Chunk, type: number, f: number, place: number): number {
-    const name = `ids ${type}`;
-    let lengths = chunk.columns.get(name);
-    if (!lengths) {
-      const known = chunk.get(`identified ${type}`);
-      lengths = Uint32Array.from(chunk.get(`rows ${type}`), (rows, g) => (known[g] ? rows : 0));
-      chunk.columns.set(name, lengths);
-    }
-    return chunk.startsOf(name)[f] + place;
-  }
-
-  private decisions(chunk: Chunk, schema: Schema, f: number, a: number, entities: Entity[]): Decision[] {
-    const [name, , { index_to_label }] = this.header.actions[a];
-    const starts = chunk.startsOf(`actors ${a}`);
-    const pairs = chunk.pairStarts(a, index_to_label?.length);
-    const probs = schema.probs.includes(a) ? chunk.get(`probs ${a}`) : null;
-    const beside = schema.beside?.includes(a) ? chunk.get(`beside ${a}`) : null;
-    const mask = schema.masks.includes(a) ? chunk.get(`mask ${a}`) : null;
-    const byHand = schema.by_hand?.includes(a) ? chunk.get(`by hand ${a}`) : null;
-    const firstActee = index_to_label ? 0 : chunk.startsOf(`actees ${a}`)[f];
-    const found: Decision[] = [];
-    for (let row = starts[f]; row < starts[f + 1]; row++) {
-      const choices: Choice[] = [];
-      for (let k = pairs[row]; k < pairs[row + 1]; k++) {
-        const index = k - pairs[row];
-        const target = index_to_label ? null : chunk.get(`actee ${a}`)[firstActee + index];
-        choices.push({
-          label: index_to_label?.[index] ?? entities[target!].name,
-          target,
-          probability: probs ? probs[k] : NaN,
-          beside: beside ? beside[k] : NaN,
-          isAllowed: !mask || mask[k] !== 0,
-          isChosen: chunk.get(`chosen ${a}`)[row] === index,
-        });
-      }
-      found.push({ action: a, name, actor: chunk.get(`actor ${a}`)[row], byHand: byHand?.[row] === 1, choices });
-    }
-    return found;
-  }
 }
 
-function bytesOf(element: Element): Uint8Array<ArrayBuffer> {
-  return fromBase64(element.textContent!);
+const emptySeries = (): Series => ({ reward: [], value: [], besideValue: [], entropy: [] });
+
+function decisionsOf(header: Header, columns: Columns, f: number, a: number, entities: Entity[]): Decision[] {
+  const [name, , { index_to_label }] = header.actions[a];
+  const starts = columns.startsOf(`actors ${a}`);
+  const pairs = columns.startsOf(`pairs ${a}`);
+  const [probs, beside, mask, byHand] = ["probs", "beside", "mask", "by hand"].map((what) => columns.get(`${what} ${a}`));
+  const [actor, chosen, actee] = ["actor", "chosen", "actee"].map((what) => columns.get(`${what} ${a}`)!);
+  const firstActee = index_to_label ? 0 : columns.startsOf(`actees ${a}`)[f];
+  return Array.from({ length: starts[f + 1] - starts[f] }, (_, i) => {
+    const row = starts[f] + i;
+    const choices = Array.from({ length: pairs[row + 1] - pairs[row] }, (_, index): Choice => {
+      const k = pairs[row] + index;
+      const target = index_to_label ? null : actee[firstActee + index];
+      return {
+        label: target === null ? index_to_label![index] : entities[target].name,
+        target,
+        probability: probs?.[k] ?? NaN,
+        beside: beside?.[k] ?? NaN,
+        isAllowed: mask?.[k] !== 0,
+        isChosen: chosen[row] === index,
+      };
+    });
+    return { action: a, name, actor: actor[row], byHand: byHand?.[row] === 1, choices };
+  });
 }
 
-/** Return how many of the frames before `f` are marked, or -1 if it is not marked itself. */
-function ordinal(marks: Numbers, f: number): number {
-  if (!marks[f]) return -1;
-  let count = 0;
-  for (let i = 0; i < f; i++) count += marks[i];
-  return count;
-}
-
-function attentionOf(chunk: Chunk, f: number, isWhole: boolean): Attention | null {
-  const k = ordinal(chunk.get("attention"), f);
-  if (k < 0) return null;
-  const [layers, heads, size] = ["layers", "heads", "size"].map((name) => chunk.get(`attention ${name}`));
-  const kept = (i: number) => (isWhole ? size[i] : Math.min(size[i], 4));
-  let at = 0;
-  for (let i = 0; i < k; i++) at += layers[i] * heads[i] * size[i] * kept(i);
-  const n = size[k];
-  const rows = layers[k] * heads[k] * n;
-  const weights = new Float64Array(rows * n);
-  for (let row = 0; row < rows; row++)
-    for (let j = 0; j < kept(k); j++, at++) {
-      const column = isWhole ? j : chunk.get("attention column")[at];
-      weights[row * n + column] = chunk.get("attention weight")[at];
-    }
-  return { layers: layers[k], heads: heads[k], size: n, weights };
+function attentionOf(columns: Columns, f: number): Attention {
+  const i = columns.startsOf("attention")[f];
+  const [layers, heads, size] = ["layers", "heads", "size"].map((name) => columns.get(`attention ${name}`)![i]);
+  const [start, end] = columns.startsOf("attention weight").subarray(i, i + 2);
+  const rows = layers * heads * size;
+  const kept = (end - start) / rows;
+  const weights = new Float64Array(rows * size);
+  for (let k = 0; k < end - start; k++) {
+    const column = columns.get("attention column")?.[start + k] ?? k % kept;
+    weights[Math.floor(k / kept) * size + column] = columns.get("attention weight")![start + k];
+  }
+  return { layers, heads, size, weights };
 }
 
 /** Return the weight of attention from a row to a column, of a head or (-1) their mean. */
@@ -402,40 +314,31 @@ export function attentionWeight(of: Attention, layer: number, head: number, from
   return total / count;
 }
 
-function influenceOf(chunk: Chunk, f: number, actions: number[]): Influence | null {
-  const marks = chunk.get("influence");
-  const k = ordinal(marks, f);
-  if (k < 0) return null;
-  const starts = chunk.startsOf("influence size");
-  const [from, to] = [starts[k], starts[k + 1]];
-  const choices = new Map<number, number[][]>();
-  for (const a of actions) {
-    const actors = chunk.get(`actors ${a}`);
-    let at = 0;
-    let before = 0;
-    for (let g = 0; g < f; g++) if (marks[g]) at += (starts[++before] - starts[before - 1]) * actors[g];
-    const cells = chunk.get(`influence ${a}`);
-    const rows = Array.from({ length: to - from }, (_, i) =>
-      Array.from(cells.subarray(at + i * actors[f], at + (i + 1) * actors[f])),
-    );
-    choices.set(a, rows);
-  }
+function influenceOf(columns: Columns, f: number, actions: number[]): Influence {
+  const i = columns.startsOf("influence")[f];
+  const range = columns.startsOf("influence size").subarray(i, i + 2);
+  const part = (name: string, from: number, to: number) => Array.from(columns.get(name)!.subarray(from, to));
+  const entities = part("influence entity", range[0], range[1]);
+  const choicesOf = (a: number) => {
+    const [start, end] = columns.startsOf(`influence ${a}`).subarray(i, i + 2);
+    const actors = (end - start) / entities.length;
+    return entities.map((_, e) => part(`influence ${a}`, start + e * actors, start + (e + 1) * actors));
+  };
   return {
-    entities: Array.from(chunk.get("influence entity").subarray(from, to)),
-    values: Array.from(chunk.get("influence value").subarray(from, to)),
-    choices,
+    entities,
+    values: part("influence value", range[0], range[1]),
+    choices: new Map(actions.map((a) => [a, choicesOf(a)])),
   };
 }
 
-function pictureOf(chunk: Chunk, step: number): Uint8Array<ArrayBuffer> | null {
-  const k = ordinal(chunk.get("picture"), step);
-  if (k < 0) return null;
-  const starts = chunk.startsOf("picture size");
-  return new Uint8Array((chunk.get("picture byte") as Uint8Array).slice(starts[k], starts[k + 1]));
+function pictureOf(columns: Columns, step: number): Uint8Array<ArrayBuffer> {
+  const i = columns.startsOf("picture")[step];
+  const [start, end] = columns.startsOf("picture size").subarray(i, i + 2);
+  return new Uint8Array((columns.get("picture byte") as Uint8Array).slice(start, end));
 }
 
 /** Return the discounted rewards from each step on; nan from where one of them is not known. */
-export function returnsToGo(rewards: Float64Array, discount: number): Float64Array {
+export function returnsToGo(rewards: ArrayLike<number>, discount: number): Float64Array {
   const returns = new Float64Array(rewards.length);
   let next = 0;
   for (let t = rewards.length - 1; t >= 0; t--) returns[t] = next = rewards[t] + discount * next;
@@ -443,7 +346,7 @@ export function returnsToGo(rewards: Float64Array, discount: number): Float64Arr
 }
 
 /** Return the sum of the rewards up to each step. */
-export function returnsSoFar(rewards: Float64Array): Float64Array {
+export function returnsSoFar(rewards: ArrayLike<number>): Float64Array {
   let total = 0;
-  return rewards.map((reward) => (total += reward));
+  return Float64Array.from(rewards, (reward) => (total += reward));
 }

@@ -1,8 +1,8 @@
 /** Curves over the steps of an episode, with a cursor that can be dragged. */
 
 import uPlot from "uplot";
-import type { Series } from "./model.js";
-import { returnsSoFar, returnsToGo } from "./model.js";
+import { styled } from "./dom.js";
+import { returnsSoFar, returnsToGo, type Series } from "./model.js";
 
 /** Distances of the marks below the curves, which count steps. */
 const WHOLE = [1, 10, 100, 1000, 10_000, 100_000, 1_000_000].flatMap((power) => [power, 2 * power, 5 * power]);
@@ -11,17 +11,15 @@ export class Curves {
   private plot: uPlot | null = null;
   private step = 0;
 
-  constructor(
-    private target: HTMLElement,
-    private onStep: (step: number) => void,
-  ) {
+  // prettier-ignore
+  constructor(private target: HTMLElement, private onStep: (step: number) => void) {
     new ResizeObserver(() => this.plot?.setSize(this.size())).observe(target);
   }
 
   /** Draw all curves of an episode again. */
   show(series: Series, discount: number, hasBeside: boolean): void {
     const steps = Array.from(series.reward.keys());
-    const curves: [label: string, values: Float64Array, color: string, scale: string, dash?: number[]][] = [
+    const curves: [label: string, values: ArrayLike<number>, color: string, scale: string, dash?: number[]][] = [
       ["value", series.value, "c1", "y"],
       ["return to go", returnsToGo(series.reward, discount), "c2", "y"],
       ["return so far", returnsSoFar(series.reward), "c3", "y", [6, 3]],
@@ -29,15 +27,11 @@ export class Curves {
       ["entropy, % of maximum", series.entropy, "c5", "%"],
     ];
     if (hasBeside) curves.push(["value, other agent", series.besideValue, "c6", "y", [8, 2, 2, 2]]);
-    const style = getComputedStyle(document.documentElement);
-    const color = (name: string) => style.getPropertyValue(`--${name}`).trim();
-    const axis = { stroke: color("faint"), grid: { stroke: color("grid"), width: 1 }, ticks: { stroke: color("grid") } };
+    const axis = { stroke: styled("faint"), grid: { stroke: styled("grid"), width: 1 }, ticks: { stroke: styled("grid") } };
     const drag = (plot: uPlot) => {
-      const seek = (event: PointerEvent) => {
-        if (!(event.buttons & 1)) return;
-        const { left } = plot.over.getBoundingClientRect();
-        const step = Math.round(plot.posToVal(event.clientX - left, "x"));
-        this.onStep(Math.min(Math.max(step, 0), steps.length - 1));
+      const seek = ({ buttons, clientX }: PointerEvent) => {
+        const step = Math.round(plot.posToVal(clientX - plot.over.getBoundingClientRect().left, "x"));
+        if (buttons & 1) this.onStep(step);
       };
       plot.over.addEventListener("pointerdown", seek);
       plot.over.addEventListener("pointermove", seek);
@@ -53,13 +47,13 @@ export class Curves {
           label,
           scale,
           dash,
-          stroke: color(name),
+          stroke: styled(name),
           width: 1.5,
           points: { show: steps.length < 3 },
-          value: (_: uPlot, value: number | null) => (value === null ? "–" : value.toPrecision(4)),
+          value: (_: uPlot, value: number | null | undefined) => value?.toPrecision(4) ?? "–",
         })),
       ],
-      hooks: { draw: [(plot) => this.mark(plot, color("ink"))], ready: [drag, (plot) => plot.setLegend({ idx: this.step }, false)] },
+      hooks: { draw: [(plot) => this.mark(plot, styled("ink"))], ready: [drag, (plot) => plot.setLegend({ idx: this.step }, false)] },
     };
     const data = [steps, ...curves.map(([, values]) => Array.from(values, (v) => (Number.isFinite(v) ? v : null)))];
     const hidden = this.plot?.series.map(({ show }) => show);
@@ -81,14 +75,7 @@ export class Curves {
   private mark(plot: uPlot, color: string): void {
     const x = plot.valToPos(this.step, "x", true);
     const { ctx, bbox } = plot;
-    ctx.save();
-    ctx.strokeStyle = color;
-    ctx.lineWidth = 2 * devicePixelRatio;
-    ctx.setLineDash([]);
-    ctx.beginPath();
-    ctx.moveTo(x, bbox.top);
-    ctx.lineTo(x, bbox.top + bbox.height);
-    ctx.stroke();
-    ctx.restore();
+    ctx.fillStyle = color;
+    ctx.fillRect(x - devicePixelRatio, bbox.top, 2 * devicePixelRatio, bbox.height);
   }
 }

@@ -1,6 +1,7 @@
 /** Places, shapes and colours of entities: from the view in the header, else by names of features. */
 
-import type { Header, NamedKinds } from "./codec.js";
+import { allTypes, type Header } from "./codec.js";
+import { shown } from "./dom.js";
 import type { Entity } from "./model.js";
 
 /** A feature: a number, or a kind with its labels. */
@@ -35,20 +36,15 @@ export type Shape = (typeof SHAPES)[number];
 const POSITIONS = [["x", "y"], ["x_pos", "y_pos"], ["pos_x", "pos_y"], ["column", "row"], ["col", "row"]]; // prettier-ignore
 
 /** The JSON of `entity_env.view.View`. */
-interface GivenView {
-  y_down?: unknown;
-  bounds?: unknown;
-  entities?: Record<string, Record<string, unknown> | undefined>;
-}
+type GivenView = { y_down?: unknown; bounds?: unknown; entities?: Record<string, Record<string, unknown> | undefined> };
 
 /** Return where and how entities are drawn: the one place that reads the header's view. */
 export function viewOf(header: Header): View {
   const given: GivenView = typeof header.view === "object" && header.view !== null ? header.view : {};
   const entities = typeof given.entities === "object" && given.entities !== null ? given.entities : {};
-  const all: [string, string[], NamedKinds][] = [...header.types, ["__global__", ...header.global]];
   let isGrid = false;
   let axes = ["x", "y"];
-  const types = all.map(([name, numbers, kinds], i): TypeView => {
+  const types = allTypes(header).map(([name, numbers, kinds], i): TypeView => {
     const own = (Object.hasOwn(entities, name) && entities[name]) || {};
     const columns = (names: unknown) => {
       const found = Array.isArray(names) ? names.map((one) => numbers.indexOf(one)) : [];
@@ -95,6 +91,19 @@ export function placeOf(view: View, entity: Entity): number[] | null {
 /** Return the value of a feature: a number or a label. */
 export function valueOf(feature: Feature, entity: Entity): number | string {
   return "number" in feature ? entity.numbers[feature.number] : entity.labels[feature.kind];
+}
+
+/** Return what stands at an entity: the values of its label features, else its name. */
+export function labelOf(view: View, entity: Entity): string {
+  const values = view.types[entity.type].label.map((feature) => valueOf(feature, entity));
+  return values.map((value) => (typeof value === "number" ? shown(value) : value)).join(" ") || entity.name;
+}
+
+/** Return which agents do not see a column of a type (numbers, then kinds), or all of it where the column is null. */
+export function unseenBy({ unseen }: Header, type: number, column: number | null): string[] {
+  const isUnseen = (who: "agent" | "beside") =>
+    unseen?.[who]?.some(([of, columns]) => of === type && (column === null ? columns === null : columns?.includes(column)));
+  return [...(isUnseen("agent") ? ["the agent"] : []), ...(isUnseen("beside") ? ["the other agent"] : [])];
 }
 
 /** Return the colour of an entity, or its place in a palette. */

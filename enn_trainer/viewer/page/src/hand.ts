@@ -1,0 +1,157 @@
+/** Places that people take, and the choices that they make there. */
+
+import { button, byId, el, field, named, percent, say, tag } from "./dom.js";
+import type { Actor, Live, Place } from "./live.js";
+import type { Page } from "./main.js";
+import type { Choice, Decision, Frame } from "./model.js";
+
+/** Menus are no longer than this; targets can be chosen in the scene and in the list as well. */
+const MOST_ITEMS = 40;
+
+/** Return true if an actor of a frame is in one of the places. */
+export function isIn(places: Place[], frame: Frame, actor: number): boolean {
+  const { key } = frame.all[actor];
+  return places.some(([side, of]) => side === frame.side && (of === null || of === key));
+}
+
+/** Return the decision of an actor that a person has to make or can still change; those without a choice first. */
+export function openDecision(live: Live, frame: Frame, actor: number | null): Decision | null {
+  if (!live.isMine || !live.isWaiting(frame) || actor === null) return null;
+  const own = frame.decisions.filter((one) => one.actor === actor && isIn(live.places, frame, actor));
+  return own.find((one) => live.isOpen(frame, one)) ?? own[0] ?? null;
+}
+
+/** Return a frame in which some choices of the agent are not told. */
+export function withoutAdvice(frame: Frame, isSecret: (decision: Decision) => boolean): Frame {
+  const hide = (choice: Choice): Choice => ({ ...choice, probability: NaN, beside: NaN, isChosen: false });
+  const decisions = frame.decisions.map((one) => (isSecret(one) ? { ...one, isSecret: true, choices: one.choices.map(hide) } : one));
+  return { ...frame, decisions };
+}
+
+/** Return what a person chose and what the agent would have taken. */
+export function compared(name: string, decision: Decision, choice: number): string {
+  const say = ({ label, probability }: Choice) => `${label} (${percent(probability)})`;
+  const agents = decision.choices.find(({ isChosen }) => isChosen);
+  return `${name}: you chose ${say(decision.choices[choice])}, the agent ${agents ? say(agents) : "nothing"}.`;
+}
+
+/** Buttons and menu of a person. */
+export class Hand {
+  private frame: Frame | null = null;
+  private selected: number | null = null;
+  private turn = "";
+  private menu = "";
+  private told = "";
+
+  // prettier-ignore
+  constructor(private page: Page, private live: Live) {
+    window.setInterval(() => this.count(), 250);
+  }
+
+  private get decision(): Decision | null {
+    return this.frame && openDecision(this.live, this.frame, this.selected);
+  }
+
+  /** The choices of the decision that may be made, with their indices. */
+  private get legal(): [index: number, choice: Choice][] {
+    const all = [...(this.decision?.choices ?? []).entries()];
+    return all.filter(([, { isAllowed }]) => isAllowed);
+  }
+
+  /** Return the positions that a click chooses. */
+  get targets(): number[] {
+    return this.legal.map(([, { target }]) => target).filter((target) => target !== null);
+  }
+
+  /** Return the actor to select: the first one without a choice, once whenever that is another one. */
+  next(): Actor | null {
+    const { waiting, isMine } = this.live;
+    const turn = waiting && isMine ? `${waiting.episode} ${waiting.step} ${waiting.actors}` : "";
+    if (turn === this.turn) return null;
+    this.turn = turn;
+    return (isMine && waiting?.actors[0]) || null;
+  }
+
+  /** Make the first choice that fits its place in the menu or its target; return true if there is one. */
+  choose(fits: (target: number | null, place: number) => boolean): boolean {
+    const { frame, decision } = this;
+    const [choice] = this.legal.find(([, { target }], place) => fits(target, place)) ?? [];
+    if (!frame || !decision || choice === undefined) return false;
+    this.told = field("advice").value === "after" ? compared(frame.all[decision.actor].name, decision, choice) : "";
+    this.live.choose(frame, decision.action, decision.actor, choice);
+    this.page.told();
+    return true;
+  }
+
+  /** Return the frame as it may be seen before a person has chosen. */
+  veiled(frame: Frame): Frame {
+    const { live } = this;
+    const advice = field("advice").value;
+    if (advice === "shown" || !live.isMine || !live.isWaiting(frame)) return frame;
+    return withoutAdvice(frame, (one) => isIn(live.places, frame, one.actor) && (advice === "hidden" || live.isOpen(frame, one)));
+  }
+
+  /** Take the place of the selected actor, or of its side, or give it back. */
+  take(isSide: boolean): void {
+    const id = isSide ? "take-side" : "take-actor";
+    if (byId(id).hidden || !this.frame) return;
+    const key = isSide ? null : this.frame.all[this.selected!].key;
+    const { side } = this.frame;
+    this.live.send(this.has([side, key]) ? "give" : "take", { side, key });
+  }
+
+  private has([side, key]: Place): boolean {
+    return this.live.isMine && this.live.places.some(([of, which]) => of === side && which === key);
+  }
+
+  /** Show buttons and menu for a frame as the agent acts in it. */
+  show(frame: Frame | null, selected: number | null): void {
+    [this.frame, this.selected] = [frame, selected];
+    const { live } = this;
+    const entity = selected === null ? null : frame?.all[selected];
+    const acts = frame?.decisions.some(({ actor }) => actor === selected) ?? false;
+    const side = frame?.side ?? 0;
+    const offer = (id: string, place: Place, name: string, isOffered: boolean) => {
+      byId(id).hidden = !isOffered;
+      byId(id).replaceChildren(this.has(place) ? "give back " : "take ", named(name));
+    };
+    offer("take-actor", [side, entity?.key ?? null], entity?.name ?? "", acts && !this.has([side, null]));
+    const sideName = live.replay!.header.sides > 1 ? `side ${side + 1}` : "all actors";
+    offer("take-side", [side, null], sideName, true);
+    say("places", live.places.length && !live.isMine ? "Another tab has taken places." : "");
+    this.showMenu(frame);
+    this.count();
+  }
+
+  private showMenu(frame: Frame | null): void {
+    const { live, decision } = this;
+    const isTurn = live.isMine && live.waiting !== null;
+    byId("turn").hidden = !isTurn && !this.told;
+    byId("leave").hidden = !isTurn;
+    const rest = live.waiting?.actors.length ?? 0;
+    const name = decision ? `${frame!.all[decision.actor].name}, ${decision.name}` : "choose an actor that waits";
+    const isHere = frame !== null && live.isWaiting(frame);
+    say("turn-text", !isTurn ? "" : isHere ? `Your turn: ${name} (${rest} without a choice)` : `Your turn, at step ${live.waiting!.step}.`);
+    say("told", this.told);
+    const labels = this.legal.map(([, { label }]) => label);
+    const actor = [frame?.side, decision?.action, decision?.actor];
+    const chosen = this.legal.findIndex(([index]) => index === live.waiting?.chosen.get(String(actor)));
+    const menu = JSON.stringify([frame?.step, actor, labels, chosen]);
+    if (menu === this.menu) return; // so that no click is lost
+    this.menu = menu;
+    const hadFocus = byId("menu").contains(document.activeElement);
+    const items = labels.slice(0, MOST_ITEMS).map((label, i) => {
+      const item = button(named(label), () => this.choose((_, place) => place === i), { class: "", "aria-pressed": i === chosen && "true" });
+      return el("li", {}, i < 9 && tag(String(i + 1)), item);
+    });
+    byId("menu").replaceChildren(...items);
+    if (hadFocus) byId("menu").querySelector("button")?.focus();
+  }
+
+  /** Show the seconds that are left. */
+  private count(): void {
+    const until = this.live.waiting?.until ?? null;
+    const left = until === null ? 0 : Math.max(until - performance.now(), 0) / 1000;
+    byId("countdown").textContent = until === null ? "" : `the agent chooses in ${left.toFixed(1)} s`;
+  }
+}

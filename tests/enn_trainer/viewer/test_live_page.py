@@ -1,0 +1,262 @@
+"""The page of a running world in Chromium, served by `enn serve`: a person plays in it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from entity_env.examples import TreasureHunt
+from tests.enn_trainer.builders import run_small
+from tests.enn_trainer.viewer.tabs import NEEDS_CHROMIUM, Tab
+
+pytestmark = NEEDS_CHROMIUM
+
+
+class LiveTab(Tab):
+    """A page that follows a running world, and loads nothing that its server does not serve."""
+
+    allowed = ("http://127.0.0.1:", "data:", "blob:")
+
+    def __init__(self, browser: Any, address: str, **options: Any) -> None:
+        self.open(browser, address, **options)
+
+    def begun(self) -> "LiveTab":
+        self.page.wait_for_selector("html[data-read]", timeout=60_000)
+        return self
+
+    def step(self) -> tuple[int, int]:
+        return int(self.state("episode")), int(self.state("step"))
+
+    def wait_for_turn(self, name: str = "") -> None:
+        text = self.page.locator("#turn-text", has_text=f"Your turn: {name}")
+        text.wait_for(timeout=10_000)
+
+    def wait_for(self, text: str, where: str) -> None:
+        self.page.locator(where, has_text=text).wait_for(timeout=10_000)
+
+    def wait_past(self, step: tuple[int, int]) -> None:
+        code = "([e, s], d = document.documentElement.dataset) => +d.episode > e || +d.step > s"
+        self.page.wait_for_function(code, arg=step, timeout=10_000)
+
+    def wait_for_other(self, selector: str, attribute: str, value: str | None) -> None:
+        code = "([s, a, v]) => document.querySelector(s).getAttribute(a) !== v"
+        self.page.wait_for_function(code, arg=[selector, attribute, value], timeout=10_000)
+
+
+@contextmanager
+def served(run: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Serve a run; yield the address of the page, and the process."""
+    command = [sys.executable, "-m", "enn_trainer.cli", "serve", str(run), "--port", "0", *options]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
+        try:
+            assert server.stdout is not None
+            yield server.stdout.readline().strip(), server
+        finally:
+            server.kill()
+
+
+@pytest.fixture(scope="module")
+def duel(duel_run: Path) -> Iterator[str]:
+    with served(duel_run) as (address, _):
+        yield address
+
+
+@pytest.fixture(scope="module")
+def hunt_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hunt")
+    run_small(folder, "env.id=TreasureHunt", env=TreasureHunt, checkpoint_dir=folder / "run")
+    return folder / "run"
+
+
+def test_a_place_is_taken_and_given_back_while_another_tab_looks_on(
+    browser: Any, duel: str
+) -> None:
+    with LiveTab(browser, duel) as mine, LiveTab(browser, duel) as other:
+        mine.begun()
+        other.begun()
+        mine.wait_past(mine.step())
+
+        # The world waits for each actor of the side.
+        mine.press("Shift+H")
+        mine.wait_for_turn()
+        other.wait_for("Another tab has taken places.", "#places")
+        before = mine.step()
+        while mine.step() == before:
+            turn = [before[1], mine.page.inner_text("#turn-text")]
+            mine.press("1")
+            mine.page.wait_for_function(
+                "([step, text]) => document.documentElement.dataset.step != step"
+                " || document.getElementById('turn-text').textContent !== text",
+                arg=turn,
+            )
+        mine.wait_for_turn()
+        other.wait_past(before)
+
+        # The step that is past says who chose.
+        mine.press("ArrowLeft", step=before[1], newest="false")
+        assert "chosen by a person" in mine.page.inner_text("#inspector")
+        mine.press(".", newest="true")
+        mine.wait_for_turn()
+
+        # The other tab can neither take nor pause.
+        other.press("Shift+H")
+        other.wait_for("another tab has the places", "#problem")
+
+        # Given back, the game goes on.
+        waiting = mine.step()
+        mine.press("Shift+H")
+        mine.wait_past(waiting)
+        assert not mine.page.is_visible("#turn")
+        assert not mine.page.is_visible("#places")
+
+
+def test_one_actor_is_taken_with_a_click_and_the_agent_chooses_for_it(
+    browser: Any, duel: str
+) -> None:
+    with LiveTab(browser, duel) as tab:
+        tab.begun()
+        tab.press("j", selected=0)
+        tab.page.click("#take-actor")
+        tab.wait_for_turn()
+        assert tab.page.inner_text("#take-actor").startswith("give back ")
+
+        # A target is chosen in the list; after it, or the agent's choice, comes the next step.
+        for choose in ("#list tr:has(.tag.chosen) button", "#leave", "#menu button"):
+            before = tab.step()
+            tab.page.locator(choose).first.click()
+            tab.wait_past(before)
+            tab.wait_for_turn()
+        tab.page.click("#take-actor")
+        tab.wait_past(tab.step())
+
+
+def test_advice_is_hidden_until_the_choice(browser: Any, duel: str) -> None:
+    with LiveTab(browser, duel) as tab:
+        tab.begun()
+        tab.press("Shift+H")
+        tab.wait_for_turn()
+        assert "%" in tab.page.inner_text("#inspector .choices")
+        tab.page.select_option("#advice", "after")
+        assert "%" not in tab.page.inner_text("#inspector .choices")
+        assert "attack: ?" in tab.page.inner_text("#list")
+        tab.page.locator("#menu button").first.click()
+        tab.wait_for("you chose", "#told")
+        told = tab.page.inner_text("#told")
+        assert re.search(r"you chose .+ \(\d+\.\d%\), the agent .+ \(\d+\.\d%\)", told), told
+        tab.press("Shift+H")
+
+
+def test_a_changed_frame_is_answered_beside_the_real_one(browser: Any, duel: str) -> None:
+    with LiveTab(browser, duel) as tab:
+        tab.begun()
+        tab.press("Shift+H")
+        tab.wait_for_turn()
+        tab.press("w", changes="0")
+        real = tab.numbers("#inspector [data-probability]", "data-probability")
+        [value] = tab.numbers('[data-number="value"]', "data-value")
+        number = tab.page.locator("#inspector input").first
+        was = number.input_value()
+
+        # The same number is the same frame.
+        number.fill(was)
+        number.dispatch_event("change")
+        tab.wait(changes=1)
+        tab.wait_for("what if", "#inspector .choices")
+        tab.page.wait_for_selector('[data-beside]:not([data-beside="NaN"])')
+        assert tab.numbers("[data-beside]", "data-beside") == pytest.approx(real, abs=1e-5)
+        [beside] = tab.numbers('[data-number="beside-value"]', "data-value")
+        assert beside == pytest.approx(value, abs=1e-5)
+
+        # Another one is not; the focus stays where it is.
+        shown = '[data-number="beside-value"]'
+        answer = tab.page.get_attribute(shown, "data-value")
+        number.fill("300")
+        tab.page.keyboard.press("Tab")
+        tab.wait_for_other(shown, "data-value", answer)
+        assert tab.page.evaluate("document.activeElement.tagName") == "INPUT"
+        assert "changed" in (tab.page.get_attribute("#inspector .features tbody tr", "class") or "")
+
+        # Hidden, removed, and back.
+        tab.page.get_by_role("button", name="hide").click()
+        tab.wait(changes=2)
+        assert "hidden from the policy" in tab.page.inner_text("#inspector")
+        tab.page.get_by_role("button", name="remove").click()
+        tab.wait(changes=3)
+        tab.page.get_by_role("button", name="remove").click()
+        tab.wait(changes=2)
+        tab.page.click("#what-if")
+        tab.wait(changes="")
+        assert tab.numbers("#inspector [data-probability]", "data-probability") == real
+        tab.press("Shift+H")
+
+
+def test_entities_are_dragged_and_attention_is_asked_for(browser: Any, hunt_run: Path) -> None:
+    with served(hunt_run) as (address, _), LiveTab(browser, address) as tab:
+        tab.begun()
+        tab.press("Shift+H")
+        tab.wait_for_turn()
+        tab.press("a")
+        tab.press("i")
+        for name in ("attention", "influence"):
+            tab.page.wait_for_selector(f"#inspector .{name} tbody tr")
+
+        tab.page.locator("#list tbody button").first.click()
+        tab.wait(selected=0)
+        tab.press("f")
+        tab.press("w", changes="0")
+        before = tab.numbers("#inspector [data-feature]", "data-value")
+        box = tab.page.locator("#canvas").bounding_box()
+        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        tab.page.mouse.move(x, y)
+        tab.page.mouse.down()
+        tab.page.mouse.move(x + 150, y, steps=5)
+        tab.page.mouse.up()
+        tab.wait(changes=1)
+        after = tab.numbers("#inspector [data-feature]", "data-value")
+        assert after[0] > before[0]
+        assert after[1:] == before[1:]
+        tab.page.wait_for_selector('[data-number="beside-value"]:not([data-value="NaN"])')
+
+
+def test_the_pace_can_be_changed_and_the_world_paused(browser: Any, duel: str) -> None:
+    with LiveTab(browser, duel) as tab:
+        tab.begun()
+        tab.press(" ", paused="true", newest="true")
+        before = tab.step()
+        tab.page.wait_for_timeout(300)
+        assert tab.step() == before
+        tab.page.fill("#fps", "30")
+        tab.page.keyboard.press("Enter")
+        tab.page.keyboard.press("Escape")
+        tab.press(" ", paused="false")
+        tab.wait_past(before)
+
+        # With a pace the game does not wait for a person.
+        tab.press("Shift+H")
+        tab.wait_past(tab.step())
+        tab.press("Shift+H")
+        tab.page.fill("#fps", "")
+        tab.page.keyboard.press("Enter")
+
+
+def test_a_wrong_token_is_refused_and_an_end_is_told(browser: Any, duel_run: Path) -> None:
+    with served(duel_run) as (address, server):
+        with LiveTab(browser, address[:-1]) as stranger:
+            stranger.wait_for("expected the token of the address", "#problem")
+            assert stranger.page.inner_text("#inspector") == ""
+        with LiveTab(browser, address) as tab:
+            tab.begun()
+            tab.wait_past(tab.step())
+            assert tab.page.evaluate("location.hash") == address[address.index("#") :]
+            server.send_signal(signal.SIGINT)
+            tab.wait_for("the server has ended; what was seen stays", "#problem")
+            tab.press("Home", step=0)
+            assert tab.page.query_selector("#inspector dl")
