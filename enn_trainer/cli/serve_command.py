@@ -43,7 +43,7 @@ side. Then the game waits for your choices, or goes on with --fps. It is open to
 examples:
   enn serve runs/duel --opponent random
   enn serve runs/orchard --env orchard.py:Orchard trees=9 --record corrections.rec
-  enn serve runs/orchard --follow --fps {DEFAULT_FPS:g}"""
+  enn serve runs/duel --follow --fps {DEFAULT_FPS:g}"""
 
 
 def serve_command(arguments: Sequence[str]) -> int:
@@ -80,7 +80,7 @@ def _serve(options: argparse.Namespace) -> None:
     _check(options)
     path = Path(options.checkpoint)
     saved = read_saved_run(path)
-    config = config_of(saved.config, options)
+    config = config_of(saved.config, argparse.Namespace(**{**vars(options), "opponent": None}))
     if not options.trust:
         check_trusted(saved, config, options)
     kwargs = json.loads(config.env.kwargs)

@@ -6,7 +6,7 @@ Messages are dictionaries of plain data, which `serve.py` carries; they are list
 import base64
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -56,8 +56,8 @@ class Link(Protocol):
         A page that comes says `{"type": "joined"}`, one that goes `{"type": "left"}`.
         """
 
-    def send(self, message: Message, page: int | None = None) -> None:
-        """Send a message to a page, or to all; those that are slow may miss some `steps`."""
+    def send(self, message: Message, pages: Collection[int]) -> None:
+        """Send a message to some pages; those that are slow may miss some `steps`."""
 
 
 @dataclass
@@ -139,20 +139,24 @@ class LiveGame(PersonPlayers):
         self._hand, self._is_left_to_agent = hand, False
         self._keep(obs, decisions)
         shown: list[tuple[ActionName, int]] = []
-        while not self._is_left_to_agent:
+        wait_s = 0.0
+        while True:
+            # A step that is decided is taken before other messages change that.
+            while self._listen(wait_s) and (any(hand.waiting()) or not shown):
+                wait_s = 0.0
             waiting = list(hand.waiting())
             if waiting and waiting != shown:
-                self._show_waiting()
+                self._show_waiting(self._pages)
             shown = waiting
-            # Waiting without an end; else until the next step is due.
-            left_s = self._last_step_s + 1 / (self._fps or DEFAULT_FPS) - time.monotonic()
+            # Wait for the person without an end, or until the next step is due.
+            wait_s = self._last_step_s + 1 / (self._fps or DEFAULT_FPS) - time.monotonic()
             is_asked = self._fps is None and any(taken.any() for taken in hand.taken.values())
-            if self._is_paused or not self._pages or (is_asked and waiting):
-                left_s = _LOOK_S
-            elif is_asked or left_s <= 0:
+            if self._is_left_to_agent:
                 break
-            self._listen(left_s)
-        self._listen(0)
+            if self._is_paused or not self._pages or (is_asked and waiting):
+                wait_s = _LOOK_S
+            elif is_asked or wait_s <= 0:
+                break
         self._last_step_s = time.monotonic()
 
     def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
@@ -167,13 +171,13 @@ class LiveGame(PersonPlayers):
         super().after_step(obs)
         frame, step = self._frames[-1], self._left_out + len(self._frames) - 1
         frame.obs.reward = obs.reward.copy()
-        self._link.send(self._steps(step, 1))
+        self._link.send(self._steps(step, 1), self._pages)
         if obs.done.any():
             ends = {
                 "terminated": bool(obs.terminated.all()),
                 "truncated": bool(obs.truncated.all()),
             }
-            self._link.send({"type": "end", "episode": self._episode, **ends})
+            self._link.send({"type": "end", "episode": self._episode, **ends}, self._pages)
             self._begin_episode()
 
     def _begin_episode(self) -> None:
@@ -204,7 +208,7 @@ class LiveGame(PersonPlayers):
         if not self._schema:
             schema = episode_schema(self._replay, self._joined(self._frames))
             self._schema = {**schema, "steps": 0}
-            self._link.send(self._opening())
+            self._link.send(self._opening(), self._pages)
 
     # Messages.
 
@@ -239,7 +243,7 @@ class LiveGame(PersonPlayers):
             by_hand={n: r.values for n, r in _cat([frame.by_hand for frame in frames]).items()},
         )
 
-    def _show_waiting(self, page: int | None = None) -> None:
+    def _show_waiting(self, pages: Collection[int]) -> None:
         """Send the current frame and the actors that a person has to choose for."""
         assert self._hand is not None
         step, names = self._left_out + len(self._frames) - 1, list(self.action_space)
@@ -252,27 +256,24 @@ class LiveGame(PersonPlayers):
             left_s = max(0.0, self._last_step_s + 1 / self._fps - time.monotonic())
         facts = {"episode": self._episode, "step": step, "actors": actors}
         ms = None if left_s is None else round(1000 * left_s)
-        self._link.send({"type": "waiting", **facts, "ms": ms, "raw": self._raw(step, 1)}, page)
+        self._link.send({"type": "waiting", **facts, "ms": ms, "raw": self._raw(step, 1)}, pages)
 
-    def _show_places(self, page: int | None = None) -> None:
-        for one in self._pages if page is None else [page]:
+    def _show_places(self, pages: Collection[int]) -> None:
+        for one in pages:
             yours = one == self._holder and bool(self._places)
-            self._link.send({"type": "places", "places": self._places, "yours": yours}, one)
+            self._link.send({"type": "places", "places": self._places, "yours": yours}, [one])
 
-    def _show_pace(self, page: int | None = None) -> None:
-        self._link.send({"type": "paused", "on": self._is_paused, "fps": self._fps}, page)
-
-    def _listen(self, timeout_s: float) -> None:
-        """Do what the pages ask for; wait for the first message if there is none."""
-        received = self._link.receive(timeout_s)
-        while received is not None:
-            page, message = received
-            try:
-                self._do(page, message)
-            except (ValueError, TypeError, KeyError, OverflowError) as error:
-                text = f"{message.get('type')}: {error}" if str(error) else "unknown message"
-                self._link.send({"type": "error", "text": text}, page)
-            received = self._link.receive(0)
+    def _listen(self, timeout_s: float) -> bool:
+        """Do what a page asks for next; return False if none asks in time."""
+        if (received := self._link.receive(timeout_s)) is None:
+            return False
+        page, message = received
+        try:
+            self._do(page, message)
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
+            text = f"{message.get('type')}: {error}" if str(error) else "unknown message"
+            self._link.send({"type": "error", "text": text}, [page])
+        return True
 
     def _do(self, page: int, message: Message) -> None:
         """Do what a page asks for.
@@ -301,16 +302,16 @@ class LiveGame(PersonPlayers):
         """Send all that happened in the episode so far."""
         self._pages.add(page)
         facts = {"header": self._header, "fps": self._fps, "paused": self._is_paused}
-        self._link.send({"type": "welcome", **facts}, page)
+        self._link.send({"type": "welcome", **facts}, [page])
         if not self._schema:
             return
-        self._link.send(self._opening(), page)
+        self._link.send(self._opening(), [page])
         end = self._left_out + len(self._frames) - (self._hand is not None)
         for first in range(self._left_out, end, CHUNK_STEPS):
-            self._link.send(self._steps(first, min(CHUNK_STEPS, end - first)), page)
-        self._show_places(page)
+            self._link.send(self._steps(first, min(CHUNK_STEPS, end - first)), [page])
+        self._show_places([page])
         if self._hand is not None and any(self._hand.waiting()):
-            self._show_waiting(page)
+            self._show_waiting([page])
 
     def _part(self, page: int, message: Message) -> None:
         self._pages.discard(page)
@@ -332,7 +333,7 @@ class LiveGame(PersonPlayers):
         self._holder, self._places = page if places else None, places
         if self._hand is not None:
             self._hand.taken = self.taken(self._frames[-1].obs)
-        self._show_places()
+        self._show_places(self._pages)
 
     def _choose(self, page: int, message: Message) -> None:
         """Choose for actors, or leave the rest of the step to the agent."""
@@ -377,7 +378,7 @@ class LiveGame(PersonPlayers):
                     f"value: expected 0 to {MOST_FPS:g} or none, got {short_repr(fps)}"
                 )
             self._fps = fps
-        self._show_pace()
+        self._link.send({"type": "paused", "on": self._is_paused, "fps": self._fps}, self._pages)
 
     def _found(self, message: Message) -> tuple[Message, VecObs, AgentPlayer]:
         """Return the frame that a message names, as facts and alone, and the agent of its side."""
@@ -415,7 +416,7 @@ class LiveGame(PersonPlayers):
             ],
         }
         facts["type"] = "explained"
-        self._link.send({**facts, "attention": attention, "influence": shown}, page)
+        self._link.send({**facts, "attention": attention, "influence": shown}, [page])
 
     def _what_if(self, page: int, message: Message) -> None:
         """Send the agent's answer to a changed frame."""
@@ -432,7 +433,7 @@ class LiveGame(PersonPlayers):
             for actor, probs in table.items()
         ]
         [value] = _finite(np.array([answer.value], np.float32))
-        self._link.send({**facts, "value": value, "decisions": decisions}, page)
+        self._link.send({**facts, "value": value, "decisions": decisions}, [page])
 
     def _keys(self, obs: VecObs, side: int) -> list[str]:
         """Return the keys of the entities in the frame of a side, the global one last."""

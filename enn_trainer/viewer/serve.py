@@ -12,6 +12,7 @@ import queue
 import secrets
 import threading
 import time
+from collections.abc import Collection
 from contextlib import suppress
 
 from enn_trainer.viewer.live import HOST, Message
@@ -116,11 +117,11 @@ class LiveServer:
             return self._inbox.get(timeout=timeout_s) if timeout_s > 0 else self._inbox.get_nowait()
         return None
 
-    def send(self, message: Message, page: int | None = None) -> None:
-        """Send a message to a page, or to all of them; never wait for one."""
+    def send(self, message: Message, pages: Collection[int]) -> None:
+        """Send a message to some pages; never wait for one."""
         text = json.dumps(message, allow_nan=False, separators=(",", ":"))
         with self._lock:
-            tabs = [tab for number, tab in self._tabs.items() if page in (None, number)]
+            tabs = [tab for number, tab in self._tabs.items() if number in pages]
         for tab in tabs:
             tab.put(text, can_be_dropped=message["type"] == "steps")
 

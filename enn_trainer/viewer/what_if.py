@@ -76,10 +76,10 @@ def what_if(agent: PPOAgent, obs: VecObs, obs_space: ObsSpace, changes: Sequence
     left = np.delete(np.arange(num_entities + 1), removed)
     probs: dict[ActionName, dict[int, Float32]] = {}
     for name, action in batch.actions.items():
-        if (distribution := decisions.distributions.get(name)) is None:
+        distribution, actors = decisions.distributions.get(name), left[action.actors.values.numpy()]
+        if distribution is None or len(actors) == 0:
             continue
         rows = distribution.to_rows(action)
-        actors = left[action.actors.values.numpy()]
         table = rows.values.float().exp().numpy().reshape(len(actors), -1)
         actees = obs.action_masks[name].actees
         if actees is not None and action.actees is not None:

@@ -61,8 +61,12 @@ def enn(line: str, folder: Path, typed: str) -> tuple[int, str, str]:
         file.seek(0)
         program, streams = [*ENN, *shlex.split(line)], {"stdout": PIPE, "stderr": PIPE}
         process = start_program(program, cwd=folder, stdin=file.fileno(), text=True, **streams)
+        first = ""
+        if program[len(ENN)] == "serve":  # goes on until Ctrl-C
+            first = process.stdout.readline()
+            process.send_signal(signal.SIGINT)
         out, error = process.communicate(timeout=120)
-    return process.returncode, out, error
+    return process.returncode, first + out, error
 
 
 def actions(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:

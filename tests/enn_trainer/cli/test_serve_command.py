@@ -1,0 +1,157 @@
+"""`enn serve`: a game that a person steps in and out of, and what is left of it."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from enn_trainer.cli import run
+from entity_env.recording.read_recording import Recording
+
+pytest.importorskip("websockets")
+from websockets.sync.client import connect
+
+
+class Served(NamedTuple):
+    """A running command."""
+
+    process: subprocess.Popen[str]
+    address: str
+    port: int
+    token: str
+
+
+@contextmanager
+def served(*arguments: str) -> Iterator[Served]:
+    command = [sys.executable, "-m", "enn_trainer.cli", "serve", *arguments, "--port", "0"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+    ) as process:
+        assert process.stdout is not None
+        try:
+            address = process.stdout.readline().strip()
+            found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/#t=([0-9a-f]{32})", address)
+            assert found, (address, process.stderr and process.stderr.read())
+            yield Served(process, address, int(found[1]), found[2])
+        finally:
+            process.kill()
+
+
+@contextmanager
+def tab(game: Served) -> Iterator[Any]:
+    own = f"127.0.0.1:{game.port}"
+    with connect(f"ws://{own}/live", origin=f"http://{own}") as page:
+        page.send(json.dumps({"type": "hello", "token": game.token}))
+        yield page
+
+
+def told(page: Any, kind: str) -> dict[str, Any]:
+    while True:
+        message: dict[str, Any] = json.loads(page.recv(timeout=30))
+        if message["type"] == kind:
+            return message
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_a_person_takes_a_place_in_the_middle_and_a_clone_learns_what_they_chose(
+    duel_run: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.rec"
+    made = 0
+    with served(str(duel_run), "--opponent", "random", "--record", str(file)) as game:
+        with tab(game) as page, tab(game) as other:
+            assert told(page, "steps")["first"] == 0
+            page.send('{"type": "take", "side": 0, "key": null}')
+            while not (places := told(page, "places"))["yours"]:
+                pass
+            assert places["places"] == [[0, None]]
+            for _ in range(6):
+                waiting = told(page, "waiting")
+                choices = [[*actor, 0] for actor in waiting["actors"]]
+                made += len(choices)
+                step = {"episode": waiting["episode"], "step": waiting["step"]}
+                page.send(json.dumps({"type": "choose", **step, "choices": choices}))
+            page.send('{"type": "give"}')
+            assert not told(page, "places")["yours"]
+            told(page, "steps")
+            assert not told(other, "places")["yours"]
+            told(other, "steps")
+        game.process.send_signal(signal.SIGINT)
+        out, err = game.process.communicate(timeout=60)
+    assert game.process.returncode == 0, err
+    assert "the server has ended" in err
+    assert f"enn clone {file}" in out
+    recording = Recording.open(file)
+    assert recording.complete
+    by_hand = [step.decisions.by_hand["attack"] for step in recording.steps()]
+    assert sum(int(rows.values.sum()) for rows in by_hand) == made
+    assert not any(rows[1].values.any() for rows in by_hand)
+    chosen = [step.decisions.actions["attack"] for step in recording.steps()]
+    assert all((c.values[h.values] == 0).all() for c, h in zip(chosen, by_hand, strict=True))
+    assert any(not rows.values.any() for rows in by_hand)
+    # The choices of the person, and no others, are learnt.
+    settings = ["env.id=Duel", "clone.epochs=1", "clone.test_fraction=0", "net.d_model=8"]
+    clone = ["clone", str(file), *settings, "--checkpoint-dir", str(tmp_path / "clone")]
+    assert run(clone) == 0
+    every = [*clone[:-1], str(tmp_path / "all"), "clone.who=all"]
+    assert run(every) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_follow_plays_the_newest_save(duel_run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    settings = [
+        "env.id=Duel",
+        "rollout.num_envs=8",
+        "rollout.steps=8",
+        "net.d_model=8",
+        "optim.bs=64",
+    ]
+    first = ["train", *settings, "total_timesteps=64", "--checkpoint-dir", str(folder)]
+    assert run(first) == 0
+    with served(str(folder), "--follow", "--fps", "1000") as game, tab(game) as page:
+        assert told(page, "episode")["about"] == "step 64 of the run"
+        assert run(["resume", str(folder), "total_timesteps=128"]) == 0
+        abouts = {told(page, "episode")["about"] for _ in range(50)}
+    assert "step 128 of the run" in abouts
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--host", "0.0.0.0"], "--host: expected 127.0.0.1, .*: ssh -L 8765:127.0.0.1:8765"),
+        (["--fps", "0"], "--fps: expected more than 0 and at most 1000, got 0.0"),
+        (["--fps", "nan"], "--fps: expected more than 0"),
+        (["--port", "70000"], "--port: expected 0 to 65535, got 70000"),
+        (["--record", "/no/such/folder/file.rec"], "--record: expected a file in a folder"),
+        (["--opponent", "/no/such/run", "--port", "0"], "--opponent: "),
+        (["--positions", "a,b", "--port", "0"], "--positions: "),
+    ],
+)
+def test_mistakes_are_one_line(
+    options: list[str], message: str, duel_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["serve", str(duel_run), *options]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert re.match(f"error: {message}", line)
+
+
+def test_a_run_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["serve", "/no/such/run"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "/no/such/run" in line
+
+
+def test_an_opponent_needs_a_match(mines_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["serve", str(mines_run), "--opponent", "random", "--port", "0"]) == 2
+    assert "--opponent: expected a match of several sides" in capsys.readouterr().err

@@ -1,0 +1,409 @@
+"""A live game: what pages get is what was played, and a place is a person's while it is taken."""
+
+import base64
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from enn_trainer.experience.collector import Collector
+from enn_trainer.experience.players import AgentPlayer
+from enn_trainer.experience.recording import Recorder
+from enn_trainer.load_agent import RogueNetAgent
+from enn_trainer.viewer.explain import attention_of
+from enn_trainer.viewer.live import LiveGame, Message
+from enn_trainer.viewer.replay import Episode, Replay
+from enn_trainer.viewer.replay_chunks import decoded_chunk
+from enn_trainer.viewer.replay_columns import episode_of
+from enn_trainer.viewer.what_if import Change, what_if
+from entity_env import EnvList
+from entity_env.examples import Duel, Minefield, MineSweeper, RockPaperScissors, TreasureHunt
+from entity_env.match import match_of
+from entity_env.recording.read_recording import Recording
+from entity_env.vec.batching import batch_obs
+from entity_env.vec.vec_obs import take_obs
+from rogue_net.config import RogueNetConfig
+from rogue_net.ragged import EntityBatch
+from rogue_net.rogue_net import RogueNet
+
+Answer = Callable[[Message], list[Message]]
+
+
+class Pages:
+    """Pages in this process: each message that they get may be answered with others."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self.answers = answers
+        self.told: list[list[Message]] = [[] for _ in answers]
+        self.inbox = deque((page, {"type": "joined"}) for page in range(len(answers)))
+
+    def receive(self, timeout_s: float) -> tuple[int, Message] | None:
+        return self.inbox.popleft() if self.inbox else None
+
+    def send(self, message: Message, pages: Collection[int]) -> None:
+        for one, answer in enumerate(self.answers):
+            if one in pages:
+                self.told[one].append(message)
+                self.inbox.extend((one, said) for said in answer(message))
+
+    def of(self, kind: str, page: int = 0) -> list[Message]:
+        return [message for message in self.told[page] if message["type"] == kind]
+
+
+def quiet(message: Message) -> list[Message]:
+    return []
+
+
+class Played:
+    """A network that has learnt nothing plays, and pages follow."""
+
+    def __init__(self, world: Any, *answers: Answer, fps: float | None = None) -> None:
+        one = match_of(world())
+        self.sides = one.num_sides
+        self.envs = EnvList(world, self.sides)
+        torch.manual_seed(0)
+        self.spaces = self.envs.obs_space(), self.envs.action_space()
+        self.network = RogueNet(RogueNetConfig(d_model=16), *self.spaces, {"value": 1}).eval()
+        for weights in self.network.parameters():
+            torch.nn.init.normal_(weights, std=0.3)  # also the value head, which begins with 0
+        seen = EnvList(world, 32 * self.sides).reset(self.spaces[0])
+        self.network.update_input_stats(EntityBatch.of(seen))
+        player = AgentPlayer(self.network, 1)
+        self.pages = Pages(*answers)
+        replay = Replay("live", {}, *self.spaces, self.sides, 0.99)
+        self.game = LiveGame(player, [player] * self.sides, replay, self.pages, fps)
+
+    def play(self, steps: int, watcher: Any = None) -> list[Any]:
+        """Return the observations of each step, and the choices."""
+        self.envs.track()
+        collector = Collector(self.envs, self.game, watchers=[watcher] if watcher else [])
+        collector.seed(5)
+        collector.reset(self.spaces[0])
+        self.game._last_step_s = float("-inf")
+        found = []
+        with torch.no_grad():
+            for t in range(steps):
+                self.game._last_step_s = float("-inf")  # the next step is due
+                batch, decisions, obs = collector.step(t, None)
+                found.append((batch, decisions, obs))
+        return found
+
+    def episode(self, message: Message, page: int = 0) -> Episode:
+        """Return the frames of a message, as a page decodes them."""
+        schema = next(
+            m for m in self.pages.of("episode", page) if m["episode"] == message["episode"]
+        )
+        header = self.pages.of("welcome", page)[0]["header"]
+        count = message.get("count", 1)
+        columns = decoded_chunk(header, schema["schema"], count, base64.b64decode(message["raw"]))
+        shown = {**schema["schema"], "steps": count}
+        return episode_of(header, shown, columns, *self.spaces)
+
+
+def choosing(choice: int) -> Answer:
+    """Answer each question with the same choice, or the first legal one."""
+
+    def answer(message: Message) -> list[Message]:
+        if message["type"] != "waiting" or not message["actors"]:
+            return []
+        step = {"type": "choose", "episode": message["episode"], "step": message["step"]}
+        return [{**step, "choices": [[*actor, choice]]} for actor in message["actors"]]
+
+    return answer
+
+
+@pytest.mark.parametrize("world", [Duel, Minefield, MineSweeper, RockPaperScissors, TreasureHunt])
+def test_pages_get_every_number_of_what_was_played(world: Any) -> None:
+    played = Played(world, quiet)
+    steps = played.play(40)
+    shown = played.pages.of("steps")
+    assert len(shown) == 40
+    ended = 0
+    for (batch, decisions, obs), message in zip(steps, shown, strict=True):
+        episode = played.episode(message)
+        for name, rows in batch.features.items():
+            assert np.array_equal(episode.obs.features[name].values, rows.values.numpy())
+        for name, chosen in decisions.chosen_on_host().items():
+            assert np.array_equal(episode.chosen[name].values, chosen.values)
+            rows = decisions.distributions[name].to_rows(batch.actions[name])
+            probs = rows.values.exp().numpy().reshape(-1)
+            assert np.array_equal(episode.answers.probs[name].values.reshape(-1), probs)
+        assert np.array_equal(episode.answers.values, decisions.values.numpy())
+        assert np.array_equal(episode.obs.reward, obs.reward)
+        ended += int(obs.done.all())
+    assert len(played.pages.of("end")) == ended
+    assert len(played.pages.of("episode")) == ended + 1 - bool(obs.done.all())
+
+
+def test_a_page_that_comes_later_gets_the_episode_so_far() -> None:
+    played = Played(TreasureHunt, quiet)
+    played.play(5)
+    played.pages.answers = (quiet, quiet)
+    played.pages.told.append([])
+    played.pages.inbox.append((1, {"type": "joined"}))
+    played.game._listen(0)
+    [welcome, opening, *pieces] = played.pages.told[1]
+    assert (welcome["type"], opening["type"]) == ("welcome", "episode")
+    [steps, places] = pieces
+    assert (steps["first"], steps["count"], places["yours"]) == (0, 5, False)
+    late = played.episode(steps, 1)
+    own = [played.episode(message) for message in played.pages.of("steps")]
+    for name, rows in late.obs.features.items():
+        assert np.array_equal(
+            rows.values, np.concatenate([o.obs.features[name].values for o in own])
+        )
+
+
+def test_a_side_that_is_taken_does_what_the_person_chooses(tmp_path: Path) -> None:
+    """And only that side, and only until it is given back, in the middle of an episode."""
+    asked = 0
+
+    def person(message: Message) -> list[Message]:
+        nonlocal asked
+        if message["type"] == "waiting":
+            asked += 1
+            if asked > 8:
+                return [{"type": "give"}]
+        if message["type"] == "steps" and message["first"] == 1 and not asked:
+            return [{"type": "take", "side": 0, "key": None}]
+        return choosing(1)(message)
+
+    played = Played(Duel, person, quiet)
+    recorder = Recorder(tmp_path / "live.rec", played.spaces[1])
+    steps = played.play(12, recorder)
+    recorder.close()
+    by_hand = [decisions.by_hand["attack"] for _, decisions, _ in steps]
+    of_sides = [(rows[0].values.all(), rows[1].values.any()) for rows in by_hand]
+    assert (True, False) in of_sides
+    assert not any(own for _, own in of_sides)
+    hands = [bool(own) for own, _ in of_sides]
+    assert hands[:2] == [False, False]
+    assert hands[2]
+    assert not hands[-1]
+    for (_, decisions, _), rows in zip(steps, by_hand, strict=True):
+        chosen = decisions.chosen_on_host()["attack"]
+        assert (chosen.values[rows.values] == 1).all()
+    told = [
+        step.decisions.by_hand["attack"] for step in Recording.open(tmp_path / "live.rec").steps()
+    ]
+    assert all(np.array_equal(a.values, b.values) for a, b in zip(told, by_hand, strict=True))
+    # The other tab looks on.
+    assert not any(message["yours"] for message in played.pages.of("places", 1))
+    assert any(message["yours"] for message in played.pages.of("places", 0))
+    assert played.pages.of("steps", 1) == played.pages.of("steps", 0)
+
+
+def test_one_actor_can_be_taken_and_the_rest_is_the_agents() -> None:
+    keys: list[str] = []
+
+    def person(message: Message) -> list[Message]:
+        if message["type"] == "steps" and not keys:
+            keys.append("id1")
+            return [{"type": "take", "side": 0, "key": "id1"}]
+        return choosing(2)(message)
+
+    played = Played(Duel, person)
+    steps = played.play(4)
+    for batch, decisions, _ in steps[1:]:
+        rows = decisions.by_hand["attack"].values
+        positions = batch.actions["attack"].actors.values.numpy()
+        assert positions[rows].tolist() == [1]  # the second of the side's own entities
+
+
+def test_another_tab_may_not_take_what_is_taken() -> None:
+    def second(message: Message) -> list[Message]:
+        return [{"type": "take", "side": 1, "key": None}] if message["type"] == "waiting" else []
+
+    def first(message: Message) -> list[Message]:
+        if message["type"] == "welcome":
+            return [{"type": "take", "side": 0, "key": None}]
+        return choosing(0)(message)
+
+    played = Played(Duel, first, second)
+    steps = played.play(3)
+    assert "another tab" in played.pages.of("error", 1)[0]["text"]
+    assert not any(decisions.by_hand["attack"][1].values.any() for _, decisions, _ in steps)
+
+
+def test_a_tab_that_is_closed_gives_its_places_back() -> None:
+    def person(message: Message) -> list[Message]:
+        if message["type"] == "welcome":
+            return [{"type": "take", "side": 0, "key": None}]
+        return [{"type": "left"}] if message["type"] == "waiting" else []
+
+    played = Played(Duel, person, quiet)
+    steps = played.play(3)
+    assert not any(decisions.by_hand["attack"].values.any() for _, decisions, _ in steps)
+    assert played.pages.of("places", 1)[-1]["places"] == []
+
+
+def test_rest_of_a_step_can_be_left_to_the_agent_and_choices_can_be_changed() -> None:
+    def person(message: Message) -> list[Message]:
+        if message["type"] == "welcome":
+            return [{"type": "take", "side": 0, "key": None}]
+        if message["type"] != "waiting" or len(message["actors"]) < 2:
+            return []
+        step = {"episode": message["episode"], "step": message["step"]}
+        first = message["actors"][0]
+        choices = [{"type": "choose", **step, "choices": [[*first, c]]} for c in (0, 2)]
+        return [*choices, {"type": "agent", **step}]
+
+    steps = Played(Duel, person).play(2)
+    for _, decisions, _ in steps:
+        own = decisions.by_hand["attack"].values
+        assert own.nonzero()[0].tolist() == [0]
+        assert decisions.chosen_on_host()["attack"].values[0] == 2
+
+
+def test_what_is_not_chosen_in_time_is_the_agents() -> None:
+    def person(message: Message) -> list[Message]:
+        return [{"type": "take", "side": 0}] if message["type"] == "welcome" else []
+
+    played = Played(Duel, person, fps=50)
+    steps = played.play(3)
+    assert not any(decisions.by_hand["attack"].values.any() for _, decisions, _ in steps)
+    assert all(message["ms"] is not None for message in played.pages.of("waiting"))
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ({}, "None: expected one of joined, left, take"),
+        ({"type": ["take"]}, "expected one of joined"),
+        ({"type": "take"}, r"take: side: expected 0 to 1, got None"),
+        ({"type": "take", "side": 2}, r"side: expected 0 to 1, got 2"),
+        ({"type": "take", "side": True}, r"side: expected 0 to 1, got True"),
+        ({"type": "take", "side": 0, "key": 7}, r"key: expected that of an entity, got 7"),
+        ({"type": "choose", "episode": 0, "step": -1}, "step: expected the current one"),
+        (
+            {"type": "explain", "side": 0, "step": 99, "episode": 0},
+            r"step: expected 0 to \d, got 99",
+        ),
+        ({"type": "explain", "side": 0, "step": 0, "episode": 9}, "one of the running episode"),
+        ({"type": "explain", "side": 0, "step": 0, "episode": 0, "entities": [99]}, "entities: "),
+        ({"type": "what_if", "side": 0, "step": 0, "episode": 0}, "changes: expected a list"),
+        (
+            {"type": "what_if", "side": 0, "step": 0, "episode": 0, "changes": [{"position": 0}]},
+            "changes: expected a feature, a kind, visible or removed",
+        ),
+        (
+            {
+                "type": "what_if",
+                "side": 0,
+                "step": 0,
+                "episode": 0,
+                "changes": [{"position": 99, "removed": True}],
+            },
+            r"changes\[0\]: expected an entity of the frame, got position 99",
+        ),
+        (
+            {
+                "type": "what_if",
+                "side": 0,
+                "step": 0,
+                "episode": 0,
+                "changes": [{"position": 0, "feature": 9, "value": 1}],
+            },
+            r"changes\[0\]: expected a feature of Ally, got number 9",
+        ),
+        ({"type": "fps", "value": -1}, "value: expected 0 to 1000 or none, got -1"),
+        ({"type": "fps", "value": float("nan")}, "value: expected 0 to 1000 or none, got nan"),
+    ],
+)
+def test_a_message_that_does_not_fit_is_answered_with_what_was_expected(
+    message: Message, text: str
+) -> None:
+    def page(told: Message) -> list[Message]:
+        return [message] if told["type"] == "steps" and told["first"] == 0 else []
+
+    played = Played(Duel, page)
+    played.play(3)
+    [error] = played.pages.of("error")
+    assert re.search(text, error["text"]), error["text"]
+    assert len(played.pages.of("steps")) == 3
+
+
+@pytest.mark.parametrize("world", [Minefield, TreasureHunt, MineSweeper])
+def test_explanations_are_those_of_the_agent(world: Any) -> None:
+    def page(told: Message) -> list[Message]:
+        step = {"side": 0, "step": told.get("first"), "episode": told.get("episode")}
+        return [{"type": "explain", **step}] if told["type"] == "steps" else []
+
+    played = Played(world, page)
+    played.play(3)
+    agent = RogueNetAgent(played.network)
+    for message in played.pages.of("explained"):
+        [steps] = [m for m in played.pages.of("steps") if m["first"] == message["step"]][:1]
+        obs = played.episode(steps).obs
+        [weights] = attention_of(agent.agent, EntityBatch.of(obs)) or []
+        told = np.frombuffer(base64.b64decode(message["attention"]["weights"]), "<f4")
+        assert np.array_equal(told.reshape(weights.shape), weights)
+        assert len(message["influence"]["values"]) == len(message["influence"]["entities"])
+
+
+@pytest.mark.parametrize("world", [Minefield, TreasureHunt, MineSweeper])
+def test_what_if_is_what_the_agent_would_do_in_that_frame(world: Any) -> None:
+    """As if the environment itself had shown it."""
+    played = Played(world, quiet)
+    space = played.spaces[0]
+    agent = RogueNetAgent(played.network)
+    env = world()
+    for seed in range(3):
+        env.seed(seed)
+        obs = env.reset()
+        frame = batch_obs([obs], space, played.spaces[1])
+        same = what_if(played.network, frame, space, [])
+        act = agent.explain(obs, [])
+        assert same.value == pytest.approx(act.value, abs=1e-6)
+        name = next(iter(space.entities))
+        changed = {**obs.features, name: np.array(obs.features[name], np.float32).copy()}
+        changed[name][0, 0] += 3
+        other = what_if(played.network, frame, space, [Change(0, {0: float(changed[name][0, 0])})])
+        obs.features = changed
+        told = agent.explain(obs, [])
+        assert other.value == pytest.approx(told.value, abs=1e-5)
+        assert other.value != same.value
+        for action, table in other.probs.items():
+            expected = told.actions[action].probs
+            assert expected is not None
+            assert np.allclose(np.stack(list(table.values())), expected, atol=1e-5)
+
+
+def test_removed_targets_have_no_probability_and_the_rest_has_all() -> None:
+    played = Played(Duel, quiet)
+    played.play(1)
+    episode = played.episode(played.pages.of("steps")[0])
+    frame = take_obs(episode.obs, np.array([0]))
+    actees = frame.action_masks["attack"].actees
+    assert actees is not None
+    gone = int(actees.values[1])
+    answer = what_if(played.network, frame, played.spaces[0], [Change(gone, is_removed=True)])
+    for probs in answer.probs["attack"].values():
+        assert np.isnan(probs[1])
+        assert np.nansum(probs) == pytest.approx(1)
+
+
+def test_a_paused_game_waits_until_it_goes_on() -> None:
+    played = Played(TreasureHunt, quiet)
+    played.pages.inbox.append((0, {"type": "pause", "on": True}))
+    waited = threading.Event()
+    receive = played.pages.receive
+
+    def slowly(timeout_s: float) -> tuple[int, Message] | None:
+        found = receive(timeout_s)
+        if found is None and timeout_s > 0:
+            assert played.game._is_paused
+            waited.set()
+            return 0, {"type": "pause", "on": False}
+        return found
+
+    played.pages.receive = slowly  # type: ignore[method-assign]
+    played.play(1)
+    assert waited.is_set()
+    assert [message["on"] for message in played.pages.of("paused")] == [True, False]

@@ -1,0 +1,242 @@
+"""The server of a live game is open to pages that have its token, and to nobody else."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from enn_trainer.viewer import serve
+from enn_trainer.viewer.live import Message
+
+websockets = pytest.importorskip("websockets")
+from websockets.exceptions import ConnectionClosed, InvalidStatus  # noqa: E402
+from websockets.sync.client import connect  # noqa: E402
+
+
+@pytest.fixture
+def server() -> Iterator[serve.LiveServer]:
+    with closing(serve.LiveServer()) as live:
+        yield live
+
+
+def opened(server: serve.LiveServer, **options: Any) -> Any:
+    own = f"127.0.0.1:{server.port}"
+    return connect(f"ws://{own}/live", origin=options.pop("origin", f"http://{own}"), **options)
+
+
+def hello(server: serve.LiveServer) -> str:
+    return json.dumps({"type": "hello", "token": server.token})
+
+
+def exchanged(page: Any, messages: list[str]) -> None:
+    """Send messages, and take the next one that comes back."""
+    for message in messages:
+        page.send(message)
+    page.recv(timeout=10)
+
+
+def got(server: serve.LiveServer, kind: str) -> tuple[int, Message]:
+    """Return the next message of a kind that the server received."""
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        received = server.receive(1)
+        if received is not None and received[1]["type"] == kind:
+            return received
+    raise AssertionError(kind)
+
+
+def http(server: serve.LiveServer, lines: list[str]) -> tuple[str, bytes]:
+    """Return head and body of the answer to a request."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as plug:
+        plug.sendall("\r\n".join([*lines, "", ""]).encode())
+        data = b"".join(iter(lambda: plug.recv(65536), b""))
+    head, _, body = data.partition(b"\r\n\r\n")
+    return head.decode(), body
+
+
+def test_page_holds_no_data_and_may_connect_to_its_server_alone(server: serve.LiveServer) -> None:
+    head, body = http(server, ["GET / HTTP/1.1", f"Host: 127.0.0.1:{server.port}"])
+    assert head.startswith("HTTP/1.1 200")
+    assert "frame-ancestors 'none'" in head
+    assert "access-control" not in head.lower()
+    assert "cookie" not in head.lower()
+    assert server.token.encode() not in body
+    policy = f"default-src 'none'; connect-src ws://127.0.0.1:{server.port} "
+    assert policy.encode() in body
+    assert b'<script type="application/x-enn-live"></script>' in body
+    assert b"data-block=" not in body.split(b"<script>")[0]
+
+
+def test_address_has_the_token_in_its_fragment_alone(server: serve.LiveServer) -> None:
+    before, _, fragment = server.address.partition("#")
+    assert before == f"http://127.0.0.1:{server.port}/"
+    assert fragment == f"t={server.token}"
+    assert len(bytes.fromhex(server.token)) * 8 == 128
+    with closing(serve.LiveServer()) as other:
+        assert other.token != server.token
+
+
+def test_it_listens_on_this_machine_alone(server: serve.LiveServer) -> None:
+    assert server._server.socket.getsockname()[0] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1", "127.0.0.1:1", "evil.example:{port}", "[::1]:{port}"]
+)
+def test_pages_of_other_hosts_are_refused(server: serve.LiveServer, host: str) -> None:
+    """Also where another name leads to this machine."""
+    head, body = http(server, ["GET / HTTP/1.1", "Host: " + host.format(port=server.port)])
+    assert head.startswith("HTTP/1.1 403")
+    assert body == b"expected another Host"
+
+
+def test_other_paths_are_not_found(server: serve.LiveServer) -> None:
+    head, _ = http(server, ["GET /../etc/passwd HTTP/1.1", f"Host: 127.0.0.1:{server.port}"])
+    assert head.startswith("HTTP/1.1 404")
+
+
+@pytest.mark.parametrize(
+    "origin", [None, "null", "http://evil.example", "https://127.0.0.1:{port}", "http://127.0.0.1"]
+)
+def test_sockets_of_other_origins_are_refused(server: serve.LiveServer, origin: str | None) -> None:
+    given = None if origin is None else origin.format(port=server.port)
+    with pytest.raises(InvalidStatus, match="403"), opened(server, origin=given):
+        pass
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        '{"type": "hello", "token": "00000000000000000000000000000000"}',
+        '{"type": "hello"}',
+        '{"type": "hello", "token": ["a"]}',
+        '{"type": "hello", "token": "ä"}',
+        '{"type": "take", "side": 0}',
+        "[]",
+        "{",
+        "[" * 60_000,
+        b"\x00",
+    ],
+)
+def test_socket_without_the_token_is_closed(server: serve.LiveServer, first: str | bytes) -> None:
+    with opened(server) as page:
+        page.send(first)
+        with pytest.raises(ConnectionClosed) as closed:
+            page.recv(timeout=10)
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1008
+    assert server.receive(0.2) is None
+
+
+def test_socket_that_says_nothing_is_closed(
+    server: serve.LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "HELLO_S", 0.2)
+    with opened(server) as page, pytest.raises(ConnectionClosed):
+        page.recv(timeout=10)
+
+
+def test_messages_go_both_ways_and_a_closed_tab_is_told(server: serve.LiveServer) -> None:
+    with opened(server) as page:
+        page.send(hello(server))
+        number, _ = got(server, "joined")
+        page.send('{"type": "take", "side": 0}')
+        assert got(server, "take") == (number, {"type": "take", "side": 0})
+        server.send({"type": "places", "places": []}, [number])
+        assert json.loads(page.recv(timeout=10)) == {"type": "places", "places": []}
+    assert got(server, "left")[0] == number
+
+
+@pytest.mark.parametrize("text", ["nonsense", "[]", "7", '{"type": "joined"}', b"\x01\x02"])
+def test_malformed_messages_are_answered_and_the_tab_stays(
+    server: serve.LiveServer, text: str | bytes
+) -> None:
+    with opened(server) as page:
+        page.send(hello(server))
+        got(server, "joined")
+        page.send(text)
+        assert json.loads(page.recv(timeout=10))["type"] == "error"
+        page.send('{"type": "agent"}')
+        got(server, "agent")
+
+
+def test_large_message_closes_the_tab(server: serve.LiveServer) -> None:
+    with opened(server) as page:
+        page.send(hello(server))
+        got(server, "joined")
+        with pytest.raises(ConnectionClosed) as closed:
+            exchanged(page, ["x" * 2**20])
+        got(server, "left")
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1009
+
+
+def test_too_many_messages_close_the_tab(server: serve.LiveServer) -> None:
+    with opened(server) as page:
+        page.send(hello(server))
+        got(server, "joined")
+        with pytest.raises(ConnectionClosed) as closed:
+            exchanged(page, ['{"type": "agent"}'] * 10 * serve.MOST_PER_S)
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.reason == "expected at most 100 messages a second"
+    taken = 0
+    while (received := server.receive(0.5)) is not None and received[1]["type"] != "left":
+        taken += 1
+    assert taken <= serve.MOST_PER_S
+
+
+def test_ninth_tab_is_refused_until_another_is_closed(server: serve.LiveServer) -> None:
+    tabs = [opened(server).__enter__() for _ in range(serve.MOST_PAGES)]
+    for tab in tabs:
+        tab.send(hello(server))
+        got(server, "joined")
+    with opened(server) as ninth:
+        ninth.send(hello(server))
+        with pytest.raises(ConnectionClosed, match="at most 8 tabs"):
+            ninth.recv(timeout=10)
+    tabs.pop().close()
+    got(server, "left")
+    with opened(server) as ninth:
+        ninth.send(hello(server))
+        got(server, "joined")
+    for tab in tabs:
+        tab.close()
+
+
+def test_slow_tab_misses_steps_and_stops_nobody(server: serve.LiveServer) -> None:
+    steps = [{"type": "steps", "first": i, "raw": "x" * 50_000} for i in range(1_000)]
+    with opened(server, max_queue=1) as slow, opened(server) as quick:
+        numbers = []
+        for page in (slow, quick):
+            page.send(hello(server))
+            numbers.append(got(server, "joined")[0])
+        seen: list[Message] = []
+
+        def read() -> None:
+            while not seen or seen[-1]["type"] != "end":
+                seen.append(json.loads(quick.recv(timeout=20)))
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        start = time.monotonic()
+        for message in steps:
+            server.send(message, numbers)
+            time.sleep(0.001)
+        assert time.monotonic() - start < 10
+        server.send({"type": "end"}, numbers)
+        reader.join()
+        missed = [json.loads(slow.recv(timeout=20)) for _ in range(2)]
+        while missed[-1]["type"] != "end":
+            missed.append(json.loads(slow.recv(timeout=20)))
+    assert len(missed) < len(steps)
+    assert [m["first"] for m in missed[:-1]] == sorted(m["first"] for m in missed[:-1])
+
+
+def test_a_port_that_is_taken_is_an_error(server: serve.LiveServer) -> None:
+    with pytest.raises(OSError, match="in use"):
+        serve.LiveServer(server.port)
