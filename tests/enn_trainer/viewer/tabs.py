@@ -5,13 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Self
 
-import pytest
-
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
-NEEDS_CHROMIUM = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not CHROMIUM, reason="there is no chromium; apt-get install chromium"),
-]
 QUIET = ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--no-first-run", *QUIET]
 

@@ -14,9 +14,9 @@ import pytest
 
 from entity_env.examples import TreasureHunt
 from tests.enn_trainer.builders import run_small
-from tests.enn_trainer.viewer.tabs import NEEDS_CHROMIUM, Tab
+from tests.enn_trainer.viewer.tabs import Tab
 
-pytestmark = NEEDS_CHROMIUM
+pytestmark = pytest.mark.slow
 
 
 class LiveTab(Tab):

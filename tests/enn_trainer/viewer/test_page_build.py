@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -21,24 +20,6 @@ from tests.enn_trainer.viewer.replays import played, small_replay, smooth
 
 ROOT = Path(__file__).parents[3]
 SOURCES = PAGE.with_suffix("")
-
-
-@pytest.fixture(scope="session")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of the sources with all that they are built with; skip where there is none."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.skip("there is no Node to build the page with")
-    copy = tmp_path_factory.mktemp("viewer") / "page"
-    shutil.copytree(SOURCES, copy, ignore=shutil.ignore_patterns("node_modules", "build"))
-    installed = SOURCES / "node_modules"
-    if installed.is_dir():
-        (copy / "node_modules").symlink_to(installed)
-        return copy
-    command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-    done = subprocess.run(command, cwd=copy, capture_output=True, text=True, timeout=240)
-    if done.returncode:
-        pytest.skip(f"npm ci cannot install what builds the page: {done.stderr.strip()[-200:]}")
-    return copy
 
 
 def run(sources: Path, *command: str, **environment: str) -> str:

@@ -21,9 +21,9 @@ from entity_env.examples import (
     TreasureHunt,
 )
 from tests.enn_trainer.viewer.replays import NAMES, played, small_replay
-from tests.enn_trainer.viewer.tabs import NEEDS_CHROMIUM, Tab
+from tests.enn_trainer.viewer.tabs import Tab
 
-pytestmark = NEEDS_CHROMIUM
+pytestmark = pytest.mark.slow
 WORLDS = [Duel, Minefield, MineSweeper, MultiSnake, RockPaperScissors, TreasureHunt]
 
 
