@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from enn_trainer.cli import run
 from enn_trainer.viewer.page import Block, fill_page, page_blocks
 from enn_trainer.viewer.replay import Episode, Replay
 from enn_trainer.viewer.replay_format import write_replay
+from entity_env import EnvList
 from entity_env.examples import (
     Duel,
     Minefield,
@@ -20,8 +22,12 @@ from entity_env.examples import (
     RockPaperScissors,
     TreasureHunt,
 )
+from entity_env.random_play import random_choices
+from entity_env.recording.read_recording import Recording
+from entity_env.recording.record import RecordingVecEnv
 from tests.enn_trainer.viewer.replays import NAMES, played, small_replay
 from tests.enn_trainer.viewer.tabs import Tab
+from tests.entity_env.adapters.test_real_worlds import FORAGERS
 
 pytestmark = pytest.mark.slow
 WORLDS = [Duel, Minefield, MineSweeper, MultiSnake, RockPaperScissors, TreasureHunt]
@@ -121,6 +127,28 @@ def test_an_episode_plays_to_its_end(browser: Any, tmp_path: Path) -> None:
         tab.page.select_option("#speed", "7")
         tab.press(" ", step=len(replay.episodes[0].obs) // 2 - 1, playing="false")
         assert tab.page.evaluate("location.hash").startswith("#e=1&s=")
+
+
+def test_a_recording_of_a_world_of_others_plays(browser: Any, tmp_path: Path) -> None:
+    """Foraging, through an adapter: players and food in a frame that is one vector."""
+    envs = RecordingVecEnv(EnvList(FORAGERS, 4), tmp_path / "foraging.rec")
+    rng = np.random.default_rng(0)
+    obs = envs.reset(envs.obs_space())
+    for _ in range(120):
+        obs = envs.act(random_choices(obs, envs.action_space(), rng), envs.obs_space())
+    envs.close()
+    page = tmp_path / "foraging.html"
+    assert run(["watch", str(tmp_path / "foraging.rec"), "--out", str(page)]) == 0
+    with Tab(browser, page) as tab:
+        tab.go("#e=1&s=3&i=0", step=3, selected=0)
+        [reward] = tab.numbers('#inspector [data-number="reward"]', "data-value")
+        episode = next(Recording.open(tmp_path / "foraging.rec").episodes())
+        assert reward == episode.rewards[3]
+        features = episode.decisions.obs.features
+        first = next(rows for rows in features.values() if rows.lengths[3])
+        shown = tab.numbers("#inspector [data-feature]", "data-value")
+        assert shown == first[3].values[0].tolist()
+        tab.press("End", step=len(episode.rewards) - 1)
 
 
 def test_nothing_of_a_world_is_code(browser: Any, tmp_path: Path) -> None:
