@@ -1,8 +1,9 @@
 """`PPOAgent`, the protocol of networks that can be trained."""
 
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from rogue_net.ragged import EntityBatch
@@ -29,3 +30,10 @@ class PPOAgent(Protocol):
 
     def update_input_stats(self, batch: EntityBatch) -> None:
         """Update the input statistics with a rollout, if the network has any."""
+
+
+def device_of(agent: PPOAgent) -> torch.device:
+    """Return the device of an agent's parameters; the CPU for one without."""
+    network: Any = agent
+    device: torch.device = next(network.parameters(), torch.empty(0)).device
+    return device

@@ -217,20 +217,28 @@ def _baselines(
 
 def _num_envs(trained: TrainConfig, options: argparse.Namespace, sides: int = 1) -> int:
     """Return the number of environments: that of training, if each has an episode that counts."""
-    each = 1 if options.opponent is None else 2  # environments of which one counts
-    most: int = min(trained.rollout.num_envs, MOST_ENVS, each * options.episodes)
-    return max(each if sides == 1 else sides, most - most % sides)
+    agents = 1 if options.opponent is None else 2  # environments of which one counts
+    return fitting_num_envs(trained, agents * options.episodes, sides, agents)
 
 
-def fit_to_worlds(saved: SavedRun, config: TrainConfig, options: argparse.Namespace) -> None:
+def fitting_num_envs(trained: TrainConfig, most: int, sides: int, agents: int) -> int:
+    """Return at most as many environments as in training, for whole matches and all agents."""
+    most = min(trained.rollout.num_envs, MOST_ENVS, most)
+    return max(agents if sides == 1 else sides, most - most % sides)
+
+
+def fit_to_worlds(saved: SavedRun, config: TrainConfig, options: argparse.Namespace) -> int:
     """Set the number of environments of each suite to a multiple of the sides of its match.
+
+    Returns:
+        The sides in the world of the unnamed suite.
 
     Raises:
         ConfigError: the spaces of a world are not those of the agent, it does not take its
             arguments, or `--num-envs` does not fit.
     """
     assert config.eval is not None
-    trained, field = saved.config.env, "--env" if options.env else "env.id"
+    trained, field, sides = saved.config.env, "--env" if options.env else "env.id", {}
     for name, suite in list(all_suites(config.eval, config.env)):
         # Make the world of the suite, and compare its spaces.
         what, hint = f"--env: {suite.env.id}", ""
@@ -251,12 +259,13 @@ def fit_to_worlds(saved: SavedRun, config: TrainConfig, options: argparse.Namesp
 
         # Its number of environments.
         num_sides = world.num_sides if isinstance(world, Match) else 1
+        sides[name] = num_sides
         if options.num_envs is None:
             settings = config.eval.suites[name] if name else config.eval
             settings.num_envs = _num_envs(saved.config, options, num_sides)
         elif options.num_envs % num_sides:
-            sides = "the sides of a match" + (f" in {what}" if name else "")
-            expected = f"expected multiples of {num_sides}, {sides}, got {options.num_envs}"
+            why = "the sides of a match" + (f" in {what}" if name else "")
+            expected = f"expected multiples of {num_sides}, {why}, got {options.num_envs}"
             hint = "leave it out, then each suite has as many as fit"
             raise ConfigError(f"--num-envs: {expected}; {hint}")
 
@@ -264,6 +273,7 @@ def fit_to_worlds(saved: SavedRun, config: TrainConfig, options: argparse.Namesp
     if config.env.id != trained.id and json.loads(trained.kwargs) and not options.env_kwargs:
         note = f"{config.env.id} has its own arguments, not those of the run, {trained.kwargs}"
         print(f"note: --env: {note}; --env-kwargs gives it others", file=sys.stderr)
+    return sides[""]
 
 
 def as_typed(error: object) -> str:

@@ -31,6 +31,20 @@ MOST_NAME_BYTES = 100
 _PACKAGES = {".mp4": ("imageio", "imageio_ffmpeg"), ".gif": ("PIL",)}
 
 
+def unwrapped(env: VecEnv) -> Any:
+    """Return the environments inside of wrappers."""
+    inner: Any = env
+    while isinstance(inner, VecEnvWrapper | AnyVecEnv):
+        inner = inner.env
+    return inner
+
+
+def env_list_of(env: VecEnv) -> EnvList | None:
+    """Return the environments inside of wrappers if they are stepped one by one, else None."""
+    inner = unwrapped(env)
+    return inner if isinstance(inner, EnvList) else None
+
+
 class FilmedEnvs(VecEnvWrapper):
     """Wrapper that films the first episode of some environments.
 
@@ -52,13 +66,11 @@ class FilmedEnvs(VecEnvWrapper):
         self, env: VecEnv, path: Path | None, counted: npt.NDArray[np.bool_] | None = None
     ) -> None:
         super().__init__(env)
-        inner: Any = env
-        while isinstance(inner, VecEnvWrapper | AnyVecEnv):
-            inner = inner.env
-        if not isinstance(inner, EnvList):
+        inner = env_list_of(env)
+        if inner is None:
             raise ConfigError(
                 f"eval.capture_videos: expected environments or matches that are stepped one by "
-                f"one, as in an EnvList, got {type(inner).__name__}; or turn videos off"
+                f"one, as in an EnvList, got {type(unwrapped(env)).__name__}; or turn videos off"
             )
         counted = np.ones(len(inner), dtype=np.bool_) if counted is None else counted
         counts = counted.reshape(len(inner.matches), -1).any(axis=1)

@@ -128,6 +128,11 @@ def write_replay(replay: Replay, path: str | Path, max_mb: float = 20.0) -> Writ
     return WrittenReplay(path, len(page), count, header["notes"], errors)
 
 
+def page_of(replay: Replay, max_mb: float) -> bytes:
+    """Return a replay as a page; arguments and errors are those of `write_replay`."""
+    return _fitting_page(replay, max_mb * 1e6)[0]
+
+
 def read_replay(path: str | Path) -> Replay:
     """Read a replay back from its page. Nothing of the page is executed.
 

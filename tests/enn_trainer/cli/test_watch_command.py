@@ -125,6 +125,6 @@ def test_mistake_is_one_line(
     *progress, error = capsys.readouterr().err.splitlines()
     assert error.startswith("error: ")
     assert expected in error
-    assert all(line.startswith("as trained: ") for line in progress)
+    assert all(line.startswith(("as trained: ", "explaining: ")) for line in progress)
     assert notes.read_text() == "nobody wants to lose these"
     assert not (mines_run / "replay.html").exists()

@@ -1,0 +1,215 @@
+"""Episodes as they are played: a watcher of a collector that keeps the first ones for a replay."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from enn_trainer.evaluation.eval_metrics import quotas
+from enn_trainer.evaluation.video import env_list_of
+from enn_trainer.experience.players import Decisions, Environments
+from enn_trainer.viewer.episodes import episode_of_frames, log_probs_of
+from enn_trainer.viewer.replay import Episode, Floats, Replay
+from entity_env.errors import EntityEnvError
+from entity_env.ragged import Indices
+from entity_env.recording import recording_format
+from entity_env.spaces import ObsSpace
+from entity_env.vec.vec_env import VecEnv
+from entity_env.vec.vec_obs import VecObs, take_obs
+from entity_env.view import View, view_of
+from rogue_net.config import RogueNetConfig
+from rogue_net.ragged import EntityBatch
+
+EPISODES = 3
+MOST_STEPS = 2000
+"""Steps of an episode that are shown; each costs room and forward passes."""
+
+
+@dataclass(frozen=True)
+class ReplaySettings:
+    """Settings of the replay of an evaluation.
+
+    Attributes:
+        path: the page to write; None to return the replay, and to play only what it shows.
+        episodes: number of episodes, or of matches.
+        max_steps: number of steps after which an episode is cut.
+        positions: names of the features that are positions, see `view_of`.
+    """
+
+    path: Path | None = None
+    episodes: int = EPISODES
+    max_steps: int = MOST_STEPS
+    positions: Sequence[str] = ()
+
+
+class EpisodeKeeper:
+    """Watcher of a collector that keeps the first episodes of an agent.
+
+    They are those that an evaluation of as many episodes counts: as many of each environment, or
+    match, in which the agent acts, except that the first ones have one more.
+
+    Args:
+        envs: B environments, before their first reset. Their entities are numbered if they have
+            ids.
+        own: (n,) int64, those in which the agent acts.
+        settings: of the replay.
+
+    Attributes:
+        sides: number of sides of a match.
+        is_alone: True if nothing is played but what is kept.
+    """
+
+    def __init__(self, envs: VecEnv, own: Environments, settings: ReplaySettings) -> None:
+        self.sides, self.is_alone = envs.sides, settings.path is None
+        self._own, self._settings = set(own.tolist()), settings
+        self._action_space = envs.action_space()
+        self._obs_space = envs.obs_space()
+        self._env_list = env_list_of(envs)
+        with suppress(EntityEnvError):  # raised where entities have no ids
+            envs.track()
+        matches = np.unique(own // self.sides)
+        quota = quotas(settings.episodes, np.ones(len(matches), np.bool_))
+        pairs = zip(matches.tolist(), quota.tolist(), strict=True)
+        self._left = {match: count for match, count in pairs if count}
+        self._running = {match: _Played(match, 0) for match in self._left}
+        self._ended: list[_Played] = []
+        self._kept: list[recording_format.Decisions] = []
+        self._num_frames = 0
+
+    def is_own(self, episode: Episode, side: int) -> bool:
+        """Return True if the agent acts for a side in an episode."""
+        return (episode.env or 0) * self.sides + side in self._own
+
+    def is_done(self) -> bool:
+        """Return True when no episode is left to keep."""
+        return not self._running
+
+    def share_ended(self) -> float:
+        """Return the share of the episodes that have ended, from 0 to 1."""
+        return len(self._ended) / self._settings.episodes
+
+    def begin(self, obs: VecObs, shown: ObsSpace, state: Mapping[str, Any] | None) -> None:
+        """Take the first frames."""
+        self._obs_space = shown
+
+    def before_step(
+        self, obs: VecObs, batch: EntityBatch, decisions: Decisions, run_step: int
+    ) -> None:
+        """Keep frames and decisions."""
+        if self.is_done():
+            return
+        rows = np.concatenate([self._rows(match) for match in self._running])
+        own, frames = decisions.take(rows), batch.take(rows)
+        self._kept.append(
+            recording_format.Decisions(
+                take_obs(obs, rows),
+                own.chosen_on_host(),
+                logits=log_probs_of(own, frames),
+                values=own.values.float().cpu().numpy(),
+            )
+        )
+        for one in self._running.values():
+            one.frames.append(np.arange(self.sides) + self._num_frames)
+            self._num_frames += self.sides
+
+    def after_step(self, obs: VecObs) -> None:
+        """Keep rewards, and the ends of episodes."""
+        for match, one in [*self._running.items()]:
+            one.rewards.append(obs.reward[self._rows(match)])
+            is_over, is_cut = (
+                bool(obs.done[match * self.sides]),
+                len(one.frames) >= self._settings.max_steps,
+            )
+            if not (is_over or is_cut):
+                continue
+            one.truncated = is_over and bool(obs.truncated[match * self.sides])
+            one.terminated = is_over and not one.truncated
+            self._ended.append(self._running.pop(match))
+            self._left[match] -= 1
+            if is_over and self._left[match]:
+                self._running[match] = _Played(match, one.number + 1)
+        self._running = dict(sorted(self._running.items()))
+
+    def get_state(self) -> dict[str, Any]:
+        """Return nothing, as no episode is continued."""
+        return {}
+
+    def replay(
+        self, title: str, about: dict[str, str], discount: float, net: RogueNetConfig | None = None
+    ) -> Replay:
+        """Return a replay of the episodes, without moments and explanations, before `envs` close.
+
+        Args:
+            title: of the page.
+            about: facts by name.
+            discount: per step.
+            net: the network, which may have position features.
+
+        Raises:
+            InvalidView: the view of the world, or `positions`, do not fit its space.
+        """
+        spaces, positions = (self._obs_space, self._action_space), self._settings.positions
+        replay = Replay(title, about, *spaces, self.sides, discount, self._episodes())
+        own = None if self._env_list is None else self._env_list.matches[0].view()
+        replay.view = plain_view(own, self._obs_space, positions, net)
+        return replay
+
+    def _episodes(self) -> list[Episode]:
+        """Return the episodes in order: the first one of each environment, the second ones, ..."""
+        played = [*self._ended, *(one for one in self._running.values() if one.frames)]
+        if not played:
+            return []
+        kept = recording_format.Decisions.cat(self._kept)
+        return [
+            episode_of_frames(
+                kept.take(np.concatenate(one.frames)),
+                np.concatenate(one.rewards),
+                self._action_space,
+                terminated=one.terminated,
+                truncated=one.truncated,
+                env=one.match,
+            )
+            for one in sorted(played, key=lambda one: (one.number, one.match))
+        ]
+
+    def _rows(self, match: int) -> Indices:
+        """Return the environments that are the sides of a match."""
+        return np.arange(match * self.sides, (match + 1) * self.sides)
+
+
+@dataclass
+class _Played:
+    """An episode: its match and number in it, and where its frames are among all that are kept."""
+
+    match: int
+    number: int
+    frames: list[Indices] = field(default_factory=list)
+    rewards: list[Floats] = field(default_factory=list)
+    terminated: bool = False
+    truncated: bool = False
+
+
+def plain_view(
+    own: View | None,
+    obs_space: ObsSpace,
+    positions: Sequence[str] = (),
+    net: RogueNetConfig | None = None,
+) -> dict[str, Any]:
+    """Return the view of a world as plain data.
+
+    Args:
+        own: what `view` of the world returns.
+        obs_space: its space.
+        positions: names of features that are positions, in place of its own.
+        net: the network, which may have position features.
+
+    Raises:
+        InvalidView: the view or the positions do not fit the space.
+    """
+    of_network: Sequence[str] = ()
+    for section in (net.relpos_encoding, net.translation) if net else ():
+        of_network = of_network or (section.position_features if section else ())
+    return asdict(view_of(own, obs_space, positions, of_network))
