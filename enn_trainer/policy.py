@@ -1,10 +1,11 @@
 """`PPOAgent`, the protocol of networks that can be trained."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rogue_net.ragged import EntityBatch
 from rogue_net.rogue_net import NetOutput
@@ -37,3 +38,14 @@ def device_of(agent: PPOAgent) -> torch.device:
     network: Any = agent
     device: torch.device = next(network.parameters(), torch.empty(0)).device
     return device
+
+
+@contextmanager
+def eval_mode(*agents: object) -> Iterator[None]:
+    """Put agents in eval mode, without dropout, and restore their mode afterwards."""
+    with ExitStack() as stack:
+        for agent in agents:
+            if isinstance(agent, nn.Module):
+                stack.callback(agent.train, agent.training)
+                agent.eval()
+        yield

@@ -6,6 +6,7 @@ import signal
 import sys
 import webbrowser
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -31,10 +32,11 @@ from enn_trainer.cli.eval_command import (
 from enn_trainer.cli.load_world import envs_by_id
 from enn_trainer.cli.trust import line_with_trust
 from enn_trainer.errors import CheckpointError, ConfigError, ReplayError
-from enn_trainer.evaluation.evaluator import Evaluator, create_opponent
+from enn_trainer.evaluation.evaluator import EXPLAINING, Evaluator, create_agent, create_opponent
 from enn_trainer.runtime.execution import Lanes
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.start_folder import paths_from
+from enn_trainer.viewer.annotate import explain_replay
 from enn_trainer.viewer.episodes import episodes_of
 from enn_trainer.viewer.moments import find_moments
 from enn_trainer.viewer.played import EPISODES, MOST_STEPS, ReplaySettings, plain_view
@@ -54,6 +56,8 @@ examples:
   enn watch runs/xor
   enn watch runs/mines --episodes 5 --seed 7 --out mines.html
   enn watch runs/duel --opponent random
+  enn watch runs/mines --beside runs/others
+  enn watch mine.rec --agent runs/mines
   enn watch runs/orchard --env orchard.py:Orchard trees=9"""
 
 
@@ -89,9 +93,19 @@ def _watch(options: argparse.Namespace) -> int:
     """Play or read the episodes, and write the page; return the exit status."""
     path = Path(options.checkpoint)
     if path.is_file() and path.suffix == ".rec":
+        if options.beside is not None:
+            raise ConfigError(
+                "--beside: expected a run to play, got a recording; --agent shows "
+                "what another agent would have done in it"
+            )
         out = writable(options.out or path.with_suffix(".html"), "--out")
         replay = _of_recording(path, options)
     else:
+        if options.agent is not None:
+            raise ConfigError(
+                f"--agent: expected a recording (.rec) beside it, got {path}; "
+                "--beside shows another agent in the frames of a run's"
+            )
         saved = read_saved_run(path)
         out = writable(options.out or saved.path.resolve().parent / "replay.html", "--out")
         replay = _play(saved, options)
@@ -123,7 +137,15 @@ def _of_recording(path: Path, options: argparse.Namespace) -> Replay:
     )
     replay.view = plain_view(None, replay.obs_space, _positions(options))
     replay.episodes = list(islice(episodes_of(recording), options.episodes))
-    replay.moments = find_moments(replay)
+    if options.agent is None:
+        replay.moments = find_moments(replay)
+        return replay
+    agent = create_agent("--agent", options.agent, recording.obs_space, recording.action_space)
+    replay.about["agent beside"] = options.agent
+    with eval_progress() as watch:
+        explain_replay(
+            replay, None, agent, lambda episode, side: True, lambda share: watch(EXPLAINING, share)
+        )
     return replay
 
 
@@ -140,10 +162,19 @@ def _play(saved: SavedRun, options: argparse.Namespace) -> Replay:
         config.eval.num_envs = fitting_num_envs(saved.config, frames, sides, agents)
     lanes, device = Lanes.of(saved.agent), torch.device("cpu")
     evaluator = Evaluator(config, envs_by_id, create_opponent, saved, device, lanes)
-    settings = ReplaySettings(None, options.episodes, options.max_steps, _positions(options))
+    settings = ReplaySettings(
+        episodes=options.episodes,
+        max_steps=options.max_steps,
+        positions=_positions(options),
+        beside=None
+        if options.beside is None
+        else partial(create_agent, "--beside", options.beside),
+    )
     with lanes, lanes.at_work(), eval_progress() as watch:
         replay = evaluator.measure(watch=watch, replay=settings)[""].replay
     assert replay is not None
+    if options.beside is not None:
+        replay.about["agent beside"] = options.beside
     return replay
 
 
@@ -161,6 +192,8 @@ def parser() -> OneLineParser:
         "checkpoint", metavar="RUN", help="a checkpoint, a run's folder, or a recording (.rec)"
     )
     parser.option("--opponent", "PATH", 'a checkpoint, or "random"')
+    parser.option("--beside", "PATH", "another agent, that sees the same frames without acting")
+    parser.option("--agent", "PATH", "for a recording: an agent, that sees its frames")
     many = f"episodes to show (default: {EPISODES})"
     parser.option("--episodes", "N", many, type=positive, default=EPISODES)
 

@@ -30,7 +30,7 @@ from enn_trainer.experience.envs import EnvFactory, global_randomness_kept, in_s
 from enn_trainer.experience.players import AgentPlayer, SeatedPlayers
 from enn_trainer.experience.recording import capture_of_evals, recorders
 from enn_trainer.load_agent import network_in_world
-from enn_trainer.policy import PPOAgent
+from enn_trainer.policy import PPOAgent, eval_mode
 from enn_trainer.runtime.execution import ONE_LANE, Lanes
 from enn_trainer.runtime.start_folder import absolute, located
 from enn_trainer.state import State
@@ -67,13 +67,19 @@ def create_opponent(
         CheckpointError: there is no valid checkpoint, or its actions differ, or the environment
             lacks features that it needs.
     """
+    return create_agent("eval.opponent", path, obs_space, action_space).to(device)
+
+
+def create_agent(
+    field: str, path: str, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]
+) -> "RandomAgent | Wired":
+    """Load an agent as `create_opponent` does; errors begin with the name of a field."""
     if path == "random":
         return RandomAgent(action_space)
     try:
-        saved = read_saved_run(located(path))
-        return network_in_world(saved, obs_space, action_space).to(device)
+        return network_in_world(read_saved_run(located(path)), obs_space, action_space)
     except CheckpointError as error:
-        raise CheckpointError(f"eval.opponent: {error}") from None
+        raise CheckpointError(f"{field}: {error}") from None
 
 
 class RandomAgent(nn.Module):
@@ -343,7 +349,8 @@ class Evaluator:
         about |= {"step": str(state.step), "environment": f"{suite.env.id} {suite.env.kwargs}"}
         title = f"{suite.env.id}, step {state.step}"
         replay = keeper.replay(title, about, config.ppo.gamma, config.net)
-        explain_replay(replay, agent, keeper.is_own, lambda share: watch(EXPLAINING, share))
+        asked = agent, keeper.beside
+        explain_replay(replay, *asked, keeper.is_own, lambda share: watch(EXPLAINING, share))
         return replay
 
     def _players(
@@ -460,17 +467,6 @@ class RunEvaluator(Evaluator):
             assert self._config.eval is not None
             assert self._state.next_eval_step is not None
             self._state.next_eval_step += self._config.eval.interval
-
-
-@contextmanager
-def eval_mode(*agents: object) -> Iterator[None]:
-    """Put agents in eval mode, without dropout, and restore their mode afterwards."""
-    with ExitStack() as stack:
-        for agent in agents:
-            if isinstance(agent, nn.Module):
-                stack.callback(agent.train, agent.training)
-                agent.eval()
-        yield
 
 
 def differences(state: Trained, world: VecEnv | Environment | Match) -> list[str]:

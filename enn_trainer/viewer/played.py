@@ -1,28 +1,31 @@
 """Episodes as they are played: a watcher of a collector that keeps the first ones for a replay."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from enn_trainer.evaluation.eval_metrics import quotas
 from enn_trainer.evaluation.video import env_list_of
 from enn_trainer.experience.players import Decisions, Environments
+from enn_trainer.policy import PPOAgent
 from enn_trainer.viewer.episodes import episode_of_frames, log_probs_of
 from enn_trainer.viewer.replay import Episode, Floats, Replay
 from entity_env.errors import EntityEnvError
 from entity_env.ragged import Indices
 from entity_env.recording import recording_format
-from entity_env.spaces import ObsSpace
+from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.vec.vec_env import VecEnv
 from entity_env.vec.vec_obs import VecObs, take_obs
 from entity_env.view import View, view_of
 from rogue_net.config import RogueNetConfig
 from rogue_net.ragged import EntityBatch
 
+CreateAgent: TypeAlias = Callable[[ObsSpace, Mapping[ActionName, ActionSpace]], PPOAgent]
+"""Factory of an agent for the spaces of an environment."""
 EPISODES = 3
 MOST_STEPS = 2000
 """Steps of an episode that are shown; each costs room and forward passes."""
@@ -37,12 +40,14 @@ class ReplaySettings:
         episodes: number of episodes, or of matches.
         max_steps: number of steps after which an episode is cut.
         positions: names of the features that are positions, see `view_of`.
+        beside: makes another agent, whose answers to the same frames are shown; None for none.
     """
 
     path: Path | None = None
     episodes: int = EPISODES
     max_steps: int = MOST_STEPS
     positions: Sequence[str] = ()
+    beside: CreateAgent | None = None
 
 
 class EpisodeKeeper:
@@ -60,6 +65,7 @@ class EpisodeKeeper:
     Attributes:
         sides: number of sides of a match.
         is_alone: True if nothing is played but what is kept.
+        beside: the other agent, if there is one.
     """
 
     def __init__(self, envs: VecEnv, own: Environments, settings: ReplaySettings) -> None:
@@ -67,6 +73,8 @@ class EpisodeKeeper:
         self._own, self._settings = set(own.tolist()), settings
         self._action_space = envs.action_space()
         self._obs_space = envs.obs_space()
+        beside = settings.beside
+        self.beside = None if beside is None else beside(self._obs_space, self._action_space)
         self._env_list = env_list_of(envs)
         with suppress(EntityEnvError):  # raised where entities have no ids
             envs.track()

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,9 @@ from entity_env.spaces import ActionSpace, ObsSpace
 from entity_env.vec.vec_obs import VecObs
 
 Floats = npt.NDArray[np.float32]
+Unseen: TypeAlias = list[tuple[int, list[int] | None]]
+"""Types that an agent does not know, by their index, or columns of them: numbers, then kinds. The
+global features are behind the last type."""
 
 
 @dataclass
@@ -107,6 +110,7 @@ class Replay:
         moments: frames worth seeing.
         view: plain data for the page, with the features that are positions, shapes, ...; None if
             nothing is known.
+        unseen: what an agent of a smaller world does not see, for "agent" and "beside".
     """
 
     title: str
@@ -118,3 +122,4 @@ class Replay:
     episodes: list[Episode] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
     view: Mapping[str, Any] | None = None
+    unseen: dict[str, Unseen] = field(default_factory=dict)

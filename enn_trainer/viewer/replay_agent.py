@@ -69,6 +69,7 @@ def replay(
     max_steps: int = MOST_STEPS,
     discount: float = PPOConfig.gamma,
     positions: Sequence[str] = (),
+    beside: RogueNetAgent | None = None,
 ) -> PlayedReplay:
     """Let an agent play, and return the episodes with its probabilities, values and explanations.
 
@@ -85,10 +86,11 @@ def replay(
         discount: per step, for the returns that are compared with the values.
         positions: names of the features that are positions; by default those of the world's view,
             then features with usual names.
+        beside: another agent, whose answers to the same frames are shown.
 
     Raises:
         TypeError: `env` is no environment or match, and makes none.
-        ValueError: its spaces are not those of the agent, or `episodes` or `max_steps` is below 1.
+        ValueError: its spaces are not those of the agents, or `episodes` or `max_steps` is below 1.
         InvalidView: the view of the world, or `positions`, do not fit its space.
     """
     for name, count in ("episodes", episodes), ("max_steps", max_steps):
@@ -98,16 +100,13 @@ def replay(
         # The environments, whose spaces are those of the agent.
         stack.enter_context(global_randomness_kept())
         envs = _env_list(env, episodes, stack)
-        spaces = agent.obs_space, agent.action_space
-        found = diff_spaces(*spaces, envs.obs_space(), envs.action_space())
-        if different := [*found.changed, *found.reordered_labels]:
-            raise ValueError(
-                f"env: expected the spaces of the agent; {'; '.join(different)}; "
-                "load_agent(..., env=...) adapts an agent to a world"
-            )
+        for name, one in ("the agent", agent), ("beside", beside):
+            if one is not None:
+                _check_spaces(name, one, envs)
 
         # Play and explain.
         settings = ReplaySettings(None, episodes, max_steps, positions)
+        other = None if beside is None else beside.agent
         keeper = EpisodeKeeper(envs, np.arange(len(envs)), settings)
         seed_of_play = derive_seed(seed, "eval")
         player = AgentPlayer(agent.agent, None if agent.deterministic else seed_of_play)
@@ -117,8 +116,18 @@ def replay(
         name = type(world_of(envs.matches[0])).__name__
         about = {"environment": name, "seed": str(seed)}
         played = PlayedReplay(**vars(keeper.replay(name, about, discount)))
-        explain_replay(played, agent.agent, keeper.is_own)
+        explain_replay(played, agent.agent, other, keeper.is_own)
         return played
+
+
+def _check_spaces(name: str, agent: RogueNetAgent, envs: EnvList) -> None:
+    """Raise if the spaces of environments are not those of an agent."""
+    found = diff_spaces(agent.obs_space, agent.action_space, envs.obs_space(), envs.action_space())
+    if different := [*found.changed, *found.reordered_labels]:
+        raise ValueError(
+            f"env: expected the spaces of {name}; {'; '.join(different)}; "
+            "load_agent(..., env=...) adapts an agent to a world"
+        )
 
 
 def _env_list(

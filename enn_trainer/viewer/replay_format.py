@@ -5,9 +5,11 @@ do not run: its number, the CRC-32 of its bytes, and these in base64. Block "hea
 others are the chunks 0, 1, ...; all are deflated with zlib. No text of a world is outside blocks.
 
 The header has the version of the format; title, facts, spaces, view, moments and the names of
-entities; for each episode its steps, the columns that it has, and [CRC-32, packed bytes, unpacked
-bytes] of each chunk; the rung of the ladder with the columns that are rounded: [column, bits, low,
-high], and the largest error of each by name. Where names would be keys there are lists of pairs.
+entities; for each episode its steps, their numbers if there are gaps, the columns that it has, and
+[CRC-32, packed bytes, unpacked bytes] of each chunk; the rung of the ladder with the columns that
+are rounded: [column, bits, low, high], and the largest error of each by name; under "unseen", for
+"agent" and "beside", [type, null or columns] of what the agent of a smaller world does not see.
+Where names would be keys there are lists of pairs.
 
 A chunk has 64 steps of one episode, and nothing of it depends on another chunk. It is a sequence of
 columns, each the number of its bytes (uint32) and the bytes, in the order of `replay_chunks.py`:
@@ -265,6 +267,7 @@ def _header(replay: Replay, rung: _Rung, rounding: Json, errors: dict[str, float
         "rounding": [[name, *how] for name, how in rounding.items()],
         "errors": [[name, error] for name, error in errors.items()],
         "notes": notes,
+        **({"unseen": replay.unseen} if replay.unseen else {}),
         "episodes": [],
     }
 
@@ -366,6 +369,10 @@ def _replay_of(header: Json, blocks: Mapping[str, Block]) -> Replay:
         episodes=episodes,
         moments=[Moment(*moment) for moment in header["moments"]],
         view=header["view"],
+        unseen={
+            name: [(int(i), columns) for i, columns in unseen]
+            for name, unseen in header.get("unseen", {}).items()
+        },
     )
 
 

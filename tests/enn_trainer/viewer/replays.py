@@ -98,14 +98,19 @@ def replays(draw: st.DrawFn) -> Replay:
     obs_space = with_kinds(world.obs_space) if draw(st.booleans()) else world.obs_space
     steps = draw(st.lists(st.sampled_from([1, 2, 5, 64, 70, 130]), min_size=1, max_size=2))
     episodes = [random_episode(world, obs_space, rng, n, sides) for n in steps]
+    for n, episode in zip(steps, episodes, strict=True):
+        episode.steps = np.cumsum(rng.integers(1, 4, n)) if rng.random() < 0.3 else None
     moments = [
         Moment("gone", e, 0, sides - 1, draw(st.none() | st.just(0)), draw(st.sampled_from(NAMES)))
         for e in range(len(steps))
     ]
     title = draw(st.sampled_from(NAMES))
     space = world.action_space
-    about = {"name": title}
-    return Replay(title, about, obs_space, space, sides, 0.9, episodes, moments)
+    replay = Replay(title, {"name": title}, obs_space, space, sides, 0.9, episodes, moments)
+    columns = st.none() | st.lists(st.integers(0, 3), min_size=1)
+    unseen = st.lists(st.tuples(st.integers(0, len(obs_space.entities)), columns), min_size=1)
+    replay.unseen = draw(st.dictionaries(st.sampled_from(["agent", "beside"]), unseen))
+    return replay
 
 
 def with_kinds(space: ObsSpace) -> ObsSpace:

@@ -14,11 +14,15 @@ import torch
 from enn_trainer import RogueNetAgent, load_agent, replay
 from enn_trainer.cli import run
 from enn_trainer.viewer import replay_agent
+from enn_trainer.viewer.annotate import unseen_by
 from enn_trainer.viewer.replay_format import read_replay
+from entity_env import Entity, GlobalCategoricalActionSpace, ObsSpace
 from entity_env.errors import InvalidView
 from entity_env.examples import Duel, MineSweeper
+from entity_env.spaces import Kind
 from rogue_net.config import RogueNetConfig
 from rogue_net.rogue_net import RogueNet
+from rogue_net.wiring import Wired
 from tests.enn_trainer.builders import MINES
 from tests.enn_trainer.viewer.replays import differences
 
@@ -38,7 +42,7 @@ def test_episodes_are_those_that_the_command_shows(
     page = tmp_path / "page.html"
     assert run(["watch", str(mines_run), "--seed", "3", "--out", str(page), *options]) == 0
     agent = load_agent(mines_run, deterministic=bool(options))
-    shown = replay(agent, partial(MineSweeper, **MINES), seed=3)
+    shown = replay(agent, partial(MineSweeper, **MINES), seed=3)  # type: ignore[arg-type]
     assert len(shown.episodes) == 3
     for one, other in zip(shown.episodes, read_replay(page).episodes, strict=True):
         for name in ("features", "identity", "reward"):
@@ -88,6 +92,33 @@ def test_notebook_is_told_how_to_write_a_page_that_is_too_large(
     assert "iframe" not in shown._repr_html_()
 
 
+def test_what_an_agent_of_a_smaller_world_does_not_see_is_in_the_page(tmp_path: Path) -> None:
+    world = MineSweeper()
+    shown, actions = world.obs_space(), world.action_space()
+    assert [*shown.entities] == ["Mine", "Robot", "Orbital Cannon"]
+    known = ObsSpace([], {"Robot": Entity(["y"]), "Mine": shown.entities["Mine"]})
+    torch.manual_seed(0)
+    network = RogueNet(RogueNetConfig(d_model=16), known, actions, {"value": 1})
+    smaller = RogueNetAgent(Wired(network, shown, actions))
+    unseen = [(1, [0]), (2, None)]
+    path = tmp_path / "a.html"
+
+    first = replay(smaller, world, episodes=1, max_steps=5, beside=fresh_agent(world))
+    assert read_replay(first.write(path).path).unseen == {"agent": unseen}
+    second = replay(fresh_agent(world), world, episodes=1, max_steps=5, beside=smaller)
+    assert read_replay(second.write(path).path).unseen == {"beside": unseen}
+    third = replay(fresh_agent(world), world, episodes=1, max_steps=5)
+    assert read_replay(third.write(path).path).unseen == {}
+
+
+def test_features_of_the_frame_may_be_unseen() -> None:
+    known = ObsSpace(["b"], {"A": Entity(["x"])})
+    shown = ObsSpace(["a", "b", Kind("k", ["one"])], {"A": Entity(["x"])})
+    space = {"go": GlobalCategoricalActionSpace(["yes", "no"])}
+    network = RogueNet(RogueNetConfig(d_model=16), known, space, {"value": 1})
+    assert unseen_by(Wired(network, shown, space), shown) == [(1, [0, 2])]
+
+
 def test_mistakes_are_named() -> None:
     agent = fresh_agent(MineSweeper())
     with pytest.raises(ValueError, match="env: expected the spaces of the agent; "):
@@ -98,5 +129,7 @@ def test_mistakes_are_named() -> None:
         replay(agent, int)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="episodes: expected 1 or more, got 0"):
         replay(agent, MineSweeper, episodes=0)
+    with pytest.raises(ValueError, match="env: expected the spaces of beside; "):
+        replay(agent, MineSweeper, beside=fresh_agent(Duel()))
     with pytest.raises(InvalidView, match="positions: expected features among"):
         replay(agent, MineSweeper, positions=["z"])
