@@ -47,6 +47,8 @@ from entity_env.recording.read_recording import Recording
 from entity_env.recording.recording_format import RecordingError
 
 DEFAULT_MB = 20.0
+_NAMED = re.compile("^(?=(max-mb|positions|pictures):)")
+"""Begin of messages about arguments of functions, which are options of the command."""
 _EPILOG = """\
 The agent plays whole episodes, as in `enn eval` with the same arguments, and the page shows what it
 saw, with the probabilities of all its choices and the values. It is one file that needs no network:
@@ -79,11 +81,9 @@ def watch_command(arguments: Sequence[str]) -> int:
     try:
         with stopped_by(signal.SIGINT, signal.SIGTERM), paths_from(Path.cwd()):
             return _watch(options)
-    except (ConfigError, CheckpointError) as error:
-        return failed(error, as_typed(error))
-    except (RecordingError, ReplayError, InvalidView) as error:
-        message = re.sub("^max_mb:", "--max-mb:", str(error))
-        return failed(ConfigError(re.sub("^positions:", "--positions:", message)))
+    except (ConfigError, CheckpointError, RecordingError, ReplayError, InvalidView) as error:
+        message = as_typed(error).replace("max_mb:", "max-mb:", 1)
+        return failed(ConfigError(_NAMED.sub("--", message)))
     except StoppedAtOnce as stop:
         print("interrupted; no page was written", file=sys.stderr)
         return stop.status
@@ -93,18 +93,17 @@ def _watch(options: argparse.Namespace) -> int:
     """Play or read the episodes, and write the page; return the exit status."""
     path = Path(options.checkpoint)
     if path.is_file() and path.suffix == ".rec":
-        if options.beside is not None:
-            raise ConfigError(
-                "--beside: expected a run to play, got a recording; --agent shows "
-                "what another agent would have done in it"
-            )
+        for name in "beside", "pictures":
+            if getattr(options, name):
+                expected = f"--{name}: expected a run to play, got the recording {path}"
+                raise ConfigError(f"{expected}; --agent shows what an agent would have done in it")
         out = writable(options.out or path.with_suffix(".html"), "--out")
         replay = _of_recording(path, options)
     else:
         if options.agent is not None:
             raise ConfigError(
-                f"--agent: expected a recording (.rec) beside it, got {path}; "
-                "--beside shows another agent in the frames of a run's"
+                f"--agent: expected a recording (.rec) to answer to, got {path}; "
+                "--beside shows another agent in the frames that a run's agent plays"
             )
         saved = read_saved_run(path)
         out = writable(options.out or saved.path.resolve().parent / "replay.html", "--out")
@@ -166,6 +165,7 @@ def _play(saved: SavedRun, options: argparse.Namespace) -> Replay:
         episodes=options.episodes,
         max_steps=options.max_steps,
         positions=_positions(options),
+        pictures=options.pictures,
         beside=None
         if options.beside is None
         else partial(create_agent, "--beside", options.beside),
@@ -204,5 +204,6 @@ def parser() -> OneLineParser:
     parser.option("--out", "FILE", "page (default: replay.html beside the checkpoint)", type=Path)
     size = f"largest size of the page in megabytes (default: {DEFAULT_MB:g})"
     parser.option("--max-mb", "MB", size, type=float, default=DEFAULT_MB)
+    parser.flag("--pictures", "show the environment's own pictures beside each step")
     parser.flag("--open", "open the page in the browser")
     return parser

@@ -28,6 +28,7 @@ VIDEOS = "videos"
 PICTURES_PER_S = 10
 MOST_NAME_BYTES = 100
 """Maximal length of a suite's name in a file name, which file systems limit."""
+_FIELD = "eval.capture_videos", "turn videos off"
 _PACKAGES = {".mp4": ("imageio", "imageio_ffmpeg"), ".gif": ("PIL",)}
 
 
@@ -165,7 +166,7 @@ class _Filmed:
         if self.over or self.problems:
             return obs
         try:
-            picture = _picture(self.match, self.world)
+            picture = picture_of(self.match, self.world, *_FIELD)
             if self.picture.size and picture.shape != self.picture.shape:
                 raise ConfigError(
                     f"eval.capture_videos: expected pictures of {self.world} of one size, got "
@@ -178,20 +179,34 @@ class _Filmed:
         return obs
 
 
-def _picture(match: Match, world: str) -> Picture:
+def picture_of(match: Match, world: str, field: str, otherwise: str) -> Picture:
+    """Return a picture of a match.
+
+    Args:
+        match: an environment or match.
+        world: its name, for messages.
+        field: the setting or option that asks for pictures, likewise.
+        otherwise: the remedy besides implementing or correcting `render`, likewise.
+
+    Returns:
+        (height, width, 3) uint8, which the match does not change.
+
+    Raises:
+        ConfigError: it does not render, or returns something else.
+    """
     # Render.
     try:
         picture: Any = match.render(mode="rgb_array")
     except NotImplementedError as error:
         raise ConfigError(
-            f"eval.capture_videos: expected a world that renders, {world} does not ({error}); "
-            "implement render, or turn videos off"
+            f"{field}: expected a world that renders, {world} does not ({error}); "
+            f"implement render, or {otherwise}"
         ) from None
     except Exception as error:  # raised by code of the environment
         raise ConfigError(
-            f"eval.capture_videos: expected a world that renders, "
+            f"{field}: expected a world that renders, "
             f"{world}.render(mode='rgb_array') raised {type(error).__name__}: "
-            f"{' '.join(str(error).split())}; fix it, or turn videos off"
+            f"{' '.join(str(error).split())}; fix it, or {otherwise}"
         ) from None
 
     # Check shape and dtype.
@@ -199,7 +214,7 @@ def _picture(match: Match, world: str) -> Picture:
     if not (is_array and picture.dtype == np.uint8 and picture.shape[2:] == (3,) and picture.size):
         got = (picture.dtype, picture.shape) if is_array else type(picture)
         raise ConfigError(
-            f"eval.capture_videos: expected {world}.render(mode='rgb_array') to return uint8 of "
+            f"{field}: expected {world}.render(mode='rgb_array') to return uint8 of "
             f"shape (height, width, 3), at least 1 each, got {got}"
         )
     return np.array(picture)  # a copy, as the environment may change it in the next step

@@ -1,20 +1,24 @@
 """Episodes as they are played: a watcher of a collector that keeps the first ones for a replay."""
 
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
+from zlib import compress, crc32
 
 import numpy as np
 
+from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.eval_metrics import quotas
-from enn_trainer.evaluation.video import env_list_of
+from enn_trainer.evaluation.video import env_list_of, picture_of
 from enn_trainer.experience.players import Decisions, Environments
 from enn_trainer.policy import PPOAgent
 from enn_trainer.viewer.episodes import episode_of_frames, log_probs_of
 from enn_trainer.viewer.replay import Episode, Floats, Replay
 from entity_env.errors import EntityEnvError
+from entity_env.match import Match, world_of
 from entity_env.ragged import Indices
 from entity_env.recording import recording_format
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
@@ -41,6 +45,7 @@ class ReplaySettings:
         max_steps: number of steps after which an episode is cut.
         positions: names of the features that are positions, see `view_of`.
         beside: makes another agent, whose answers to the same frames are shown; None for none.
+        pictures: True to show the world's own picture beside each step.
     """
 
     path: Path | None = None
@@ -48,6 +53,7 @@ class ReplaySettings:
     max_steps: int = MOST_STEPS
     positions: Sequence[str] = ()
     beside: CreateAgent | None = None
+    pictures: bool = False
 
 
 class EpisodeKeeper:
@@ -61,6 +67,9 @@ class EpisodeKeeper:
             ids.
         own: (n,) int64, those in which the agent acts.
         settings: of the replay.
+
+    Raises:
+        ConfigError: there are to be pictures of environments that are not stepped one by one.
 
     Attributes:
         sides: number of sides of a match.
@@ -76,6 +85,9 @@ class EpisodeKeeper:
         beside = settings.beside
         self.beside = None if beside is None else beside(self._obs_space, self._action_space)
         self._env_list = env_list_of(envs)
+        if settings.pictures and self._env_list is None:
+            expected = "pictures: expected environments or matches that are stepped one by one"
+            raise ConfigError(f"{expected}, got {type(envs).__name__}; leave pictures out")
         with suppress(EntityEnvError):  # raised where entities have no ids
             envs.track()
         matches = np.unique(own // self.sides)
@@ -119,7 +131,9 @@ class EpisodeKeeper:
                 values=own.values.float().cpu().numpy(),
             )
         )
-        for one in self._running.values():
+        for match, one in self._running.items():
+            if self._settings.pictures and self._env_list is not None:
+                one.pictures[len(one.frames)] = _png(self._env_list.matches[match])
             one.frames.append(np.arange(self.sides) + self._num_frames)
             self._num_frames += self.sides
 
@@ -178,6 +192,7 @@ class EpisodeKeeper:
                 self._action_space,
                 terminated=one.terminated,
                 truncated=one.truncated,
+                pictures=one.pictures,
                 env=one.match,
             )
             for one in sorted(played, key=lambda one: (one.number, one.match))
@@ -190,14 +205,36 @@ class EpisodeKeeper:
 
 @dataclass
 class _Played:
-    """An episode: its match and number in it, and where its frames are among all that are kept."""
+    """An episode: its match, its number in it, and where its frames are among all that are kept."""
 
     match: int
     number: int
     frames: list[Indices] = field(default_factory=list)
     rewards: list[Floats] = field(default_factory=list)
+    pictures: dict[int, bytes] = field(default_factory=dict)
     terminated: bool = False
     truncated: bool = False
+
+
+def _png(match: Match) -> bytes:
+    """Return the picture of a match as a PNG file."""
+    name = type(world_of(match)).__name__
+    picture = picture_of(match, name, "pictures", "leave pictures out")
+    height, width, _ = picture.shape
+    rows = np.zeros((height, 1 + 3 * width), np.uint8)  # each begins with its filter: none
+    rows[:, 1:] = picture.reshape(height, -1)
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", crc32(kind + data))
+
+    return b"".join(
+        [
+            b"\x89PNG\r\n\x1a\n",
+            chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),  # 8 bits of RGB
+            chunk(b"IDAT", compress(rows.tobytes())),
+            chunk(b"IEND", b""),
+        ]
+    )
 
 
 def plain_view(

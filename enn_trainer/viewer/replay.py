@@ -54,7 +54,7 @@ class Episode:
         attention: for some frames the weights of the network, float32 (layers, heads, n, n): from
             row to column, in the order of entities, the global one last if there is one.
         influence: for some frames, of some entities.
-        pictures: for some steps the world's own picture, as PNG or WebP.
+        pictures: for some steps the world's own picture, as PNG.
         steps: (T,) int64, the number of each step in the episode, where a recording lacks some;
             None for 0, 1, ...
         env: the number of its environment or match; None if not known.

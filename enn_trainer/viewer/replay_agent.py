@@ -70,6 +70,7 @@ def replay(
     discount: float = PPOConfig.gamma,
     positions: Sequence[str] = (),
     beside: RogueNetAgent | None = None,
+    pictures: bool = False,
 ) -> PlayedReplay:
     """Let an agent play, and return the episodes with its probabilities, values and explanations.
 
@@ -87,10 +88,12 @@ def replay(
         positions: names of the features that are positions; by default those of the world's view,
             then features with usual names.
         beside: another agent, whose answers to the same frames are shown.
+        pictures: True to show the world's own `render(mode="rgb_array")` beside each step.
 
     Raises:
         TypeError: `env` is no environment or match, and makes none.
         ValueError: its spaces are not those of the agents, or `episodes` or `max_steps` is below 1.
+        ConfigError: there are to be pictures of a world that does not render.
         InvalidView: the view of the world, or `positions`, do not fit its space.
     """
     for name, count in ("episodes", episodes), ("max_steps", max_steps):
@@ -105,7 +108,9 @@ def replay(
                 _check_spaces(name, one, envs)
 
         # Play and explain.
-        settings = ReplaySettings(None, episodes, max_steps, positions)
+        settings = ReplaySettings(
+            episodes=episodes, max_steps=max_steps, positions=positions, pictures=pictures
+        )
         other = None if beside is None else beside.agent
         keeper = EpisodeKeeper(envs, np.arange(len(envs)), settings)
         seed_of_play = derive_seed(seed, "eval")

@@ -206,7 +206,8 @@ def _fitting_page(replay: Replay, max_bytes: float) -> tuple[bytes, Json]:
         if len(page) <= max_bytes:
             return page, page_header
     got = f"one episode takes {len(page) / 1e6:.2f} MB with all that can be rounded"
-    raise ReplayError(f"max_mb: expected more than {max_bytes / 1e6:g}, {got}; or play fewer steps")
+    fix = "or play fewer steps" + (", or no pictures" if replay.episodes[0].pictures else "")
+    raise ReplayError(f"max_mb: expected more than {max_bytes / 1e6:g}, {got}; {fix}")
 
 
 def _encoded(replay: Replay, tables: list[Columns], rung: _Rung) -> tuple[Json, list[list[Block]]]:

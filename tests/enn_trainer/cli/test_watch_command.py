@@ -1,14 +1,23 @@
 """`enn watch`: the page that it writes."""
 
+import io
 import json
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from enn_trainer.checkpoints.lookup import read_saved_run
 from enn_trainer.cli import run
 from enn_trainer.viewer.replay import Answers, Replay
 from enn_trainer.viewer.replay_format import read_replay
+from entity_env.examples import MineSweeper
+from entity_env.seeding import derive_seed
+from entity_env.vec.serial import EnvList
+from tests.enn_trainer.builders import MINES
 from tests.enn_trainer.viewer.replays import differences
 
 
@@ -87,6 +96,30 @@ def test_view_of_the_environment_is_in_the_page(mines_run: Path, tmp_path: Path)
     assert other["entities"]["Robot"]["position"] == ["y", "x"]
 
 
+class Blind(MineSweeper):
+    """A world that does not render."""
+
+    def render(self, **kwargs: Any) -> Any:
+        raise NotImplementedError("nobody looks")
+
+
+@pytest.mark.slow
+def test_pictures_are_those_that_the_environment_renders(mines_run: Path, tmp_path: Path) -> None:
+    plain = watched(tmp_path, str(mines_run))
+    shown = watched(tmp_path, str(mines_run), "--pictures")
+    assert not any(one.pictures for one in plain.episodes)
+    for one, episode in zip(plain.episodes, shown.episodes, strict=True):
+        assert [*episode.pictures] == [*range(len(episode.obs))]
+        assert not [*differences(one.obs, episode.obs)]
+    # The first frame of the first episode, as an evaluation seeds it.
+    world = EnvList(partial(MineSweeper, **MINES), 1)  # type: ignore[arg-type]
+    config = read_saved_run(mines_run).config
+    world.seed(derive_seed(config.seed, "eval"))
+    world.reset(world.obs_space())
+    picture = Image.open(io.BytesIO(shown.episodes[0].pictures[0]))
+    np.testing.assert_array_equal(np.asarray(picture), world.render(mode="rgb_array")[0])
+
+
 @pytest.mark.slow
 def test_recording_is_shown(mines_run: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.rec"
@@ -159,6 +192,11 @@ def test_another_agent_answers_to_the_same_frames(
         (["MINES", "--beside", "DUEL"], "--beside: "),
         (["MINES", "--agent", "MINES"], "--agent: expected a recording"),
         (["NOTES", "--beside", "MINES"], "--beside: expected a run to play"),
+        (["NOTES", "--pictures"], "--pictures: expected a run to play"),
+        (
+            ["MINES", "nmines=2", "--env", f"{__name__}:Blind", "--pictures"],
+            "--pictures: expected a world that renders, Blind does not",
+        ),
     ],
 )
 def test_mistake_is_one_line(
