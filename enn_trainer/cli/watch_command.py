@@ -41,7 +41,7 @@ from enn_trainer.viewer.episodes import episodes_of
 from enn_trainer.viewer.moments import find_moments
 from enn_trainer.viewer.played import EPISODES, MOST_STEPS, ReplaySettings, plain_view
 from enn_trainer.viewer.replay import Replay
-from enn_trainer.viewer.replay_format import write_replay
+from enn_trainer.viewer.replay_format import check_replaceable, write_replay
 from entity_env.errors import InvalidView
 from entity_env.recording.read_recording import Recording
 from entity_env.recording.recording_format import RecordingError
@@ -107,6 +107,7 @@ def _watch(options: argparse.Namespace) -> int:
             )
         saved = read_saved_run(path)
         out = writable(options.out or saved.path.resolve().parent / "replay.html", "--out")
+        check_replaceable(out)
         replay = _play(saved, options)
     if not replay.episodes:
         raise ConfigError(f"{path}: expected an episode to show, got a recording without steps")

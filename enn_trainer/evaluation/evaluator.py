@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,10 @@ from enn_trainer.config.eval_config import all_suites, suite_path
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.eval_metrics import EpisodeStatistics, Measured, quotas, with_interval
 from enn_trainer.evaluation.video import (
+    REPLAYS,
     VIDEOS,
     FilmedEnvs,
+    cannot_write,
     film_of_suite,
     require_writer,
 )
@@ -37,6 +39,7 @@ from enn_trainer.state import State
 from enn_trainer.viewer.annotate import explain_replay
 from enn_trainer.viewer.played import EpisodeKeeper, ReplaySettings
 from enn_trainer.viewer.replay import Replay
+from enn_trainer.viewer.replay_format import write_replay
 from entity_env.environment import Environment
 from entity_env.match import Match
 from entity_env.seeding import derive_seed
@@ -135,6 +138,8 @@ class SuiteResult(NamedTuple):
         film: the video file; None without one.
         film_problem: the reason why a requested video is missing; None without a problem.
         replay: the first episodes, if they were asked for without a page to write.
+        page: the page with the first episodes; None without one.
+        page_problem: the reason why a requested page is missing; None without a problem.
     """
 
     metrics: Mapping[str, Measured]
@@ -145,6 +150,8 @@ class SuiteResult(NamedTuple):
     film: Path | None = None
     film_problem: str | None = None
     replay: Replay | None = None
+    page: Path | None = None
+    page_problem: str | None = None
 
     def in_words(self) -> str:
         """Return the result as one line of text."""
@@ -157,6 +164,8 @@ class SuiteResult(NamedTuple):
             )
         if self.film_problem:
             words.append(f"WARNING: no video: {self.film_problem}")
+        if self.page_problem:
+            words.append(f"WARNING: no replay: {self.page_problem}")
         return "  ".join(words)
 
 
@@ -172,7 +181,7 @@ class Evaluator:
         state: the run, with the agent.
         device: device of the agents.
         lanes: lanes in which forward passes are computed.
-        folder: folder for videos and recordings; by default they are below `data_dir`.
+        folder: folder for videos, replays and recordings; by default they are below `data_dir`.
 
     Attributes:
         results: results of the last evaluation of the configuration, by suite.
@@ -223,7 +232,9 @@ class Evaluator:
             film: video file; by default, with `eval.capture_videos`, one in the run's folder. Named
                 suites append their name. If pictures cannot be taken or written, the result has
                 `film_problem` instead.
-            replay: settings of a replay of the first episodes, which the result then has.
+            replay: settings of a replay of the first episodes, which the result then has; by
+                default, with `eval.capture_replays`, of a page in the run's folder. Named suites
+                append their name. If a page cannot be written, the result has `page_problem`.
 
         Returns:
             The results by suite name, with "" for the unnamed one.
@@ -234,17 +245,21 @@ class Evaluator:
         """
         config, state = self._config, self._state
         assert config.eval is not None
+        folder = absolute(self._folder or Path(config.data_dir, "runs", state.run_name))
         if film is None and config.eval.capture_videos:
-            folder = self._folder or Path(config.data_dir, "runs", state.run_name)
-            film = absolute(folder) / VIDEOS / f"step-{state.step:012d}.mp4"
+            film = folder / VIDEOS / f"step-{state.step:012d}.mp4"
+        if replay is None and config.eval.capture_replays:
+            replay = ReplaySettings(folder / REPLAYS / f"step-{state.step:012d}.html")
         results: dict[str, SuiteResult] = {}
         for name, suite in self._suites:
             if stop():
                 break
             opponent = None if suite.opponent is None else self._opponents[suite.opponent]
-            path = None if film is None else film_of_suite(film, name)
+            path, shown = None if film is None else film_of_suite(film, name), replay
+            if shown is not None and shown.path is not None:
+                shown = replace(shown, path=film_of_suite(shown.path, name))
             with global_randomness_kept(), eval_mode(state.agent, opponent):
-                results[name] = self._measure_suite(name, suite, stop, watch, path, replay)
+                results[name] = self._measure_suite(name, suite, stop, watch, path, shown)
         self.results = results
         return results
 
@@ -324,16 +339,30 @@ class Evaluator:
 
             collector = Collector(statistics, players, self._device, watchers)
             play(collector, state.obs_space, steps, seed, run_step=state.step, stop=is_over)
-            replay = None
+            results: dict[str, Any] = {}
             if keeper is not None:
                 learner = players.learner if isinstance(players, SeatedPlayers) else players
-                replay = self._replay(suite, keeper, learner.agent, watch)
+                results = self._shown(suite, keeper, learner.agent, watch)
 
         # The result, with the setting that limits the steps.
         played = statistics.measured(), statistics.num_episodes(), statistics.num_missing()
         limit, problem = self._origin(name, "max_steps"), None if filmed is None else filmed.problem
         film = film if problem is None else None
-        return SuiteResult(*played, steps, limit, film, problem, replay)
+        return SuiteResult(*played, steps, limit, film, problem, **results)
+
+    def _shown(
+        self, suite: EvalConfig, keeper: EpisodeKeeper, agent: PPOAgent, watch: Watch
+    ) -> dict[str, Any]:
+        """Return the fields of a result that are about the replay: itself, or the written page."""
+        path = keeper.settings.path
+        if path is None:
+            return {"replay": self._replay(suite, keeper, agent, watch)}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_replay(self._replay(suite, keeper, agent, watch), path)
+        except Exception as error:  # `view` is code of the world; metrics do not depend on it
+            return {"page_problem": cannot_write(path, error, "eval.capture_replays")}
+        return {"page": path}
 
     def _replay(
         self, suite: EvalConfig, keeper: EpisodeKeeper, agent: PPOAgent, watch: Watch

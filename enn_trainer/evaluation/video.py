@@ -25,6 +25,8 @@ NUM_FILMED = 4
 """Maximal number of environments, or matches, in a video."""
 VIDEOS = "videos"
 """Name of the folder for videos in the folder of a run's metrics."""
+REPLAYS = "replays"
+"""Name of the folder for replays, likewise."""
 PICTURES_PER_S = 10
 MOST_NAME_BYTES = 100
 """Maximal length of a suite's name in a file name, which file systems limit."""
@@ -296,7 +298,7 @@ class _Gif:
 
 
 def film_of_suite(film: Path, name: str) -> Path:
-    """Return the file of a suite's video; a long name is cut and a checksum appended to it."""
+    """Return the file of a suite's video or replay; a long name is cut and gets a checksum."""
     part = name.replace("/", "_")
     if len(part.encode()) > MOST_NAME_BYTES:
         begin = part.encode()[:MOST_NAME_BYTES].decode(errors="ignore")
@@ -304,10 +306,10 @@ def film_of_suite(film: Path, name: str) -> Path:
     return film.with_stem(f"{film.stem}-{part}") if name else film
 
 
-def cannot_write(path: Path, error: Exception) -> str:
-    """Return an error message of one line for a video that could not be written."""
+def cannot_write(path: Path, error: Exception, field: str = _FIELD[0]) -> str:
+    """Return an error message of one line for a file that could not be written."""
     message = " ".join(str(error).split())
-    return f"eval.capture_videos: cannot write {path}: {type(error).__name__}: {message}"
+    return f"{field}: cannot write {path}: {type(error).__name__}: {message}"
 
 
 def unfinished(path: Path) -> Path:

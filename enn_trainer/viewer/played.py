@@ -72,6 +72,7 @@ class EpisodeKeeper:
         ConfigError: there are to be pictures of environments that are not stepped one by one.
 
     Attributes:
+        settings: as given.
         sides: number of sides of a match.
         is_alone: True if nothing is played but what is kept.
         beside: the other agent, if there is one.
@@ -79,7 +80,7 @@ class EpisodeKeeper:
 
     def __init__(self, envs: VecEnv, own: Environments, settings: ReplaySettings) -> None:
         self.sides, self.is_alone = envs.sides, settings.path is None
-        self._own, self._settings = set(own.tolist()), settings
+        self._own, self.settings = set(own.tolist()), settings
         self._action_space = envs.action_space()
         self._obs_space = envs.obs_space()
         beside = settings.beside
@@ -109,7 +110,7 @@ class EpisodeKeeper:
 
     def share_ended(self) -> float:
         """Return the share of the episodes that have ended, from 0 to 1."""
-        return len(self._ended) / self._settings.episodes
+        return len(self._ended) / self.settings.episodes
 
     def begin(self, obs: VecObs, shown: ObsSpace, state: Mapping[str, Any] | None) -> None:
         """Take the first frames."""
@@ -132,7 +133,7 @@ class EpisodeKeeper:
             )
         )
         for match, one in self._running.items():
-            if self._settings.pictures and self._env_list is not None:
+            if self.settings.pictures and self._env_list is not None:
                 one.pictures[len(one.frames)] = _png(self._env_list.matches[match])
             one.frames.append(np.arange(self.sides) + self._num_frames)
             self._num_frames += self.sides
@@ -143,7 +144,7 @@ class EpisodeKeeper:
             one.rewards.append(obs.reward[self._rows(match)])
             is_over, is_cut = (
                 bool(obs.done[match * self.sides]),
-                len(one.frames) >= self._settings.max_steps,
+                len(one.frames) >= self.settings.max_steps,
             )
             if not (is_over or is_cut):
                 continue
@@ -173,7 +174,7 @@ class EpisodeKeeper:
         Raises:
             InvalidView: the view of the world, or `positions`, do not fit its space.
         """
-        spaces, positions = (self._obs_space, self._action_space), self._settings.positions
+        spaces, positions = (self._obs_space, self._action_space), self.settings.positions
         replay = Replay(title, about, *spaces, self.sides, discount, self._episodes())
         own = None if self._env_list is None else self._env_list.matches[0].view()
         replay.view = plain_view(own, self._obs_space, positions, net)

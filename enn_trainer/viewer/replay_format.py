@@ -117,17 +117,29 @@ def write_replay(replay: Replay, path: str | Path, max_mb: float = 20.0) -> Writ
             the replay contradicts itself; or the file cannot be written.
     """
     path = Path(path)
+    check_replaceable(path)
     try:
-        if os.path.lexists(path):
-            with read_plain(path) as file:
-                if not is_page(file.read(256)):
-                    raise ReplayError(f"{path}: exists and is no replay; choose another name")
         page, header = _fitting_page(replay, max_mb * 1e6)
         replace_file(path, page, path.with_name(f".{path.name}-{os.getpid()}"))
     except OSError as error:
         raise ReplayError(f"{path}: cannot be written: {error.strerror or error}") from None
     count, errors = len(header["episodes"]), dict(header["errors"])
     return WrittenReplay(path, len(page), count, header["notes"], errors)
+
+
+def check_replaceable(path: Path) -> None:
+    """Raise if there is a file that is no replay.
+
+    Raises:
+        ReplayError: there is one, or it cannot be read.
+    """
+    try:
+        if os.path.lexists(path):
+            with read_plain(path) as file:
+                if not is_page(file.read(256)):
+                    raise ReplayError(f"{path}: exists and is no replay; choose another name")
+    except OSError as error:
+        raise ReplayError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def page_of(replay: Replay, max_mb: float) -> bytes:
