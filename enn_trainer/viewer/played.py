@@ -17,7 +17,8 @@ from enn_trainer.experience.players import Decisions, Environments
 from enn_trainer.policy import PPOAgent
 from enn_trainer.viewer.episodes import episode_of_frames, log_probs_of
 from enn_trainer.viewer.replay import Episode, Floats, Replay
-from entity_env.errors import EntityEnvError
+from entity_env.actions import EntityID, EntityName
+from entity_env.errors import EntityEnvError, short_repr, truncate
 from entity_env.match import Match, world_of
 from entity_env.ragged import Indices
 from entity_env.recording import recording_format
@@ -31,6 +32,7 @@ from rogue_net.ragged import EntityBatch
 CreateAgent: TypeAlias = Callable[[ObsSpace, Mapping[ActionName, ActionSpace]], PPOAgent]
 """Factory of an agent for the spaces of an environment."""
 EPISODES = 3
+MOST_NAME = 100
 MOST_STEPS = 2000
 """Steps of an episode that are shown; each costs room and forward passes."""
 
@@ -95,7 +97,7 @@ class EpisodeKeeper:
         quota = quotas(settings.episodes, np.ones(len(matches), np.bool_))
         pairs = zip(matches.tolist(), quota.tolist(), strict=True)
         self._left = {match: count for match, count in pairs if count}
-        self._running = {match: _Played(match, 0) for match in self._left}
+        self._running = {match: self._begun(match, 0) for match in self._left}
         self._ended: list[_Played] = []
         self._kept: list[recording_format.Decisions] = []
         self._num_frames = 0
@@ -133,8 +135,11 @@ class EpisodeKeeper:
             )
         )
         for match, one in self._running.items():
-            if self.settings.pictures and self._env_list is not None:
-                one.pictures[len(one.frames)] = _png(self._env_list.matches[match])
+            if (env_list := self._env_list) is not None:
+                if self.settings.pictures:
+                    one.pictures[len(one.frames)] = _png(env_list.matches[match])
+                for side, ids in enumerate(one.ids):  # before a step that ends the episode
+                    ids += env_list.tracked_ids(match * self.sides + side, len(ids))
             one.frames.append(np.arange(self.sides) + self._num_frames)
             self._num_frames += self.sides
 
@@ -153,7 +158,7 @@ class EpisodeKeeper:
             self._ended.append(self._running.pop(match))
             self._left[match] -= 1
             if is_over and self._left[match]:
-                self._running[match] = _Played(match, one.number + 1)
+                self._running[match] = self._begun(match, one.number + 1)
         self._running = dict(sorted(self._running.items()))
 
     def get_state(self) -> dict[str, Any]:
@@ -185,19 +190,25 @@ class EpisodeKeeper:
         played = [*self._ended, *(one for one in self._running.values() if one.frames)]
         if not played:
             return []
-        kept = recording_format.Decisions.cat(self._kept)
-        return [
-            episode_of_frames(
-                kept.take(np.concatenate(one.frames)),
-                np.concatenate(one.rewards),
-                self._action_space,
-                terminated=one.terminated,
-                truncated=one.truncated,
-                pictures=one.pictures,
-                env=one.match,
+        kept, episodes = recording_format.Decisions.cat(self._kept), []
+        for one in sorted(played, key=lambda one: (one.number, one.match)):
+            decisions = kept.take(np.concatenate(one.frames))
+            episodes.append(
+                episode_of_frames(
+                    decisions,
+                    np.concatenate(one.rewards),
+                    self._action_space,
+                    terminated=one.terminated,
+                    truncated=one.truncated,
+                    names=_names(decisions.obs, one.ids),
+                    pictures=one.pictures,
+                    env=one.match,
+                )
             )
-            for one in sorted(played, key=lambda one: (one.number, one.match))
-        ]
+        return episodes
+
+    def _begun(self, match: int, number: int) -> "_Played":
+        return _Played(match, number, [[] for _ in range(self.sides)])
 
     def _rows(self, match: int) -> Indices:
         """Return the environments that are the sides of a match."""
@@ -206,15 +217,48 @@ class EpisodeKeeper:
 
 @dataclass
 class _Played:
-    """An episode: its match, its number in it, and where its frames are among all that are kept."""
+    """An episode: its match, its number in it, and where its frames are among all that are kept.
+
+    `ids` has those of each side, by their numbers in `VecObs.identity`.
+    """
 
     match: int
     number: int
+    ids: list[list[EntityID]]
     frames: list[Indices] = field(default_factory=list)
     rewards: list[Floats] = field(default_factory=list)
     pictures: dict[int, bytes] = field(default_factory=dict)
     terminated: bool = False
     truncated: bool = False
+
+
+def _names(
+    obs: VecObs, ids_of_sides: Sequence[Sequence[EntityID]]
+) -> list[dict[EntityName, dict[int, str]]]:
+    """Return the printed id by side, type and number of identity; [] if no entity has one."""
+    sides, names = len(ids_of_sides), []
+    for side, ids in enumerate(ids_of_sides):
+        printed, frames = printed_ids(ids), np.arange(side, len(obs), sides)
+        of_types = {}
+        for name, rows in obs.identity.items():
+            numbers = np.unique(rows.take(frames).values).tolist()
+            of_types[name] = {number: printed[number] for number in numbers}
+        names.append({name: texts for name, texts in of_types.items() if texts})
+    return names if any(names) else []
+
+
+def printed_ids(ids: Sequence[EntityID]) -> list[str]:
+    """Return a text for each id: no two are the same, and none is much longer than 100 characters.
+
+    An id that is printed like an earlier one gets its position: `1` and "1" are 1 and 1 #1.
+    """
+    texts: dict[str, None] = {}
+    for number, one in enumerate(ids):
+        text = truncate(one, MOST_NAME) if isinstance(one, str) else short_repr(one, MOST_NAME)
+        while text in texts:
+            text = f"{text} #{number}"
+        texts[text] = None
+    return [*texts]
 
 
 def _png(match: Match) -> bytes:
