@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from enn_trainer.experience import players
-from enn_trainer.viewer.replay import Answers, Episode, Floats
+from enn_trainer.viewer.explain import Float32
+from enn_trainer.viewer.replay import Answers, Episode
 from entity_env.ragged import Ragged, exclusive_cumsum
 from entity_env.recording import read_recording
 from entity_env.recording.read_recording import Recording
@@ -75,7 +76,7 @@ def _joined(
 
 def episode_of_frames(
     decisions: Decisions,
-    rewards: Floats,
+    rewards: Float32,
     actions: Mapping[ActionName, ActionSpace],
     **others: Any,
 ) -> Episode:

@@ -16,7 +16,8 @@ from enn_trainer.evaluation.video import env_list_of, picture_of
 from enn_trainer.experience.players import Decisions, Environments
 from enn_trainer.policy import PPOAgent
 from enn_trainer.viewer.episodes import episode_of_frames, log_probs_of
-from enn_trainer.viewer.replay import Episode, Floats, Replay
+from enn_trainer.viewer.explain import Float32
+from enn_trainer.viewer.replay import Episode, Replay
 from entity_env.actions import EntityID, EntityName
 from entity_env.errors import EntityEnvError, short_repr, truncate
 from entity_env.match import Match, world_of
@@ -226,7 +227,7 @@ class _Played:
     number: int
     ids: list[list[EntityID]]
     frames: list[Indices] = field(default_factory=list)
-    rewards: list[Floats] = field(default_factory=list)
+    rewards: list[Float32] = field(default_factory=list)
     pictures: dict[int, bytes] = field(default_factory=dict)
     terminated: bool = False
     truncated: bool = False

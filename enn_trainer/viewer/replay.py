@@ -7,13 +7,12 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from enn_trainer.viewer.explain import Influence
+from enn_trainer.viewer.explain import Float32, Influence
 from entity_env.actions import ActionName, EntityName
 from entity_env.ragged import Ragged
 from entity_env.spaces import ActionSpace, ObsSpace
 from entity_env.vec.vec_obs import VecObs
 
-Floats = npt.NDArray[np.float32]
 Unseen: TypeAlias = list[tuple[int, list[int] | None]]
 """Types that an agent does not know, by their index, or columns of them: numbers, then kinds. The
 global features are behind the last type."""
@@ -30,7 +29,7 @@ class Answers:
     """
 
     probs: Mapping[ActionName, Ragged]
-    values: Floats
+    values: Float32
 
 
 @dataclass
@@ -57,7 +56,7 @@ class Episode:
         pictures: for some steps the world's own picture, as PNG.
         steps: (T,) int64, the number of each step in the episode, where a recording lacks some;
             None for 0, 1, ...
-        env: the number of its environment or match; None if not known.
+        env: the number of its environment or match; None if not known, as pages do not keep it.
     """
 
     obs: VecObs
@@ -68,7 +67,7 @@ class Episode:
     names: list[dict[EntityName, dict[int, str]]] = field(default_factory=list)
     by_hand: Mapping[ActionName, npt.NDArray[np.bool_]] | None = None
     beside: Answers | None = None
-    attention: dict[int, Floats] = field(default_factory=dict)
+    attention: dict[int, Float32] = field(default_factory=dict)
     influence: dict[int, Influence] = field(default_factory=dict)
     pictures: dict[int, bytes] = field(default_factory=dict)
     steps: npt.NDArray[np.int64] | None = None

@@ -11,7 +11,7 @@ from entity_env.recording.read_recording import Recording
 from entity_env.recording.recording_format import RecordingError
 from entity_env.vec.vec_obs import take_obs
 from rogue_net.ragged import EntityBatch
-from tests.enn_trainer.viewer.builders import recorded
+from tests.enn_trainer.viewer.replays import recorded
 
 
 @pytest.mark.parametrize(("world", "sides"), [(Duel, 2), (MineSweeper, 1), (TreasureHunt, 1)])
