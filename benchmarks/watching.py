@@ -223,8 +223,8 @@ def table(results: list[dict[str, Any]]) -> str:
         f"`python benchmarks/watching.py`, {os.cpu_count()} cores, Python "
         f"{platform.python_version()}. *Written* is the time of the command and *memory* the "
         "most that it had; *first picture*, *any step* (95% of jumps to any one) and *played* "
-        "(steps that are drawn each second at the highest speed) are in Chromium. The page alone has "
-        f"{PAGE.stat().st_size / 1e3:.0f} kB (at most 200).",
+        "(steps that are drawn each second at the highest speed) are in Chromium. The page alone "
+        f"has {PAGE.stat().st_size / 1e3:.0f} kB (at most 200).",
         "",
         f"| {' | '.join(COLUMNS)} |",
         f"|{' --- |' * len(COLUMNS)}",

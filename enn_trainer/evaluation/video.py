@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -220,6 +221,21 @@ def picture_of(match: Match, world: str, field: str, otherwise: str) -> Picture:
             f"shape (height, width, 3), at least 1 each, got {got}"
         )
     return np.array(picture)  # a copy, as the environment may change it in the next step
+
+
+def png_of(picture: Picture) -> bytes:
+    """Return a picture as a PNG file."""
+    height, width, _ = picture.shape
+    rows = np.zeros((height, 1 + 3 * width), np.uint8)  # each begins with its filter: none
+    rows[:, 1:] = picture.reshape(height, -1)
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        checksum = zlib.crc32(kind + data)
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum)
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # 8 bits of RGB
+    chunks = chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(rows.tobytes()))
+    return b"".join([b"\x89PNG\r\n\x1a\n", *chunks, chunk(b"IEND", b"")])
 
 
 def tiled(pictures: Sequence[Picture]) -> Picture:

@@ -1,18 +1,16 @@
 """Episodes as they are played: a watcher of a collector that keeps the first ones for a replay."""
 
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
-from zlib import compress, crc32
 
 import numpy as np
 
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.eval_metrics import quotas
-from enn_trainer.evaluation.video import env_list_of, picture_of
+from enn_trainer.evaluation.video import env_list_of, picture_of, png_of
 from enn_trainer.experience.players import Decisions, Environments
 from enn_trainer.policy import PPOAgent
 from enn_trainer.viewer.episodes import episode_of_frames, log_probs_of
@@ -97,8 +95,8 @@ class EpisodeKeeper:
         matches = np.unique(own // self.sides)
         quota = quotas(settings.episodes, np.ones(len(matches), np.bool_))
         pairs = zip(matches.tolist(), quota.tolist(), strict=True)
-        self._left = {match: count for match, count in pairs if count}
-        self._running = {match: self._begun(match, 0) for match in self._left}
+        self._quota = {match: count for match, count in pairs if count}
+        self._running = {match: self._begun(match, 0) for match in self._quota}
         self._ended: list[_Played] = []
         self._kept: list[recording_format.Decisions] = []
         self._num_frames = 0
@@ -138,7 +136,7 @@ class EpisodeKeeper:
         for match, one in self._running.items():
             if (env_list := self._env_list) is not None:
                 if self.settings.pictures:
-                    one.pictures[len(one.frames)] = _png(env_list.matches[match])
+                    one.pictures[len(one.frames)] = self._png(env_list.matches[match])
                 for side, ids in enumerate(one.ids):  # before a step that ends the episode
                     ids += env_list.tracked_ids(match * self.sides + side, len(ids))
             one.frames.append(np.arange(self.sides) + self._num_frames)
@@ -148,19 +146,12 @@ class EpisodeKeeper:
         """Keep rewards, and the ends of episodes."""
         for match, one in [*self._running.items()]:
             one.rewards.append(obs.reward[self._rows(match)])
-            is_over, is_cut = (
-                bool(obs.done[match * self.sides]),
-                len(one.frames) >= self.settings.max_steps,
-            )
-            if not (is_over or is_cut):
-                continue
-            one.truncated = is_over and bool(obs.truncated[match * self.sides])
-            one.terminated = is_over and not one.truncated
-            self._ended.append(self._running.pop(match))
-            self._left[match] -= 1
-            if is_over and self._left[match]:
+            first = match * self.sides
+            one.truncated, one.terminated = bool(obs.truncated[first]), bool(obs.terminated[first])
+            if obs.done[first] or len(one.frames) == self.settings.max_steps:
+                self._ended.append(self._running.pop(match))
+            if obs.done[first] and one.number + 1 < self._quota[match]:
                 self._running[match] = self._begun(match, one.number + 1)
-        self._running = dict(sorted(self._running.items()))
 
     def get_state(self) -> dict[str, Any]:
         """Return nothing, as no episode is continued."""
@@ -211,6 +202,10 @@ class EpisodeKeeper:
     def _begun(self, match: int, number: int) -> "_Played":
         return _Played(match, number, [[] for _ in range(self.sides)])
 
+    def _png(self, match: Match) -> bytes:
+        name = type(world_of(match)).__name__
+        return png_of(picture_of(match, name, "pictures", "leave pictures out"))
+
     def _rows(self, match: int) -> Indices:
         """Return the environments that are the sides of a match."""
         return np.arange(match * self.sides, (match + 1) * self.sides)
@@ -260,27 +255,6 @@ def printed_ids(ids: Sequence[EntityID]) -> list[str]:
             text = f"{text} #{number}"
         texts[text] = None
     return [*texts]
-
-
-def _png(match: Match) -> bytes:
-    """Return the picture of a match as a PNG file."""
-    name = type(world_of(match)).__name__
-    picture = picture_of(match, name, "pictures", "leave pictures out")
-    height, width, _ = picture.shape
-    rows = np.zeros((height, 1 + 3 * width), np.uint8)  # each begins with its filter: none
-    rows[:, 1:] = picture.reshape(height, -1)
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", crc32(kind + data))
-
-    return b"".join(
-        [
-            b"\x89PNG\r\n\x1a\n",
-            chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),  # 8 bits of RGB
-            chunk(b"IDAT", compress(rows.tobytes())),
-            chunk(b"IEND", b""),
-        ]
-    )
 
 
 def plain_view(

@@ -160,18 +160,6 @@ def read_replay(path: str | Path) -> Replay:
         return _replay_of(*_blocks(path))
 
 
-def undamaged_chunks(path: str | Path) -> tuple[set[int], set[int]]:
-    """Return the numbers of the chunks of a page that can be read, and of those that cannot.
-
-    Raises:
-        ReplayError: this is no replay, or its header is damaged.
-    """
-    with _naming(path):
-        chunks = _raw_chunks(*_blocks(path))
-    damaged = {number for number, raw in chunks.items() if raw is None}
-    return set(chunks) - damaged, damaged
-
-
 @contextmanager
 def _naming(path: str | Path) -> Iterator[None]:
     """Raise whatever damaged or hostile bytes lead to as one error that names the file."""
@@ -335,10 +323,6 @@ def _raw_chunk(block: Block | None, entry: list[int]) -> bytes | None:
     return raw if raw is not None and len(raw) == raw_size else None
 
 
-def _raw_chunks(header: Json, blocks: Mapping[str, Block]) -> dict[int, bytes | None]:
-    return {n: _raw_chunk(blocks.get(str(n)), entry) for n, _, _, entry in _chunks(header)}
-
-
 def _header_of(block: Block) -> Json:
     raw = block.unpacked(_MAX_HEADER)
     header = None if raw is None else json.loads(raw)
@@ -354,7 +338,7 @@ def _header_of(block: Block) -> Json:
 
 def _replay_of(header: Json, blocks: Mapping[str, Block]) -> Replay:
     """Return the replay of a header and its chunks."""
-    chunks = _raw_chunks(header, blocks)
+    chunks = {n: _raw_chunk(blocks.get(str(n)), entry) for n, _, _, entry in _chunks(header)}
     if damaged := [f"chunk {number}" for number, raw in chunks.items() if raw is None]:
         names = ", ".join(damaged)
         raise ReplayError(f"damaged: {names}; a browser plays the rest")
