@@ -332,7 +332,7 @@ class Evaluator:
             def is_over() -> bool:
                 ended = statistics.num_episodes() / suite.episodes if suite.episodes else 0
                 is_done = suite.episodes is not None and statistics.is_done()
-                if keeper is not None and keeper.is_alone:
+                if keeper is not None and keeper.settings.path is None:
                     ended, is_done = keeper.share_ended(), keeper.is_done()
                 watch(name, max(ended, next(taken) / steps))
                 return stop() or is_done

@@ -75,15 +75,12 @@ class EpisodeKeeper:
     Attributes:
         settings: as given.
         sides: number of sides of a match.
-        is_alone: True if nothing is played but what is kept.
         beside: the other agent, if there is one.
     """
 
     def __init__(self, envs: VecEnv, own: Environments, settings: ReplaySettings) -> None:
-        self.sides, self.is_alone = envs.sides, settings.path is None
-        self._own, self.settings = set(own.tolist()), settings
-        self._action_space = envs.action_space()
-        self._obs_space = envs.obs_space()
+        self.settings, self.sides, self._own = settings, envs.sides, set(own.tolist())
+        self._obs_space, self._action_space = envs.obs_space(), envs.action_space()
         beside = settings.beside
         self.beside = None if beside is None else beside(self._obs_space, self._action_space)
         self._env_list = env_list_of(envs)
@@ -94,8 +91,7 @@ class EpisodeKeeper:
             envs.track()
         matches = np.unique(own // self.sides)
         quota = quotas(settings.episodes, np.ones(len(matches), np.bool_))
-        pairs = zip(matches.tolist(), quota.tolist(), strict=True)
-        self._quota = {match: count for match, count in pairs if count}
+        self._quota = {i: n for i, n in zip(matches.tolist(), quota.tolist(), strict=True) if n}
         self._running = {match: self._begun(match, 0) for match in self._quota}
         self._ended: list[_Played] = []
         self._kept: list[recording_format.Decisions] = []

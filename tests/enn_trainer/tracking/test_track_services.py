@@ -182,6 +182,20 @@ def wandb_configs(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.slow
+def test_wandb_gets_pages_as_they_are(tmp_path: Path) -> None:
+    import wandb
+
+    pages = ["eval.episodes=2", "eval.interval=24", "eval.num_envs=2", "eval.capture_replays=true"]
+    folder = tmp_path / "c"
+    run_small(tmp_path, "track=true", "total_timesteps=24", *pages, checkpoint_dir=folder)
+    wandb.teardown()
+    kept = {page.read_bytes() for page in (folder / "replays").iterdir()}
+    sent = {page.read_bytes() for page in folder.rglob("wandb/offline-run-*/**/*.html")}
+    assert kept
+    assert sent == kept
+
+
+@pytest.mark.slow
 def test_offline_the_same_run_goes_on_with_full_names_and_the_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
