@@ -12,7 +12,7 @@ from enn_trainer.checkpoints.migrate.space_diff import incompatibilities
 from enn_trainer.checkpoints.weights import load_weights_file
 from enn_trainer.errors import CheckpointError
 from enn_trainer.experience.players import AgentPlayer
-from enn_trainer.policy import PPOAgent
+from enn_trainer.policy import PPOAgent, device_of
 from enn_trainer.viewer.explain import Explanation, explain
 from entity_env.actions import Action, EntityID
 from entity_env.environment import Environment, Observation
@@ -136,8 +136,7 @@ class RogueNetAgent:
 
     def _batch(self, observations: Sequence[Observation]) -> tuple[VecObs, EntityBatch]:
         obs = batch_obs(observations, self.obs_space, self.action_space)
-        device = next(self.agent.parameters(), torch.empty(0)).device
-        return obs, EntityBatch.of(obs, device)
+        return obs, EntityBatch.of(obs, device_of(self.agent))
 
 
 def load_agent(

@@ -1,9 +1,11 @@
 """`PPOAgent`, the protocol of networks that can be trained."""
 
-from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol, runtime_checkable
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from rogue_net.ragged import EntityBatch
 from rogue_net.rogue_net import NetOutput
@@ -29,3 +31,21 @@ class PPOAgent(Protocol):
 
     def update_input_stats(self, batch: EntityBatch) -> None:
         """Update the input statistics with a rollout, if the network has any."""
+
+
+def device_of(agent: PPOAgent) -> torch.device:
+    """Return the device of an agent's parameters; the CPU for one without."""
+    network: Any = agent
+    device: torch.device = next(network.parameters(), torch.empty(0)).device
+    return device
+
+
+@contextmanager
+def eval_mode(*agents: object) -> Iterator[None]:
+    """Put agents in eval mode, without dropout, and restore their mode afterwards."""
+    with ExitStack() as stack:
+        for agent in agents:
+            if isinstance(agent, nn.Module):
+                stack.callback(agent.train, agent.training)
+                agent.eval()
+        yield

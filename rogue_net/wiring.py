@@ -39,6 +39,9 @@ class Wired(nn.Module):
         known: the space of the network, if it is not its attribute `obs_space`.
         known_actions: its actions, if they are not its attribute `action_space`.
 
+    Attributes:
+        known: the space of the network.
+
     Raises:
         ValueError: the network needs features that the environment lacks, or has other labels.
     """
@@ -52,8 +55,8 @@ class Wired(nn.Module):
         known_actions: Mapping[str, ActionSpace] | None = None,
     ) -> None:
         super().__init__()
-        self._known: ObsSpace = network.obs_space if known is None else known
-        if missing := missing_features(shown, self._known):
+        self.known: ObsSpace = network.obs_space if known is None else known
+        if missing := missing_features(shown, self.known):
             raise ValueError(f"obs_space: expected {'; '.join(missing)}")
         self.network = network
         self.obs_space = shown
@@ -103,7 +106,7 @@ class Wired(nn.Module):
 
     def _adapted(self, batch: EntityBatch) -> tuple[EntityBatch, dict[str, ActionSubset]]:
         """Return the input of the network, and the actions that it has only a part of."""
-        shown, known = self.obs_space, self._known
+        shown, known = self.obs_space, self.known
         # Masks in the order of the network's labels.
         actions = dict(batch.actions)
         for name, (of_known, _) in self._labels.items():

@@ -159,7 +159,7 @@ SAVE_SPANS_EVERY_S = 60.0
 
 
 class Tracking(Callback):
-    """Sends metrics and videos to the trackers of a run, and saves its timers.
+    """Sends metrics, videos and replays to the trackers of a run, and saves its timers.
 
     Args:
         track: the trackers.
@@ -192,13 +192,14 @@ class Tracking(Callback):
             self.save_spans()
 
     def on_eval_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
-        """Track the metrics and videos of an evaluation."""
+        """Track the metrics, videos and replays of an evaluation."""
         self._log.record_eval(metrics)
         self._track.write(trainer.state.step, metrics)
         for name, suite in self._evaluator.results.items():
-            if suite.film is not None:
-                tag = f"eval/{name}/video" if name else "eval/video"
-                self._track.video(trainer.state.step, tag, suite.film)
+            for what, path in ("video", suite.film), ("replay", suite.page):
+                if path is not None:
+                    tag = f"eval/{name}/{what}" if name else f"eval/{what}"
+                    self._track.file(trainer.state.step, tag, path)
 
     def save_spans(self) -> None:
         """Save the timers, unless the folder of the run was lost to another process."""

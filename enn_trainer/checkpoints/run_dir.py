@@ -37,9 +37,9 @@ from enn_trainer.errors import CheckpointError
 INDEX, PINS = "index.json", "pins.json"
 LOGS = (
     *(f"{METRICS_FILE}*", f"{RUN_FILE}*", "spans.json*", "events.out.tfevents.*"),
-    *("videos", "wandb", ".wandb"),
+    *("videos", "replays", "wandb", ".wandb"),
 )
-"""Metrics, timers and videos of a run."""
+"""Metrics, timers, videos and replays of a run."""
 BESIDE = (INDEX, PINS, "eval-step-*.json", *LOGS)
 """Files beside the saves of a run that belong to it; recordings may be of another one."""
 WRITING, DELETING, DAMAGED, SUPERSEDED = ".writing-", ".deleting-", ".damaged-", ".superseded-"

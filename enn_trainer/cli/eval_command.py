@@ -32,7 +32,7 @@ from enn_trainer.cli.load_world import envs_by_id, make_any_world, parse_kwargs
 from enn_trainer.cli.trust import NamedEnv, code_in, find_untrusted, line_with_trust
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.eval_config import EvalEnvConfig, EvalSuiteConfig, all_suites, with_env
-from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.errors import CheckpointError, ConfigError, ReplayError
 from enn_trainer.evaluation.eval_metrics import with_interval
 from enn_trainer.evaluation.evaluator import Evaluator, SuiteResult, create_opponent, differences
 from enn_trainer.evaluation.video import require_writer
@@ -42,6 +42,8 @@ from enn_trainer.runtime.start_folder import paths_from
 from enn_trainer.tables import printable, show_lines, show_table
 from enn_trainer.tracking.progress import format_duration
 from enn_trainer.tracking.track import flatten_config
+from enn_trainer.viewer.played import ReplaySettings
+from enn_trainer.viewer.replay_format import check_replaceable
 from entity_env.errors import EntityEnvError
 from entity_env.match import Match
 
@@ -61,6 +63,7 @@ _OPTIONS = {
     "opponent": "--opponent",
     "num_envs": "--num-envs",
     "capture_videos": "--video",
+    "capture_replays": "--replay",
     "suites": "--suite",
 }
 """Options of the command by the setting of `eval` that messages name."""
@@ -100,6 +103,8 @@ def eval_command(arguments: Sequence[str]) -> int:
             return _evaluate(options)
     except (ConfigError, CheckpointError) as error:
         return failed(error, as_typed(error))
+    except ReplayError as error:
+        return failed(ConfigError(f"--replay: {error}"))
     except StoppedAtOnce as stop:
         print("interrupted; nothing was measured", file=sys.stderr)
         return stop.status
@@ -123,6 +128,12 @@ def _evaluate(options: argparse.Namespace) -> int:
         require_writer(options.video, "--video")
         film = writable(options.video, "--video")
         require_writer(film, "--video")  # another suffix, if it is a link
+    page = None
+    if options.replay is not None:
+        if options.replay.suffix != ".html":
+            raise ConfigError(f"--replay: expected a file named .html, got {options.replay}")
+        page = writable(options.replay, "--replay")
+        check_replaceable(page)
 
     # Evaluate.
     fit_to_worlds(saved, config, options)
@@ -132,7 +143,8 @@ def _evaluate(options: argparse.Namespace) -> int:
         evaluator.check_pictures()
     try:
         with lanes, lanes.at_work(), eval_progress() as watch:
-            results = evaluator.measure(watch=watch, film=film)
+            shown = None if page is None else ReplaySettings(page)
+            results = evaluator.measure(watch=watch, film=film, replay=shown)
     except (ConfigError, CheckpointError, EntityEnvError):
         raise
     except Exception as error:  # of the environment
@@ -217,20 +229,28 @@ def _baselines(
 
 def _num_envs(trained: TrainConfig, options: argparse.Namespace, sides: int = 1) -> int:
     """Return the number of environments: that of training, if each has an episode that counts."""
-    each = 1 if options.opponent is None else 2  # environments of which one counts
-    most: int = min(trained.rollout.num_envs, MOST_ENVS, each * options.episodes)
-    return max(each if sides == 1 else sides, most - most % sides)
+    agents = 1 if options.opponent is None else 2  # environments of which one counts
+    return fitting_num_envs(trained, agents * options.episodes, sides, agents)
 
 
-def fit_to_worlds(saved: SavedRun, config: TrainConfig, options: argparse.Namespace) -> None:
+def fitting_num_envs(trained: TrainConfig, most: int, sides: int, agents: int) -> int:
+    """Return at most as many environments as in training, for whole matches and all agents."""
+    most = min(trained.rollout.num_envs, MOST_ENVS, most)
+    return max(agents if sides == 1 else sides, most - most % sides)
+
+
+def fit_to_worlds(saved: SavedRun, config: TrainConfig, options: argparse.Namespace) -> int:
     """Set the number of environments of each suite to a multiple of the sides of its match.
+
+    Returns:
+        The sides in the world of the unnamed suite.
 
     Raises:
         ConfigError: the spaces of a world are not those of the agent, it does not take its
             arguments, or `--num-envs` does not fit.
     """
     assert config.eval is not None
-    trained, field = saved.config.env, "--env" if options.env else "env.id"
+    trained, field, sides = saved.config.env, "--env" if options.env else "env.id", {}
     for name, suite in list(all_suites(config.eval, config.env)):
         # Make the world of the suite, and compare its spaces.
         what, hint = f"--env: {suite.env.id}", ""
@@ -251,12 +271,13 @@ def fit_to_worlds(saved: SavedRun, config: TrainConfig, options: argparse.Namesp
 
         # Its number of environments.
         num_sides = world.num_sides if isinstance(world, Match) else 1
+        sides[name] = num_sides
         if options.num_envs is None:
             settings = config.eval.suites[name] if name else config.eval
             settings.num_envs = _num_envs(saved.config, options, num_sides)
         elif options.num_envs % num_sides:
-            sides = "the sides of a match" + (f" in {what}" if name else "")
-            expected = f"expected multiples of {num_sides}, {sides}, got {options.num_envs}"
+            why = "the sides of a match" + (f" in {what}" if name else "")
+            expected = f"expected multiples of {num_sides}, {why}, got {options.num_envs}"
             hint = "leave it out, then each suite has as many as fit"
             raise ConfigError(f"--num-envs: {expected}; {hint}")
 
@@ -264,6 +285,7 @@ def fit_to_worlds(saved: SavedRun, config: TrainConfig, options: argparse.Namesp
     if config.env.id != trained.id and json.loads(trained.kwargs) and not options.env_kwargs:
         note = f"{config.env.id} has its own arguments, not those of the run, {trained.kwargs}"
         print(f"note: --env: {note}; --env-kwargs gives it others", file=sys.stderr)
+    return sides[""]
 
 
 def as_typed(error: object) -> str:
@@ -296,6 +318,8 @@ def parser() -> OneLineParser:
     beside = "report (default: eval-step-....json beside the checkpoint)"
     parser.option("--out", "FILE", beside, type=Path)
     parser.flag("--json", "print the report as JSON")
+    page = "page of the first episodes, as `enn watch` writes it: .html"
+    parser.option("--replay", "FILE", page, type=Path)
     parser.option("--video", "FILE", "video of the first episodes: .mp4, .gif", type=Path)
     return parser
 
@@ -376,10 +400,11 @@ def write_and_print(
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it fails once more
         problems.append(f"standard output: {error.strerror}; the numbers are in {path}")
-    # Videos that failed, and episodes that were not finished.
+    # Videos and replays that failed, and episodes that were not finished.
     for name, result in results.items():
-        if result.film_problem is not None:
-            problems.append(f"{result.film_problem} (suite: {name or UNNAMED})")
+        for problem in result.film_problem, result.page_problem:
+            if problem is not None:
+                problems.append(f"{problem} (suite: {name or UNNAMED})")
     unfinished = {name or "unnamed": r for name, r in results.items() if r.missing}
     if unfinished:
         limit = f"{next(iter(results.values())).max_steps} steps"

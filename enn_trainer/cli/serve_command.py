@@ -19,7 +19,6 @@ from enn_trainer.cli.arguments import OneLineParser, failed, not_negative, writa
 from enn_trainer.cli.eval_command import add_world_options, as_typed, check_trusted, config_of
 from enn_trainer.cli.load_world import envs_by_id, make_any_world
 from enn_trainer.cli.trust import line_with_trust
-from enn_trainer.cli.watch_command import view_in
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.evaluator import RandomAgent, create_opponent
 from enn_trainer.experience.collector import Collector
@@ -29,8 +28,9 @@ from enn_trainer.load_agent import network_in_world
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.start_folder import paths_from
 from enn_trainer.viewer.live import DEFAULT_FPS, HOST, MOST_FPS, LiveGame
+from enn_trainer.viewer.played import plain_view
 from enn_trainer.viewer.replay import Replay
-from entity_env.errors import EntityEnvError
+from entity_env.errors import EntityEnvError, InvalidView
 from entity_env.match import match_of
 from entity_env.seeding import derive_seed
 from entity_env.vec.vec_env import VecEnv
@@ -63,8 +63,8 @@ def serve_command(arguments: Sequence[str]) -> int:
     try:
         with stopped_by(signal.SIGINT, signal.SIGTERM), paths_from(Path.cwd()):
             _serve(options)
-    except (ConfigError, CheckpointError) as error:
-        return failed(error, as_typed(error))
+    except (ConfigError, CheckpointError, InvalidView) as error:
+        return failed(ConfigError(as_typed(error).replace("positions:", "--positions:")))
     except StoppedAtOnce:
         print("\nthe server has ended", file=sys.stderr)
         if options.record is not None:
@@ -122,7 +122,8 @@ def _serve(options: argparse.Namespace) -> None:
 
         about = {"save": str(saved.path), "environment": f"{config.env.id} {config.env.kwargs}"}
         replay = Replay(config.env.id, about, obs_space, action_space, sides, config.ppo.gamma)
-        replay.view = view_in(own, obs_space, options, config.net)
+        positions = options.positions.split(",") if options.positions else []
+        replay.view = plain_view(own, obs_space, positions, config.net)
         try:
             server = stack.enter_context(closing(LiveServer(options.port)))
         except OSError as error:

@@ -102,6 +102,7 @@ class EvalConfig(Section):
         deterministic: Take the most probable choices instead of sampling.
         seed: Seed of episodes and choices; that of the run if not set.
         suites: More evaluations at the same time by their names, with other settings.
+        capture_replays: Write a page on which the first episodes can be watched.
     """
 
     steps: Optional[int] = limited(None, at_least=1)
@@ -121,6 +122,7 @@ class EvalConfig(Section):
     deterministic: bool = False
     seed: Optional[int] = limited(None, at_least=0)
     suites: Dict[str, EvalSuiteConfig] = field(default_factory=dict)
+    capture_replays: bool = False
 
     def _check(self, check: Validator) -> None:
         check.require(

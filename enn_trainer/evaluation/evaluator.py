@@ -3,10 +3,10 @@
 import copy
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,18 +19,28 @@ from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.eval_config import all_suites, suite_path
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.eval_metrics import EpisodeStatistics, Measured, quotas, with_interval
-from enn_trainer.evaluation.video import VIDEOS, FilmedEnvs, film_of_suite, require_writer
-from enn_trainer.experience.collector import Collector, play
+from enn_trainer.evaluation.video import (
+    REPLAYS,
+    VIDEOS,
+    FilmedEnvs,
+    cannot_write,
+    film_of_suite,
+    require_writer,
+)
+from enn_trainer.experience.collector import Collector, Watcher, play
 from enn_trainer.experience.envs import EnvFactory, global_randomness_kept, in_section
-from enn_trainer.experience.players import AgentPlayer, Players, SeatedPlayers
+from enn_trainer.experience.players import AgentPlayer, SeatedPlayers
 from enn_trainer.experience.recording import capture_of_evals, recorders
 from enn_trainer.load_agent import network_in_world
-from enn_trainer.policy import PPOAgent
+from enn_trainer.policy import PPOAgent, eval_mode
 from enn_trainer.runtime.execution import ONE_LANE, Lanes
 from enn_trainer.runtime.start_folder import absolute, located
 from enn_trainer.state import State
+from enn_trainer.viewer.annotate import explain_replay
+from enn_trainer.viewer.played import EpisodeKeeper, ReplaySettings
+from enn_trainer.viewer.replay import Replay
+from enn_trainer.viewer.replay_format import write_replay
 from entity_env.environment import Environment
-from entity_env.errors import EntityEnvError
 from entity_env.match import Match
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
@@ -60,13 +70,19 @@ def create_opponent(
         CheckpointError: there is no valid checkpoint, or its actions differ, or the environment
             lacks features that it needs.
     """
+    return create_agent("eval.opponent", path, obs_space, action_space).to(device)
+
+
+def create_agent(
+    field: str, path: str, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]
+) -> "RandomAgent | Wired":
+    """Load an agent as `create_opponent` does; errors begin with the name of a field."""
     if path == "random":
         return RandomAgent(action_space)
     try:
-        saved = read_saved_run(located(path))
-        return network_in_world(saved, obs_space, action_space).to(device)
+        return network_in_world(read_saved_run(located(path)), obs_space, action_space)
     except CheckpointError as error:
-        raise CheckpointError(f"eval.opponent: {error}") from None
+        raise CheckpointError(f"{field}: {error}") from None
 
 
 class RandomAgent(nn.Module):
@@ -105,6 +121,10 @@ Watch: TypeAlias = Callable[[str, float], None]
 """Callback before each step: name of the suite, and its finished share from 0 to 1."""
 
 
+EXPLAINING = "explaining"
+"""Name that `Watch` gets in place of a suite's, while the frames of a replay are explained."""
+
+
 class SuiteResult(NamedTuple):
     """Result of one suite.
 
@@ -117,6 +137,9 @@ class SuiteResult(NamedTuple):
         limit: the setting that defines `max_steps`.
         film: the video file; None without one.
         film_problem: the reason why a requested video is missing; None without a problem.
+        replay: the first episodes, if they were asked for without a page to write.
+        page: the page with the first episodes; None without one.
+        page_problem: the reason why a requested page is missing; None without a problem.
     """
 
     metrics: Mapping[str, Measured]
@@ -126,6 +149,9 @@ class SuiteResult(NamedTuple):
     limit: str = "eval.max_steps"
     film: Path | None = None
     film_problem: str | None = None
+    replay: Replay | None = None
+    page: Path | None = None
+    page_problem: str | None = None
 
     def in_words(self) -> str:
         """Return the result as one line of text."""
@@ -138,6 +164,8 @@ class SuiteResult(NamedTuple):
             )
         if self.film_problem:
             words.append(f"WARNING: no video: {self.film_problem}")
+        if self.page_problem:
+            words.append(f"WARNING: no replay: {self.page_problem}")
         return "  ".join(words)
 
 
@@ -153,7 +181,7 @@ class Evaluator:
         state: the run, with the agent.
         device: device of the agents.
         lanes: lanes in which forward passes are computed.
-        folder: folder for videos and recordings; by default they are below `data_dir`.
+        folder: folder for videos, replays and recordings; by default they are below `data_dir`.
 
     Attributes:
         results: results of the last evaluation of the configuration, by suite.
@@ -187,7 +215,7 @@ class Evaluator:
         stop: Callable[[], bool] = lambda: False,
         watch: Watch = lambda suite, share: None,
         film: Path | None = None,
-        track: bool = False,
+        replay: ReplaySettings | None = None,
     ) -> dict[str, SuiteResult]:
         """Evaluate the agent in each suite, for `steps` steps or `episodes` whole episodes.
 
@@ -204,7 +232,9 @@ class Evaluator:
             film: video file; by default, with `eval.capture_videos`, one in the run's folder. Named
                 suites append their name. If pictures cannot be taken or written, the result has
                 `film_problem` instead.
-            track: let recordings say which entities are the same, where the environments can.
+            replay: settings of a replay of the first episodes, which the result then has; by
+                default, with `eval.capture_replays`, of a page in the run's folder. Named suites
+                append their name. If a page cannot be written, the result has `page_problem`.
 
         Returns:
             The results by suite name, with "" for the unnamed one.
@@ -215,17 +245,21 @@ class Evaluator:
         """
         config, state = self._config, self._state
         assert config.eval is not None
+        folder = absolute(self._folder or Path(config.data_dir, "runs", state.run_name))
         if film is None and config.eval.capture_videos:
-            folder = self._folder or Path(config.data_dir, "runs", state.run_name)
-            film = absolute(folder) / VIDEOS / f"step-{state.step:012d}.mp4"
+            film = folder / VIDEOS / f"step-{state.step:012d}.mp4"
+        if replay is None and config.eval.capture_replays:
+            replay = ReplaySettings(folder / REPLAYS / f"step-{state.step:012d}.html")
         results: dict[str, SuiteResult] = {}
         for name, suite in self._suites:
             if stop():
                 break
             opponent = None if suite.opponent is None else self._opponents[suite.opponent]
-            path = None if film is None else film_of_suite(film, name)
+            path, shown = None if film is None else film_of_suite(film, name), replay
+            if shown is not None and shown.path is not None:
+                shown = replace(shown, path=film_of_suite(shown.path, name))
             with global_randomness_kept(), eval_mode(state.agent, opponent):
-                results[name] = self._measure_suite(name, suite, stop, watch, path, track)
+                results[name] = self._measure_suite(name, suite, stop, watch, path, shown)
         self.results = results
         return results
 
@@ -271,14 +305,14 @@ class Evaluator:
         stop: Callable[[], bool],
         watch: Watch,
         film: Path | None,
-        track: bool,
+        shown: ReplaySettings | None,
     ) -> SuiteResult:
         """Play a suite and return its metrics."""
-        config, state, filmed = self._config, self._state, None
+        config, state, filmed, keeper = self._config, self._state, None, None
         seed = derive_seed(config.seed if suite.seed is None else suite.seed, "eval")
         with ExitStack() as stack:
             # Environments, with wrappers for the video and the metrics, and the recording.
-            processes = None if film is None else 1
+            processes = None if film is None and shown is None else 1
             envs = stack.enter_context(self._envs(name, suite, processes))
             players, counted = self._players(suite, envs, seed)
             quota = quotas(suite.episodes, counted)
@@ -286,10 +320,10 @@ class Evaluator:
                 envs = filmed = stack.enter_context(FilmedEnvs(envs, film, quota > 0))
             statistics = EpisodeStatistics(envs, quota)
             capture = None if name else capture_of_evals(config, self._folder)
-            watchers = recorders(capture, statistics, state.run_name, stack)
-            if track and capture is not None:
-                with suppress(EntityEnvError):  # raised where entities have no ids
-                    envs.track()
+            watchers: list[Watcher] = [*recorders(capture, statistics, state.run_name, stack)]
+            if shown is not None:
+                keeper = EpisodeKeeper(envs, np.flatnonzero(counted), shown)
+                watchers.append(keeper)
 
             # Play until the steps are taken or the episodes have ended.
             steps = suite.max_steps if suite.steps is None else suite.steps
@@ -297,20 +331,60 @@ class Evaluator:
 
             def is_over() -> bool:
                 ended = statistics.num_episodes() / suite.episodes if suite.episodes else 0
+                is_done = suite.episodes is not None and statistics.is_done()
+                if keeper is not None and keeper.settings.path is None:
+                    ended, is_done = keeper.share_ended(), keeper.is_done()
                 watch(name, max(ended, next(taken) / steps))
-                return stop() or (suite.episodes is not None and statistics.is_done())
+                return stop() or is_done
 
             collector = Collector(statistics, players, self._device, watchers)
             play(collector, state.obs_space, steps, seed, run_step=state.step, stop=is_over)
+            results: dict[str, Any] = {}
+            if keeper is not None:
+                learner = players.learner if isinstance(players, SeatedPlayers) else players
+                results = self._shown(suite, keeper, learner.agent, watch)
 
         # The result, with the setting that limits the steps.
         played = statistics.measured(), statistics.num_episodes(), statistics.num_missing()
         limit, problem = self._origin(name, "max_steps"), None if filmed is None else filmed.problem
-        return SuiteResult(*played, steps, limit, film if problem is None else None, problem)
+        film = film if problem is None else None
+        return SuiteResult(*played, steps, limit, film, problem, **results)
+
+    def _shown(
+        self, suite: EvalConfig, keeper: EpisodeKeeper, agent: PPOAgent, watch: Watch
+    ) -> dict[str, Any]:
+        """Return the fields of a result that are about the replay: itself, or the written page."""
+        path = keeper.settings.path
+        if path is None:
+            return {"replay": self._replay(suite, keeper, agent, watch)}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_replay(self._replay(suite, keeper, agent, watch), path)
+        except Exception as error:  # `view` is code of the world; metrics do not depend on it
+            return {"page_problem": cannot_write(path, error, "eval.capture_replays")}
+        return {"page": path}
+
+    def _replay(
+        self, suite: EvalConfig, keeper: EpisodeKeeper, agent: PPOAgent, watch: Watch
+    ) -> Replay:
+        """Return the replay of the episodes that were kept, with explanations.
+
+        Raises:
+            InvalidView: the view of the world, or the given positions, do not fit its space.
+        """
+        config, state = self._config, self._state
+        assert suite.env is not None
+        about = {"save": str(state.path)} if isinstance(state, SavedRun) else {}
+        about |= {"step": str(state.step), "environment": f"{suite.env.id} {suite.env.kwargs}"}
+        title = f"{suite.env.id}, step {state.step}"
+        replay = keeper.replay(title, about, config.ppo.gamma, config.net)
+        asked = agent, keeper.beside
+        explain_replay(replay, *asked, keeper.is_own, lambda share: watch(EXPLAINING, share))
+        return replay
 
     def _players(
         self, suite: EvalConfig, envs: VecEnv, seed: int
-    ) -> tuple[Players, npt.NDArray[np.bool_]]:
+    ) -> tuple[AgentPlayer | SeatedPlayers, npt.NDArray[np.bool_]]:
         """Return the players of a suite, and (num_envs,) bool, the environments that count."""
         known, actions = (self._state.obs_space, self._state.action_space), envs.action_space()
         is_reordered = bool(diff_spaces(*known, envs.obs_space(), actions).reordered_labels)
@@ -422,17 +496,6 @@ class RunEvaluator(Evaluator):
             assert self._config.eval is not None
             assert self._state.next_eval_step is not None
             self._state.next_eval_step += self._config.eval.interval
-
-
-@contextmanager
-def eval_mode(*agents: object) -> Iterator[None]:
-    """Put agents in eval mode, without dropout, and restore their mode afterwards."""
-    with ExitStack() as stack:
-        for agent in agents:
-            if isinstance(agent, nn.Module):
-                stack.callback(agent.train, agent.training)
-                agent.eval()
-        yield
 
 
 def differences(state: Trained, world: VecEnv | Environment | Match) -> list[str]:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,10 +26,27 @@ NUM_FILMED = 4
 """Maximal number of environments, or matches, in a video."""
 VIDEOS = "videos"
 """Name of the folder for videos in the folder of a run's metrics."""
+REPLAYS = "replays"
+"""Name of the folder for replays, likewise."""
 PICTURES_PER_S = 10
 MOST_NAME_BYTES = 100
 """Maximal length of a suite's name in a file name, which file systems limit."""
+_FIELD = "eval.capture_videos", "turn videos off"
 _PACKAGES = {".mp4": ("imageio", "imageio_ffmpeg"), ".gif": ("PIL",)}
+
+
+def unwrapped(env: VecEnv) -> Any:
+    """Return the environments inside of wrappers."""
+    inner: Any = env
+    while isinstance(inner, VecEnvWrapper | AnyVecEnv):
+        inner = inner.env
+    return inner
+
+
+def env_list_of(env: VecEnv) -> EnvList | None:
+    """Return the environments inside of wrappers if they are stepped one by one, else None."""
+    inner = unwrapped(env)
+    return inner if isinstance(inner, EnvList) else None
 
 
 class FilmedEnvs(VecEnvWrapper):
@@ -52,13 +70,11 @@ class FilmedEnvs(VecEnvWrapper):
         self, env: VecEnv, path: Path | None, counted: npt.NDArray[np.bool_] | None = None
     ) -> None:
         super().__init__(env)
-        inner: Any = env
-        while isinstance(inner, VecEnvWrapper | AnyVecEnv):
-            inner = inner.env
-        if not isinstance(inner, EnvList):
+        inner = env_list_of(env)
+        if inner is None:
             raise ConfigError(
                 f"eval.capture_videos: expected environments or matches that are stepped one by "
-                f"one, as in an EnvList, got {type(inner).__name__}; or turn videos off"
+                f"one, as in an EnvList, got {type(unwrapped(env)).__name__}; or turn videos off"
             )
         counted = np.ones(len(inner), dtype=np.bool_) if counted is None else counted
         counts = counted.reshape(len(inner.matches), -1).any(axis=1)
@@ -153,7 +169,7 @@ class _Filmed:
         if self.over or self.problems:
             return obs
         try:
-            picture = _picture(self.match, self.world)
+            picture = picture_of(self.match, self.world, *_FIELD)
             if self.picture.size and picture.shape != self.picture.shape:
                 raise ConfigError(
                     f"eval.capture_videos: expected pictures of {self.world} of one size, got "
@@ -166,20 +182,34 @@ class _Filmed:
         return obs
 
 
-def _picture(match: Match, world: str) -> Picture:
+def picture_of(match: Match, world: str, field: str, otherwise: str) -> Picture:
+    """Return a picture of a match.
+
+    Args:
+        match: an environment or match.
+        world: its name, for messages.
+        field: the setting or option that asks for pictures, likewise.
+        otherwise: the remedy besides implementing or correcting `render`, likewise.
+
+    Returns:
+        (height, width, 3) uint8, which the match does not change.
+
+    Raises:
+        ConfigError: it does not render, or returns something else.
+    """
     # Render.
     try:
         picture: Any = match.render(mode="rgb_array")
     except NotImplementedError as error:
         raise ConfigError(
-            f"eval.capture_videos: expected a world that renders, {world} does not ({error}); "
-            "implement render, or turn videos off"
+            f"{field}: expected a world that renders, {world} does not ({error}); "
+            f"implement render, or {otherwise}"
         ) from None
     except Exception as error:  # raised by code of the environment
         raise ConfigError(
-            f"eval.capture_videos: expected a world that renders, "
+            f"{field}: expected a world that renders, "
             f"{world}.render(mode='rgb_array') raised {type(error).__name__}: "
-            f"{' '.join(str(error).split())}; fix it, or turn videos off"
+            f"{' '.join(str(error).split())}; fix it, or {otherwise}"
         ) from None
 
     # Check shape and dtype.
@@ -187,10 +217,25 @@ def _picture(match: Match, world: str) -> Picture:
     if not (is_array and picture.dtype == np.uint8 and picture.shape[2:] == (3,) and picture.size):
         got = (picture.dtype, picture.shape) if is_array else type(picture)
         raise ConfigError(
-            f"eval.capture_videos: expected {world}.render(mode='rgb_array') to return uint8 of "
+            f"{field}: expected {world}.render(mode='rgb_array') to return uint8 of "
             f"shape (height, width, 3), at least 1 each, got {got}"
         )
     return np.array(picture)  # a copy, as the environment may change it in the next step
+
+
+def png_of(picture: Picture) -> bytes:
+    """Return a picture as a PNG file."""
+    height, width, _ = picture.shape
+    rows = np.zeros((height, 1 + 3 * width), np.uint8)  # each begins with its filter: none
+    rows[:, 1:] = picture.reshape(height, -1)
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        checksum = zlib.crc32(kind + data)
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum)
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # 8 bits of RGB
+    chunks = chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(rows.tobytes()))
+    return b"".join([b"\x89PNG\r\n\x1a\n", *chunks, chunk(b"IEND", b"")])
 
 
 def tiled(pictures: Sequence[Picture]) -> Picture:
@@ -269,7 +314,7 @@ class _Gif:
 
 
 def film_of_suite(film: Path, name: str) -> Path:
-    """Return the file of a suite's video; a long name is cut and a checksum appended to it."""
+    """Return the file of a suite's video or replay; a long name is cut and gets a checksum."""
     part = name.replace("/", "_")
     if len(part.encode()) > MOST_NAME_BYTES:
         begin = part.encode()[:MOST_NAME_BYTES].decode(errors="ignore")
@@ -277,10 +322,10 @@ def film_of_suite(film: Path, name: str) -> Path:
     return film.with_stem(f"{film.stem}-{part}") if name else film
 
 
-def cannot_write(path: Path, error: Exception) -> str:
-    """Return an error message of one line for a video that could not be written."""
+def cannot_write(path: Path, error: Exception, field: str = _FIELD[0]) -> str:
+    """Return an error message of one line for a file that could not be written."""
     message = " ".join(str(error).split())
-    return f"eval.capture_videos: cannot write {path}: {type(error).__name__}: {message}"
+    return f"{field}: cannot write {path}: {type(error).__name__}: {message}"
 
 
 def unfinished(path: Path) -> Path:

@@ -25,7 +25,7 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.config.schedules import as_written, settings_of
 from enn_trainer.config.validation import unwritable
 from enn_trainer.errors import ConfigError
-from enn_trainer.evaluation.video import VIDEOS
+from enn_trainer.evaluation.video import REPLAYS, VIDEOS
 from enn_trainer.experience.recording import continues, run_folder
 from enn_trainer.runtime.start_folder import absolute
 from enn_trainer.state_manager import StateManager
@@ -47,7 +47,7 @@ RETRY_AFTER_TIMES = 20.0
 
 A service that does not answer may take long to fail: it costs a run at most 1/20 of its time.
 """
-_FOLDERS = (VIDEOS, "wandb", ".wandb")
+_FOLDERS = (VIDEOS, REPLAYS, "wandb", ".wandb")
 """Folders that are made in that of a run; W&B uses the hidden one if it is there."""
 
 
@@ -67,11 +67,11 @@ class Sink(Protocol):
 
 
 @runtime_checkable
-class VideoSink(Sink, Protocol):
-    """Receiver of metrics and videos."""
+class FileSink(Sink, Protocol):
+    """Receiver of metrics, videos and replays."""
 
-    def video(self, step: int, name: str, path: Path) -> None:
-        """Write a video file, which the caller never changes afterwards."""
+    def file(self, step: int, name: str, path: Path) -> None:
+        """Write a video, or a page (.html), which the caller never changes afterwards."""
 
 
 @runtime_checkable
@@ -97,11 +97,11 @@ class Track(ExitStack):
         for sink in self._sinks:
             sink.write(step, scalars)
 
-    def video(self, step: int, name: str, path: Path) -> None:
-        """Write a video file to the sinks that take videos."""
+    def file(self, step: int, name: str, path: Path) -> None:
+        """Write a video or a page to the sinks that take files."""
         for sink in self._sinks:
-            if isinstance(sink, VideoSink):
-                sink.video(step, name, path)
+            if isinstance(sink, FileSink):
+                sink.file(step, name, path)
 
     def notice(self, step: int, key: str, text: str, page: str) -> None:
         """Write a notice to the sinks that take notices: its name, a line and a page."""
@@ -142,11 +142,9 @@ class Guarded:
         """Write scalars, unless the service failed recently."""
         self._try(lambda sink: sink.write(step, scalars))
 
-    def video(self, step: int, name: str, path: Path) -> None:
-        """Write a video file if the sink takes videos, unless the service failed recently."""
-        self._try(
-            lambda sink: sink.video(step, name, path) if isinstance(sink, VideoSink) else None
-        )
+    def file(self, step: int, name: str, path: Path) -> None:
+        """Write a video or a page if the sink takes files, unless the service failed recently."""
+        self._try(lambda sink: sink.file(step, name, path) if isinstance(sink, FileSink) else None)
 
     def close(self) -> None:
         """Close the sink if it was opened."""

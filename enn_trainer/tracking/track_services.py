@@ -294,9 +294,14 @@ class WandbSink:
         """Send scalars under their tags."""
         self._run.log(dict(scalars), step=step)
 
-    def video(self, step: int, name: str, path: Path) -> None:
-        """Send a video file."""
-        self._run.log({name: self._wandb.Video(str(path))}, step=step)
+    def file(self, step: int, name: str, path: Path) -> None:
+        """Send a video, or a page as it is."""
+        if path.suffix == ".html":
+            with path.open(encoding="utf-8") as page:
+                media = self._wandb.Html(page, inject=False)
+        else:
+            media = self._wandb.Video(str(path))
+        self._run.log({name: media}, step=step)
 
     def close(self) -> None:
         """Send buffered scalars and finish the run."""
@@ -375,8 +380,8 @@ class MlflowSink:
         for start in range(0, len(metrics), 10 * BATCH):
             self._client.log_batch(self._run_id, metrics=metrics[start : start + 10 * BATCH])
 
-    def video(self, step: int, name: str, path: Path) -> None:
-        """Upload a video file as an artifact in a folder for its name and step."""
+    def file(self, step: int, name: str, path: Path) -> None:
+        """Upload a video or a page as an artifact in a folder for its name and step."""
         self._client.log_artifact(self._run_id, str(path), f"{metric_name(name)}/{step}")
 
     def close(self) -> None:

@@ -1,11 +1,13 @@
 """Episodes of a recording, as a replay shows them."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from enn_trainer.evaluation.eval_metrics import quotas
+from enn_trainer.experience import players
+from enn_trainer.viewer.explain import Float32
 from enn_trainer.viewer.replay import Answers, Episode
 from entity_env.ragged import Ragged, exclusive_cumsum
 from entity_env.recording import read_recording
@@ -13,6 +15,7 @@ from entity_env.recording.read_recording import Recording
 from entity_env.recording.recording_format import Decisions, RecordingError
 from entity_env.spaces import ActionName, ActionSpace
 from entity_env.vec.vec_obs import VecObs
+from rogue_net.ragged import EntityBatch
 
 
 def episodes_of(recording: Recording, sides: int = 1) -> Iterator[Episode]:
@@ -46,23 +49,6 @@ def episodes_of(recording: Recording, sides: int = 1) -> Iterator[Episode]:
             )
 
 
-def first_episodes(episodes: Iterable[Episode], most: int, num_envs: int) -> list[Episode]:
-    """Return the episodes that an evaluation of `most` episodes counts, the first ones first.
-
-    Args:
-        episodes: in the order in which they end; unfinished ones last.
-        most: the number of episodes.
-        num_envs: the number of environments in which the first episodes count: 0, 1, ...
-    """
-    played: list[list[Episode]] = [[] for _ in range(num_envs)]
-    for one in episodes:
-        if one.env is not None and one.env < num_envs:
-            played[one.env].append(one)
-    quota = quotas(most, np.ones(num_envs, np.bool_))
-    counted = [own[:count] for own, count in zip(played, quota, strict=True)]
-    return [own[i] for i in range(max(quota)) for own in counted if i < len(own)]
-
-
 def _joined(
     of_sides: list[read_recording.Episode], actions: Mapping[ActionName, ActionSpace]
 ) -> Episode:
@@ -76,20 +62,57 @@ def _joined(
     order = np.arange(sides * size).reshape(sides, size).T.reshape(-1)
     decisions = Decisions.cat(pieces).take(order)
     rewards = np.stack([one.rewards[steps] for one in of_sides], axis=1).reshape(-1)
-    obs = replace(decisions.obs, reward=rewards)
-    probs = {
-        name: _probs(name, rows, obs, actions[name]) for name, rows in decisions.logits.items()
-    }
     ending = of_sides[0].ending
-    return Episode(
-        obs,
-        chosen=decisions.actions,
-        answers=Answers(probs, decisions.values),
+    return episode_of_frames(
+        decisions,
+        rewards,
+        actions,
         terminated=ending == "terminated",
         truncated=ending == "truncated",
-        steps=steps,
+        steps=None if (steps == np.arange(size)).all() else steps,
         env=None if of_sides[0].env is None else of_sides[0].env // sides,
     )
+
+
+def episode_of_frames(
+    decisions: Decisions,
+    rewards: Float32,
+    actions: Mapping[ActionName, ActionSpace],
+    **others: Any,
+) -> Episode:
+    """Return the episode of some frames.
+
+    Args:
+        decisions: the F frames, and the choices in them.
+        rewards: (F,) float32, of the step taken in each.
+        actions: the action spaces.
+        **others: fields of `Episode`.
+    """
+    obs, values = replace(decisions.obs, reward=rewards), decisions.values
+    answers = Answers(probs_of(decisions.logits, obs, actions), values)
+    return Episode(obs, decisions.actions, answers, **others)
+
+
+def log_probs_of(decisions: players.Decisions, batch: EntityBatch) -> dict[ActionName, Ragged]:
+    """Return the log-probabilities of all choices, for the actions of which they can be listed.
+
+    Args:
+        decisions: of these frames.
+        batch: the frames.
+    """
+    found = {}
+    for name, distribution in decisions.distributions.items():
+        if distribution.all_log_probs is not None:
+            rows = distribution.to_rows(batch.actions[name])
+            found[name] = Ragged(rows.values.float().cpu().numpy(), rows.lengths)
+    return found
+
+
+def probs_of(
+    logits: Mapping[ActionName, Ragged], obs: VecObs, actions: Mapping[ActionName, ActionSpace]
+) -> dict[ActionName, Ragged]:
+    """Return the probabilities of recorded logits or log-probabilities, see `Answers`."""
+    return {name: _probs(name, rows, obs, actions[name]) for name, rows in logits.items()}
 
 
 def _probs(name: str, rows: Ragged, obs: VecObs, space: ActionSpace) -> Ragged:

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from enn_trainer.viewer.replay import Episode, Floats, Moment, Replay
+from enn_trainer.viewer.explain import Float32
+from enn_trainer.viewer.replay import Episode, Moment, Replay
 from entity_env.ragged import Indices, exclusive_cumsum, row_indices
 from entity_env.spaces import GLOBAL, ActionName, ActionSpace
 
@@ -110,7 +111,7 @@ def _moments_of(replay: Replay, number: int, episode: Episode) -> Iterator[tuple
         yield abs(float(episode.obs.reward[frame])), moment("gone", frame, position, text)
 
 
-def returns_of(episode: Episode, sides: int, discount: float) -> Floats:
+def returns_of(episode: Episode, sides: int, discount: float) -> Float32:
     """Return the discounted sum of rewards from each frame on, (F,).
 
     NaN where the episode did not end by itself, as the rest of the return is not known.
@@ -162,7 +163,7 @@ def choice(episode: Episode, name: ActionName, space: ActionSpace, frame: int, a
     return describe(episode, frame, int(actees.values[actees.starts[frame] + index]))
 
 
-def _entropy_shares(probs: Floats, actors: Choosers) -> Floats:
+def _entropy_shares(probs: Float32, actors: Choosers) -> Float32:
     """Return the entropy of each actor over the logarithm of its number of legal choices, (A,)."""
     size = len(actors.frame)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -173,7 +174,7 @@ def _entropy_shares(probs: Floats, actors: Choosers) -> Floats:
     return shares.astype(np.float32)
 
 
-def _largest(scores: Floats, frames: Indices, least: float, apart: int) -> list[int]:
+def _largest(scores: Float32, frames: Indices, least: float, apart: int) -> list[int]:
     """Return the indices of the largest scores above `least`, whose frames are `apart`."""
     left = np.nan_to_num(scores, nan=-np.inf, posinf=np.inf)
     kept: list[int] = []

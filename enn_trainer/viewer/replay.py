@@ -2,18 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from enn_trainer.viewer.explain import Influence
+from enn_trainer.viewer.explain import Float32, Influence
 from entity_env.actions import ActionName, EntityName
 from entity_env.ragged import Ragged
 from entity_env.spaces import ActionSpace, ObsSpace
 from entity_env.vec.vec_obs import VecObs
 
-Floats = npt.NDArray[np.float32]
+Unseen: TypeAlias = list[tuple[int, list[int] | None]]
+"""Types that an agent does not know, by their index, or columns of them: numbers, then kinds. The
+global features are behind the last type."""
 
 
 @dataclass
@@ -27,7 +29,7 @@ class Answers:
     """
 
     probs: Mapping[ActionName, Ragged]
-    values: Floats
+    values: Float32
 
 
 @dataclass
@@ -51,10 +53,10 @@ class Episode:
         attention: for some frames the weights of the network, float32 (layers, heads, n, n): from
             row to column, in the order of entities, the global one last if there is one.
         influence: for some frames, of some entities.
-        pictures: for some steps the world's own picture, as PNG or WebP.
+        pictures: for some steps the world's own picture, as PNG.
         steps: (T,) int64, the number of each step in the episode, where a recording lacks some;
             None for 0, 1, ...
-        env: the number of its environment or match; None if not known.
+        env: the number of its environment or match; None if not known, as pages do not keep it.
     """
 
     obs: VecObs
@@ -65,7 +67,7 @@ class Episode:
     names: list[dict[EntityName, dict[int, str]]] = field(default_factory=list)
     by_hand: Mapping[ActionName, npt.NDArray[np.bool_]] | None = None
     beside: Answers | None = None
-    attention: dict[int, Floats] = field(default_factory=dict)
+    attention: dict[int, Float32] = field(default_factory=dict)
     influence: dict[int, Influence] = field(default_factory=dict)
     pictures: dict[int, bytes] = field(default_factory=dict)
     steps: npt.NDArray[np.int64] | None = None
@@ -107,6 +109,7 @@ class Replay:
         moments: frames worth seeing.
         view: plain data for the page, with the features that are positions, shapes, ...; None if
             nothing is known.
+        unseen: what an agent of a smaller world does not see, for "agent" and "beside".
     """
 
     title: str
@@ -118,3 +121,4 @@ class Replay:
     episodes: list[Episode] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
     view: Mapping[str, Any] | None = None
+    unseen: dict[str, Unseen] = field(default_factory=dict)

@@ -18,7 +18,7 @@ _FREE_ROWS = 1 << 16  # that may take no bytes, as of types without features
 Json: TypeAlias = dict[str, Any]
 Array: TypeAlias = npt.NDArray[Any]
 Columns: TypeAlias = dict[str, Array]
-"""Flat arrays of some frames of an episode, by the names of `_columns`."""
+"""Flat arrays of some frames of an episode, by the names of `_Layout.columns`."""
 
 
 class _Column(NamedTuple):
@@ -43,40 +43,96 @@ def all_types(header: Json) -> list[Any]:
     return [*header["types"], [GLOBAL, *header["global"]]]
 
 
-def _columns(
-    header: Json, schema: Json, steps: int, most_rows: float = float("inf")
-) -> Generator[_Column, Array, None]:
-    """Yield the columns of a chunk, in order; each has to be sent back before the next one.
+class _Entities(NamedTuple):
+    """The entities of F frames.
 
-    Raises:
-        ReplayError: there are more than `most_rows` in a column, or positions beyond their frame.
+    Attributes:
+        starts: (F,) int64, the index in `keys` of the first entity of each.
+        counts: (F,) int64, their number without the global actor, which is behind them.
+        keys: int64, of all frames: equal ones are the same entity.
     """
 
-    def total(counts: Array) -> int:
-        found = int(counts.sum())
-        if found > most_rows:
-            raise ReplayError(f"expected at most {most_rows} rows, got {found}")
-        return found
+    starts: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int64]
+    keys: npt.NDArray[np.int64]
 
-    sides, frames = header["sides"], steps * header["sides"]
-    side = np.tile(np.arange(sides), steps)
-    by_side = previous_rows(side)
-    yield _Column("reward", "<f4", frames, by_side)
-    yield _Column("value", "<f4", frames, by_side)
-    if schema["beside"] is not None:
-        yield _Column("beside value", "<f4", frames, by_side)
 
-    # Rows of each type. Keys tell entities apart.
-    types = all_types(header)
-    kind_bytes = dict(schema["kinds"])
-    lengths, keys = [], []
-    for i, (_, features, kinds) in enumerate(types[: None if schema["global"] else -1]):
-        counts = (yield _Column(f"rows {i}", "<u4", frames, by_side)).astype(np.int64)
-        rows, of_side = total(counts), np.repeat(side, counts)
+_Part: TypeAlias = Generator[_Column, Array, None]
+
+
+class _Layout:
+    """The columns of a chunk, in order.
+
+    Each method yields columns, of which each has to be sent back before the next one.
+
+    Args:
+        header: of the page.
+        schema: of the episode.
+        steps: number of steps of the chunk.
+        most_rows: most rows that a column may have.
+    """
+
+    def __init__(
+        self, header: Json, schema: Json, steps: int, most_rows: float = float("inf")
+    ) -> None:
+        self.header, self.schema, self.steps, self.most_rows = header, schema, steps, most_rows
+        self.sides, self.frames = header["sides"], steps * header["sides"]
+        self.side = np.tile(np.arange(self.sides), steps)
+        self.by_side = previous_rows(self.side)
+
+    def columns(self) -> _Part:
+        """Yield all columns.
+
+        Raises:
+            ReplayError: there are too many rows in a column, or positions beyond their frame.
+        """
+        yield _Column("reward", "<f4", self.frames, self.by_side)
+        yield _Column("value", "<f4", self.frames, self.by_side)
+        if self.schema["beside"] is not None:
+            yield _Column("beside value", "<f4", self.frames, self.by_side)
+        entities = yield from self._entities()
+        num_actors = []
+        for a in range(len(self.header["actions"])):
+            num_actors.append((yield from self._action(a, entities)))
+        if self.schema["attention"]:
+            yield from self._attention()
+        if self.schema["influence"] is not None:
+            yield from self._influence(num_actors)
+        if self.schema["pictures"]:
+            count = int((yield _Column("picture", "?", self.steps, None)).sum())
+            size = (yield _Column("picture size", "<u4", count, None)).astype(np.int64)
+            yield _Column("picture byte", "|u1", int(size.sum()), None)
+
+    def _entities(self) -> Generator[_Column, Array, _Entities]:
+        """Yield the columns of each type, and return the keys of all entities."""
+        types, lengths, keys = all_types(self.header), [], []
+        for i in range(len(types) - (not self.schema["global"])):
+            counts, key = yield from self._type(i)
+            if i < len(types) - 1:
+                lengths.append(counts)
+                keys.append(key)
+
+        # Keys in the order of entities of each frame, that of the global actor behind them.
+        num_entities: Array = np.sum([np.zeros(self.frames, np.int64), *lengths], axis=0)
+        starts = exclusive_cumsum(num_entities + 1)
+        key_at = np.empty(int(num_entities.sum()) + self.frames, np.int64)
+        key_at[starts + num_entities] = -1 - self.side
+        offset = starts.copy()
+        for counts, key in zip(lengths, keys, strict=True):
+            key_at[row_indices(offset, counts)] = key
+            offset += counts
+        return _Entities(starts, num_entities, key_at)
+
+    def _type(self, i: int) -> Generator[_Column, Array, tuple[Array, Array]]:
+        """Yield the columns of a type; return its number of rows by frame, and their keys."""
+        schema, sides, types = self.schema, self.sides, all_types(self.header)
+        _, features, kinds = types[i]
+        counts = yield from self._counts(f"rows {i}")
+        rows, of_side = self._total(counts), np.repeat(self.side, counts)
         place = np.arange(rows) - np.repeat(exclusive_cumsum(counts), counts)
         key = ((place * len(types) + i) * sides + of_side) * 2 + 1
         if i in schema["identity"]:
-            known = yield _Column(f"identified {i}", "?", frames, by_side)
+            known = yield _Column(f"identified {i}", "?", self.frames, self.by_side)
             has_id = np.repeat(known, counts)
             place_before = previous_rows(key[has_id])
             identity = yield _Column(f"identity {i}", "<u4", int(has_id.sum()), place_before)
@@ -84,81 +140,83 @@ def _columns(
         before = previous_rows(key)
         for j in range(len(features)):
             yield _Column(f"feature {i} {j}", "<f4", rows, before)
+        kind_bytes = dict(schema["kinds"])
         if i in kind_bytes:
             for k in range(len(kinds)):
                 yield _Column(f"kind {i} {k}", f"<u{kind_bytes[i]}", rows, before)
         if i in schema["visible"]:
             yield _Column(f"visible {i}", "?", rows, before)
-        if i < len(types) - 1:
-            lengths.append(counts)
-            keys.append(key)
+        return counts, key
 
-    # Keys in the order of entities of each frame, that of the global actor behind them.
-    num_entities: Array = np.sum([np.zeros(frames, np.int64), *lengths], axis=0)
-    starts = exclusive_cumsum(num_entities + 1)
-    key_at = np.empty(int(num_entities.sum()) + frames, np.int64)
-    key_at[starts + num_entities] = -1 - side
-    offset = starts.copy()
-    for counts, key in zip(lengths, keys, strict=True):
-        key_at[row_indices(offset, counts)] = key
-        offset += counts
-
-    # Actions.
-    num_actors = []
-    for a, (_, class_name, fields) in enumerate(header["actions"]):
-        counts = (yield _Column(f"actors {a}", "<u4", frames, by_side)).astype(np.int64)
-        num_actors.append(counts)
-        rows, frame = total(counts), np.repeat(np.arange(frames), counts)
-        by_place = previous_rows(_places(counts, side, sides))
-        actors = (yield _Column(f"actor {a}", "<u4", rows, by_place)).astype(np.int64)
-        _check_positions(actors, num_entities[frame] + 1)
-        before = previous_rows(key_at[starts[frame] + actors])
+    def _action(self, a: int, entities: _Entities) -> Generator[_Column, Array, Array]:
+        """Yield the columns of an action; return its number of actors by frame."""
+        schema, (_, class_name, fields) = self.schema, self.header["actions"][a]
+        counts = yield from self._counts(f"actors {a}")
+        rows, frame = self._total(counts), np.repeat(np.arange(self.frames), counts)
+        actors = (yield _Column(f"actor {a}", "<u4", rows, self._by_place(counts))).astype(np.int64)
+        _check_positions(actors, entities.counts[frame] + 1)
+        before = previous_rows(entities.keys[entities.starts[frame] + actors])
         columns = ACTION_SPACES[class_name](**fields).mask_columns
         if columns:
             widths = np.full(rows, columns[0])
         else:
-            actees = (yield _Column(f"actees {a}", "<u4", frames, by_side)).astype(np.int64)
-            rows_of_actees = total(actees)
-            by_place = previous_rows(_places(actees, side, sides))
-            chosen_from = yield _Column(f"actee {a}", "<u4", rows_of_actees, by_place)
-            _check_positions(chosen_from, np.repeat(num_entities, actees))
+            actees = yield from self._counts(f"actees {a}")
+            by_place = self._by_place(actees)
+            chosen_from = yield _Column(f"actee {a}", "<u4", self._total(actees), by_place)
+            _check_positions(chosen_from, np.repeat(entities.counts, actees))
             widths = actees[frame]
         chosen = yield _Column(f"chosen {a}", "<u4", rows, before)
         _check_positions(chosen, widths)
         if a in (schema["by_hand"] or []):
             yield _Column(f"by hand {a}", "?", rows, before)
-        pairs, before = total(widths), _pairs_before(before, widths)
+        pairs, before = self._total(widths), _pairs_before(before, widths)
         if a in schema["masks"]:
             yield _Column(f"mask {a}", "?", pairs, before)
         for what in ("probs", "beside"):
             if a in (schema[what] or []):
                 yield _Column(f"{what} {a}", "<f4", pairs, before)
+        return counts
 
-    # Explanations and pictures of some frames.
-    if schema["attention"]:
-        count = int((yield _Column("attention", "?", frames, by_side)).sum())
+    def _attention(self) -> _Part:
+        """Yield the columns of the attention in some frames."""
+        count = int((yield _Column("attention", "?", self.frames, self.by_side)).sum())
         layers = yield _Column("attention layers", "<u4", count, None)
         heads = yield _Column("attention heads", "<u4", count, None)
         size = (yield _Column("attention size", "<u4", count, None)).astype(np.int64)
         all_rows = layers * heads * size
-        if header["attention"] == "whole":
+        if self.header["attention"] == "whole":
             yield _Column("attention weight", "<f4", int((all_rows * size).sum()), None)
         else:
             few = int((all_rows * np.minimum(size, STRONGEST)).sum())
             yield _Column("attention column", "<u4", few, None)
             yield _Column("attention weight", "<f4", few, None)
-    if schema["influence"] is not None:
-        shown_at = np.flatnonzero((yield _Column("influence", "?", frames, by_side)))
+
+    def _influence(self, num_actors: list[Array]) -> _Part:
+        """Yield the columns of the influence in some frames."""
+        is_shown = yield _Column("influence", "?", self.frames, self.by_side)
+        shown_at = np.flatnonzero(is_shown)
         size = (yield _Column("influence size", "<u4", len(shown_at), None)).astype(np.int64)
         yield _Column("influence entity", "<u4", int(size.sum()), None)
         yield _Column("influence value", "<f4", int(size.sum()), None)
-        for a in schema["influence"]:
+        for a in self.schema["influence"]:
             cells = int((size * num_actors[a][shown_at]).sum())
             yield _Column(f"influence {a}", "<f4", cells, None)
-    if schema["pictures"]:
-        count = int((yield _Column("picture", "?", steps, None)).sum())
-        size = (yield _Column("picture size", "<u4", count, None)).astype(np.int64)
-        yield _Column("picture byte", "|u1", int(size.sum()), None)
+
+    def _counts(self, name: str) -> Generator[_Column, Array, Array]:
+        """Yield a column of numbers by frame, and return them."""
+        counts: Array = (yield _Column(name, "<u4", self.frames, self.by_side)).astype(np.int64)
+        return counts
+
+    def _total(self, counts: Array) -> int:
+        found = int(counts.sum())
+        if found > self.most_rows:
+            raise ReplayError(f"expected at most {self.most_rows} rows, got {found}")
+        return found
+
+    def _by_place(self, counts: Array) -> npt.NDArray[np.int64]:
+        """Return the previous rows of lists: those of the same side and place."""
+        place = np.arange(int(counts.sum())) - np.repeat(exclusive_cumsum(counts), counts)
+        return previous_rows(place * self.sides + np.repeat(self.side, counts))
 
 
 def previous_rows(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -168,13 +226,6 @@ def previous_rows(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     previous = np.full(len(keys), -1)
     previous[order[same + 1]] = order[same]
     return previous
-
-
-def _places(counts: Array, side: Array, sides: int) -> npt.NDArray[np.int64]:
-    """Return a key for each row of a frame: its place, and the side."""
-    place = np.arange(int(counts.sum())) - np.repeat(exclusive_cumsum(counts), counts)
-    keys: npt.NDArray[np.int64] = place * sides + np.repeat(side, counts)
-    return keys
 
 
 def _pairs_before(before: Array, widths: Array) -> npt.NDArray[np.int64]:
@@ -196,7 +247,7 @@ def encoded_chunk(
 ) -> bytes:
     """Return the next chunk of an episode, and move the cursors behind it."""
     rounding = {name: how for name, *how in header["rounding"]}
-    walk, parts = _columns(header, schema, steps), []
+    walk, parts = _Layout(header, schema, steps).columns(), []
     try:
         column = next(walk)
         while True:
@@ -217,7 +268,8 @@ def encoded_chunk(
 def decoded_chunk(header: Json, schema: Json, steps: int, raw: bytes) -> Columns:
     """Return the columns of a chunk."""
     rounding = {name: how for name, *how in header["rounding"]}
-    walk, at, flat = _columns(header, schema, steps, _FREE_ROWS + 8 * len(raw)), 0, {}
+    layout = _Layout(header, schema, steps, _FREE_ROWS + 8 * len(raw))
+    walk, at, flat = layout.columns(), 0, {}
     try:
         column = next(walk)
         while True:

@@ -45,6 +45,7 @@ def episode_schema(replay: Replay, episode: Episode) -> Json:
             [[type_, [*map(int, names)], [*names.values()]] for type_, names in of_side.items()]
             for of_side in episode.names
         ],
+        **({} if episode.steps is None else {"numbers": episode.steps.tolist()}),
         "chunks": [],
     }
 
@@ -209,6 +210,7 @@ def episode_of(
         attention=_attention(header, flat) if schema["attention"] else {},
         influence=_influence(schema, flat, list(action_space)),
         pictures=_pictures(flat) if schema["pictures"] else {},
+        steps=np.array(schema["numbers"], np.int64) if "numbers" in schema else None,
     )
 
 

@@ -5,9 +5,11 @@ do not run: its number, the CRC-32 of its bytes, and these in base64. Block "hea
 others are the chunks 0, 1, ...; all are deflated with zlib. No text of a world is outside blocks.
 
 The header has the version of the format; title, facts, spaces, view, moments and the names of
-entities; for each episode its steps, the columns that it has, and [CRC-32, packed bytes, unpacked
-bytes] of each chunk; the rung of the ladder with the columns that are rounded: [column, bits, low,
-high], and the largest error of each by name. Where names would be keys there are lists of pairs.
+entities; for each episode its steps, their numbers if there are gaps, the columns that it has, and
+[CRC-32, packed bytes, unpacked bytes] of each chunk; the rung of the ladder with the columns that
+are rounded: [column, bits, low, high], and the largest error of each by name; under "unseen", for
+"agent" and "beside", [type, null or columns] of what the agent of a smaller world does not see.
+Where names would be keys there are lists of pairs.
 
 A chunk has 64 steps of one episode, and nothing of it depends on another chunk. It is a sequence of
 columns, each the number of its bytes (uint32) and the bytes, in the order of `replay_chunks.py`:
@@ -115,17 +117,34 @@ def write_replay(replay: Replay, path: str | Path, max_mb: float = 20.0) -> Writ
             the replay contradicts itself; or the file cannot be written.
     """
     path = Path(path)
+    check_replaceable(path)
     try:
-        if os.path.lexists(path):
-            with read_plain(path) as file:
-                if not is_page(file.read(256)):
-                    raise ReplayError(f"{path}: exists and is no replay; choose another name")
         page, header = _fitting_page(replay, max_mb * 1e6)
         replace_file(path, page, path.with_name(f".{path.name}-{os.getpid()}"))
     except OSError as error:
         raise ReplayError(f"{path}: cannot be written: {error.strerror or error}") from None
     count, errors = len(header["episodes"]), dict(header["errors"])
     return WrittenReplay(path, len(page), count, header["notes"], errors)
+
+
+def check_replaceable(path: Path) -> None:
+    """Raise if there is a file that is no replay.
+
+    Raises:
+        ReplayError: there is one, or it cannot be read.
+    """
+    try:
+        if os.path.lexists(path):
+            with read_plain(path) as file:
+                if not is_page(file.read(256)):
+                    raise ReplayError(f"{path}: exists and is no replay; choose another name")
+    except OSError as error:
+        raise ReplayError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def page_of(replay: Replay, max_mb: float) -> bytes:
+    """Return a replay as a page; arguments and errors are those of `write_replay`."""
+    return _fitting_page(replay, max_mb * 1e6)[0]
 
 
 def read_replay(path: str | Path) -> Replay:
@@ -139,18 +158,6 @@ def read_replay(path: str | Path) -> Replay:
     """
     with _naming(path):
         return _replay_of(*_blocks(path))
-
-
-def undamaged_chunks(path: str | Path) -> tuple[set[int], set[int]]:
-    """Return the numbers of the chunks of a page that can be read, and of those that cannot.
-
-    Raises:
-        ReplayError: this is no replay, or its header is damaged.
-    """
-    with _naming(path):
-        chunks = _raw_chunks(*_blocks(path))
-    damaged = {number for number, raw in chunks.items() if raw is None}
-    return set(chunks) - damaged, damaged
 
 
 @contextmanager
@@ -199,7 +206,8 @@ def _fitting_page(replay: Replay, max_bytes: float) -> tuple[bytes, Json]:
         if len(page) <= max_bytes:
             return page, page_header
     got = f"one episode takes {len(page) / 1e6:.2f} MB with all that can be rounded"
-    raise ReplayError(f"max_mb: expected more than {max_bytes / 1e6:g}, {got}; or play fewer steps")
+    fix = "or play fewer steps" + (", or no pictures" if replay.episodes[0].pictures else "")
+    raise ReplayError(f"max_mb: expected more than {max_bytes / 1e6:g}, {got}; {fix}")
 
 
 def _encoded(replay: Replay, tables: list[Columns], rung: _Rung) -> tuple[Json, list[list[Block]]]:
@@ -265,6 +273,7 @@ def _header(replay: Replay, rung: _Rung, rounding: Json, errors: dict[str, float
         "rounding": [[name, *how] for name, how in rounding.items()],
         "errors": [[name, error] for name, error in errors.items()],
         "notes": notes,
+        **({"unseen": replay.unseen} if replay.unseen else {}),
         "episodes": [],
     }
 
@@ -319,10 +328,6 @@ def _raw_chunk(block: Block | None, entry: list[int]) -> bytes | None:
     return raw if raw is not None and len(raw) == raw_size else None
 
 
-def _raw_chunks(header: Json, blocks: Mapping[str, Block]) -> dict[int, bytes | None]:
-    return {n: _raw_chunk(blocks.get(str(n)), entry) for n, _, _, entry in _chunks(header)}
-
-
 def _header_of(block: Block) -> Json:
     raw = block.unpacked(_MAX_HEADER)
     header = None if raw is None else json.loads(raw)
@@ -338,7 +343,7 @@ def _header_of(block: Block) -> Json:
 
 def _replay_of(header: Json, blocks: Mapping[str, Block]) -> Replay:
     """Return the replay of a header and its chunks."""
-    chunks = _raw_chunks(header, blocks)
+    chunks = {n: _raw_chunk(blocks.get(str(n)), entry) for n, _, _, entry in _chunks(header)}
     if damaged := [f"chunk {number}" for number, raw in chunks.items() if raw is None]:
         names = ", ".join(damaged)
         raise ReplayError(f"damaged: {names}; a browser plays the rest")
@@ -366,6 +371,10 @@ def _replay_of(header: Json, blocks: Mapping[str, Block]) -> Replay:
         episodes=episodes,
         moments=[Moment(*moment) for moment in header["moments"]],
         view=header["view"],
+        unseen={
+            name: [(int(i), columns) for i, columns in unseen]
+            for name, unseen in header.get("unseen", {}).items()
+        },
     )
 
 

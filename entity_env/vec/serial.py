@@ -3,12 +3,13 @@
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from entity_env.actions import EntityID
 from entity_env.environment import Observation
 from entity_env.errors import (
     EntityEnvError,
@@ -117,6 +118,19 @@ class EnvList(VecEnv):
         """Give every entity a number by its id, from the first reset on."""
         tracked = types_to_track(types, self._obs_space, self._last is not None)
         self._tracker = IdentityTracker(tracked, len(self))
+
+    def tracked_ids(self, env: int, first: int = 0) -> list[EntityID]:
+        """Return the ids that an environment has shown in its running episode, by their numbers.
+
+        Args:
+            env: its index in this list.
+            first: the number of the first id to return.
+
+        Returns:
+            Those with the numbers `first`, `first` + 1, ...; none without `track`.
+        """
+        tables = self._tracker.tables
+        return [*islice(tables[env], first, None)] if tables else []
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
         """Begin an episode everywhere."""

@@ -186,6 +186,14 @@ def the_world_is_found_by_its_id(runs: Runs) -> None:
         assert envs.obs_space() == runs().manager.state.obs_space
 
 
+def evaluations_leave_pages(runs: Runs) -> None:
+    with_it, without = runs(*EVAL, "eval.capture_replays=true"), runs(*EVAL)
+    assert not (without.folder / "run/replays").exists()
+    names = [f"step-{step:012d}.html" for step in (0, 24, 48)]
+    assert sorted(page.name for page in (with_it.folder / "run/replays").iterdir()) == names
+    assert with_it.result.eval == without.result.eval
+
+
 def invalid_rewards_are_refused(runs: Runs) -> None:
     faulty = 'env.kwargs={"faulty": true}'
     with pytest.raises(InvalidObservation):
@@ -385,6 +393,7 @@ CASES: dict[str, Case] = {
     "EvalConfig.capture_videos": refused(  # `Seen` does not render; test_video.py has films
         *EVAL, "eval.capture_videos=true", field="eval.capture_videos"
     ),
+    "EvalConfig.capture_replays": evaluations_leave_pages,
     "EvalConfig.episodes": shows(*EPISODES, that=whole(5), but=(*EPISODES, "eval.episodes=4")),
     "EvalConfig.max_steps": shows(
         *EPISODES, "eval.max_steps=1", that=lambda ran: not whole(5)(ran), but=EPISODES

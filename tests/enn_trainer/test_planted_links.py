@@ -185,7 +185,7 @@ def test_numbers_are_not_written_into_a_pipe(tmp_path: Path) -> None:
         jsonl(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["videos", "wandb", ".wandb"])
+@pytest.mark.parametrize("name", ["videos", "replays", "wandb", ".wandb"])
 def test_run_that_continues_is_refused_where_a_folder_of_its_is_a_link(
     name: str, tmp_path: Path, victim: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,8 +195,8 @@ def test_run_that_continues_is_refused_where_a_folder_of_its_is_a_link(
     folder = tmp_path / "saves"
     (folder / name).symlink_to(victim.parent)
     again = [*typed, str(tmp_path / "saves"), "--resume", "total_timesteps=96"]
-    films = ["eval.episodes=2", "eval.interval=24", "eval.capture_videos=true"]
-    assert run([*again, *(films if name == "videos" else ["track=true"])]) == 2
+    films = ["eval.episodes=2", "eval.interval=24", f"eval.capture_{name}=true"]
+    assert run([*again, *(films if name in ("videos", "replays") else ["track=true"])]) == 2
     assert f"{folder / name}: expected a folder, got a link" in capsys.readouterr().err
     assert untouched(victim)
 

@@ -37,8 +37,14 @@ FREE = (
     *("name", "trial", "data_dir", "track", "wandb_project_name", "wandb_entity"),
     "mlflow_tracking_uri",
     # what is recorded, and what is saved and kept,
-    *("capture_samples", "capture_logits", "capture_samples_subsample", "eval.capture_videos"),
-    *("eval.capture_samples", "eval.capture_logits", "eval.capture_samples_subsample"),
+    *("capture_samples", "capture_logits", "capture_samples_subsample"),
+    *(
+        "eval.capture_videos",
+        "eval.capture_replays",
+        "eval.capture_samples",
+        "eval.capture_logits",
+        "eval.capture_samples_subsample",
+    ),
     "checkpoint",
     # and when evaluations run, not how.
     *("eval.interval", "eval.run_on_first_step"),

@@ -1,14 +1,24 @@
 """`enn watch`: the page that it writes."""
 
+import io
 import json
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from enn_trainer.checkpoints.lookup import read_saved_run
 from enn_trainer.cli import run
-from enn_trainer.viewer.replay import Replay
+from enn_trainer.viewer.replay import Answers, Replay
 from enn_trainer.viewer.replay_format import read_replay
+from entity_env.examples import MineSweeper
+from entity_env.seeding import derive_seed
+from entity_env.vec.serial import EnvList
+from tests.enn_trainer.builders import MINES
+from tests.enn_trainer.viewer.replays import differences
 
 
 def watched(tmp_path: Path, *arguments: str) -> Replay:
@@ -86,6 +96,30 @@ def test_view_of_the_environment_is_in_the_page(mines_run: Path, tmp_path: Path)
     assert other["entities"]["Robot"]["position"] == ["y", "x"]
 
 
+class Blind(MineSweeper):
+    """A world that does not render."""
+
+    def render(self, **kwargs: Any) -> Any:
+        raise NotImplementedError("nobody looks")
+
+
+@pytest.mark.slow
+def test_pictures_are_those_that_the_environment_renders(mines_run: Path, tmp_path: Path) -> None:
+    plain = watched(tmp_path, str(mines_run))
+    shown = watched(tmp_path, str(mines_run), "--pictures")
+    assert not any(one.pictures for one in plain.episodes)
+    for one, episode in zip(plain.episodes, shown.episodes, strict=True):
+        assert [*episode.pictures] == [*range(len(episode.obs))]
+        assert not [*differences(one.obs, episode.obs)]
+    # The first frame of the first episode, as an evaluation seeds it.
+    world = EnvList(partial(MineSweeper, **MINES), 1)  # type: ignore[arg-type]
+    config = read_saved_run(mines_run).config
+    world.seed(derive_seed(config.seed, "eval"))
+    world.reset(world.obs_space())
+    picture = Image.open(io.BytesIO(shown.episodes[0].pictures[0]))
+    np.testing.assert_array_equal(np.asarray(picture), world.render(mode="rgb_array")[0])
+
+
 @pytest.mark.slow
 def test_recording_is_shown(mines_run: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.rec"
@@ -97,6 +131,51 @@ def test_recording_is_shown(mines_run: Path, tmp_path: Path) -> None:
     for episode in shown.episodes:
         assert np.isfinite(episode.answers.values).all()
         assert set(episode.answers.probs) == set(shown.action_space)
+        assert episode.beside is None
+
+
+@pytest.mark.slow
+def test_agent_answers_to_the_frames_of_a_recording(tmp_path: Path) -> None:
+    file = tmp_path / "mine.rec"
+    once = ["eval.episodes=2", "eval.interval=9999", "eval.run_on_first_step=false"]
+    options = ["total_timesteps=512", *once, f"eval.capture_samples={file}"]
+    into = ["--checkpoint-dir", str(tmp_path / "run")]
+    assert run(["train", "MineSweeper", *options, *into]) == 0
+    shown = watched(tmp_path, str(file), "--episodes", "2", "--agent", str(tmp_path / "run"))
+    assert len(shown.episodes) == 2
+    for episode in shown.episodes:  # which it played itself
+        assert_same_answers(episode.answers, episode.beside)
+        assert len(episode.attention) == len(episode.influence) == len(episode.obs)
+
+
+def assert_same_answers(one: Answers, other: Answers | None) -> None:
+    assert other is not None
+    np.testing.assert_allclose(one.values, other.values, atol=1e-5)
+    assert set(one.probs) == set(other.probs)
+    for name, probs in one.probs.items():
+        np.testing.assert_allclose(probs.values, other.probs[name].values, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_another_agent_answers_to_the_same_frames(
+    mines_run: Path, duel_run: Path, tmp_path: Path
+) -> None:
+    alone = watched(tmp_path, str(mines_run))
+    for other in (str(mines_run), "random"):
+        shown = watched(tmp_path, str(mines_run), "--beside", other)
+        if other != "random":
+            assert not [one for one in shown.moments if one.kind == "disagreement"]
+        for one, episode in zip(alone.episodes, shown.episodes, strict=True):
+            assert not [*differences(one.answers, episode.answers)], "the first one acts"
+            assert one.beside is None
+            assert episode.beside is not None
+            if other != "random":
+                assert_same_answers(episode.answers, episode.beside)
+            else:
+                assert not episode.beside.values.any()
+    sides = watched(tmp_path, str(duel_run), "--beside", str(duel_run))
+    for episode in sides.episodes:
+        assert_same_answers(episode.answers, episode.beside)
 
 
 @pytest.mark.slow
@@ -109,22 +188,32 @@ def test_recording_is_shown(mines_run: Path, tmp_path: Path) -> None:
         (["MINES", "--out", "NOTES"], "exists and is no replay"),
         (["MINES", "--positions", "x,z"], "--positions: expected features among"),
         (["NOTES"], "is not a recording"),
+        (["MINES", "--beside", "nothing"], "--beside: nothing: expected a checkpoint"),
+        (["MINES", "--beside", "DUEL"], "--beside: "),
+        (["MINES", "--agent", "MINES"], "--agent: expected a recording"),
+        (["NOTES", "--beside", "MINES"], "--beside: expected a run to play"),
+        (["NOTES", "--pictures"], "--pictures: expected a run to play"),
+        (
+            ["MINES", "nmines=2", "--env", f"{__name__}:Blind", "--pictures"],
+            "--pictures: expected a world that renders, Blind does not",
+        ),
     ],
 )
 def test_mistake_is_one_line(
     arguments: list[str],
     expected: str,
     mines_run: Path,
+    duel_run: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     notes = tmp_path / "notes.rec"
     notes.write_text("nobody wants to lose these")
-    places = {"MINES": str(mines_run), "NOTES": str(notes)}
+    places = {"MINES": str(mines_run), "DUEL": str(duel_run), "NOTES": str(notes)}
     assert run(["watch", *[places.get(a, a) for a in arguments]]) == 2
     *progress, error = capsys.readouterr().err.splitlines()
     assert error.startswith("error: ")
     assert expected in error
-    assert all(line.startswith("as trained: ") for line in progress)
+    assert all(line.startswith(("as trained: ", "explaining: ")) for line in progress)
     assert notes.read_text() == "nobody wants to lose these"
     assert not (mines_run / "replay.html").exists()

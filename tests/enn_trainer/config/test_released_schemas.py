@@ -70,6 +70,7 @@ NEUTRAL: dict[str, Any] = {
     "eval.deterministic": False,
     "eval.seed": None,
     "eval.suites": {},
+    "eval.capture_replays": False,
     **{  # the newest three, every minute
         f"checkpoint.{name}": value
         for name, value in dataclasses.asdict(CheckpointConfig()).items()

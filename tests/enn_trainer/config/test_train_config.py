@@ -142,6 +142,7 @@ def test_the_defaults_are_the_published_ones_but_for_exploration() -> None:
         "deterministic": False,
         "seed": None,
         "suites": {},
+        "capture_replays": False,
     }
 
 

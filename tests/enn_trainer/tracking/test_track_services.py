@@ -39,7 +39,7 @@ class Broken:
         if self.calls > self.works_for:
             raise ConnectionError("no route\nto host")
 
-    def video(self, step: int, name: str, path: Path) -> None:
+    def file(self, step: int, name: str, path: Path) -> None:
         self.videos += 1
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ def test_a_service_that_cannot_be_opened_is_said_and_left_out(tmp_path: Path) ->
 
     track = Track([Guarded("W&B", refuse, said.append)])
     track.write(1, {"x": 1.0})
-    track.video(1, "eval", tmp_path / "v.mp4")
+    track.file(1, "eval", tmp_path / "v.mp4")
     track.close()
     assert said == ["W&B failed, training goes on without it for now: TimeoutError: 30 seconds"]
 
@@ -146,7 +146,7 @@ def test_videos_go_where_videos_can_be_shown(tmp_path: Path) -> None:
         def close(self) -> None: ...
 
     shows = Broken()
-    Track([Numbers(), Guarded("x", lambda: shows, print)]).video(1, "eval", tmp_path / "v.mp4")
+    Track([Numbers(), Guarded("x", lambda: shows, print)]).file(1, "eval", tmp_path / "v.mp4")
     assert shows.videos == 1
 
 
@@ -179,6 +179,20 @@ def wandb_configs(folder: Path) -> Iterator[tuple[str, str]]:
     for path in sorted(folder.rglob("wandb/offline-run-*")):
         (file,) = path.glob("run-*.wandb")  # a second folder of one second has a number behind it
         yield file.stem.removeprefix("run-"), file.read_bytes().decode("latin1")
+
+
+@pytest.mark.slow
+def test_wandb_gets_pages_as_they_are(tmp_path: Path) -> None:
+    import wandb
+
+    pages = ["eval.episodes=2", "eval.interval=24", "eval.num_envs=2", "eval.capture_replays=true"]
+    folder = tmp_path / "c"
+    run_small(tmp_path, "track=true", "total_timesteps=24", *pages, checkpoint_dir=folder)
+    wandb.teardown()
+    kept = {page.read_bytes() for page in (folder / "replays").iterdir()}
+    sent = {page.read_bytes() for page in folder.rglob("wandb/offline-run-*/**/*.html")}
+    assert kept
+    assert sent == kept
 
 
 @pytest.mark.slow
@@ -252,18 +266,21 @@ def test_mlflow_gets_parameters_and_metrics_of_one_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # mlflow's own
-def test_films_of_evaluations_reach_a_service(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("what", "suffix"), [("video", "mp4"), ("replay", "html")])
+def test_films_and_pages_of_evaluations_reach_a_service(
+    what: str, suffix: str, tmp_path: Path
+) -> None:
     pytest.importorskip("mlflow")
     pytest.importorskip("imageio_ffmpeg", reason="the extra video")
     from mlflow import MlflowClient
 
     uri = (tmp_path / "store").as_uri()
-    films = ["eval.steps=4", "eval.interval=48", "eval.num_envs=2", "eval.capture_videos=true"]
+    films = ["eval.steps=4", "eval.interval=48", "eval.num_envs=2", f"eval.capture_{what}s=true"]
     options = [f"mlflow_tracking_uri={uri}", "total_timesteps=24", *films]
     manager = run_small(tmp_path, *options, env=MoveToOrigin)
     client, run_id = MlflowClient(uri), manager.state.tracker_ids["mlflow"]
-    (folder,) = client.list_artifacts(run_id, "eval/video/0")
-    assert folder.path == "eval/video/0/step-000000000000.mp4"
+    (folder,) = client.list_artifacts(run_id, f"eval/{what}/0")
+    assert folder.path == f"eval/{what}/0/step-000000000000.{suffix}"
     assert folder.file_size > 1000
 
 

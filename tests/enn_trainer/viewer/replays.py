@@ -1,12 +1,16 @@
-"""Replays for tests: of anything at all, and of the examples played by a fresh network."""
+"""Replays for tests: of anything at all, of the examples, and of recordings of a fresh network."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from hypothesis import strategies as st
 
+from enn_trainer.experience.collector import Collector, play
+from enn_trainer.experience.players import AgentPlayer, Decisions
+from enn_trainer.experience.recording import Recorder
 from enn_trainer.viewer.explain import Influence
 from enn_trainer.viewer.replay import Answers, Episode, Moment, Replay
 from enn_trainer.viewer.replay_format import write_replay
@@ -14,6 +18,7 @@ from entity_env import CategoricalActionMask, Observation, SelectEntityActionMas
 from entity_env.match import CreateEnv, world_of
 from entity_env.observation import GLOBAL, Entity, ObsSpace
 from entity_env.ragged import Ragged
+from entity_env.recording.read_recording import Recording
 from entity_env.spaces import (
     ActionSpace,
     CategoricalActionSpace,
@@ -23,7 +28,10 @@ from entity_env.spaces import (
 )
 from entity_env.vec.batching import batch_obs
 from entity_env.vec.serial import EnvList
-from entity_env.vec.vec_obs import VecObs
+from entity_env.vec.vec_obs import VecObs, take_obs
+from rogue_net.config import RogueNetConfig
+from rogue_net.ragged import EntityBatch
+from rogue_net.rogue_net import RogueNet
 from tests.strategies import World, worlds
 
 NAMES = [
@@ -98,14 +106,19 @@ def replays(draw: st.DrawFn) -> Replay:
     obs_space = with_kinds(world.obs_space) if draw(st.booleans()) else world.obs_space
     steps = draw(st.lists(st.sampled_from([1, 2, 5, 64, 70, 130]), min_size=1, max_size=2))
     episodes = [random_episode(world, obs_space, rng, n, sides) for n in steps]
+    for n, episode in zip(steps, episodes, strict=True):
+        episode.steps = np.cumsum(rng.integers(1, 4, n)) if rng.random() < 0.3 else None
     moments = [
         Moment("gone", e, 0, sides - 1, draw(st.none() | st.just(0)), draw(st.sampled_from(NAMES)))
         for e in range(len(steps))
     ]
     title = draw(st.sampled_from(NAMES))
     space = world.action_space
-    about = {"name": title}
-    return Replay(title, about, obs_space, space, sides, 0.9, episodes, moments)
+    replay = Replay(title, {"name": title}, obs_space, space, sides, 0.9, episodes, moments)
+    columns = st.none() | st.lists(st.integers(0, 3), min_size=1)
+    unseen = st.lists(st.tuples(st.integers(0, len(obs_space.entities)), columns), min_size=1)
+    replay.unseen = draw(st.dictionaries(st.sampled_from(["agent", "beside"]), unseen))
+    return replay
 
 
 def with_kinds(space: ObsSpace) -> ObsSpace:
@@ -352,3 +365,39 @@ def explain(
             choices[name] = rng.random((n, actors)).astype(np.float32) ** 3
         values = rng.normal(0, 0.2, n).astype(np.float32)
         episode.influence[f] = Influence(np.arange(n), choices, values)
+
+
+class Kept:
+    """Watcher that keeps frames, decisions and rewards as they are."""
+
+    def __init__(self) -> None:
+        self.frames: list[VecObs] = []
+        self.decisions: list[Decisions] = []
+        self.outcomes: list[VecObs] = []
+
+    def begin(self, *_: object) -> None:
+        return
+
+    def before_step(self, obs: VecObs, batch: EntityBatch, decisions: Decisions, _: int) -> None:
+        self.frames.append(take_obs(obs, np.arange(len(obs))))
+        self.decisions.append(decisions)
+
+    def after_step(self, obs: VecObs) -> None:
+        self.outcomes.append(obs)
+
+    def get_state(self) -> dict[str, object]:
+        return {}
+
+
+def recorded(world: type, path: Path, steps: int, subsample: int = 1) -> tuple[Recording, Kept]:
+    """Record four environments, played by a network that has learnt nothing."""
+    envs = EnvList(world, 4)
+    torch.manual_seed(0)
+    spaces = envs.obs_space(), envs.action_space()
+    network = RogueNet(RogueNetConfig(d_model=16), *spaces, {"value": 1})
+    recorder, kept = Recorder(path, spaces[1], subsample), Kept()
+    envs.track()
+    collector = Collector(envs, AgentPlayer(network, 1), watchers=[recorder, kept])  # type: ignore[list-item]
+    play(collector, spaces[0], steps, seed=3)
+    recorder.close()
+    return Recording.open(path), kept

@@ -16,7 +16,7 @@ from entity_env.vec.vec_obs import take_obs
 from rogue_net.config import RogueNetConfig
 from rogue_net.ragged import EntityBatch
 from rogue_net.rogue_net import RogueNet
-from tests.enn_trainer.viewer.builders import recorded
+from tests.enn_trainer.viewer.replays import recorded
 
 
 def duels(path: Path) -> tuple[Replay, RogueNet]:

@@ -11,7 +11,7 @@ from entity_env.recording.read_recording import Recording
 from entity_env.recording.recording_format import RecordingError
 from entity_env.vec.vec_obs import take_obs
 from rogue_net.ragged import EntityBatch
-from tests.enn_trainer.viewer.builders import recorded
+from tests.enn_trainer.viewer.replays import recorded
 
 
 @pytest.mark.parametrize(("world", "sides"), [(Duel, 2), (MineSweeper, 1), (TreasureHunt, 1)])
@@ -20,10 +20,9 @@ def test_an_episode_has_the_frames_choices_and_rewards_that_were_played(
 ) -> None:
     recording, kept = recorded(world, tmp_path / "a.rec", steps=30)
     first = next(one for one in episodes_of(recording, sides) if one.env == 0)
-    assert first.steps is not None
-    assert first.steps.tolist() == [*range(len(first.steps))]
-    assert len(first.obs) == len(first.steps) * sides
-    for step in range(len(first.steps)):
+    assert first.steps is None
+    assert len(first.obs) % sides == 0
+    for step in range(len(first.obs) // sides):
         own = np.arange(step * sides, (step + 1) * sides)
         frames, expected = take_obs(first.obs, own), take_obs(kept.frames[step], np.arange(sides))
         for name, rows in expected.features.items():

@@ -13,7 +13,7 @@ from enn_trainer.errors import ReplayError
 from enn_trainer.viewer.page import PAGE, Block, fill_page, page_blocks
 from enn_trainer.viewer.replay import Moment, Replay
 from enn_trainer.viewer.replay_chunks import decoded_chunk
-from enn_trainer.viewer.replay_format import read_replay, undamaged_chunks, write_replay
+from enn_trainer.viewer.replay_format import read_replay, write_replay
 from entity_env import (
     Entity,
     GlobalCategoricalActionSpace,
@@ -136,14 +136,12 @@ def test_each_damaged_chunk_is_named_and_the_others_are_read(tmp_path: Path) -> 
     for number, place in enumerate(places):
         other = b"B" if page[place : place + 1] == b"A" else b"A"
         path.write_bytes(page[:place] + other + page[place + 1 :])
-        assert undamaged_chunks(path) == ({*range(6)} - {number}, {number})
         with pytest.raises(ReplayError, match=f"replay.html: damaged: chunk {number}; a browser"):
             read_replay(path)
 
     # Cut off in the middle.
     path.write_bytes(page[: places[4] + 10])
-    assert undamaged_chunks(path) == ({0, 1, 2, 3}, {4, 5})
-    with pytest.raises(ReplayError, match="chunk 4, chunk 5"):
+    with pytest.raises(ReplayError, match="damaged: chunk 4, chunk 5; a browser"):
         read_replay(path)
 
 

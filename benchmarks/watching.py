@@ -1,0 +1,276 @@
+"""Size and speed of replays: of `enn watch`, and of its page in a browser.
+
+    python benchmarks/watching.py [CASE ...] [--results FILE.md]
+
+Each case trains an agent for a moment and lets `enn watch` play it, in processes of their own.
+Times are from the start of the command to its end; memory is the most that it had. The page is
+opened in Chromium if there is one, with playwright (extra `browser`), without a network. Cases that
+are not named keep their lines in the .jsonl beside the results.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+from measured_on import processor, short_revision
+
+from enn_trainer.viewer.page import PAGE
+from enn_trainer.viewer.replay_format import read_replay
+from entity_env import (
+    Action,
+    CategoricalAction,
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    Entity,
+    EntityView,
+    Environment,
+    Observation,
+    ObsSpace,
+    View,
+)
+
+ROOT = Path(__file__).parent.parent
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
+ENTITIES, SIZE = 500, 100
+MOVES = {"stay": (0, 0), "left": (-1, 0), "right": (1, 0), "up": (0, 1), "down": (0, -1)}
+SMALL = ["rollout.processes=1", "rollout.num_envs=2", "rollout.steps=2", "optim.bs=4"]
+JUMPS, PLAYED_S = 60, 5.0
+COLUMNS = (
+    *("what", "to reach", "written", "steps", "size", "memory"),
+    *("first picture", "any step", "played", "heap"),
+)
+
+
+class Crowd(Environment):
+    """500 entities that walk on a field, tire and rest; an episode has no end."""
+
+    def obs_space(self) -> ObsSpace:
+        """Return six features of one type."""
+        return ObsSpace([], {"Walker": Entity(["x", "y", "energy", "warmth", "team", "age"])})
+
+    def action_space(self) -> dict[str, Any]:
+        """Return five choices."""
+        return {"walk": CategoricalActionSpace([*MOVES])}
+
+    def reset(self) -> Observation:
+        """Place the entities at random."""
+        draw = np.random.default_rng(self.rng.randrange(2**32))
+        self.draw, self.rows = draw, np.zeros((ENTITIES, 6), np.float32)
+        self.rows[:, :2] = draw.integers(SIZE, size=(ENTITIES, 2))
+        self.rows[:, 2:4] = draw.random((ENTITIES, 2))
+        self.rows[:, 4] = draw.integers(2, size=ENTITIES)
+        return self._observe(0.0)
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        """Walk; who moves tires."""
+        walk = actions["walk"]
+        assert isinstance(walk, CategoricalAction)
+        steps = np.array([*MOVES.values()])[walk.indices]
+        moved = np.abs(steps).sum(axis=1)
+        self.rows[:, :2] = (self.rows[:, :2] + steps) % SIZE
+        self.rows[:, 2] = np.clip(self.rows[:, 2] + 0.05 - 0.1 * moved, 0, 1)
+        self.rows[:, 3] = 0.9 * self.rows[:, 3] + 0.1 * self.draw.random(ENTITIES)
+        self.rows[:, 5] += 1
+        return self._observe(float(self.rows[:, 2].mean()))
+
+    def view(self) -> View:
+        """Return the field."""
+        bounds = ((0.0, SIZE - 1.0), (0.0, SIZE - 1.0))
+        return View({"Walker": EntityView(("x", "y"), colour="team")}, bounds)
+
+    def _observe(self, reward: float) -> Observation:
+        return Observation(
+            features={"Walker": self.rows.copy()},
+            ids={"Walker": range(ENTITIES)},
+            actions={"walk": CategoricalActionMask(actor_types=["Walker"])},
+            reward=reward,
+        )
+
+
+class Case(NamedTuple):
+    """A case: its name, the settings of training, and the options of `enn watch`."""
+
+    name: str
+    train: list[str]
+    watch: list[str]
+    to_reach: str
+
+
+CASES = [
+    Case(
+        "TreasureHunt, 3 episodes",
+        ["env.id=TreasureHunt", "total_timesteps=65536", "rollout.processes=1"],
+        [],
+        "6 s, 400 kB",
+    ),
+    Case(
+        f"{ENTITIES} acting entities, 5 choices, 6 features, 2,000 steps",
+        [f"env.id={Path(__file__).resolve()}:Crowd", "total_timesteps=4", *SMALL],
+        ["--episodes", "1", "--trust"],
+        "120 s, 20 MB, 2 GB; 3 s, 150 ms, 20 steps/s, 400 MB",
+    ),
+]
+
+
+def measure(case: Case, folder: Path) -> dict[str, Any]:
+    """Train an agent, watch it, and look at the page."""
+    run, page = folder / "run", folder / "replay.html"
+    command = [sys.executable, "-m", "enn_trainer.cli"]
+    subprocess.run(
+        [*command, "train", *case.train, "--checkpoint-dir", str(run)],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        cwd=folder,
+    )
+    start = time.perf_counter()
+    watching = subprocess.Popen(
+        [*command, "watch", str(run), "--out", str(page), *case.watch],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    _, status, used = os.wait4(watching.pid, 0)
+    seconds = time.perf_counter() - start
+    if status:
+        raise RuntimeError(f"{case.name}: enn watch failed, status {status}")
+    shown = read_replay(page)
+    assert all(len(episode.obs) > 0 for episode in shown.episodes)
+    return {
+        "case": case.name,
+        "seconds": seconds,
+        "bytes": page.stat().st_size,
+        "peak_mb": used.ru_maxrss / 1e3,
+        "steps": sum(len(episode.obs) // shown.sides for episode in shown.episodes),
+        "browser": in_browser(page, len(shown.episodes[0].obs) // shown.sides),
+        "commit": short_revision(),
+        "processor": processor(),
+    }
+
+
+def in_browser(page: Path, steps: int) -> dict[str, float] | None:
+    """Open a page in Chromium; None if there is none."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        return None
+    if CHROMIUM is None:
+        return None
+    with sync_playwright() as started:
+        options = ["--no-sandbox", "--disable-gpu", "--enable-precise-memory-info"]
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=options)
+        tab = browser.new_context(offline=True).new_page()
+        start = time.perf_counter()
+        tab.goto(f"file://{page}")
+        tab.wait_for_selector("html[data-step]", timeout=120_000)
+        first_s = time.perf_counter() - start
+        tab.wait_for_selector("html[data-read]", timeout=120_000)
+        jumps = np.random.default_rng(0).permutation(steps)[:JUMPS].tolist()
+        milliseconds = tab.evaluate(_JUMP, jumps)
+        tab.evaluate("location.hash = '#e=1&s=0'")
+        tab.select_option("#speed", index=tab.eval_on_selector("#speed", "one => one.length - 1"))
+        per_s = tab.evaluate(_PLAY, 1000 * PLAYED_S)
+        heap = tab.evaluate("performance.memory.usedJSHeapSize")
+        browser.close()
+    return {
+        "first_picture_s": first_s,
+        "step_ms_95": float(np.percentile(milliseconds, 95)),
+        "steps_per_s": per_s,
+        "heap_mb": heap / 1e6,
+    }
+
+
+_JUMP = """async (steps) => {
+  const found = [];
+  for (const step of steps) {
+    const start = performance.now();
+    location.hash = `#e=1&s=${step}`;
+    while (document.documentElement.dataset.step !== String(step)) {
+      await new Promise(requestAnimationFrame);
+    }
+    found.push(performance.now() - start);
+  }
+  return found;
+}"""
+"""Milliseconds until each step is drawn."""
+_PLAY = """async (ms) => {
+  let drawn = 0;
+  const changed = new MutationObserver(() => drawn++);
+  changed.observe(document.documentElement, { attributeFilter: ["data-step"] });
+  const start = performance.now();
+  document.getElementById("play").click();
+  while (performance.now() - start < ms && document.documentElement.dataset.playing === "true") {
+    await new Promise(requestAnimationFrame);
+  }
+  return (1000 * drawn) / (performance.now() - start);
+}"""
+"""Steps drawn each second while the page plays at its highest speed."""
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    """Return the page of results."""
+    lines = [
+        "# Watching",
+        "",
+        f"`python benchmarks/watching.py`, {os.cpu_count()} cores, Python "
+        f"{platform.python_version()}. *Written* is the time of the command and *memory* the "
+        "most that it had; *first picture*, *any step* (95% of jumps to any one) and *played* "
+        "(steps that are drawn each second at the highest speed) are in Chromium. The page alone "
+        f"has {PAGE.stat().st_size / 1e3:.0f} kB (at most 200).",
+        "",
+        f"| {' | '.join(COLUMNS)} |",
+        f"|{' --- |' * len(COLUMNS)}",
+    ]
+    for case in CASES:
+        for one in results:
+            if one["case"] != case.name:
+                continue
+            shown = ["-"] * 4
+            if (seen := one["browser"]) is not None:
+                shown = [
+                    f"{seen['first_picture_s']:.1f} s",
+                    f"{seen['step_ms_95']:.0f} ms",
+                    f"{seen['steps_per_s']:.0f} steps/s",
+                    f"{seen['heap_mb']:.0f} MB",
+                ]
+            written = [
+                f"{one['seconds']:.1f} s",
+                f"{one['steps']:,}",
+                f"{one['bytes'] / 1e6:.2f} MB",
+                f"{one['peak_mb']:.0f} MB",
+            ]
+            cells = [case.name, case.to_reach, *written, *shown]
+            lines.append(f"| {' | '.join(cells)} |")
+    on = {f"commit {one['commit']}, {one['processor']}" for one in results}
+    return "\n".join([*lines, "", *(f"Measured on {each}." for each in sorted(on)), ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("cases", nargs="*", metavar="CASE", help="the first word of a case's name")
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results/watching.md")
+    options = parser.parse_args()
+    words = {case.name.split(",")[0].split()[0]: case for case in CASES}
+    if unknown := [word for word in options.cases if word not in words]:
+        parser.error(f"CASE: expected some of {', '.join(words)}; got {', '.join(unknown)}")
+    kept, results = options.results.with_suffix(".jsonl"), {}
+    if kept.exists():
+        results = {one["case"]: one for one in map(json.loads, kept.read_text().splitlines())}
+    for word in options.cases or words:
+        with TemporaryDirectory() as folder:
+            results[words[word].name] = measure(words[word], Path(folder))
+        kept.write_text("".join(json.dumps(one) + "\n" for one in results.values()))
+    options.results.write_text(table([*results.values()]))
+    print(options.results.read_text())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,276 @@
+"""Episodes as they are played: a watcher of a collector that keeps the first ones for a replay."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from enn_trainer.errors import ConfigError
+from enn_trainer.evaluation.eval_metrics import quotas
+from enn_trainer.evaluation.video import env_list_of, picture_of, png_of
+from enn_trainer.experience.players import Decisions, Environments
+from enn_trainer.policy import PPOAgent
+from enn_trainer.viewer.episodes import episode_of_frames, log_probs_of
+from enn_trainer.viewer.explain import Float32
+from enn_trainer.viewer.replay import Episode, Replay
+from entity_env.actions import EntityID, EntityName
+from entity_env.errors import EntityEnvError, short_repr, truncate
+from entity_env.match import Match, world_of
+from entity_env.ragged import Indices
+from entity_env.recording import recording_format
+from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.vec.vec_env import VecEnv
+from entity_env.vec.vec_obs import VecObs, take_obs
+from entity_env.view import View, view_of
+from rogue_net.config import RogueNetConfig
+from rogue_net.ragged import EntityBatch
+
+CreateAgent: TypeAlias = Callable[[ObsSpace, Mapping[ActionName, ActionSpace]], PPOAgent]
+"""Factory of an agent for the spaces of an environment."""
+EPISODES = 3
+MOST_NAME = 100
+MOST_STEPS = 2000
+"""Steps of an episode that are shown; each costs room and forward passes."""
+
+
+@dataclass(frozen=True)
+class ReplaySettings:
+    """Settings of the replay of an evaluation.
+
+    Attributes:
+        path: the page to write; None to return the replay, and to play only what it shows.
+        episodes: number of episodes, or of matches.
+        max_steps: number of steps after which an episode is cut.
+        positions: names of the features that are positions, see `view_of`.
+        beside: makes another agent, whose answers to the same frames are shown; None for none.
+        pictures: True to show the world's own picture beside each step.
+    """
+
+    path: Path | None = None
+    episodes: int = EPISODES
+    max_steps: int = MOST_STEPS
+    positions: Sequence[str] = ()
+    beside: CreateAgent | None = None
+    pictures: bool = False
+
+
+class EpisodeKeeper:
+    """Watcher of a collector that keeps the first episodes of an agent.
+
+    They are those that an evaluation of as many episodes counts: as many of each environment, or
+    match, in which the agent acts, except that the first ones have one more.
+
+    Args:
+        envs: B environments, before their first reset. Their entities are numbered if they have
+            ids.
+        own: (n,) int64, those in which the agent acts.
+        settings: of the replay.
+
+    Raises:
+        ConfigError: there are to be pictures of environments that are not stepped one by one.
+
+    Attributes:
+        settings: as given.
+        sides: number of sides of a match.
+        beside: the other agent, if there is one.
+    """
+
+    def __init__(self, envs: VecEnv, own: Environments, settings: ReplaySettings) -> None:
+        self.settings, self.sides, self._own = settings, envs.sides, set(own.tolist())
+        self._obs_space, self._action_space = envs.obs_space(), envs.action_space()
+        beside = settings.beside
+        self.beside = None if beside is None else beside(self._obs_space, self._action_space)
+        self._env_list = env_list_of(envs)
+        if settings.pictures and self._env_list is None:
+            expected = "pictures: expected environments or matches that are stepped one by one"
+            raise ConfigError(f"{expected}, got {type(envs).__name__}; leave pictures out")
+        with suppress(EntityEnvError):  # raised where entities have no ids
+            envs.track()
+        matches = np.unique(own // self.sides)
+        quota = quotas(settings.episodes, np.ones(len(matches), np.bool_))
+        self._quota = {i: n for i, n in zip(matches.tolist(), quota.tolist(), strict=True) if n}
+        self._running = {match: self._begun(match, 0) for match in self._quota}
+        self._ended: list[_Played] = []
+        self._kept: list[recording_format.Decisions] = []
+        self._num_frames = 0
+
+    def is_own(self, episode: Episode, side: int) -> bool:
+        """Return True if the agent acts for a side in an episode."""
+        return (episode.env or 0) * self.sides + side in self._own
+
+    def is_done(self) -> bool:
+        """Return True when no episode is left to keep."""
+        return not self._running
+
+    def share_ended(self) -> float:
+        """Return the share of the episodes that have ended, from 0 to 1."""
+        return len(self._ended) / self.settings.episodes
+
+    def begin(self, obs: VecObs, shown: ObsSpace, state: Mapping[str, Any] | None) -> None:
+        """Take the first frames."""
+        self._obs_space = shown
+
+    def before_step(
+        self, obs: VecObs, batch: EntityBatch, decisions: Decisions, run_step: int
+    ) -> None:
+        """Keep frames and decisions."""
+        if self.is_done():
+            return
+        rows = np.concatenate([self._rows(match) for match in self._running])
+        own, frames = decisions.take(rows), batch.take(rows)
+        self._kept.append(
+            recording_format.Decisions(
+                take_obs(obs, rows),
+                own.chosen_on_host(),
+                logits=log_probs_of(own, frames),
+                values=own.values.float().cpu().numpy(),
+            )
+        )
+        for match, one in self._running.items():
+            if (env_list := self._env_list) is not None:
+                if self.settings.pictures:
+                    one.pictures[len(one.frames)] = self._png(env_list.matches[match])
+                for side, ids in enumerate(one.ids):  # before a step that ends the episode
+                    ids += env_list.tracked_ids(match * self.sides + side, len(ids))
+            one.frames.append(np.arange(self.sides) + self._num_frames)
+            self._num_frames += self.sides
+
+    def after_step(self, obs: VecObs) -> None:
+        """Keep rewards, and the ends of episodes."""
+        for match, one in [*self._running.items()]:
+            one.rewards.append(obs.reward[self._rows(match)])
+            first = match * self.sides
+            one.truncated, one.terminated = bool(obs.truncated[first]), bool(obs.terminated[first])
+            if obs.done[first] or len(one.frames) == self.settings.max_steps:
+                self._ended.append(self._running.pop(match))
+            if obs.done[first] and one.number + 1 < self._quota[match]:
+                self._running[match] = self._begun(match, one.number + 1)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return nothing, as no episode is continued."""
+        return {}
+
+    def replay(
+        self, title: str, about: dict[str, str], discount: float, net: RogueNetConfig | None = None
+    ) -> Replay:
+        """Return a replay of the episodes, without moments and explanations, before `envs` close.
+
+        Args:
+            title: of the page.
+            about: facts by name.
+            discount: per step.
+            net: the network, which may have position features.
+
+        Raises:
+            InvalidView: the view of the world, or `positions`, do not fit its space.
+        """
+        spaces, positions = (self._obs_space, self._action_space), self.settings.positions
+        replay = Replay(title, about, *spaces, self.sides, discount, self._episodes())
+        own = None if self._env_list is None else self._env_list.matches[0].view()
+        replay.view = plain_view(own, self._obs_space, positions, net)
+        return replay
+
+    def _episodes(self) -> list[Episode]:
+        """Return the episodes in order: the first one of each environment, the second ones, ..."""
+        played = [*self._ended, *(one for one in self._running.values() if one.frames)]
+        if not played:
+            return []
+        kept, episodes = recording_format.Decisions.cat(self._kept), []
+        for one in sorted(played, key=lambda one: (one.number, one.match)):
+            decisions = kept.take(np.concatenate(one.frames))
+            episodes.append(
+                episode_of_frames(
+                    decisions,
+                    np.concatenate(one.rewards),
+                    self._action_space,
+                    terminated=one.terminated,
+                    truncated=one.truncated,
+                    names=_names(decisions.obs, one.ids),
+                    pictures=one.pictures,
+                    env=one.match,
+                )
+            )
+        return episodes
+
+    def _begun(self, match: int, number: int) -> "_Played":
+        return _Played(match, number, [[] for _ in range(self.sides)])
+
+    def _png(self, match: Match) -> bytes:
+        name = type(world_of(match)).__name__
+        return png_of(picture_of(match, name, "pictures", "leave pictures out"))
+
+    def _rows(self, match: int) -> Indices:
+        """Return the environments that are the sides of a match."""
+        return np.arange(match * self.sides, (match + 1) * self.sides)
+
+
+@dataclass
+class _Played:
+    """An episode: its match, its number in it, and where its frames are among all that are kept.
+
+    `ids` has those of each side, by their numbers in `VecObs.identity`.
+    """
+
+    match: int
+    number: int
+    ids: list[list[EntityID]]
+    frames: list[Indices] = field(default_factory=list)
+    rewards: list[Float32] = field(default_factory=list)
+    pictures: dict[int, bytes] = field(default_factory=dict)
+    terminated: bool = False
+    truncated: bool = False
+
+
+def _names(
+    obs: VecObs, ids_of_sides: Sequence[Sequence[EntityID]]
+) -> list[dict[EntityName, dict[int, str]]]:
+    """Return the printed id by side, type and number of identity; [] if no entity has one."""
+    sides, names = len(ids_of_sides), []
+    for side, ids in enumerate(ids_of_sides):
+        printed, frames = printed_ids(ids), np.arange(side, len(obs), sides)
+        of_types = {}
+        for name, rows in obs.identity.items():
+            numbers = np.unique(rows.take(frames).values).tolist()
+            of_types[name] = {number: printed[number] for number in numbers}
+        names.append({name: texts for name, texts in of_types.items() if texts})
+    return names if any(names) else []
+
+
+def printed_ids(ids: Sequence[EntityID]) -> list[str]:
+    """Return a text for each id: no two are the same, and none is much longer than 100 characters.
+
+    An id that is printed like an earlier one gets its position: `1` and "1" are 1 and 1 #1.
+    """
+    texts: dict[str, None] = {}
+    for number, one in enumerate(ids):
+        text = truncate(one, MOST_NAME) if isinstance(one, str) else short_repr(one, MOST_NAME)
+        while text in texts:
+            text = f"{text} #{number}"
+        texts[text] = None
+    return [*texts]
+
+
+def plain_view(
+    own: View | None,
+    obs_space: ObsSpace,
+    positions: Sequence[str] = (),
+    net: RogueNetConfig | None = None,
+) -> dict[str, Any]:
+    """Return the view of a world as plain data.
+
+    Args:
+        own: what `view` of the world returns.
+        obs_space: its space.
+        positions: names of features that are positions, in place of its own.
+        net: the network, which may have position features.
+
+    Raises:
+        InvalidView: the view or the positions do not fit the space.
+    """
+    of_network: Sequence[str] = ()
+    for section in (net.relpos_encoding, net.translation) if net else ():
+        of_network = of_network or (section.position_features if section else ())
+    return asdict(view_of(own, obs_space, positions, of_network))

@@ -1,0 +1,135 @@
+"""`replay`: episodes of a loaded agent, in Python and in notebooks."""
+
+import html
+import random
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from enn_trainer import RogueNetAgent, load_agent, replay
+from enn_trainer.cli import run
+from enn_trainer.viewer import replay_agent
+from enn_trainer.viewer.annotate import unseen_by
+from enn_trainer.viewer.replay_format import read_replay
+from entity_env import Entity, GlobalCategoricalActionSpace, ObsSpace
+from entity_env.errors import InvalidView
+from entity_env.examples import Duel, MineSweeper
+from entity_env.spaces import Kind
+from rogue_net.config import RogueNetConfig
+from rogue_net.rogue_net import RogueNet
+from rogue_net.wiring import Wired
+from tests.enn_trainer.builders import MINES
+from tests.enn_trainer.viewer.replays import differences
+
+
+def fresh_agent(world: Any) -> RogueNetAgent:
+    """Return an agent that has learnt nothing."""
+    torch.manual_seed(0)
+    spaces = world.obs_space(), world.action_space()
+    return RogueNetAgent(RogueNet(RogueNetConfig(d_model=16), *spaces, {"value": 1}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["--deterministic"]])
+def test_episodes_are_those_that_the_command_shows(
+    options: list[str], mines_run: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    assert run(["watch", str(mines_run), "--seed", "3", "--out", str(page), *options]) == 0
+    agent = load_agent(mines_run, deterministic=bool(options))
+    shown = replay(agent, partial(MineSweeper, **MINES), seed=3)  # type: ignore[arg-type]
+    assert len(shown.episodes) == 3
+    for one, other in zip(shown.episodes, read_replay(page).episodes, strict=True):
+        for name in ("features", "identity", "reward"):
+            assert not [*differences(getattr(one.obs, name), getattr(other.obs, name))]
+        for name in ("chosen", "answers", "attention", "influence", "terminated", "names"):
+            assert not [*differences(getattr(one, name), getattr(other, name))]
+
+
+@pytest.mark.parametrize("world", [MineSweeper, Duel])
+def test_replay_is_written_and_changes_nothing_else(world: Any, tmp_path: Path) -> None:
+    own = world()
+    agent = fresh_agent(own)
+
+    def states() -> list[Any]:
+        numbers: Any = np.random.get_state()  # noqa: NPY002 (the global one)
+        return [random.getstate(), torch.get_rng_state().tolist(), numbers[1].tolist()]
+
+    before = states()
+    first = replay(agent, own, episodes=2, seed=1)
+    assert states() == before
+    assert len(first.episodes) == 2
+    assert first.sides == (2 if world is Duel else 1)
+    assert not [*differences(first, replay(agent, own, episodes=2, seed=1))]
+    written = first.write(tmp_path / "a.html")
+    assert written.num_episodes == 2
+    assert read_replay(written.path).title == world.__name__
+    own.reset()  # is not closed
+
+
+def test_notebook_shows_the_page_in_a_frame_that_runs_its_script_alone(tmp_path: Path) -> None:
+    shown = replay(fresh_agent(MineSweeper()), MineSweeper, episodes=1, max_steps=5)
+    shown.title = '"><script>alert(1)</script>'
+    found = re.fullmatch(r"<iframe ([^<>]*)></iframe>", shown._repr_html_())
+    assert found
+    given = dict(re.findall(r'(\w+)="([^"]*)"', found[1]))
+    assert given["sandbox"] == "allow-scripts"
+    page = html.unescape(given["srcdoc"]).encode()
+    assert page == shown.write(tmp_path / "a.html").path.read_bytes()
+
+
+def test_notebook_is_told_how_to_write_a_page_that_is_too_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown = replay(fresh_agent(MineSweeper()), MineSweeper, episodes=1, max_steps=5)
+    monkeypatch.setattr(replay_agent, "MOST_SHOWN_MB", 0.001)
+    assert ".write(&#x27;replay.html&#x27;" in shown._repr_html_()
+    assert "iframe" not in shown._repr_html_()
+
+
+def test_what_an_agent_of_a_smaller_world_does_not_see_is_in_the_page(tmp_path: Path) -> None:
+    world = MineSweeper()
+    shown, actions = world.obs_space(), world.action_space()
+    assert [*shown.entities] == ["Mine", "Robot", "Orbital Cannon"]
+    known = ObsSpace([], {"Robot": Entity(["y"]), "Mine": shown.entities["Mine"]})
+    torch.manual_seed(0)
+    network = RogueNet(RogueNetConfig(d_model=16), known, actions, {"value": 1})
+    smaller = RogueNetAgent(Wired(network, shown, actions))
+    unseen = [(1, [0]), (2, None)]
+    path = tmp_path / "a.html"
+
+    first = replay(smaller, world, episodes=1, max_steps=5, beside=fresh_agent(world))
+    assert read_replay(first.write(path).path).unseen == {"agent": unseen}
+    second = replay(fresh_agent(world), world, episodes=1, max_steps=5, beside=smaller)
+    assert read_replay(second.write(path).path).unseen == {"beside": unseen}
+    third = replay(fresh_agent(world), world, episodes=1, max_steps=5)
+    assert read_replay(third.write(path).path).unseen == {}
+
+
+def test_features_of_the_frame_may_be_unseen() -> None:
+    known = ObsSpace(["b"], {"A": Entity(["x"])})
+    shown = ObsSpace(["a", "b", Kind("k", ["one"])], {"A": Entity(["x"])})
+    space = {"go": GlobalCategoricalActionSpace(["yes", "no"])}
+    network = RogueNet(RogueNetConfig(d_model=16), known, space, {"value": 1})
+    assert unseen_by(Wired(network, shown, space), shown) == [(1, [0, 2])]
+
+
+def test_mistakes_are_named() -> None:
+    agent = fresh_agent(MineSweeper())
+    with pytest.raises(ValueError, match="env: expected the spaces of the agent; "):
+        replay(agent, Duel)
+    with pytest.raises(TypeError, match="env: expected an environment or match, its class, or"):
+        replay(agent, "MineSweeper")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="what makes an Environment or a Match, got what makes int"):
+        replay(agent, int)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="episodes: expected 1 or more, got 0"):
+        replay(agent, MineSweeper, episodes=0)
+    with pytest.raises(ValueError, match="env: expected the spaces of beside; "):
+        replay(agent, MineSweeper, beside=fresh_agent(Duel()))
+    with pytest.raises(InvalidView, match="positions: expected features among"):
+        replay(agent, MineSweeper, positions=["z"])
