@@ -20,7 +20,7 @@ from enn_trainer.cli.eval_command import add_world_options, as_typed, check_trus
 from enn_trainer.cli.load_world import envs_by_id, make_any_world
 from enn_trainer.cli.trust import line_with_trust
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.evaluation.evaluator import RandomAgent, create_opponent
+from enn_trainer.evaluation.evaluator import RandomAgent, create_agent
 from enn_trainer.experience.collector import Collector
 from enn_trainer.experience.players import AgentPlayer, Players, SeatedPlayers
 from enn_trainer.experience.recording import Recorder
@@ -107,8 +107,7 @@ def _serve(options: argparse.Namespace) -> None:
                 raise ConfigError(
                     "--opponent: expected a match of several sides, got a world of one"
                 )
-            device = torch.device("cpu")
-            other = player(create_opponent(options.opponent, obs_space, action_space, device))
+            other = player(create_agent("--opponent", options.opponent, obs_space, action_space))
             seats = [other if side % 2 else agent for side in range(sides)]
             players = SeatedPlayers([(agent, everywhere[::2]), (other, everywhere[1::2])])
 

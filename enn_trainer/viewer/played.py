@@ -114,7 +114,7 @@ class EpisodeKeeper:
         self._obs_space = shown
 
     def before_step(
-        self, obs: VecObs, batch: EntityBatch, decisions: Decisions, run_step: int
+        self, obs: VecObs, batch: EntityBatch, decisions: Decisions, run_step: int | None
     ) -> None:
         """Keep frames and decisions."""
         if self.is_done():
