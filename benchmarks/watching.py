@@ -1,11 +1,12 @@
-"""Size and speed of replays: of `enn watch`, and of its page in a browser.
+"""Size and speed of replays: of `enn watch`, and of its page in a browser; and of live games.
 
     python benchmarks/watching.py [CASE ...] [--results FILE.md]
 
 Each case trains an agent for a moment and lets `enn watch` play it, in processes of their own.
 Times are from the start of the command to its end; memory is the most that it had. The page is
-opened in Chromium if there is one, with playwright (extra `browser`), without a network. Cases that
-are not named keep their lines in the .jsonl beside the results.
+opened in Chromium if there is one, with playwright (extra `browser`), without a network. In the
+live case a key chooses for one of the entities on the page of `enn serve`, which needs Chromium.
+Cases that are not named keep their lines in the .jsonl beside the results.
 """
 
 import argparse
@@ -16,14 +17,18 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from measured_on import processor, short_revision
 
+from enn_trainer.checkpoints.lookup import read_saved_run
+from enn_trainer.experience.players import AgentPlayer
 from enn_trainer.viewer.page import PAGE
 from enn_trainer.viewer.replay_format import read_replay
 from entity_env import (
@@ -34,10 +39,12 @@ from entity_env import (
     Entity,
     EntityView,
     Environment,
+    EnvList,
     Observation,
     ObsSpace,
     View,
 )
+from rogue_net.ragged import EntityBatch
 
 ROOT = Path(__file__).parent.parent
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
@@ -45,6 +52,8 @@ ENTITIES, SIZE = 500, 100
 MOVES = {"stay": (0, 0), "left": (-1, 0), "right": (1, 0), "up": (0, 1), "down": (0, -1)}
 SMALL = ["rollout.processes=1", "rollout.num_envs=2", "rollout.steps=2", "optim.bs=4"]
 JUMPS, PLAYED_S = 60, 5.0
+LIVE_ENTITIES, CHOICES = 100, 200
+ENN = [sys.executable, "-m", "enn_trainer.cli"]
 COLUMNS = (
     *("what", "to reach", "written", "steps", "size", "memory"),
     *("first picture", "any step", "played", "heap"),
@@ -52,7 +61,14 @@ COLUMNS = (
 
 
 class Crowd(Environment):
-    """500 entities that walk on a field, tire and rest; an episode has no end."""
+    """Entities that walk on a field, tire and rest; an episode has no end.
+
+    Args:
+        entities: their number.
+    """
+
+    def __init__(self, entities: int = ENTITIES) -> None:
+        self.entities = entities
 
     def obs_space(self) -> ObsSpace:
         """Return six features of one type."""
@@ -65,10 +81,10 @@ class Crowd(Environment):
     def reset(self) -> Observation:
         """Place the entities at random."""
         draw = np.random.default_rng(self.rng.randrange(2**32))
-        self.draw, self.rows = draw, np.zeros((ENTITIES, 6), np.float32)
-        self.rows[:, :2] = draw.integers(SIZE, size=(ENTITIES, 2))
-        self.rows[:, 2:4] = draw.random((ENTITIES, 2))
-        self.rows[:, 4] = draw.integers(2, size=ENTITIES)
+        self.draw, self.rows = draw, np.zeros((self.entities, 6), np.float32)
+        self.rows[:, :2] = draw.integers(SIZE, size=(self.entities, 2))
+        self.rows[:, 2:4] = draw.random((self.entities, 2))
+        self.rows[:, 4] = draw.integers(2, size=self.entities)
         return self._observe(0.0)
 
     def act(self, actions: Mapping[str, Action]) -> Observation:
@@ -79,7 +95,7 @@ class Crowd(Environment):
         moved = np.abs(steps).sum(axis=1)
         self.rows[:, :2] = (self.rows[:, :2] + steps) % SIZE
         self.rows[:, 2] = np.clip(self.rows[:, 2] + 0.05 - 0.1 * moved, 0, 1)
-        self.rows[:, 3] = 0.9 * self.rows[:, 3] + 0.1 * self.draw.random(ENTITIES)
+        self.rows[:, 3] = 0.9 * self.rows[:, 3] + 0.1 * self.draw.random(self.entities)
         self.rows[:, 5] += 1
         return self._observe(float(self.rows[:, 2].mean()))
 
@@ -91,7 +107,7 @@ class Crowd(Environment):
     def _observe(self, reward: float) -> Observation:
         return Observation(
             features={"Walker": self.rows.copy()},
-            ids={"Walker": range(ENTITIES)},
+            ids={"Walker": range(self.entities)},
             actions={"walk": CategoricalActionMask(actor_types=["Walker"])},
             reward=reward,
         )
@@ -122,19 +138,76 @@ CASES = [
 ]
 
 
-def measure(case: Case, folder: Path) -> dict[str, Any]:
-    """Train an agent, watch it, and look at the page."""
-    run, page = folder / "run", folder / "replay.html"
-    command = [sys.executable, "-m", "enn_trainer.cli"]
+LIVE = Case(
+    f"live, {LIVE_ENTITIES} acting entities",
+    [
+        f"env.id={Path(__file__).resolve()}:Crowd",
+        f'env.kwargs={{"entities": {LIVE_ENTITIES}}}',
+        "total_timesteps=4",
+        *SMALL,
+    ],
+    ["--port", "0", "--trust"],
+    "50 ms more than world and agent",
+)
+
+
+def train(case: Case, folder: Path) -> Path:
+    """Train the agent of a case, and return its run."""
+    run = folder / "run"
     subprocess.run(
-        [*command, "train", *case.train, "--checkpoint-dir", str(run)],
+        [*ENN, "train", *case.train, "--checkpoint-dir", str(run)],
         check=True,
         stdout=subprocess.DEVNULL,
         cwd=folder,
     )
+    return run
+
+
+def measure_live(folder: Path) -> dict[str, Any] | None:
+    """Let an agent play on a live page, and choose for an entity there; None without Chromium."""
+    run, keys = train(LIVE, folder), ["j", "h"]
+    with subprocess.Popen(
+        [*ENN, "serve", str(run), *LIVE.watch], stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        try:
+            with chromium(offline=False) as tab:
+                if tab is None:
+                    return None
+                tab.goto(server.stdout.readline().strip())
+                tab.wait_for_selector("html[data-read]", timeout=60_000)
+                for key in keys:
+                    tab.keyboard.press(key)
+                tab.wait_for_selector("#turn:not([hidden])", timeout=10_000)
+                answered = tab.evaluate(_CHOOSE, CHOICES)
+        finally:
+            server.kill()
+
+    # World and agent alone, in the same environments.
+    agent, envs = read_saved_run(run).agent, EnvList(lambda: Crowd(LIVE_ENTITIES), 1)
+    player, own = AgentPlayer(agent, 0), []
+    obs = envs.reset(envs.obs_space())
+    with torch.inference_mode():
+        for t in range(CHOICES):
+            start = time.perf_counter()
+            chosen = player.act(obs, EntityBatch.of(obs), t).chosen_on_host()
+            obs = envs.act(chosen, envs.obs_space())
+            own.append(1000 * (time.perf_counter() - start))
+    return {
+        "case": LIVE.name,
+        "answered_ms": np.percentile(answered, [50, 95]).tolist(),
+        "own_ms": np.percentile(own, [50, 95]).tolist(),
+        "commit": short_revision(),
+        "processor": processor(),
+    }
+
+
+def measure(case: Case, folder: Path) -> dict[str, Any]:
+    """Train an agent, watch it, and look at the page."""
+    run, page = train(case, folder), folder / "replay.html"
     start = time.perf_counter()
     watching = subprocess.Popen(
-        [*command, "watch", str(run), "--out", str(page), *case.watch],
+        [*ENN, "watch", str(run), "--out", str(page), *case.watch],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -156,18 +229,29 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
     }
 
 
-def in_browser(page: Path, steps: int) -> dict[str, float] | None:
-    """Open a page in Chromium; None if there is none."""
+@contextmanager
+def chromium(offline: bool) -> Iterator[Any]:
+    """Return a context with a tab of Chromium; None if there is no Chromium."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
-        return None
+        yield None
+        return
     if CHROMIUM is None:
-        return None
+        yield None
+        return
     with sync_playwright() as started:
         options = ["--no-sandbox", "--disable-gpu", "--enable-precise-memory-info"]
         browser = started.chromium.launch(executable_path=CHROMIUM, args=options)
-        tab = browser.new_context(offline=True).new_page()
+        yield browser.new_context(offline=offline).new_page()
+        browser.close()
+
+
+def in_browser(page: Path, steps: int) -> dict[str, float] | None:
+    """Open a page in Chromium; None if there is none."""
+    with chromium(offline=True) as tab:
+        if tab is None:
+            return None
         start = time.perf_counter()
         tab.goto(f"file://{page}")
         tab.wait_for_selector("html[data-step]", timeout=120_000)
@@ -179,7 +263,6 @@ def in_browser(page: Path, steps: int) -> dict[str, float] | None:
         tab.select_option("#speed", index=tab.eval_on_selector("#speed", "one => one.length - 1"))
         per_s = tab.evaluate(_PLAY, 1000 * PLAYED_S)
         heap = tab.evaluate("performance.memory.usedJSHeapSize")
-        browser.close()
     return {
         "first_picture_s": first_s,
         "step_ms_95": float(np.percentile(milliseconds, 95)),
@@ -213,6 +296,22 @@ _PLAY = """async (ms) => {
   return (1000 * drawn) / (performance.now() - start);
 }"""
 """Steps drawn each second while the page plays at its highest speed."""
+
+
+_CHOOSE = """async (count) => {
+  const found = [];
+  while (found.length < count) {
+    const before = document.documentElement.dataset.step;
+    const start = performance.now();
+    document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "1", bubbles: true }));
+    while (document.documentElement.dataset.step === before) {
+      await new Promise((resolve) => setTimeout(resolve));
+    }
+    found.push(performance.now() - start);
+  }
+  return found;
+}"""
+"""Milliseconds until the next frame after each choice is shown."""
 
 
 def table(results: list[dict[str, Any]]) -> str:
@@ -249,6 +348,15 @@ def table(results: list[dict[str, Any]]) -> str:
             ]
             cells = [case.name, case.to_reach, *written, *shown]
             lines.append(f"| {' | '.join(cells)} |")
+    for one in results:
+        if one["case"] == LIVE.name:
+            (half, most), (own, most_own) = one["answered_ms"], one["own_ms"]
+            lines += [
+                "",
+                f"{LIVE.name}, `enn serve` in Chromium: after a choice the next frame is shown "
+                f"within {half:.0f} ms (median; 95%: {most:.0f} ms), of which world and agent take "
+                f"{own:.0f} ms ({most_own:.0f} ms). To reach: {LIVE.to_reach}.",
+            ]
     on = {f"commit {one['commit']}, {one['processor']}" for one in results}
     return "\n".join([*lines, "", *(f"Measured on {each}." for each in sorted(on)), ""])
 
@@ -258,7 +366,7 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", metavar="CASE", help="the first word of a case's name")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results/watching.md")
     options = parser.parse_args()
-    words = {case.name.split(",")[0].split()[0]: case for case in CASES}
+    words = {case.name.split(",")[0].split()[0]: case for case in [*CASES, LIVE]}
     if unknown := [word for word in options.cases if word not in words]:
         parser.error(f"CASE: expected some of {', '.join(words)}; got {', '.join(unknown)}")
     kept, results = options.results.with_suffix(".jsonl"), {}
@@ -266,7 +374,10 @@ def main() -> None:
         results = {one["case"]: one for one in map(json.loads, kept.read_text().splitlines())}
     for word in options.cases or words:
         with TemporaryDirectory() as folder:
-            results[words[word].name] = measure(words[word], Path(folder))
+            case = words[word]
+            one = measure_live(Path(folder)) if case is LIVE else measure(case, Path(folder))
+        if one is not None:
+            results[case.name] = one
         kept.write_text("".join(json.dumps(one) + "\n" for one in results.values()))
     options.results.write_text(table([*results.values()]))
     print(options.results.read_text())
