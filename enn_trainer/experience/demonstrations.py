@@ -218,7 +218,7 @@ class Reading:
             acts[name] = acting
             if self.who == "hand" and name in decisions.by_hand:
                 # Leave out the actors that an agent chose for.
-                is_kept = _by_hand(decisions.by_hand[name], acting)
+                is_kept = decisions.is_by_hand(name, unknown=True)
                 pairs = None if acting.actees is None else np.ones(len(acting.actees.values), bool)
                 acts[name] = restrict_action(acting, is_kept, pairs).action
                 actions[name] = actions[name].keep(is_kept)
@@ -278,15 +278,6 @@ def _check_choices(where: str, chosen: Ragged, acting: ActionBatch, space: Actio
             f"{where}: expected a choice that is allowed, got {values[wrong]} of "
             f"{per_actor[wrong]}, which is not, by {int((~allowed).sum())} actors"
         )
-
-
-def _by_hand(by_hand: Ragged, acting: ActionBatch) -> npt.NDArray[np.bool_]:
-    """Return the actors for which a person chose, or nobody knows who did, (actors,) bool."""
-    lengths = acting.actors.lengths
-    is_known = np.repeat(by_hand.lengths > 0, lengths)
-    found = np.ones(len(is_known), np.bool_)
-    found[is_known] = by_hand.values
-    return found
 
 
 def _row_by_row(

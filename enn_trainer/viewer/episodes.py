@@ -90,7 +90,8 @@ def episode_of_frames(
     """
     obs, values = replace(decisions.obs, reward=rewards), decisions.values
     answers = Answers(probs_of(decisions.logits, obs, actions), values)
-    return Episode(obs, decisions.actions, answers, **others)
+    by_hand = {name: decisions.is_by_hand(name, unknown=False) for name in decisions.by_hand}
+    return Episode(obs, decisions.actions, answers, by_hand=by_hand or None, **others)
 
 
 def log_probs_of(decisions: players.Decisions, batch: EntityBatch) -> dict[ActionName, Ragged]:

@@ -7,14 +7,15 @@ import base64
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from enn_trainer.experience.person import PersonPlayers
 from enn_trainer.experience.players import AgentPlayer, Decisions, Players
+from enn_trainer.viewer.episodes import episode_of_frames, log_probs_of
 from enn_trainer.viewer.explain import (
     MOST_ENTITIES,
     Float32,
@@ -22,7 +23,7 @@ from enn_trainer.viewer.explain import (
     influence,
     most_attended,
 )
-from enn_trainer.viewer.replay import Answers, Episode, Replay
+from enn_trainer.viewer.replay import Episode, Replay
 from enn_trainer.viewer.replay_chunks import encoded_chunk
 from enn_trainer.viewer.replay_columns import columns_of, episode_schema
 from enn_trainer.viewer.replay_format import CHUNK_STEPS, live_header
@@ -30,6 +31,7 @@ from enn_trainer.viewer.what_if import Change, what_if
 from entity_env.errors import short_repr
 from entity_env.play.hand import Hand
 from entity_env.ragged import Ragged
+from entity_env.recording import recording_format
 from entity_env.spaces import GLOBAL, ActionName, ActionSpace
 from entity_env.vec.vec_obs import VecActionMask, VecObs, take_obs
 from rogue_net.ragged import EntityBatch
@@ -60,14 +62,11 @@ class Link(Protocol):
         """Send a message to some pages; those that are slow may miss some `steps`."""
 
 
-@dataclass
-class _Frame:
-    """A step of S sides: what they saw, chose and answered."""
+class _Step(NamedTuple):
+    """A step of S sides: what they saw and chose, the rewards, and the agent of each."""
 
-    obs: VecObs
-    chosen: Mapping[ActionName, Ragged]
-    answers: Answers
-    by_hand: Mapping[ActionName, Ragged]
+    decisions: recording_format.Decisions
+    rewards: Float32
     agents: Sequence[AgentPlayer]
 
 
@@ -109,7 +108,7 @@ class LiveGame(PersonPlayers):
         self._holder: int | None = None  # the page that has the places
         self._places: list[Place] = []
         self._episode, self._about = -1, ""
-        self._frames: list[_Frame] = []
+        self._steps: list[_Step] = []
         self._left_out = 0  # steps of the episode that are no longer kept
         self._hand: Hand | None = None  # while the current frame is decided
         self._is_left_to_agent = False
@@ -137,7 +136,7 @@ class LiveGame(PersonPlayers):
     def ask(self, obs: VecObs, decisions: Decisions, hand: Hand) -> None:
         """Show the frame, and wait for the person, or until the step is due."""
         self._hand, self._is_left_to_agent = hand, False
-        self._keep(obs, decisions)
+        self._keep(obs, decisions, hand)
         shown: list[tuple[ActionName, int]] = []
         wait_s = 0.0
         while True:
@@ -162,53 +161,53 @@ class LiveGame(PersonPlayers):
     def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
         """Let the others and the person choose."""
         decisions = super().act(obs, batch, t)
-        frame, self._hand = self._frames[-1], None
-        frame.chosen, frame.by_hand = decisions.chosen_on_host(), decisions.by_hand
+        kept, self._hand = self._steps[-1].decisions, None
+        kept.actions, kept.by_hand = decisions.chosen_on_host(), dict(decisions.by_hand)
         return decisions
 
     def after_step(self, obs: VecObs) -> None:
         """Show what came of the step."""
         super().after_step(obs)
-        frame, step = self._frames[-1], self._left_out + len(self._frames) - 1
-        frame.obs.reward = obs.reward.copy()
-        self._link.send(self._steps(step, 1), self._pages)
+        self._steps[-1].rewards[:] = obs.reward
+        self._send(self._shown(self._step, 1))
         if obs.done.any():
-            ends = {
-                "terminated": bool(obs.terminated.all()),
-                "truncated": bool(obs.truncated.all()),
-            }
-            self._link.send({"type": "end", "episode": self._episode, **ends}, self._pages)
+            ends = {name: bool(getattr(obs, name).all()) for name in ("terminated", "truncated")}
+            self._send({"type": "end", "episode": self._episode, **ends})
             self._begin_episode()
 
     def _begin_episode(self) -> None:
-        self._episode, self._frames, self._left_out, self._schema = self._episode + 1, [], 0, {}
+        self._episode, self._steps, self._left_out, self._schema = self._episode + 1, [], 0, {}
         self._about = self._renew()
 
-    def _keep(self, obs: VecObs, decisions: Decisions) -> None:
+    @property
+    def _obs(self) -> VecObs:
+        """The current frames."""
+        return self._steps[-1].decisions.obs
+
+    @property
+    def _step(self) -> int:
+        """Number of the current step of the episode."""
+        return self._left_out + len(self._steps) - 1
+
+    def _keep(self, obs: VecObs, decisions: Decisions, hand: Hand) -> None:
         """Keep the current frames, with what the others choose in them."""
-        frames = np.arange(len(obs))
-        kept = _filled(take_obs(obs, frames), self.action_space)
-        kept.reward = np.zeros(len(obs), np.float32)
-        probs = {}
-        batch = EntityBatch.of(kept)
-        for name, distribution in decisions.distributions.items():
-            rows = distribution.to_rows(batch.actions[name])
-            probs[name] = Ragged(rows.values.float().exp().cpu().numpy(), rows.lengths)
+        kept = _filled(take_obs(obs, np.arange(len(obs))), self.action_space)
+        log_probs = log_probs_of(decisions, EntityBatch.of(kept))
         values = decisions.values.float().cpu().numpy()
-        nobody = {
-            name: Ragged(np.zeros(len(mask.actors.values), np.bool_), mask.actors.lengths)
-            for name, mask in kept.action_masks.items()
-        }
-        agents = [AgentPlayer(seat.agent, None) for seat in self._seats]
-        answers = Answers(probs, values)
-        self._frames.append(_Frame(kept, decisions.chosen_on_host(), answers, nobody, agents))
-        if len(self._frames) > MOST_STEPS:
-            self._frames.pop(0)
+        actions, nobody = hand.fill(decisions.chosen_on_host())
+        self._steps.append(
+            _Step(
+                recording_format.Decisions(kept, actions, {}, log_probs, values, nobody),
+                np.zeros(len(obs), np.float32),
+                [AgentPlayer(seat.agent, None) for seat in self._seats],
+            )
+        )
+        if len(self._steps) > MOST_STEPS:
+            self._steps.pop(0)
             self._left_out += 1
         if not self._schema:
-            schema = episode_schema(self._replay, self._joined(self._frames))
-            self._schema = {**schema, "steps": 0}
-            self._link.send(self._opening(), self._pages)
+            self._schema = {**episode_schema(self._replay, self._joined(self._steps)), "steps": 0}
+            self._send(self._opening())
 
     # Messages.
 
@@ -216,47 +215,42 @@ class LiveGame(PersonPlayers):
         facts = {"episode": self._episode, "schema": self._schema, "about": self._about}
         return {"type": "episode", **facts}
 
-    def _steps(self, first: int, count: int) -> Message:
+    def _shown(self, first: int, count: int) -> Message:
         """Return the message with some steps of the episode."""
-        raw = self._raw(first, count)
         facts = {"episode": self._episode, "first": first, "count": count}
-        return {"type": "steps", **facts, "raw": raw}
+        return {"type": "steps", **facts, "raw": self._raw(first, count)}
 
     def _raw(self, first: int, count: int) -> str:
         """Return a chunk of some steps, in base64."""
-        frames = self._frames[first - self._left_out :][:count]
-        columns = columns_of(self._replay, self._joined(frames))
+        episode = self._joined(self._steps[first - self._left_out :][:count])
+        columns = columns_of(self._replay, episode)
         raw = encoded_chunk(self._header, self._schema, count, columns, {})
         return base64.b64encode(raw).decode()
 
-    def _joined(self, frames: Sequence[_Frame]) -> Episode:
-        """Return some frames as an episode."""
-        return Episode(
-            VecObs.cat([frame.obs for frame in frames]),
-            _cat([frame.chosen for frame in frames]),
-            Answers(
-                _cat([frame.answers.probs for frame in frames]),
-                np.concatenate([frame.answers.values for frame in frames]),
-            ),
-            terminated=False,
-            truncated=False,
-            by_hand={n: r.values for n, r in _cat([frame.by_hand for frame in frames]).items()},
-        )
+    def _joined(self, steps: Sequence[_Step]) -> Episode:
+        """Return some steps as an episode."""
+        decisions = recording_format.Decisions.cat([step.decisions for step in steps])
+        rewards = np.concatenate([step.rewards for step in steps])
+        ends = {"terminated": False, "truncated": False}
+        return episode_of_frames(decisions, rewards, self.action_space, **ends)
+
+    def _send(self, message: Message) -> None:
+        """Send a message to all pages."""
+        self._link.send(message, self._pages)
 
     def _show_waiting(self, pages: Collection[int]) -> None:
         """Send the current frame and the actors that a person has to choose for."""
         assert self._hand is not None
-        step, names = self._left_out + len(self._frames) - 1, list(self.action_space)
+        masks, names = self._obs.action_masks, list(self.action_space)
         actors = []
         for name, row in self._hand.waiting():
-            side, position = _located(self._frames[-1].obs.action_masks[name].actors)[row]
+            side, position = _located(masks[name].actors)[row]
             actors.append([side, names.index(name), position])
-        left_s = None
+        ms = None
         if self._fps is not None:
-            left_s = max(0.0, self._last_step_s + 1 / self._fps - time.monotonic())
-        facts = {"episode": self._episode, "step": step, "actors": actors}
-        ms = None if left_s is None else round(1000 * left_s)
-        self._link.send({"type": "waiting", **facts, "ms": ms, "raw": self._raw(step, 1)}, pages)
+            ms = max(0, round(1000 * (self._last_step_s + 1 / self._fps - time.monotonic())))
+        facts = {"episode": self._episode, "step": self._step, "actors": actors, "ms": ms}
+        self._link.send({"type": "waiting", **facts, "raw": self._raw(self._step, 1)}, pages)
 
     def _show_places(self, pages: Collection[int]) -> None:
         for one in pages:
@@ -306,9 +300,9 @@ class LiveGame(PersonPlayers):
         if not self._schema:
             return
         self._link.send(self._opening(), [page])
-        end = self._left_out + len(self._frames) - (self._hand is not None)
+        end = self._step + (self._hand is None)
         for first in range(self._left_out, end, CHUNK_STEPS):
-            self._link.send(self._steps(first, min(CHUNK_STEPS, end - first)), [page])
+            self._link.send(self._shown(first, min(CHUNK_STEPS, end - first)), [page])
         self._show_places([page])
         if self._hand is not None and any(self._hand.waiting()):
             self._show_waiting([page])
@@ -324,30 +318,27 @@ class LiveGame(PersonPlayers):
         if message["type"] == "give" and "side" not in message:
             return self._set_places(None, [])
         side, key = _whole(message, "side", self._replay.sides), message.get("key")
-        if not (key is None or (isinstance(key, str) and len(key) < 100)):
-            raise ValueError(f"key: expected that of an entity, got {short_repr(key)}")
+        if key is not None and key not in self._keys(self._obs, side):
+            raise ValueError(f"key: expected that of an entity of the frame, got {short_repr(key)}")
         others = [place for place in self._places if place != (side, key)]
         self._set_places(page, [*others, (side, key)] if message["type"] == "take" else others)
 
     def _set_places(self, page: int | None, places: list[Place]) -> None:
         self._holder, self._places = page if places else None, places
         if self._hand is not None:
-            self._hand.taken = self.taken(self._frames[-1].obs)
+            self._hand.taken = self.taken(self._obs)
         self._show_places(self._pages)
 
     def _choose(self, page: int, message: Message) -> None:
         """Choose for actors, or leave the rest of the step to the agent."""
         self._may_decide(page)
-        step = self._left_out + len(self._frames) - 1
-        if self._hand is None or (message.get("episode"), message.get("step")) != (
-            self._episode,
-            step,
-        ):
+        asked = message.get("episode"), message.get("step")
+        if self._hand is None or asked != (self._episode, self._step):
             raise ValueError("step: expected the current one, which waits; that one is over")
         if message["type"] == "agent":
             self._is_left_to_agent = True
             return
-        names, masks = list(self.action_space), self._frames[-1].obs.action_masks
+        names, masks = list(self.action_space), self._obs.action_masks
         choices = message.get("choices")
         if not isinstance(choices, list):
             raise ValueError(f"choices: expected a list, got {short_repr(choices)}")
@@ -378,17 +369,17 @@ class LiveGame(PersonPlayers):
                     f"value: expected 0 to {MOST_FPS:g} or none, got {short_repr(fps)}"
                 )
             self._fps = fps
-        self._link.send({"type": "paused", "on": self._is_paused, "fps": self._fps}, self._pages)
+        self._send({"type": "paused", "on": self._is_paused, "fps": self._fps})
 
     def _found(self, message: Message) -> tuple[Message, VecObs, AgentPlayer]:
         """Return the frame that a message names, as facts and alone, and the agent of its side."""
         side = _whole(message, "side", self._replay.sides)
-        step = _whole(message, "step", self._left_out + len(self._frames))
+        step = _whole(message, "step", self._step + 1)
         if message.get("episode") != self._episode or step < self._left_out:
             raise ValueError("step: expected one of the running episode; that one is gone")
-        frame = self._frames[step - self._left_out]
+        kept = self._steps[step - self._left_out]
         facts = {"type": message["type"], "episode": self._episode, "step": step, "side": side}
-        return facts, take_obs(frame.obs, np.array([side])), frame.agents[side]
+        return facts, take_obs(kept.decisions.obs, np.array([side])), kept.agents[side]
 
     def _explain(self, page: int, message: Message) -> None:
         """Send attention and influence in a frame."""
@@ -467,10 +458,6 @@ def _filled(obs: VecObs, action_space: Mapping[ActionName, ActionSpace]) -> VecO
         if name != GLOBAL
     }
     return replace(obs, action_masks=masks, visible={**all_seen, **obs.visible})
-
-
-def _cat(named: Sequence[Mapping[ActionName, Ragged]]) -> dict[ActionName, Ragged]:
-    return {name: Ragged.cat([rows[name] for rows in named]) for name in named[0]}
 
 
 def _whole(message: Message, field: str, limit: int) -> int:

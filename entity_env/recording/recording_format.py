@@ -119,6 +119,19 @@ class Decisions:
         """The logarithms of `probs`."""
         return {name: Ragged(np.log(p.values), p.lengths) for name, p in self.probs.items()}
 
+    def is_by_hand(self, name: ActionName, unknown: bool) -> npt.NDArray[np.bool_]:
+        """Return who chose for each actor of an action, (actors,) bool: True for a person.
+
+        Args:
+            name: the action.
+            unknown: the answer for actors of frames that do not say who chose.
+        """
+        lengths, rows = self.actions[name].lengths, self.by_hand.get(name)
+        found = np.full(int(lengths.sum()), unknown)
+        if rows is not None:
+            found[np.repeat(rows.lengths > 0, lengths)] = rows.values
+        return found
+
     def take(self, frames: npt.NDArray[np.int64]) -> "Decisions":
         """Return the given frames, in the given order, as a copy."""
         return Decisions(

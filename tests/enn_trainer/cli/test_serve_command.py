@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from enn_trainer.cli import run
+from enn_trainer.viewer.replay_format import read_replay
 from entity_env.recording.read_recording import Recording
 
 pytest.importorskip("websockets")
@@ -98,6 +99,11 @@ def test_a_person_takes_a_place_in_the_middle_and_a_clone_learns_what_they_chose
     chosen = [step.decisions.actions["attack"] for step in recording.steps()]
     assert all((c.values[h.values] == 0).all() for c, h in zip(chosen, by_hand, strict=True))
     assert any(not rows.values.any() for rows in by_hand)
+    # The page of the recording says who chose.
+    page_file = tmp_path / "mine.html"
+    assert run(["watch", str(file), "--out", str(page_file), "--episodes", "99"]) == 0
+    shown = [one.by_hand for one in read_replay(page_file).episodes]
+    assert sum(int(one["attack"].sum()) for one in shown if one is not None) == made
     # The choices of the person, and no others, are learnt.
     settings = ["env.id=Duel", "clone.epochs=1", "clone.test_fraction=0", "net.d_model=8"]
     clone = ["clone", str(file), *settings, "--checkpoint-dir", str(tmp_path / "clone")]

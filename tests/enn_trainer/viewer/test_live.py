@@ -85,11 +85,11 @@ class Played:
         collector = Collector(self.envs, self.game, watchers=[watcher] if watcher else [])
         collector.seed(5)
         collector.reset(self.spaces[0])
-        self.game._last_step_s = float("-inf")
+        self.game._last_step_s = -1e6
         found = []
         with torch.no_grad():
             for t in range(steps):
-                self.game._last_step_s = float("-inf")  # the next step is due
+                self.game._last_step_s = -1e6  # the next step is due
                 batch, decisions, obs = collector.step(t, None)
                 found.append((batch, decisions, obs))
         return found
@@ -132,7 +132,7 @@ def test_pages_get_every_number_of_what_was_played(world: Any) -> None:
         for name, chosen in decisions.chosen_on_host().items():
             assert np.array_equal(episode.chosen[name].values, chosen.values)
             rows = decisions.distributions[name].to_rows(batch.actions[name])
-            probs = rows.values.exp().numpy().reshape(-1)
+            probs = np.exp(rows.values.numpy().reshape(-1))
             assert np.array_equal(episode.answers.probs[name].values.reshape(-1), probs)
         assert np.array_equal(episode.answers.values, decisions.values.numpy())
         assert np.array_equal(episode.obs.reward, obs.reward)
@@ -279,7 +279,10 @@ def test_what_is_not_chosen_in_time_is_the_agents() -> None:
         ({"type": "take"}, r"take: side: expected 0 to 1, got None"),
         ({"type": "take", "side": 2}, r"side: expected 0 to 1, got 2"),
         ({"type": "take", "side": True}, r"side: expected 0 to 1, got True"),
-        ({"type": "take", "side": 0, "key": 7}, r"key: expected that of an entity, got 7"),
+        (
+            {"type": "take", "side": 0, "key": 7},
+            r"key: expected that of an entity of the frame, got 7",
+        ),
         ({"type": "choose", "episode": 0, "step": -1}, "step: expected the current one"),
         (
             {"type": "explain", "side": 0, "step": 99, "episode": 0},
