@@ -143,14 +143,46 @@ def test_advice_is_hidden_until_the_choice(browser: Any, duel: str) -> None:
         tab.begun()
         tab.press("Shift+H")
         tab.wait_for_turn()
-        assert "%" in tab.page.inner_text("#inspector .choices")
+        while "(1 without" in tab.page.inner_text("#turn-text"):  # until two actors wait
+            before = tab.step()
+            tab.press("g")
+            tab.wait_past(before)
+            tab.wait_for_turn()
+
+        # Nothing is chosen yet, and nothing has come of it.
+        choices, advised = "#inspector .choices", "#inspector tr[data-advised]"
+        assert "%" in tab.page.inner_text(choices)
+        assert "advised" in tab.page.inner_text(advised)
+        assert "chosen" not in tab.page.inner_text(choices)
+        assert "(advised)" in tab.page.inner_text("#list")
+        for name in ("return", "value-error", "reward"):
+            number = tab.page.locator(f'[data-number="{name}"]')
+            assert (number.inner_text(), number.get_attribute("title")) == (
+                "\N{EN DASH}",
+                "not yet known",
+            )
+
+        # Until there is a choice there is no advice.
         tab.page.select_option("#advice", "after")
-        assert "%" not in tab.page.inner_text("#inspector .choices")
+        assert "%" not in tab.page.inner_text(choices)
+        assert "advised" not in tab.page.inner_text(choices)
         assert "attack: ?" in tab.page.inner_text("#list")
-        tab.page.locator("#menu button").first.click()
+        first = tab.state("selected")
+        tab.page.locator("#menu button").last.click()
         tab.wait_for("you chose", "#comparison")
-        told = tab.page.inner_text("#comparison")
-        assert re.search(r"you chose .+ \(\d+\.\d%\), the agent .+ \(\d+\.\d%\)", told), told
+        text = tab.page.inner_text("#comparison")
+        found = re.search(r"you chose (.+) \(\d+\.\d%\), the agent (.+) \(\d+\.\d%\)", text)
+        assert found is not None, text
+
+        # Back at the actor: what the person chose is chosen, beside what the agent advises.
+        tab.page.wait_for_selector(f'html:not([data-selected="{first}"])')
+        tab.press("k", selected=first)
+        for row, label in zip(("tr[data-chosen]", "tr[data-advised]"), found.groups(), strict=True):
+            assert tab.page.get_attribute(f"#inspector {row}", "data-choice") == label
+        assert "chosen by a person" in tab.page.inner_text(choices)
+        tab.page.select_option("#advice", "hidden")
+        assert tab.page.locator(advised).count() == 0
+        assert tab.page.locator("#inspector tr[data-chosen]").count() == 1
         tab.press("Shift+H")
 
 
@@ -208,8 +240,7 @@ def test_entities_are_dragged_and_attention_is_asked_for(browser: Any, hunt_run:
         for name in ("attention", "influence"):
             tab.page.wait_for_selector(f"#inspector .{name} tbody tr")
 
-        tab.page.locator("#list tbody button").first.click()
-        tab.wait(selected=0)
+        tab.press("j", selected=0)
         tab.press("f")
         tab.press("w", changes="0")
         before = tab.numbers("#inspector [data-feature]", "data-value")

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from enn_trainer.cli import run
-from enn_trainer.viewer.page import Block, fill_page, page_blocks
 from enn_trainer.viewer.replay import Episode, Replay
 from enn_trainer.viewer.replay_format import write_replay
 from entity_env import EnvList
@@ -169,12 +168,9 @@ def test_nothing_of_a_world_is_code(browser: Any, tmp_path: Path) -> None:
 
 
 def test_what_an_agent_does_not_see_is_marked(browser: Any, tmp_path: Path) -> None:
-    path = write_replay(small_replay(3, 1), tmp_path / "replay.html").path
-    unseen = {"agent": [[0, None], [1, [0]]], "beside": [[0, [1]]]}
-    blocks = page_blocks(path.read_bytes())
-    header = json.loads(blocks.pop("header").unpacked(1 << 24) or b"")
-    packed = Block.of(json.dumps({**header, "unseen": unseen}).encode())
-    path.write_bytes(fill_page(packed, list(blocks.values())))
+    replay = small_replay(3, 1)
+    replay.unseen = {"agent": [(0, None), (1, [0]), (2, [0])], "beside": [(0, [1])]}
+    path = write_replay(replay, tmp_path / "replay.html").path
     with Tab(browser, path, "#e=1&s=2&i=0") as tab:
         # All of a type, in the legend as well, or some of its columns.
         agents, others = "not seen by the agent", "not seen by the other agent"
@@ -185,6 +181,58 @@ def test_what_an_agent_does_not_see_is_marked(browser: Any, tmp_path: Path) -> N
         tab.go("#e=1&s=2&i=5", selected=5)
         assert agents not in tab.page.inner_text("#inspector h2")
         assert agents in tab.page.inner_text("#inspector .features")
+
+        # A global feature, which is shown where no entity is chosen.
+        tab.press("Escape", selected="")
+        assert tab.page.inner_text("#inspector h2") == "global"
+        row = tab.page.locator('#inspector [data-feature="time"]').inner_text()
+        assert (agents in row, others in row) == (True, False)
+
+
+def test_steps_keep_their_numbers_where_some_are_left_out(browser: Any, tmp_path: Path) -> None:
+    replay = small_replay(30, 1)
+    replay.episodes[0].steps = 4 * np.arange(1, 31)
+    path = write_replay(replay, tmp_path / "replay.html").path
+    with Tab(browser, path, "#e=1&s=9") as tab:
+        assert tab.page.inner_text("#step") == "step 40 (10 of 30 kept)"
+        text = tab.page.evaluate("document.getElementById('slider').ariaValueText")
+        assert text == "step 40 (10 of 30 kept)"
+        assert "step 40 " in (tab.page.get_attribute("#canvas", "aria-label") or "")
+        assert tab.page.inner_text("#curves .u-legend .u-value >> nth=0") == "40"
+        assert "step 12" in tab.page.inner_text("#moments")  # the one of the frame at 2
+
+        # The rewards between the steps are not known, so no return is.
+        for name in ("return", "value-error"):
+            shown = tab.page.locator(f'[data-number="{name}"]')
+            assert shown.inner_text() == "\N{EN DASH}"
+            assert "left out" in (shown.get_attribute("title") or "")
+
+        # The axis of the curves has the numbers, addresses count frames.
+        box = tab.page.locator("#curves .u-over").bounding_box()
+        for number, frame in ((4, 0), (64, 15), (120, 29)):
+            x = box["x"] + 3 + (box["width"] - 6) * (number - 4) / (120 - 4)
+            tab.page.mouse.click(x, box["y"] + 20)
+            tab.wait(step=frame)
+            assert tab.page.evaluate("location.hash") == f"#e=1&s={frame}"
+
+
+@pytest.mark.parametrize("size", [(1100, 820), (1366, 650)])
+def test_the_scene_has_the_room(browser: Any, size: tuple[int, int], tmp_path: Path) -> None:
+    path = write_replay(played(Minefield, 30, 1), tmp_path / "replay.html").path
+    viewport = dict(zip(("width", "height"), size, strict=True))
+    height = "id => document.getElementById(id).clientHeight"
+    with Tab(browser, path, "#e=1&s=3&i=0", viewport=viewport) as tab:
+        folded = tab.page.evaluate(height, "canvas")
+        tab.page.click("#list-part summary")
+        tab.page.wait_for_selector("#list tr")
+        tab.press("a")  # more controls above the scene
+        canvas, entities = (tab.page.evaluate(height, one) for one in ("canvas", "list-part"))
+        assert folded > canvas >= 0.45 * size[1]
+        assert entities >= 80
+        page = "document.documentElement"
+        assert tab.page.evaluate(f"{page}.scrollHeight <= innerHeight")
+        bottom = "document.querySelector('main').getBoundingClientRect().bottom"
+        assert tab.page.evaluate(f"{bottom} <= document.getElementById('play').offsetTop")
 
 
 def test_a_damaged_chunk_is_named_and_the_rest_plays(browser: Any, tmp_path: Path) -> None:
@@ -267,6 +315,8 @@ def test_pictures_and_choices_of_a_person_are_shown(browser: Any, tmp_path: Path
     with Tab(browser, path, "#e=1&s=1&i=0") as tab:
         tab.page.wait_for_function("document.getElementById('picture').naturalWidth === 1")
         assert "chosen by a person" in tab.page.inner_text("#inspector")
+        tab.page.click("#list-part summary")
+        tab.page.wait_for_selector("#list tr")
         assert "(by hand)" in tab.page.inner_text("#list")
         tab.press("ArrowRight", step=2)
         assert not tab.page.is_visible("#picture")
@@ -298,6 +348,7 @@ def test_the_list_can_be_sorted(browser: Any, tmp_path: Path) -> None:
     path = write_replay(replay, tmp_path / "replay.html").path
     column = replay.episodes[0].obs.features["Trap"][0].values[:, 0].tolist()
     with Tab(browser, path) as tab:
+        tab.page.click("#list-part summary")
         for order in (sorted(column), sorted(column, reverse=True)):
             tab.page.locator("#list table").first.get_by_role("button", name="x_pos").click()
             tab.page.wait_for_selector("th[aria-sort]")

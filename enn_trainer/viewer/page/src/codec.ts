@@ -20,6 +20,8 @@ export interface Schema {
   pictures: boolean;
   names: [type: string, numbers: number[], texts: string[]][][];
   chunks: [crc: number, packed: number, unpacked: number][];
+  /** The number of each step in the episode, if some steps are left out. */
+  numbers?: number[];
   /** Of a running world: who plays it. */
   about?: string;
 }

@@ -21,11 +21,18 @@ export function openDecision(live: Live, frame: Frame, actor: number | null): De
   return own.find((one) => live.isOpen(frame, one)) ?? own[0] ?? null;
 }
 
-/** Return a frame in which probabilities and choices of some decisions are hidden. */
-export function withHidden(frame: Frame, isSecret: (decision: Decision) => boolean): Frame {
-  const hide = (choice: Choice): Choice => ({ ...choice, probability: NaN, beside: NaN, isChosen: false });
-  const decisions = frame.decisions.map((one) => (isSecret(one) ? { ...one, isSecret: true, choices: one.choices.map(hide) } : one));
-  return { ...frame, decisions };
+/** Return a frame in which people choose as they may see it: their choices so far, and the agent's as advice. */
+export function withAdvice(frame: Frame, live: Live, advice: string): Frame {
+  if (!live.isWaiting(frame)) return frame;
+  const decisions = frame.decisions.map((one) => {
+    if (!isIn(live.places, frame, one.actor)) return one;
+    const own = live.chosenIn(frame, one);
+    const isSecret = live.isMine && (advice === "hidden" || (advice === "after" && live.isOpen(frame, one)));
+    const hidden = isSecret ? { probability: NaN, beside: NaN } : {};
+    const choices = one.choices.map((choice, i): Choice => ({ ...choice, ...hidden, isChosen: i === own, isAdvised: choice.isChosen && !isSecret }));
+    return { ...one, isSecret, byHand: own !== undefined, choices };
+  });
+  return { ...frame, reward: NaN, decisions };
 }
 
 /** Return what a person chose and what the agent would have taken. */
@@ -83,14 +90,6 @@ export class Hand {
     return true;
   }
 
-  /** Return the frame as it may be seen before a person has chosen. */
-  withoutAdvice(frame: Frame): Frame {
-    const { live } = this;
-    const advice = field("advice").value;
-    if (advice === "shown" || !live.isMine || !live.isWaiting(frame)) return frame;
-    return withHidden(frame, (one) => isIn(live.places, frame, one.actor) && (advice === "hidden" || live.isOpen(frame, one)));
-  }
-
   /** Take the place of the selected actor, or of its side, or give it back. */
   take(isSide: boolean): void {
     const id = isSide ? "take-side" : "take-actor";
@@ -128,14 +127,13 @@ export class Hand {
     const isTurn = live.isMine && live.waiting !== null;
     byId("turn").hidden = !isTurn && !this.comparison;
     byId("leave").hidden = !isTurn;
-    const rest = live.waiting?.actors.length ?? 0;
     const name = decision ? `${frame!.all[decision.actor].name}, ${decision.name}` : "choose an actor that waits";
     const isHere = frame !== null && live.isWaiting(frame);
-    say("turn-text", !isTurn ? "" : isHere ? `Your turn: ${name} (${rest} without a choice)` : `Your turn, at step ${live.waiting!.step}.`);
+    say("turn-text", !isTurn ? "" : isHere ? `Your turn: ${name} (${live.waiting!.actors.length} without a choice)` : `Your turn, at step ${live.waiting!.step}.`);
     say("comparison", this.comparison);
     const labels = this.legal.map(([, { label }]) => label);
     const actor = [frame?.side, decision?.action, decision?.actor];
-    const chosen = this.legal.findIndex(([index]) => index === live.waiting?.chosen.get(String(actor)));
+    const chosen = decision ? this.legal.findIndex(([index]) => index === live.chosenIn(frame!, decision)) : -1;
     const menu = JSON.stringify([frame?.step, actor, labels, chosen]);
     if (menu === this.menu) return; // so that no click is lost
     this.menu = menu;

@@ -28,6 +28,10 @@ export function fillHeader(header: Header): void {
 /** Return true if an episode is of a running world, whose server explains every frame. */
 export const isLive = ({ about }: Schema): boolean => about !== undefined;
 
+/** Return the number of a step in its episode, and how many steps there are. */
+export const stepText = ({ steps, numbers }: Schema, step: number): string =>
+  numbers ? `step ${numbers[step]} (${step + 1} of ${steps} kept)` : `step ${step} of ${Math.max(steps - 1, 0)}`;
+
 /** Let the episodes there are be chosen from. */
 export function offerEpisodes(episodes: Schema[]): void {
   const text = ({ steps, terminated, truncated, about }: Schema, e: number) => {
@@ -50,12 +54,12 @@ export function fillLegend(header: Header, view: View): void {
   byId("legend").replaceChildren(...items);
 }
 
-function fillMoments({ moments }: Header): void {
+function fillMoments({ moments, episodes }: Header): void {
   byId("moments-part").hidden = !moments.length;
   const items = moments.map(([kind, episode, step, side, entity, text]) => {
     const hash = `#e=${episode + 1}&s=${step}${side ? `&p=${side + 1}` : ""}${entity === null ? "" : `&i=${entity}`}`;
     const link = el("a", { href: hash }, el("b", {}, named(kind)), " ", named(text));
-    return el("li", {}, link, el("span", { class: "faint" }, ` episode ${episode + 1}, step ${step}`));
+    return el("li", {}, link, el("span", { class: "faint" }, ` episode ${episode + 1}, step ${episodes[episode].numbers?.[step] ?? step}`));
   });
   byId("moments").replaceChildren(...items);
 }

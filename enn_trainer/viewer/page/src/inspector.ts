@@ -47,7 +47,7 @@ function tags({ header, changes }: Shown, { isGlobal, name, type, typeName, posi
   return notes.filter((note) => note).map((note) => tag(note));
 }
 
-function outcome({ frame, returnToGo, came, beside }: Shown): Node {
+function outcome({ frame, returnToGo, came, unknown, beside }: Shown): Node {
   const rows: [string, string, number][] = [
     ["value", "value", frame.value],
     [`value, ${beside}`, "beside-value", frame.besideValue],
@@ -56,9 +56,10 @@ function outcome({ frame, returnToGo, came, beside }: Shown): Node {
     ["reward of this step", "reward", frame.reward],
   ];
   if (beside === null) rows.splice(1, 1);
-  const items = rows.map(([label, name, value]) =>
-    el("div", {}, el("dt", {}, label), el("dd", { "data-number": name, "data-value": value }, shown(value))),
-  );
+  const items = rows.map(([label, name, value]) => {
+    const title = Number.isNaN(returnToGo) && Number.isNaN(value) && name !== "value" && unknown;
+    return el("div", {}, el("dt", {}, label), el("dd", { "data-number": name, "data-value": value, title }, title ? "–" : shown(value)));
+  });
   return el("dl", { class: "outcome" }, ...items);
 }
 
@@ -99,10 +100,8 @@ function features({ header, edit }: Shown, entity: Entity, before: Entity | null
 /** Buttons that hide or remove an entity of a changed frame. */
 function removalButtons({ edit, changes }: Shown, { position, isGlobal }: Entity): Node | null {
   if (!edit || isGlobal) return null;
-  const toggle = (text: string, change: Change) => {
-    const isOn = changes.some((one) => isOfSame(one, change));
-    return button(text, () => edit(change), { class: "", "aria-pressed": String(isOn) });
-  };
+  const isOn = (change: Change) => changes.some((one) => isOfSame(one, change));
+  const toggle = (text: string, change: Change) => button(text, () => edit(change), { class: "", "aria-pressed": String(isOn(change)) });
   return el("p", {}, toggle("hide", { position, visible: false }), " ", toggle("remove", { position, removed: true }));
 }
 
@@ -119,7 +118,7 @@ function choices(shows: Shown, { name, byHand, isSecret = false, choices }: Deci
 }
 
 function choiceRow(shows: Shown, choice: Choice, isSecret: boolean): Node {
-  const { label, target, probability, beside, isAllowed, isChosen } = choice;
+  const { label, target, probability, beside, isAllowed, isChosen, isAdvised } = choice;
   const hasBeside = shows.beside !== null;
   const bar = (value: number) => {
     const cell = el("td", { class: "bar" }, el("span", {}, !isAllowed ? "–" : isSecret ? "?" : percent(value)));
@@ -131,10 +130,11 @@ function choiceRow(shows: Shown, choice: Choice, isSecret: boolean): Node {
     "data-probability": probability,
     "data-beside": hasBeside && beside,
     "data-chosen": isChosen,
+    "data-advised": isAdvised,
     "data-forbidden": !isAllowed,
   };
   const text = target === null ? named(label) : button(named(label), () => shows.select(target));
-  const heading = [text, isChosen && tag("chosen", "chosen"), !isAllowed && tag("forbidden", "forbidden")];
+  const heading = [text, isChosen && tag("chosen", "chosen"), isAdvised === true && tag("advised"), !isAllowed && tag("forbidden", "forbidden")];
   return row(attributes, heading, ...[probability, ...(hasBeside ? [beside] : [])].map(bar));
 }
 

@@ -19,8 +19,8 @@ export class EntityList {
   show(shows: Shown): void {
     const chosen = new Map<number, string[]>();
     for (const { actor, name, choices, byHand } of shows.frame.decisions) {
-      const choice = choices.find(({ isChosen }) => isChosen);
-      const text = `${name}: ${choice?.label ?? "?"}${byHand ? " (by hand)" : ""}`;
+      const choice = choices.find(({ isChosen }) => isChosen) ?? choices.find(({ isAdvised }) => isAdvised);
+      const text = `${name}: ${choice?.label ?? "?"}${byHand ? " (by hand)" : choice?.isChosen === false ? " (advised)" : ""}`;
       chosen.set(actor, [...(chosen.get(actor) ?? []), text]);
     }
     const types = this.header.types.map((_, type) => shows.frame.entities.filter((entity) => entity.type === type));

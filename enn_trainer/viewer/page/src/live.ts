@@ -156,6 +156,11 @@ export class Live {
     return this.waiting!.actors.some((one) => String(one) === String([side, action, actor]));
   }
 
+  /** Return the choice of a decision that a person made while the step waits. */
+  chosenIn({ side }: Frame, { action, actor }: Decision): number | undefined {
+    return this.waiting?.chosen.get(String([side, action, actor]));
+  }
+
   /** Return true if people choose in this frame. */
   isWaiting({ episode, step }: Frame): boolean {
     return this.waiting?.episode === episode && this.waiting.step === step;

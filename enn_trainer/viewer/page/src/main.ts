@@ -2,8 +2,8 @@
 
 import { allTypes, type Header, type Schema } from "./codec.js";
 import { byId, field, offer, say, styled } from "./dom.js";
-import { Hand } from "./hand.js";
-import { fillHeader, fillLegend, isLive, offerEpisodes } from "./header.js";
+import { Hand, withAdvice } from "./hand.js";
+import { fillHeader, fillLegend, isLive, offerEpisodes, stepText } from "./header.js";
 import { inspect } from "./inspector.js";
 import { listen } from "./keys.js";
 import { EntityList } from "./list.js";
@@ -33,6 +33,8 @@ export interface Shown {
   returnToGo: number;
   /** The end of "return that came": until when. */
   came: string;
+  /** Said of a return that is not known; "" where it is only not finite. */
+  unknown: string;
   /** The heading of other probabilities and values, beside those of the agent; null if there are none. */
   beside: string | null;
   /** Called with a change of the frame; null where it cannot be changed. */
@@ -86,7 +88,7 @@ export class Page {
       (position !== null && this.hand?.choose((target) => target === position)) || this.select(position);
     this.list = new EntityList(byId("list"), header, click, () => this.render());
     if (Scene.isFor(this.view)) this.scene = new Scene(byId("canvas"), this.view, click, (...to) => this.move(...to));
-    else root.dataset.table = "only";
+    else this.showTable("only");
   }
 
   get schema(): Schema {
@@ -128,12 +130,12 @@ export class Page {
 
   /** Draw all again that depends on the whole episode, or on the colours. */
   redraw(): void {
-    const { discount } = this.replay.header;
     const series = this.replay.seriesOf(this.episode, this.side);
-    this.returns = returnsToGo(series.reward, discount);
-    this.curves.show(series, discount, this.schema.beside !== null);
+    const { numbers, beside } = this.schema;
+    this.returns = returnsToGo(numbers ? series.reward.map(() => NaN) : series.reward, this.replay.header.discount);
+    this.curves.show(series, this.returns, numbers, beside !== null);
     if (this.scene) fillLegend(this.replay.header, this.view);
-    this.render();
+    if (!this.live || !this.isPressed) this.render(); // which would undo a drag
   }
 
   // Going somewhere.
@@ -184,7 +186,7 @@ export class Page {
     field("episode").value = String(this.episode);
     field("side").value = String(this.side);
     const max = Math.max(schema.steps - 1, 0);
-    const text = `step ${step} of ${max}`;
+    const text = stepText(schema, step);
     Object.assign(field("slider"), { max, value: step, ariaValueText: text });
     byId("step").textContent = text;
     this.curves.seek(step);
@@ -194,8 +196,9 @@ export class Page {
       frame,
       previous: changes ? this.frame : this.previous,
       selected,
-      returnToGo: this.returns[step] ?? NaN,
+      returnToGo: this.live?.isWaiting(frame) ? NaN : (this.returns[step] ?? NaN),
       came: schema.terminated ? "" : isLive(schema) && !schema.truncated ? " so far" : " until the cut",
+      unknown: schema.numbers ? "not known, as steps are left out" : isLive(schema) ? "not yet known" : "",
       beside: changes?.length ? "what if" : schema.beside && "other agent",
       edit: changes && ((change) => this.edit([change])),
       changes: changes ?? [],
@@ -211,7 +214,7 @@ export class Page {
     const damage = `${damaged.join(", ")} ${damaged.length > 1 ? "are" : "is"} damaged: these steps cannot be shown, the rest can.`;
     say("problem", this.live?.notice ?? (damaged.length ? damage : ""));
     if (!this.shown || !frame) return ["inspector", "list"].forEach((id) => byId(id).replaceChildren());
-    byId("canvas").setAttribute("aria-label", summary(frame));
+    byId("canvas").setAttribute("aria-label", summary(frame, text));
     this.fillHeads(frame);
     inspect(byId("inspector"), this.shown);
     this.showList();
@@ -332,8 +335,13 @@ export class Page {
   toggleTable(): void {
     if (!this.scene) return;
     if (root.dataset.table) delete root.dataset.table;
-    else root.dataset.table = "both";
+    else this.showTable("both");
     this.render();
+  }
+
+  private showTable(where: "only" | "both"): void {
+    root.dataset.table = where;
+    byId<HTMLDetailsElement>("list-part").open = true;
   }
 
   // A running world.
@@ -385,7 +393,7 @@ export class Page {
     const types = allTypes(this.replay.header);
     const found = changes?.length ? changed(explained, changes, live.answer, (type, kind) => types[type][2][kind][1]) : explained;
     hand.show(found, this.selected);
-    return hand.withoutAdvice(found);
+    return withAdvice(found, live, field("advice").value);
   }
 
   goToNewest(): void {
@@ -423,11 +431,11 @@ export class Page {
 const clamped = (index: number, count: number): number => Math.max(Math.min(index, count - 1), 0);
 
 /** Return a line on a frame, for those who do not see the scene. */
-function summary(frame: Frame): string {
+function summary(frame: Frame, step: string): string {
   const counts = new Map<string, number>();
   for (const { typeName } of frame.entities) counts.set(typeName, (counts.get(typeName) ?? 0) + 1);
   const names = [...counts].map(([name, count]) => `${count} ${name}`);
-  return `Scene of step ${frame.step}: ${names.join(", ") || "no entities"}. The list of entities says the same.`;
+  return `Scene of ${step}: ${names.join(", ") || "no entities"}. The list of entities says the same.`;
 }
 
 async function main(): Promise<void> {

@@ -32,6 +32,8 @@ export interface Choice {
   beside: number;
   isAllowed: boolean;
   isChosen: boolean;
+  /** The agent would take it, and a person decides. */
+  isAdvised?: boolean;
 }
 
 /** An action that an actor takes in a frame. */

@@ -212,9 +212,9 @@ export class Scene {
     for (const { actor, choices } of decisions) {
       const from = points[actor];
       if (!from || (selected !== null && actor !== selected)) continue;
-      for (const { target, probability, isChosen } of choices) {
+      for (const { target, probability, isChosen, isAdvised } of choices) {
         const to = target === null ? null : points[target];
-        if (!to || target === actor || !(isChosen || (selected !== null && probability > 0.005))) continue;
+        if (!to || target === actor || !(isChosen || isAdvised || (selected !== null && probability > 0.005))) continue;
         const width = Number.isFinite(probability) ? 0.5 + 6 * probability : 2;
         this.arrow(from, to, isChosen ? this.colors.accent : this.colors.faint, selected === null ? 1.2 : width);
       }
@@ -265,10 +265,8 @@ export class Scene {
     context.globalAlpha = alpha;
     context.beginPath();
     draw();
-    if (fill) context.fillStyle = fill;
-    if (fill) context.fill();
-    if (stroke) Object.assign(context, { strokeStyle: stroke, lineWidth: width });
-    if (stroke) context.stroke();
+    if (fill) Object.assign(context, { fillStyle: fill }).fill();
+    if (stroke) Object.assign(context, { strokeStyle: stroke, lineWidth: width }).stroke();
     context.globalAlpha = 1;
   }
 

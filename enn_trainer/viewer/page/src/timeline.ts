@@ -2,7 +2,7 @@
 
 import uPlot from "uplot";
 import { styled } from "./dom.js";
-import { returnsSoFar, returnsToGo, type Series } from "./model.js";
+import { returnsSoFar, type Series } from "./model.js";
 
 /** Distances of the marks below the curves, which count steps. */
 const WHOLE = [1, 10, 100, 1000, 10_000, 100_000, 1_000_000].flatMap((power) => [power, 2 * power, 5 * power]);
@@ -16,13 +16,14 @@ export class Curves {
     new ResizeObserver(() => this.plot?.setSize(this.size())).observe(target);
   }
 
-  /** Draw all curves of an episode again. */
-  show(series: Series, discount: number, hasBeside: boolean): void {
-    const steps = Array.from(series.reward.keys());
+  /** Draw all curves of an episode again, over the numbers of its steps; there are no returns if some are left out. */
+  show(series: Series, returns: ArrayLike<number>, numbers: number[] | undefined, hasBeside: boolean): void {
+    const steps = numbers ?? [...series.reward.keys()];
+    const [first, last] = [steps[0] ?? 0, steps.at(-1) ?? 0];
     const curves: [label: string, values: ArrayLike<number>, color: string, scale: string, dash?: number[]][] = [
       ["value", series.value, "c1", "y"],
-      ["return to go", returnsToGo(series.reward, discount), "c2", "y"],
-      ["return so far", returnsSoFar(series.reward), "c3", "y", [6, 3]],
+      ["return to go", returns, "c2", "y"],
+      ["return so far", numbers ? returns : returnsSoFar(series.reward), "c3", "y", [6, 3]],
       ["reward", series.reward, "c4", "y", [2, 2]],
       ["entropy, % of maximum", series.entropy, "c5", "%"],
     ];
@@ -30,15 +31,14 @@ export class Curves {
     const axis = { stroke: styled("faint"), grid: { stroke: styled("grid"), width: 1 }, ticks: { stroke: styled("grid") } };
     const drag = (plot: uPlot) => {
       const seek = ({ buttons, clientX }: PointerEvent) => {
-        const step = Math.round(plot.posToVal(clientX - plot.over.getBoundingClientRect().left, "x"));
-        if (buttons & 1) this.onStep(step);
+        if (buttons & 1) this.onStep(plot.posToIdx(clientX - plot.over.getBoundingClientRect().left));
       };
       plot.over.addEventListener("pointerdown", seek);
       plot.over.addEventListener("pointermove", seek);
     };
     const options: uPlot.Options = {
       ...this.size(),
-      scales: { x: { time: false, range: [0, Math.max(steps.length - 1, 1)] }, "%": { range: [0, 100] } },
+      scales: { x: { time: false, range: [first, Math.max(last, first + 1)] }, "%": { range: [0, 100] } },
       axes: [{ ...axis, size: 28, incrs: WHOLE }, { ...axis, size: 46 }, { ...axis, scale: "%", side: 1, size: 40, grid: { show: false } }],
       cursor: { drag: { x: false, y: false }, y: false },
       series: [
@@ -69,11 +69,11 @@ export class Curves {
   }
 
   private size(): { width: number; height: number } {
-    return { width: Math.max(this.target.clientWidth, 200), height: 150 };
+    return { width: Math.max(this.target.clientWidth, 200), height: 130 };
   }
 
   private mark(plot: uPlot, color: string): void {
-    const x = plot.valToPos(this.step, "x", true);
+    const x = plot.valToPos(plot.data[0][this.step] ?? this.step, "x", true);
     const { ctx, bbox } = plot;
     ctx.fillStyle = color;
     ctx.fillRect(x - devicePixelRatio, bbox.top, 2 * devicePixelRatio, bbox.height);

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import type { Header, Schema } from "../src/codec.js";
-import { compared, isIn, openDecision, withHidden } from "../src/hand.js";
+import { compared, isIn, openDecision, withAdvice } from "../src/hand.js";
 import { Live, type Message } from "../src/live.js";
 import { unseenBy } from "../src/view.js";
 import { changed, moved, withChange, type Change } from "../src/what_if.js";
@@ -103,15 +103,34 @@ test("decisions of my places are open, one after the other", async () => {
   assert.equal(openDecision(live, frame, 0), null);
 });
 
-test("advice can be hidden, and told after the choice", async () => {
+test("what the agent would take is advice, which can be hidden, or told after the choice", async () => {
   const { live, receive } = begun();
   receive(places, waiting(0, step(0)));
   const frame = (await live.replay!.frame(0, 0, 0))!;
-  const veiled = withHidden(frame, ({ actor }) => actor === 0);
   const shares = (of: typeof frame) => of.decisions.map(({ choices }) => choices.map(({ probability }) => probability));
-  assert.deepEqual(shares(veiled), [[NaN, NaN], [0.5, 0.5], [NaN]]); // prettier-ignore
-  assert.ok(!veiled.decisions[0].choices.some(({ isChosen }) => isChosen));
-  assert.deepEqual(shares(frame), [[0.75, 0.25], [0.5, 0.5], [1]]); // prettier-ignore
+  const seen = ({ decisions }: typeof frame) => decisions.map(({ byHand, choices }) => [byHand, choices.findIndex(({ isChosen }) => isChosen), choices.findIndex(({ isAdvised }) => isAdvised)]); // prettier-ignore
+  const agents = [false, 1, -1]; // of an actor that nobody took
+
+  // Before a choice: the agent's is advice, and the reward is not known.
+  assert.deepEqual(shares(withAdvice(frame, live, "shown")), [[0.75, 0.25], [0.5, 0.5], [1]]); // prettier-ignore
+  assert.deepEqual(seen(withAdvice(frame, live, "shown")), [[false, -1, 0], agents, [false, -1, 0]]);
+  assert.ok(Number.isNaN(withAdvice(frame, live, "shown").reward));
+  for (const advice of ["hidden", "after"]) {
+    assert.deepEqual(shares(withAdvice(frame, live, advice)), [[NaN, NaN], [0.5, 0.5], [NaN]]); // prettier-ignore
+    assert.deepEqual(seen(withAdvice(frame, live, advice)), [[false, -1, -1], agents, [false, -1, -1]]);
+  }
+
+  // After it, the person's is chosen.
+  live.choose(frame, 0, 0, 1);
+  assert.deepEqual(seen(withAdvice(frame, live, "shown")), [[true, 1, 0], agents, [false, -1, 0]]);
+  assert.deepEqual(seen(withAdvice(frame, live, "after")), [[true, 1, 0], agents, [false, -1, -1]]);
+  assert.deepEqual(seen(withAdvice(frame, live, "hidden")), [[true, 1, -1], agents, [false, -1, -1]]);
+
+  // Who looks on sees what the agent advises; in a step that is over, all is as it is.
+  receive({ type: "places", places: [[0, "0#0"]], yours: false });
+  assert.deepEqual(shares(withAdvice(frame, live, "hidden")), shares(frame));
+  receive({ type: "steps", episode: 7, first: 0, count: 1, raw: step(9) });
+  assert.equal(withAdvice(frame, live, "hidden"), frame);
   assert.equal(compared("Ship 1", frame.decisions[0], 1), "Ship 1: you chose right (25.0%), the agent left (75.0%).");
 });
 

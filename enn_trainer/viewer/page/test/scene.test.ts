@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { percent, shown } from "../src/dom.js";
 import { extentOf, fitted, nearest, outline, panned, toPixel, zoomed } from "../src/geometry.js";
+import { stepText } from "../src/header.js";
 import { attentionWeight, returnsSoFar, returnsToGo } from "../src/model.js";
 import { niceStep } from "../src/scene.js";
 import { SHAPES, colorOf, headingOf, placeOf, viewOf } from "../src/view.js";
@@ -95,4 +96,11 @@ test("an entity whose place is not finite has none", () => {
   const view = viewOf(header([["A", ["x", "y"]]]));
   const at = (numbers: number[]) => placeOf(view, { type: 0, numbers } as never);
   assert.deepEqual([at([1, 2]), at([1, NaN]), at([Infinity, 2])], [[1, 2], null, null]); // prettier-ignore
+});
+
+test("steps keep their numbers where some are left out", () => {
+  const texts = (schema: object) => [0, 2].map((step) => stepText(schema as never, step));
+  assert.deepEqual(texts({ steps: 3 }), ["step 0 of 2", "step 2 of 2"]);
+  assert.deepEqual(texts({ steps: 3, numbers: [4, 5, 40] }), ["step 4 (1 of 3 kept)", "step 40 (3 of 3 kept)"]);
+  assert.equal(stepText({ steps: 0 } as never, 0), "step 0 of 0");
 });
