@@ -86,7 +86,8 @@ export class Hand {
     if (!frame || !decision || choice === undefined) return false;
     this.comparison = field("advice").value === "after" ? compared(frame.all[decision.actor].name, decision, choice) : "";
     this.live.choose(frame, decision.action, decision.actor, choice);
-    this.page.refreshSoon();
+    const { waiting, fps, isPaused } = this.live;
+    if (waiting?.actors.length || fps !== null || isPaused) this.page.refreshSoon(); // else the next frame comes at once
     return true;
   }
 
