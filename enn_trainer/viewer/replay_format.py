@@ -32,8 +32,7 @@ probabilities and influence in 16 bits of their range; probabilities in 8; fewer
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,7 +40,7 @@ import numpy as np
 
 from enn_trainer.errors import ReplayError
 from enn_trainer.viewer.page import Block, fill_page, is_page, page_blocks
-from enn_trainer.viewer.replay import Moment, Replay
+from enn_trainer.viewer.replay import Episode, Moment, Replay
 from enn_trainer.viewer.replay_chunks import (
     STRONGEST,
     Columns,
@@ -156,31 +155,15 @@ def read_replay(path: str | Path) -> Replay:
     Raises:
         ReplayError: this is no replay, or it is damaged; names the chunks.
     """
-    with _naming(path):
-        return _replay_of(*_blocks(path))
-
-
-@contextmanager
-def _naming(path: str | Path) -> Iterator[None]:
-    """Raise whatever damaged or hostile bytes lead to as one error that names the file."""
     try:
-        yield
+        with read_plain(Path(path)) as file:
+            return _replay_of(page_blocks(file.read()))
     except OSError as error:
         raise ReplayError(f"{path}: cannot be read: {error.strerror or error}") from None
     except ReplayError as error:
         raise ReplayError(f"{path}: {error}") from None
-    except Exception as error:
+    except Exception as error:  # whatever damaged or hostile bytes lead to
         raise ReplayError(f"{path}: damaged: {short_repr(error)}") from None
-
-
-def _blocks(path: str | Path) -> tuple[Json, dict[str, Block]]:
-    """Return the header and the chunks of a page."""
-    with read_plain(Path(path)) as file:
-        blocks = page_blocks(file.read())
-    header = blocks.pop("header", None)
-    if header is None:
-        raise ReplayError("expected a replay, got a file without one, or its first part is damaged")
-    return _header_of(header), blocks
 
 
 def _fitting_page(replay: Replay, max_bytes: float) -> tuple[bytes, Json]:
@@ -284,13 +267,11 @@ def _features(numbers: list[str], kinds: list[Kind]) -> list[Any]:
 
 def _rounding(replay: Replay, tables: list[Columns], rung: _Rung) -> tuple[Json, dict[str, float]]:
     """Return (bits, low, high) of the columns that are rounded, and their largest errors."""
-    spaces = [*replay.obs_space.entities.items()]
-    features = [(type_, entity.features) for type_, entity in spaces]
-    features.append(("global", replay.obs_space.global_features))
+    types = [*replay.obs_space.entities.items(), ("global", replay.obs_space.global_entity)]
     bits = {
         f"feature {i} {j}": (rung.feature_bits, f"{type_}.{feature}")
-        for i, (type_, names) in enumerate(features)
-        for j, feature in enumerate(names)
+        for i, (type_, entity) in enumerate(types)
+        for j, feature in enumerate(entity.features)
     }
     for a, action in enumerate(replay.action_space):
         bits[f"probs {a}"] = rung.prob_bits, f"probabilities of {action}"
@@ -310,15 +291,6 @@ def _rounding(replay: Replay, tables: list[Columns], rung: _Rung) -> tuple[Json,
     return rounding, errors
 
 
-def _chunks(header: Json) -> Iterator[tuple[int, Json, int, list[int]]]:
-    """Yield the number, the episode, the steps, and [crc, packed, unpacked] of each chunk."""
-    number = 0
-    for schema in header["episodes"]:
-        for i, chunk in enumerate(schema["chunks"]):
-            yield number, schema, min(CHUNK_STEPS, schema["steps"] - i * CHUNK_STEPS), chunk
-            number += 1
-
-
 def _raw_chunk(block: Block | None, entry: list[int]) -> bytes | None:
     """Return the bytes of a chunk, None if they are damaged."""
     crc, size, raw_size = entry
@@ -328,7 +300,9 @@ def _raw_chunk(block: Block | None, entry: list[int]) -> bytes | None:
     return raw if raw is not None and len(raw) == raw_size else None
 
 
-def _header_of(block: Block) -> Json:
+def _header_of(block: Block | None) -> Json:
+    if block is None:
+        raise ReplayError("expected a replay, got a file without one, or its first part is damaged")
     raw = block.unpacked(_MAX_HEADER)
     header = None if raw is None else json.loads(raw)
     if not isinstance(header, dict):
@@ -341,26 +315,33 @@ def _header_of(block: Block) -> Json:
     return header
 
 
-def _replay_of(header: Json, blocks: Mapping[str, Block]) -> Replay:
-    """Return the replay of a header and its chunks."""
-    chunks = {n: _raw_chunk(blocks.get(str(n)), entry) for n, _, _, entry in _chunks(header)}
-    if damaged := [f"chunk {number}" for number, raw in chunks.items() if raw is None]:
-        names = ", ".join(damaged)
-        raise ReplayError(f"damaged: {names}; a browser plays the rest")
+def _replay_of(blocks: Mapping[str, Block]) -> Replay:
+    """Return the replay of the blocks of a page."""
+    header = _header_of(blocks.get("header"))
     types = {name: Entity(numbers, _kinds(kinds)) for name, numbers, kinds in header["types"]}
     obs_space = ObsSpace(header["global"][0], types, _kinds(header["global"][1]))
     action_space: dict[ActionName, ActionSpace] = {
         name: rebuilt(ACTION_SPACES[class_name], fields, Allowance(0))
         for name, class_name, fields in header["actions"]
     }
-    parts: dict[int, list[Columns]] = {id(schema): [] for schema in header["episodes"]}
-    for number, schema, steps, _ in _chunks(header):
-        parts[id(schema)].append(decoded_chunk(header, schema, steps, chunks.pop(number) or b""))
-    episodes = []
+    episodes: list[Episode] = []
+    damaged: list[str] = []
+    number = 0
     for schema in header["episodes"]:
-        of_chunks = parts.pop(id(schema))
-        columns = {name: np.concatenate([p[name] for p in of_chunks]) for name in of_chunks[0]}
-        episodes.append(episode_of(header, schema, columns, obs_space, action_space))
+        chunks = []
+        for i, entry in enumerate(schema["chunks"]):
+            raw = _raw_chunk(blocks.get(str(number)), entry)
+            if raw is None:
+                damaged.append(f"chunk {number}")
+            elif not damaged:
+                steps = min(CHUNK_STEPS, schema["steps"] - i * CHUNK_STEPS)
+                chunks.append(decoded_chunk(header, schema, steps, raw))
+            number += 1
+        if not damaged:
+            columns = {name: np.concatenate([c[name] for c in chunks]) for name in chunks[0]}
+            episodes.append(episode_of(header, schema, columns, obs_space, action_space))
+    if damaged:
+        raise ReplayError(f"damaged: {', '.join(damaged)}; a browser plays the rest")
     return Replay(
         title=header["title"],
         about=dict(header["about"]),
