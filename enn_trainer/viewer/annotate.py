@@ -8,13 +8,7 @@ import torch
 from enn_trainer.experience.players import AgentPlayer, Decisions
 from enn_trainer.policy import PPOAgent, device_of, eval_mode
 from enn_trainer.viewer.episodes import probs_of
-from enn_trainer.viewer.explain import (
-    MOST_ENTITIES,
-    attention_of,
-    influences,
-    log_probs_of,
-    most_attended,
-)
+from enn_trainer.viewer.explain import MOST_ENTITIES, attention_of, influence, most_attended
 from enn_trainer.viewer.moments import find_moments
 from enn_trainer.viewer.replay import Answers, Episode, Replay, Unseen
 from entity_env.ragged import Indices, Ragged
@@ -72,7 +66,7 @@ def answers_of(
     for first in range(0, len(obs), FRAMES_AT_ONCE):
         frames = np.arange(first, min(first + FRAMES_AT_ONCE, len(obs)))
         batch, decisions = _ask(agent, obs, frames)
-        pieces.append(log_probs_of(decisions, batch.actions))
+        pieces.append(decisions.log_probs_on_host(batch.actions))
         values.append(decisions.values.float().cpu().numpy())
     log_probs = {name: Ragged.cat([piece[name] for piece in pieces]) for name in pieces[0]}
     return Answers(probs_of(log_probs, obs, action_space), np.concatenate(values))
@@ -87,11 +81,10 @@ def unseen_by(agent: PPOAgent | None, obs_space: ObsSpace) -> Unseen:
     unseen: Unseen = []
     shown = {**obs_space.entities, GLOBAL: obs_space.global_entity}
     for i, (name, entity) in enumerate(shown.items()):
-        if name not in own:
-            unseen.append((i, None))
-            continue
-        columns = [j for j, one in enumerate(entity.columns) if one not in own[name].columns]
-        if columns:
+        columns = None
+        if name in own:
+            columns = [j for j, one in enumerate(entity.columns) if one not in own[name].columns]
+        if columns != []:
             unseen.append((i, columns))
     return unseen
 
@@ -139,7 +132,7 @@ def annotate(
             most_attended(None if attention is None else attention[i], count, MOST_ENTITIES)
             for i, count in enumerate(batch.entities_of_frames().tolist())
         ]
-        found = influences(agent, batch, decisions, entities)
+        found = influence(agent, batch, decisions, entities)
         episode.influence |= dict(zip(frames.tolist(), found, strict=True))
 
 

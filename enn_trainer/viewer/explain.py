@@ -18,7 +18,6 @@ from entity_env.errors import short_repr
 from entity_env.ragged import Indices, Ragged, row_indices
 from entity_env.spaces import GLOBAL, ActionSpace
 from rogue_net.ragged import (
-    ActionBatch,
     ActionSubset,
     Bools,
     EntityBatch,
@@ -142,7 +141,7 @@ def explain(
             None if log_probs is None else _float32(log_probs.exp()),
             _float32(decisions.entropies[name].values),
         )
-    [changes] = influences(agent, batch, decisions, [removed])
+    [changes] = influence(agent, batch, decisions, [removed])
     return Explanation([*ids], actions, decisions.values.item(), attention, changes)
 
 
@@ -214,18 +213,6 @@ def most_attended(attention: Float32 | None, num_entities: int, count: int) -> I
 
 
 def influence(
-    agent: PPOAgent, batch: EntityBatch, decisions: Decisions, frame: int, entities: Indices
-) -> Influence:
-    """Compute the influence of entities on the decisions in the frame of an index.
-
-    Arguments and errors are those of `influences`, with (E,) int64 entities.
-    """
-    alone = np.array([frame])
-    [found] = influences(agent, batch.take(alone), decisions.take(alone), [entities])
-    return found
-
-
-def influences(
     agent: PPOAgent, batch: EntityBatch, decisions: Decisions, entities: Sequence[Indices]
 ) -> list[Influence]:
     """Compute the influence of entities on the decisions in frames, by removing each of them.
@@ -249,16 +236,13 @@ def influences(
         own = changed = decisions.take(frames)
         if len(frames):
             changed = AgentPlayer(agent, None).choose(copies, frames, 0)
-        before = log_probs_of(own, {name: part.whole for name, part in parts.items()})
-        after = log_probs_of(changed, copies.actions)
+        before = own.log_probs_on_host({name: part.whole for name, part in parts.items()})
+        after = changed.log_probs_on_host(copies.actions)
         value = _float32(own.values - changed.values)
-    choice = {
-        name: (
-            _total_variation(before.get(name), after.get(name), part),
-            batch.actions[name].actors.lengths,
-        )
-        for name, part in parts.items()
-    }
+    choice = {}
+    for name, part in parts.items():
+        distances = _total_variation(before.get(name), after.get(name), part)
+        choice[name] = distances, batch.actions[name].actors.lengths
     return split_influence(counts, removed, choice, value)
 
 
@@ -315,10 +299,9 @@ def without(
     kept: dict[str, Bools] = {}
     start = np.zeros(len(entities), np.int64)
     for name, rows in copies.features.items():
-        kept[name] = np.ones(len(rows.values), dtype=np.bool_)
-        if name != GLOBAL:
-            kept[name] = row_indices(start, rows.lengths) != np.repeat(entities, rows.lengths)
-            start += rows.lengths
+        is_other = row_indices(start, rows.lengths) != np.repeat(entities, rows.lengths)
+        kept[name] = is_other | (name == GLOBAL)
+        start += 0 if name == GLOBAL else rows.lengths
 
     # Actions, with the positions that actors and actees have then.
     def others(positions: RaggedTensor) -> Bools:
@@ -344,26 +327,6 @@ def without(
         kinds={name: rows.keep(kept[name]) for name, rows in copies.kinds.items()},
         actions=actions,
     ), parts
-
-
-def log_probs_of(
-    decisions: Decisions, actions: Mapping[ActionName, ActionBatch]
-) -> dict[ActionName, Ragged]:
-    """Return the log-probabilities of all choices, for the actions of which they can be listed.
-
-    Args:
-        decisions: of some frames.
-        actions: of these frames.
-
-    Returns:
-        float32 (actors, choices) per frame; or (actors * actees,) per frame, row by row.
-    """
-    found = {}
-    for name, distribution in decisions.distributions.items():
-        if distribution.all_log_probs is not None:
-            rows = distribution.to_rows(actions[name])
-            found[name] = Ragged(_float32(rows.values), rows.lengths)
-    return found
 
 
 def _total_variation(own: Ragged | None, changed: Ragged | None, part: ActionSubset) -> Float32:

@@ -68,10 +68,8 @@ def _moments_of(replay: Replay, number: int, episode: Episode) -> Iterator[tuple
             continue
         # The frame of each actor, the index of its first probability, and the actor of each one.
         mask = episode.obs.action_masks[name]
-        frames, counts = (
-            np.repeat(np.arange(len(mask.actors)), mask.actors.lengths),
-            np.asarray(space.num_choices(mask)),
-        )
+        frames = np.repeat(np.arange(len(mask.actors)), mask.actors.lengths)
+        counts = np.asarray(space.num_choices(mask))
         actor, first = np.repeat(np.arange(len(counts)), counts), exclusive_cumsum(counts)
         probs = episode.answers.probs[name].values.reshape(-1)
         taken = probs[first + episode.chosen[name].values]

@@ -14,7 +14,7 @@ from enn_trainer.evaluation.video import env_list_of, picture_of, png_of
 from enn_trainer.experience.players import Decisions, Environments
 from enn_trainer.policy import PPOAgent
 from enn_trainer.viewer.episodes import episode_of_frames
-from enn_trainer.viewer.explain import Float32, log_probs_of
+from enn_trainer.viewer.explain import Float32
 from enn_trainer.viewer.replay import Episode, Replay
 from entity_env.actions import EntityID, EntityName
 from entity_env.errors import EntityEnvError, short_repr, truncate
@@ -125,7 +125,7 @@ class EpisodeKeeper:
             recording_format.Decisions(
                 take_obs(obs, rows),
                 own.chosen_on_host(),
-                logits=log_probs_of(own, frames.actions),
+                logits=own.log_probs_on_host(frames.actions),
                 values=own.values.float().cpu().numpy(),
             )
         )

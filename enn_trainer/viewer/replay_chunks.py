@@ -1,7 +1,9 @@
 """Chunks of replays: the columns of some steps as bytes, see `replay_format.py`."""
 
 import io
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -45,6 +47,7 @@ class _Entities(NamedTuple):
     keys: npt.NDArray[np.int64]
 
 
+@dataclass
 class _Layout:
     """The columns of a chunk, in order, each of which the sizes of later ones may depend on.
 
@@ -56,17 +59,15 @@ class _Layout:
         most_rows: most rows that a column may have.
     """
 
-    def __init__(
-        self,
-        header: Json,
-        schema: Json,
-        steps: int,
-        column: _ColumnIO,
-        most_rows: float = float("inf"),
-    ) -> None:
-        self.header, self.schema, self.steps, self.most_rows = header, schema, steps, most_rows
-        self.column, self.sides, self.frames = column, header["sides"], steps * header["sides"]
-        self.side = np.tile(np.arange(self.sides), steps)
+    header: Json
+    schema: Json
+    steps: int
+    column: _ColumnIO
+    most_rows: float = math.inf
+
+    def __post_init__(self) -> None:
+        self.sides, self.frames = self.header["sides"], self.steps * self.header["sides"]
+        self.side = np.tile(np.arange(self.sides), self.steps)
         self.by_side = previous_rows(self.side)
 
     def transfer(self) -> None:
@@ -87,7 +88,7 @@ class _Layout:
             self._influence(num_actors)
         if self.schema["pictures"]:
             count = int(self.column("picture", "?", self.steps, None).sum())
-            size = self.column("picture size", "<u4", count, None).astype(np.int64)
+            size = self.column("picture size", "<u4", count, None)
             self.column("picture byte", "|u1", int(size.sum()), None)
 
     def _entities(self) -> _Entities:
@@ -114,7 +115,7 @@ class _Layout:
         """Write or read the columns of a type; return its rows by frame, and their keys."""
         schema, sides, types = self.schema, self.sides, all_types(self.header)
         _, features, kinds = types[i]
-        counts = self._counts(f"rows {i}")
+        counts = self._of_frames(f"rows {i}", "<u4")
         rows, of_side = self._total(counts), np.repeat(self.side, counts)
         place = row_indices(np.zeros_like(counts), counts)
         key = ((place * len(types) + i) * sides + of_side) * 2 + 1
@@ -122,7 +123,7 @@ class _Layout:
             has_id = np.repeat(self._of_frames(f"identified {i}", "?"), counts)
             place_before = previous_rows(key[has_id])
             identity = self.column(f"identity {i}", "<u4", int(has_id.sum()), place_before)
-            key[has_id] = (identity.astype(np.int64) * sides + of_side[has_id]) * 2
+            key[has_id] = (identity * sides + of_side[has_id]) * 2
         before = previous_rows(key)
         for j in range(len(features)):
             self.column(f"feature {i} {j}", "<f4", rows, before)
@@ -137,7 +138,7 @@ class _Layout:
     def _action(self, a: int, entities: _Entities) -> Array:
         """Write or read the columns of an action; return its number of actors by frame."""
         schema, (_, class_name, fields) = self.schema, self.header["actions"][a]
-        counts = self._counts(f"actors {a}")
+        counts = self._of_frames(f"actors {a}", "<u4")
         actors, frame = (
             self._places(f"actor {a}", counts),
             np.repeat(np.arange(self.frames), counts),
@@ -148,7 +149,7 @@ class _Layout:
         if columns:
             widths = np.full(rows, columns[0])
         else:
-            actees = self._counts(f"actees {a}")
+            actees = self._of_frames(f"actees {a}", "<u4")
             chosen_from = self._places(f"actee {a}", actees)
             _check_positions(chosen_from, np.repeat(entities.counts, actees))
             widths = actees[frame]
@@ -169,7 +170,7 @@ class _Layout:
         count = int(self._of_frames("attention", "?").sum())
         layers = self.column("attention layers", "<u4", count, None)
         heads = self.column("attention heads", "<u4", count, None)
-        size = self.column("attention size", "<u4", count, None).astype(np.int64)
+        size = self.column("attention size", "<u4", count, None)
         is_whole = self.header["attention"] == "whole"
         kept = size if is_whole else np.minimum(size, STRONGEST)
         num_weights = int((layers * heads * size * kept).sum())
@@ -180,7 +181,7 @@ class _Layout:
     def _influence(self, num_actors: list[Array]) -> None:
         """Write or read the columns of the influence in some frames."""
         shown_at = np.flatnonzero(self._of_frames("influence", "?"))
-        size = self.column("influence size", "<u4", len(shown_at), None).astype(np.int64)
+        size = self.column("influence size", "<u4", len(shown_at), None)
         self.column("influence entity", "<u4", int(size.sum()), None)
         self.column("influence value", "<f4", int(size.sum()), None)
         for a in self.schema["influence"]:
@@ -190,10 +191,6 @@ class _Layout:
     def _of_frames(self, name: str, dtype: str) -> Array:
         """Write or read a column with a number for each frame."""
         return self.column(name, dtype, self.frames, self.by_side)
-
-    def _counts(self, name: str) -> Array:
-        """Write or read a column of numbers of rows by frame, and return them."""
-        return self._of_frames(name, "<u4").astype(np.int64)
 
     def _total(self, counts: Array) -> int:
         found = int(counts.sum())
@@ -205,7 +202,7 @@ class _Layout:
         """Write or read lists of positions, which continue those of the same side."""
         size, place = self._total(counts), row_indices(np.zeros_like(counts), counts)
         before = previous_rows(place * self.sides + np.repeat(self.side, counts))
-        return self.column(name, "<u4", size, before).astype(np.int64)
+        return self.column(name, "<u4", size, before)
 
 
 def previous_rows(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -247,7 +244,7 @@ def encoded_chunk(
         kept = rounded(values, *rounding[name]) if name in rounding else values
         packed = _packed(kept, previous)
         parts.extend([len(packed).to_bytes(4, "little"), packed])
-        return values
+        return given
 
     _Layout(header, schema, steps, write).transfer()
     return b"".join(parts)
@@ -266,6 +263,8 @@ def decoded_chunk(header: Json, schema: Json, steps: int, raw: bytes) -> Columns
         if len(data) != expected:
             raise ReplayError(f"{name}: expected {expected} bytes, got {len(data)}")
         values = _unpacked(data, stored, size, previous)
+        if dtype == "<u4":
+            values = values.astype(np.int64)
         flat[name] = values if how is None else unrounded(values, *how)
         return flat[name]
 

@@ -145,13 +145,12 @@ def episode_of(
     kind_bytes = dict(schema["kinds"])
     for i, name in enumerate(names):
         entity = obs_space.global_entity if name == GLOBAL else obs_space.entities[name]
-        lengths = flat[f"rows {i}"].astype(np.int64)
+        lengths: Indices = flat[f"rows {i}"]
         columns = [flat[f"feature {i} {j}"] for j in range(len(entity.features))]
         features[name] = _table(columns, lengths, np.float32)
         if i in schema["identity"]:
-            known = flat[f"identified {i}"]
-            numbered = flat[f"identity {i}"].astype(np.int64)
-            identity[name] = Ragged(numbered, np.where(known, lengths, 0))
+            given = np.where(flat[f"identified {i}"], lengths, 0)
+            identity[name] = Ragged(flat[f"identity {i}"], given)
         if i in kind_bytes:
             columns = [flat[f"kind {i} {k}"] for k in range(len(entity.kinds))]
             kinds[name] = _table(columns, lengths, np.uint8 if kind_bytes[i] == 1 else np.int16)
@@ -162,18 +161,18 @@ def episode_of(
     masks, chosen, by_hand = {}, {}, {}
     probs: dict[str, dict[ActionName, Ragged]] = {"probs": {}, "beside": {}}
     for a, (name, space) in enumerate(action_space.items()):
-        actors = flat[f"actors {a}"].astype(np.int64)
-        given: dict[str, Any] = {"actors": Ragged(flat[f"actor {a}"].astype(np.int64), actors)}
+        actors: Indices = flat[f"actors {a}"]
+        mask: dict[str, Any] = {"actors": Ragged(flat[f"actor {a}"], actors)}
         columns_of, lengths = space.mask_columns, actors
         if not columns_of:
-            actees = flat[f"actees {a}"].astype(np.int64)
-            given["actees"] = Ragged(flat[f"actee {a}"].astype(np.int64), actees)
+            actees: Indices = flat[f"actees {a}"]
+            mask["actees"] = Ragged(flat[f"actee {a}"], actees)
             lengths = actors * actees
         shape = (int(lengths.sum()), *columns_of)
         has_mask = a in schema["masks"]
-        given["mask"] = Ragged(flat[f"mask {a}"].reshape(shape), lengths) if has_mask else None
-        masks[name] = space.batch_mask_type(**given)
-        chosen[name] = Ragged(flat[f"chosen {a}"].astype(np.int64), actors)
+        mask["mask"] = Ragged(flat[f"mask {a}"].reshape(shape), lengths) if has_mask else None
+        masks[name] = space.batch_mask_type(**mask)
+        chosen[name] = Ragged(flat[f"chosen {a}"], actors)
         if a in (schema["by_hand"] or []):
             by_hand[name] = flat[f"by hand {a}"]
         for what, found in probs.items():
@@ -220,7 +219,7 @@ def _attention(header: Json, flat: Columns) -> dict[int, Array]:
         weights = flat["attention weight"][at:end].reshape(*shape, n, kept)
         if kept != n:
             allowance.take(math.prod(shape) * n * n, "weights of attention")
-            places = flat["attention column"][at:end].reshape(weights.shape).astype(np.int64)
+            places = flat["attention column"][at:end].reshape(weights.shape)
             few, weights = weights, np.zeros((*shape, n, n), np.float32)
             np.put_along_axis(weights, places, few, -1)
         found[frame], at = weights, end
@@ -230,17 +229,17 @@ def _attention(header: Json, flat: Columns) -> dict[int, Array]:
 def _influence(schema: Json, flat: Columns, actions: list[ActionName]) -> dict[int, Influence]:
     if schema["influence"] is None:
         return {}
-    frames, sizes = np.flatnonzero(flat["influence"]), flat["influence size"].astype(np.int64)
+    frames, sizes = np.flatnonzero(flat["influence"]), flat["influence size"]
     choice = {
-        actions[a]: (flat[f"influence {a}"], flat[f"actors {a}"][frames].astype(np.int64))
+        actions[a]: (flat[f"influence {a}"], flat[f"actors {a}"][frames])
         for a in schema["influence"]
     }
-    entities = flat["influence entity"].astype(np.int64)
-    found = split_influence(sizes, entities, choice, flat["influence value"])
+    entities, values = flat["influence entity"], flat["influence value"]
+    found = split_influence(sizes, entities, choice, values)
     return dict(zip(frames.tolist(), found, strict=True))
 
 
 def _pictures(flat: Columns) -> dict[int, bytes]:
-    pieces = np.split(flat["picture byte"], np.cumsum(flat["picture size"].astype(np.int64))[:-1])
+    pieces = np.split(flat["picture byte"], np.cumsum(flat["picture size"])[:-1])
     steps = np.flatnonzero(flat["picture"]).tolist()
     return {step: piece.tobytes() for step, piece in zip(steps, pieces, strict=True)}

@@ -32,7 +32,7 @@ probabilities and influence in 16 bits of their range; probabilities in 8; fewer
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -170,27 +170,31 @@ def _fitting_page(replay: Replay, max_bytes: float) -> tuple[bytes, Json]:
     """Return the page of the first rung that fits, and its header."""
     if not replay.episodes:
         raise ReplayError("episodes: expected at least one, got none")
+    for header, chunks in _rungs(replay):
+        try:
+            data = json.dumps(header, allow_nan=False, separators=(",", ":")).encode()
+        except (TypeError, ValueError) as error:
+            raise ReplayError(f"replay: expected plain and finite data, {error}") from None
+        page = fill_page(Block.of(data), [chunk for episode in chunks for chunk in episode])
+        if len(page) <= max_bytes:
+            return page, header
+    got = f"one episode takes {len(page) / 1e6:.2f} MB with all that can be rounded"
+    fix = "or play fewer steps" + (", or no pictures" if replay.episodes[0].pictures else "")
+    raise ReplayError(f"max_mb: expected more than {max_bytes / 1e6:g}, {got}; {fix}")
+
+
+def _rungs(replay: Replay) -> Iterator[tuple[Json, list[list[Block]]]]:
+    """Yield the header and, for each episode, its chunks: whole, rounded, of fewer episodes."""
     tables = [columns_of(replay, episode) for episode in replay.episodes]
     rungs = _LADDER if any(e.attention for e in replay.episodes) else (_LADDER[0], *_LADDER[2:])
     for rung in rungs:
         header, chunks = _encoded(replay, tables, rung)
-        page = fill_page(_header_block(header), [c for episode in chunks for c in episode])
-        if len(page) <= max_bytes:
-            return page, header
-    # Fewer episodes.
-    while len(chunks) > 1:
-        chunks.pop()
+        yield header, chunks
+    for count in reversed(range(1, len(chunks))):
         header["episodes"].pop()
-        count = len(chunks)
         header["moments"] = [m for m in header["moments"] if m[1] < count]
         fewer = f"The first {count} of {len(tables)} episodes are kept."
-        page_header = {**header, "notes": [*header["notes"], fewer]}
-        page = fill_page(_header_block(page_header), [c for episode in chunks for c in episode])
-        if len(page) <= max_bytes:
-            return page, page_header
-    got = f"one episode takes {len(page) / 1e6:.2f} MB with all that can be rounded"
-    fix = "or play fewer steps" + (", or no pictures" if replay.episodes[0].pictures else "")
-    raise ReplayError(f"max_mb: expected more than {max_bytes / 1e6:g}, {got}; {fix}")
+        yield {**header, "notes": [*header["notes"], fewer]}, chunks[:count]
 
 
 def _encoded(replay: Replay, tables: list[Columns], rung: _Rung) -> tuple[Json, list[list[Block]]]:
@@ -217,13 +221,6 @@ def _encoded(replay: Replay, tables: list[Columns], rung: _Rung) -> tuple[Json, 
         if left := [name for name in cursors if cursors[name] != len(kept[name])]:
             raise ReplayError(f"episodes[{e}]: more rows than expected in {', '.join(left)}")
     return header, chunks
-
-
-def _header_block(header: Json) -> Block:
-    try:
-        return Block.of(json.dumps(header, allow_nan=False, separators=(",", ":")).encode())
-    except (TypeError, ValueError) as error:
-        raise ReplayError(f"replay: expected plain and finite data, {error}") from None
 
 
 def live_header(replay: Replay) -> Json:
