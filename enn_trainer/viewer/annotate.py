@@ -11,7 +11,7 @@ from enn_trainer.viewer.episodes import probs_of
 from enn_trainer.viewer.explain import MOST_ENTITIES, attention_of, influence, most_attended
 from enn_trainer.viewer.moments import find_moments
 from enn_trainer.viewer.replay import Answers, Episode, Replay, Unseen
-from entity_env.ragged import Indices, Ragged
+from entity_env.ragged import Indices
 from entity_env.spaces import GLOBAL, ActionName, ActionSpace, ObsSpace
 from entity_env.vec.vec_obs import VecObs, take_obs
 from rogue_net.ragged import EntityBatch
@@ -62,14 +62,10 @@ def answers_of(
         obs: the frames.
         action_space: their actions.
     """
-    pieces, values = [], []
-    for first in range(0, len(obs), FRAMES_AT_ONCE):
-        frames = np.arange(first, min(first + FRAMES_AT_ONCE, len(obs)))
-        batch, decisions = _ask(agent, obs, frames)
-        pieces.append(decisions.log_probs_on_host(batch.actions))
-        values.append(decisions.values.float().cpu().numpy())
-    log_probs = {name: Ragged.cat([piece[name] for piece in pieces]) for name in pieces[0]}
-    return Answers(probs_of(log_probs, obs, action_space), np.concatenate(values))
+    batch, decisions = _ask(agent, obs, np.arange(len(obs)))
+    log_probs = decisions.log_probs_on_host(batch.actions)
+    values = decisions.values.float().cpu().numpy()
+    return Answers(probs_of(log_probs, obs, action_space), values)
 
 
 def unseen_by(agent: PPOAgent | None, obs_space: ObsSpace) -> Unseen:

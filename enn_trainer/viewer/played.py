@@ -270,7 +270,6 @@ def plain_view(
     Raises:
         InvalidView: the view or the positions do not fit the space.
     """
-    of_network: Sequence[str] = ()
-    for section in (net.relpos_encoding, net.translation) if net else ():
-        of_network = of_network or (section.position_features if section else ())
+    sections = (net.relpos_encoding, net.translation) if net else ()
+    of_network = next((s.position_features for s in sections if s and s.position_features), ())
     return asdict(view_of(own, obs_space, positions, of_network))

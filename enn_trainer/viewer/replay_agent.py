@@ -48,7 +48,7 @@ class PlayedReplay(Replay):
     def _repr_html_(self) -> str:
         """Return the page in a frame that may run its script and nothing else."""
         try:
-            page = page_of(self, MOST_SHOWN_MB)
+            page, _ = page_of(self, MOST_SHOWN_MB)
         except ReplayError as error:
             text = (
                 f"{error}. Or write a page to open in a browser: .write('replay.html', max_mb=...)"

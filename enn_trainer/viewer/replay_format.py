@@ -118,7 +118,7 @@ def write_replay(replay: Replay, path: str | Path, max_mb: float = 20.0) -> Writ
     path = Path(path)
     check_replaceable(path)
     try:
-        page, header = _fitting_page(replay, max_mb * 1e6)
+        page, header = page_of(replay, max_mb)
         replace_file(path, page, path.with_name(f".{path.name}-{os.getpid()}"))
     except OSError as error:
         raise ReplayError(f"{path}: cannot be written: {error.strerror or error}") from None
@@ -141,11 +141,6 @@ def check_replaceable(path: Path) -> None:
         raise ReplayError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
-def page_of(replay: Replay, max_mb: float) -> bytes:
-    """Return a replay as a page; arguments and errors are those of `write_replay`."""
-    return _fitting_page(replay, max_mb * 1e6)[0]
-
-
 def read_replay(path: str | Path) -> Replay:
     """Read a replay back from its page. Nothing of the page is executed.
 
@@ -166,8 +161,11 @@ def read_replay(path: str | Path) -> Replay:
         raise ReplayError(f"{path}: damaged: {short_repr(error)}") from None
 
 
-def _fitting_page(replay: Replay, max_bytes: float) -> tuple[bytes, Json]:
-    """Return the page of the first rung that fits, and its header."""
+def page_of(replay: Replay, max_mb: float) -> tuple[bytes, Json]:
+    """Return the page of the first rung that fits, and its header.
+
+    Arguments and errors are those of `write_replay`.
+    """
     if not replay.episodes:
         raise ReplayError("episodes: expected at least one, got none")
     for header, chunks in _rungs(replay):
@@ -176,11 +174,11 @@ def _fitting_page(replay: Replay, max_bytes: float) -> tuple[bytes, Json]:
         except (TypeError, ValueError) as error:
             raise ReplayError(f"replay: expected plain and finite data, {error}") from None
         page = fill_page(Block.of(data), [chunk for episode in chunks for chunk in episode])
-        if len(page) <= max_bytes:
+        if len(page) <= max_mb * 1e6:
             return page, header
     got = f"one episode takes {len(page) / 1e6:.2f} MB with all that can be rounded"
     fix = "or play fewer steps" + (", or no pictures" if replay.episodes[0].pictures else "")
-    raise ReplayError(f"max_mb: expected more than {max_bytes / 1e6:g}, {got}; {fix}")
+    raise ReplayError(f"max_mb: expected more than {max_mb:g}, {got}; {fix}")
 
 
 def _rungs(replay: Replay) -> Iterator[tuple[Json, list[list[Block]]]]:
@@ -229,7 +227,6 @@ def live_header(replay: Replay) -> Json:
 
 
 def _header(replay: Replay, rung: _Rung, rounding: Json, errors: dict[str, float]) -> Json:
-    entities = replay.obs_space.entities.items()
     notes = []
     if rung.attention != "whole" and any(e.attention for e in replay.episodes):
         notes.append(f"Attention is kept at the moments, the {STRONGEST} strongest of each row.")
@@ -245,8 +242,8 @@ def _header(replay: Replay, rung: _Rung, rounding: Json, errors: dict[str, float
         "sides": replay.sides,
         "discount": float(replay.discount),
         "view": replay.view,
-        "types": [[name, *_features(e.features, e.kinds)] for name, e in entities],
-        "global": _features(replay.obs_space.global_features, replay.obs_space.global_kinds),
+        "types": [[name, *_features(e)] for name, e in replay.obs_space.entities.items()],
+        "global": _features(replay.obs_space.global_entity),
         "actions": [[n, type(s).__name__, vars(s)] for n, s in replay.action_space.items()],
         "moments": [list(moment) for moment in replay.moments],
         "attention": rung.attention,
@@ -258,8 +255,8 @@ def _header(replay: Replay, rung: _Rung, rounding: Json, errors: dict[str, float
     }
 
 
-def _features(numbers: list[str], kinds: list[Kind]) -> list[Any]:
-    return [list(numbers), [[kind.name, list(kind.labels)] for kind in kinds]]
+def _features(entity: Entity) -> list[Any]:
+    return [list(entity.features), [[kind.name, list(kind.labels)] for kind in entity.kinds]]
 
 
 def _rounding(replay: Replay, tables: list[Columns], rung: _Rung) -> tuple[Json, dict[str, float]]:
