@@ -114,6 +114,23 @@ class Decisions(NamedTuple):
             for name, rows in self.chosen.items()
         }
 
+    def log_probs_on_host(self, actions: Mapping[str, ActionBatch]) -> dict[str, Ragged]:
+        """Return the log-probabilities of all choices, where they can be listed.
+
+        Args:
+            actions: of these frames.
+
+        Returns:
+            Per action float32 (actors, choices) per frame; or (actors * actees,) per frame, row by
+            row.
+        """
+        found = {}
+        for name, distribution in self.distributions.items():
+            if distribution.all_log_probs is not None:
+                rows = distribution.to_rows(actions[name])
+                found[name] = Ragged(rows.values.float().cpu().numpy(), rows.lengths)
+        return found
+
 
 class Players(ABC):
     """Players who act in the frames of B environments, step by step.

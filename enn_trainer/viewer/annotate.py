@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import torch
 
-from enn_trainer.experience.players import AgentPlayer
+from enn_trainer.experience.players import AgentPlayer, Decisions
 from enn_trainer.policy import PPOAgent, device_of, eval_mode
-from enn_trainer.viewer.episodes import log_probs_of, probs_of
+from enn_trainer.viewer.episodes import probs_of
 from enn_trainer.viewer.explain import MOST_ENTITIES, attention_of, influence, most_attended
 from enn_trainer.viewer.moments import find_moments
 from enn_trainer.viewer.replay import Answers, Episode, Replay, Unseen
-from entity_env.ragged import Indices, Ragged
+from entity_env.ragged import Indices
 from entity_env.spaces import GLOBAL, ActionName, ActionSpace, ObsSpace
 from entity_env.vec.vec_obs import VecObs, take_obs
 from rogue_net.ragged import EntityBatch
@@ -62,16 +62,10 @@ def answers_of(
         obs: the frames.
         action_space: their actions.
     """
-    pieces, values = [], []
-    for first in range(0, len(obs), FRAMES_AT_ONCE):
-        frames = np.arange(first, min(first + FRAMES_AT_ONCE, len(obs)))
-        batch = _batch(agent, obs, frames)
-        with torch.inference_mode():
-            decisions = AgentPlayer(agent, None).choose(batch, frames, 0)
-        pieces.append(log_probs_of(decisions, batch))
-        values.append(decisions.values.float().cpu().numpy())
-    log_probs = {name: Ragged.cat([piece[name] for piece in pieces]) for name in pieces[0]}
-    return Answers(probs_of(log_probs, obs, action_space), np.concatenate(values))
+    batch, decisions = _ask(agent, obs, np.arange(len(obs)))
+    log_probs = decisions.log_probs_on_host(batch.actions)
+    values = decisions.values.float().cpu().numpy()
+    return Answers(probs_of(log_probs, obs, action_space), values)
 
 
 def unseen_by(agent: PPOAgent | None, obs_space: ObsSpace) -> Unseen:
@@ -83,11 +77,10 @@ def unseen_by(agent: PPOAgent | None, obs_space: ObsSpace) -> Unseen:
     unseen: Unseen = []
     shown = {**obs_space.entities, GLOBAL: obs_space.global_entity}
     for i, (name, entity) in enumerate(shown.items()):
-        if name not in own:
-            unseen.append((i, None))
-            continue
-        columns = [j for j, one in enumerate(entity.columns) if one not in own[name].columns]
-        if columns:
+        columns = None
+        if name in own:
+            columns = [j for j, one in enumerate(entity.columns) if one not in own[name].columns]
+        if columns != []:
             unseen.append((i, columns))
     return unseen
 
@@ -109,38 +102,38 @@ def annotate(
         is_own: True if the agent acts for a side in an episode.
         watch: called with the share of frames that are done, from 0 to 1.
     """
+    # Frames to explain at once: few of those with many entities, which are copied for each.
     pieces = []
     for number, episode in enumerate(replay.episodes):
         lengths = [rows.lengths for name, rows in episode.obs.features.items() if name != GLOBAL]
         counts: Indices = np.sum([np.zeros(len(episode.obs), np.int64), *lengths], axis=0)
-        shown = counts <= MOST_ENTITIES
-        for moment in replay.moments:
-            if moment.episode == number:
-                shown[moment.step * replay.sides + moment.side] = True
+        moments = [m.step * replay.sides + m.side for m in replay.moments if m.episode == number]
+        all_frames, is_small = np.arange(len(counts)), counts <= MOST_ENTITIES
         sides = [side for side in range(replay.sides) if is_own(episode, side)]
-        frames = np.flatnonzero(shown & np.isin(np.arange(len(counts)) % replay.sides, sides))
-        for first in range(0, len(frames), FRAMES_AT_ONCE):
-            pieces.append((episode, frames[first : first + FRAMES_AT_ONCE], counts))
-    for done, (episode, frames, counts) in enumerate(pieces):
+        shown = (is_small | np.isin(all_frames, moments)) & np.isin(
+            all_frames % replay.sides, sides
+        )
+        for chosen, at_once in (shown & is_small, FRAMES_AT_ONCE), (shown & ~is_small, 1):
+            frames = np.flatnonzero(chosen)
+            pieces += [(episode, frames[i : i + at_once]) for i in range(0, len(frames), at_once)]
+
+    # Attention and influence.
+    for done, (episode, frames) in enumerate(pieces):
         watch(done / len(pieces))
-        _explain(episode, agent, frames, counts)
-
-
-def _explain(episode: Episode, agent: PPOAgent, frames: Indices, counts: Indices) -> None:
-    """Add attention and influence to some frames of an episode."""
-    batch = _batch(agent, episode.obs, frames)
-    with torch.inference_mode():
-        decisions = AgentPlayer(agent, None).choose(batch, np.arange(len(frames)), 0)
-    attention = attention_of(agent, batch)
-    for i, frame in enumerate(frames.tolist()):
-        entities = np.arange(counts[frame])
+        batch, decisions = _ask(agent, episode.obs, frames)
+        attention = attention_of(agent, batch)
         if attention is not None:
-            episode.attention[frame] = attention[i]
-            entities = most_attended(attention[i], int(counts[frame]), MOST_ENTITIES)
-        found = influence(agent, batch, decisions, i, entities[:MOST_ENTITIES])
-        episode.influence[frame] = found
+            episode.attention |= dict(zip(frames.tolist(), attention, strict=True))
+        entities = [
+            most_attended(None if attention is None else attention[i], count, MOST_ENTITIES)
+            for i, count in enumerate(batch.entities_of_frames().tolist())
+        ]
+        found = influence(agent, batch, decisions, entities)
+        episode.influence |= dict(zip(frames.tolist(), found, strict=True))
 
 
-def _batch(agent: PPOAgent, obs: VecObs, frames: Indices) -> EntityBatch:
-    """Return some frames on the device of an agent."""
-    return EntityBatch.of(take_obs(obs, frames), device_of(agent))
+def _ask(agent: PPOAgent, obs: VecObs, frames: Indices) -> tuple[EntityBatch, Decisions]:
+    """Return some frames on the device of an agent, and its most probable choices in them."""
+    batch = EntityBatch.of(take_obs(obs, frames), device_of(agent))
+    with torch.inference_mode():
+        return batch, AgentPlayer(agent, None).choose(batch, frames, 0)

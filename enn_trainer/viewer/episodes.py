@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from enn_trainer.experience import players
 from enn_trainer.viewer.explain import Float32
 from enn_trainer.viewer.replay import Answers, Episode
 from entity_env.ragged import Ragged, exclusive_cumsum
@@ -15,7 +14,6 @@ from entity_env.recording.read_recording import Recording
 from entity_env.recording.recording_format import Decisions, RecordingError
 from entity_env.spaces import ActionName, ActionSpace
 from entity_env.vec.vec_obs import VecObs
-from rogue_net.ragged import EntityBatch
 
 
 def episodes_of(recording: Recording, sides: int = 1) -> Iterator[Episode]:
@@ -36,17 +34,12 @@ def episodes_of(recording: Recording, sides: int = 1) -> Iterator[Episode]:
         )
     waiting: dict[int, list[read_recording.Episode]] = {}
     for one in recording.episodes():
-        if sides == 1:
-            yield _joined([one], recording.action_space)
-            continue
-        assert one.env is not None
-        match = waiting.setdefault(one.env // sides, [])
+        number = -1 if one.env is None else one.env // sides
+        match = waiting.setdefault(number, [])
         match.append(one)
         if len(match) == sides:  # all sides of a match begin and end together
-            yield _joined(
-                sorted(waiting.pop(one.env // sides), key=lambda side: side.env or 0),
-                recording.action_space,
-            )
+            of_sides = sorted(waiting.pop(number), key=lambda side: side.env or 0)
+            yield _joined(of_sides, recording.action_space)
 
 
 def _joined(
@@ -94,41 +87,23 @@ def episode_of_frames(
     return Episode(obs, decisions.actions, answers, by_hand=by_hand or None, **others)
 
 
-def log_probs_of(decisions: players.Decisions, batch: EntityBatch) -> dict[ActionName, Ragged]:
-    """Return the log-probabilities of all choices, for the actions of which they can be listed.
-
-    Args:
-        decisions: of these frames.
-        batch: the frames.
-    """
-    found = {}
-    for name, distribution in decisions.distributions.items():
-        if distribution.all_log_probs is not None:
-            rows = distribution.to_rows(batch.actions[name])
-            found[name] = Ragged(rows.values.float().cpu().numpy(), rows.lengths)
-    return found
-
-
 def probs_of(
     logits: Mapping[ActionName, Ragged], obs: VecObs, actions: Mapping[ActionName, ActionSpace]
 ) -> dict[ActionName, Ragged]:
-    """Return the probabilities of recorded logits or log-probabilities, see `Answers`."""
-    return {name: _probs(name, rows, obs, actions[name]) for name, rows in logits.items()}
-
-
-def _probs(name: str, rows: Ragged, obs: VecObs, space: ActionSpace) -> Ragged:
-    """Return probabilities of recorded logits, with 0 where a mask forbids.
+    """Return the probabilities of recorded logits or log-probabilities, see `Answers`.
 
     Log-probabilities are only exponentiated, so that an agent's own stay those to the bit.
     """
-    action = obs.action_masks[name]
-    counts = np.asarray(space.num_choices(action))
-    flat = rows.values.astype(np.float32).reshape(-1)
-    legal = np.ones(len(flat), np.bool_) if action.mask is None else action.mask.values.reshape(-1)
-    flat = np.where(legal, flat, -np.inf)
-    probs, starts = np.exp(flat), exclusive_cumsum(counts)
-    if len(counts) and not np.allclose(np.add.reduceat(probs, starts), 1, atol=1e-3):
-        flat = flat - np.repeat(np.maximum.reduceat(flat, starts), counts)
+    found = {}
+    for name, rows in logits.items():
+        action = obs.action_masks[name]
+        counts = np.asarray(actions[name].num_choices(action))
+        flat, starts = rows.values.astype(np.float32).reshape(-1), exclusive_cumsum(counts)
+        if action.mask is not None:
+            flat = np.where(action.mask.values.reshape(-1), flat, -np.inf)
         probs = np.exp(flat)
-        probs /= np.repeat(np.add.reduceat(probs, starts), counts)
-    return Ragged(probs.reshape(rows.values.shape), rows.lengths)
+        if len(counts) and not np.allclose(np.add.reduceat(probs, starts), 1, atol=1e-3):
+            probs = np.exp(flat - np.repeat(np.maximum.reduceat(flat, starts), counts))
+            probs /= np.repeat(np.add.reduceat(probs, starts), counts)
+        found[name] = Ragged(probs.reshape(rows.values.shape), rows.lengths)
+    return found

@@ -15,14 +15,14 @@ from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import ONE_LANE
 from entity_env.actions import ActionName, EntityID
 from entity_env.errors import short_repr
-from entity_env.ragged import Indices
+from entity_env.ragged import Indices, Ragged, row_indices
 from entity_env.spaces import GLOBAL, ActionSpace
-from rogue_net.distributions import ActionDistribution
 from rogue_net.ragged import (
     ActionSubset,
     Bools,
     EntityBatch,
     RaggedTensor,
+    actor_pairs,
     restrict_action,
     to_device,
 )
@@ -119,15 +119,13 @@ def explain(
     attention = None if weights is None else weights[0]
 
     # Entities to remove.
-    if entities is not None:
+    if entities is None:
+        removed = most_attended(attention, len(ids), MOST_ENTITIES)
+    else:
         positions = {one: i for i, one in enumerate(ids)}
         if unknown := [one for one in entities if one not in positions]:
             raise ValueError(f"entities: expected ids of the frame, got {short_repr(unknown)}")
         removed = np.array([positions[one] for one in entities], dtype=np.int64)
-    elif attention is None:
-        removed = np.arange(min(len(ids), MOST_ENTITIES))
-    else:
-        removed = most_attended(attention, len(ids), MOST_ENTITIES)
 
     # Names of actors and choices.
     names, actions = [*ids, GLOBAL], {}
@@ -135,14 +133,15 @@ def explain(
         choices: list[EntityID] = [*action_space[name].labels]
         if action.actees is not None:
             choices = [names[i] for i in action.actees.values.tolist()]
-        table = _probabilities(decisions.distributions.get(name))
+        known = decisions.distributions.get(name)
+        log_probs = None if known is None else known.all_log_probs
         actions[name] = ExplainedAction(
             [names[i] for i in action.actors.values.tolist()],
             choices,
-            None if table is None else _float32(table),
+            None if log_probs is None else _float32(log_probs.exp()),
             _float32(decisions.entropies[name].values),
         )
-    changes = influence(agent, batch, decisions, 0, removed)
+    [changes] = influence(agent, batch, decisions, [removed])
     return Explanation([*ids], actions, decisions.values.item(), attention, changes)
 
 
@@ -193,17 +192,20 @@ def attention_of(agent: PPOAgent, batch: EntityBatch) -> list[Float32] | None:
     return frames
 
 
-def most_attended(attention: Float32, num_entities: int, count: int) -> Indices:
+def most_attended(attention: Float32 | None, num_entities: int, count: int) -> Indices:
     """Return the entities of a frame that the others attend to most, in the order of the frame.
 
     Args:
-        attention: (layers, heads, n, n), as `attention_of` returns it.
+        attention: (layers, heads, n, n), as `attention_of` returns it; None to return the first
+            entities.
         num_entities: the entities of the frame, without the global one.
         count: the maximal number of entities to return.
 
     Returns:
         (min(count, num_entities),) int64, their positions.
     """
+    if attention is None:
+        return np.arange(min(count, num_entities))
     received = np.nan_to_num(attention).mean(axis=(0, 1))
     np.fill_diagonal(received, 0)
     order = np.argsort(-received.sum(axis=0)[:num_entities], kind="stable")
@@ -211,73 +213,101 @@ def most_attended(attention: Float32, num_entities: int, count: int) -> Indices:
 
 
 def influence(
-    agent: PPOAgent, batch: EntityBatch, decisions: Decisions, frame: int, entities: Indices
-) -> Influence:
-    """Compute the influence of entities on the decisions in a frame, by removing each of them.
+    agent: PPOAgent, batch: EntityBatch, decisions: Decisions, entities: Sequence[Indices]
+) -> list[Influence]:
+    """Compute the influence of entities on the decisions in frames, by removing each of them.
 
     Args:
         agent: the network, in evaluation mode; it is not changed.
-        batch: B frames.
+        batch: B frames, at least one.
         decisions: of the agent in these frames.
-        frame: the index of the frame.
-        entities: (E,) int64, positions in the frame.
+        entities: for each frame int64, positions in the frame.
+
+    Returns:
+        The influence in each frame.
 
     Raises:
         ValueError: there is no entity at a position.
     """
+    counts, removed = np.array([len(of_frame) for of_frame in entities]), np.concatenate(entities)
+    frames = np.repeat(np.arange(batch.num_frames), counts)
     with torch.inference_mode():
-        own = decisions.take(np.array([frame]))
-        if len(entities) == 0:
-            choice = {n: np.zeros((0, len(c.values)), np.float32) for n, c in own.chosen.items()}
-            return Influence(entities, choice, np.zeros(0, np.float32))
-        frames, parts = without(batch, frame, entities)
-        changed = AgentPlayer(agent, None).choose(frames, np.full(len(entities), frame), 0)
-        choice = {
-            name: _float32(
-                _total_variation(
-                    own.distributions.get(name), changed.distributions.get(name), part, entities
-                )
-            )
-            for name, part in parts.items()
-        }
-        return Influence(entities, choice, _float32(own.values - changed.values))
+        copies, parts = without(batch, frames, removed)
+        own = changed = decisions.take(frames)
+        if len(frames):
+            changed = AgentPlayer(agent, None).choose(copies, frames, 0)
+        before = own.log_probs_on_host({name: part.whole for name, part in parts.items()})
+        after = changed.log_probs_on_host(copies.actions)
+        value = _float32(own.values - changed.values)
+    choice = {}
+    for name, part in parts.items():
+        distances = _total_variation(before.get(name), after.get(name), part)
+        choice[name] = distances, batch.actions[name].actors.lengths
+    return split_influence(counts, removed, choice, value)
+
+
+def split_influence(
+    counts: Indices,
+    entities: Indices,
+    choice: Mapping[ActionName, tuple[Float32, Indices]],
+    value: Float32,
+) -> list[Influence]:
+    """Return the influence in each of F frames, at least one, from the numbers of all of them.
+
+    Args:
+        counts: (F,) int64, the number of entities of each frame.
+        entities: flat int64, frame after frame.
+        choice: per action flat float32, and the number of actors of each frame, (F,) int64.
+        value: flat float32.
+    """
+    ends = np.cumsum(counts)[:-1]
+    pieces = zip(np.split(entities, ends), np.split(value, ends), strict=True)
+    found = [Influence(of_frame, {}, change) for of_frame, change in pieces]
+    for name, (cells, num_actors) in choice.items():
+        tables = np.split(cells, np.cumsum(counts * num_actors)[:-1])
+        for one, table, count in zip(found, tables, num_actors, strict=True):
+            one.choice[name] = table.reshape(len(one.entities), count)
+    return found
 
 
 def without(
-    batch: EntityBatch, frame: int, entities: Indices
+    batch: EntityBatch, frames: Indices | int, entities: Indices
 ) -> tuple[EntityBatch, dict[ActionName, ActionSubset]]:
-    """Return copies of a frame, each without one of its entities.
+    """Return copies of frames, each without one of its entities.
 
     Actors that have no legal choice without the entity are left out.
 
     Args:
         batch: B frames.
-        frame: the index of the frame.
-        entities: (E,) int64, positions in the frame.
+        frames: (E,) int64, the frame of each copy, or the index of that of all.
+        entities: (E,) int64, positions in these frames.
 
     Returns:
-        E frames; and their actions as parts of those of E copies of the whole frame.
+        E frames; and their actions as parts of those of E copies of the whole frames.
 
     Raises:
         ValueError: there is no entity at a position.
     """
-    num_entities = int(batch.entities_of_frames()[frame])
-    if unknown := [i for i in entities.tolist() if not 0 <= i < num_entities]:
-        expected = f"positions from 0 to {num_entities - 1}"
-        raise ValueError(f"entities: expected {expected}, got {short_repr(unknown)}")
-    copies = batch.take(np.full(len(entities), frame))
+    copies = batch.take(np.full(len(entities), frames))
+    limits = copies.entities_of_frames()
+    if (is_unknown := (entities < 0) | (entities >= limits)).any():
+        expected = f"positions from 0 to {limits[is_unknown][0] - 1}"
+        got = short_repr(entities[is_unknown].tolist())
+        raise ValueError(f"entities: expected {expected}, got {got}")
 
     # Rows of each type.
     kept: dict[str, Bools] = {}
-    start = 0
+    start = np.zeros(len(entities), np.int64)
     for name, rows in copies.features.items():
-        count = int(rows.lengths[0])
-        kept[name] = np.ones(len(rows.values), dtype=np.bool_)
-        if name != GLOBAL:
-            kept[name] = (np.arange(start, start + count) != entities[:, None]).reshape(-1)
-            start += count
+        is_other = row_indices(start, rows.lengths) != np.repeat(entities, rows.lengths)
+        kept[name] = is_other | (name == GLOBAL)
+        start += 0 if name == GLOBAL else rows.lengths
 
     # Actions, with the positions that actors and actees have then.
+    def others(positions: RaggedTensor) -> Bools:
+        is_other: Bools = positions.values.cpu().numpy() != np.repeat(entities, positions.lengths)
+        return is_other
+
     def moved(positions: RaggedTensor) -> RaggedTensor:
         removed = np.repeat(entities, positions.lengths)
         behind = positions.values > to_device(removed, positions.values.device)
@@ -285,8 +315,8 @@ def without(
 
     parts, actions = {}, {}
     for name, action in copies.actions.items():
-        actees = None if action.actees is None else _others(action.actees, entities)
-        part = restrict_action(action, _others(action.actors, entities), actees)
+        actees = None if action.actees is None else others(action.actees)
+        part = restrict_action(action, others(action.actors), actees)
         left, parts[name] = part.action, part
         moved_actees = None if left.actees is None else moved(left.actees)
         actions[name] = replace(left, actors=moved(left.actors), actees=moved_actees)
@@ -299,47 +329,32 @@ def without(
     ), parts
 
 
-def _others(positions: RaggedTensor, entities: Indices) -> Bools:
-    """Return the positions that are not the entity of their frame, (rows,) bool."""
-    others: Bools = positions.values.cpu().numpy() != np.repeat(entities, positions.lengths)
-    return others
-
-
-def _total_variation(
-    own: ActionDistribution | None,
-    changed: ActionDistribution | None,
-    part: ActionSubset,
-    entities: Indices,
-) -> Tensor:
-    """Compute the total variation distances of `Influence`, (E, A).
+def _total_variation(own: Ragged | None, changed: Ragged | None, part: ActionSubset) -> Float32:
+    """Compute the total variation distances of `Influence` for all actors of E copies, flat.
 
     Args:
-        own: of the A actors of the frame.
-        changed: of those that are left in each of the E frames of `without`.
+        own: log-probabilities of the choices of all actors; None if they cannot be listed.
+        changed: those in the E frames of `without`.
         part: the action of these frames.
-        entities: (E,) int64, positions in the frame.
     """
-    is_left = torch.from_numpy(part.actors).view(len(entities), -1)
-    table = _probabilities(own)
-    wide = None if changed is None else _probabilities(changed.widened(part))
-    if table is None or wide is None or is_left.numel() == 0:
-        return torch.full(is_left.shape, torch.nan)
-    q = wide.view(*is_left.shape, -1)  # (E, A, K)
-    p = table[:, : q.shape[2]].expand_as(q)
-    if part.whole.actees is not None:
-        is_entity = to_device(~_others(part.whole.actees, entities), p.device)
-        p = p.masked_fill(is_entity.view(len(entities), 1, -1), 0)
+    size = len(part.actors)
+    if own is None or changed is None:
+        return np.full(size, np.nan, np.float32)
+    # The choices that are left, and the actors that have them.
+    if part.actees is None:
+        actor = np.repeat(np.arange(size), own.size2())
+        is_left = part.actors[actor]
+    else:
+        actor, is_left = actor_pairs(part.whole)[0], part.pairs
+    actor = actor[is_left]
+    p, q = np.exp(own.values.reshape(-1)[is_left]), np.exp(changed.values.reshape(-1))
     # 1/2 sum_k |p_k / sum_j p_j - q_k| over all k but the entity
-    total = p.sum(dim=-1, keepdim=True)
-    distance = (p / total - q).abs().sum(dim=-1) / 2
-    distance = distance.masked_fill(total.squeeze(-1) == 0, 1)
-    return distance.cpu().masked_fill(~is_left, torch.nan)
-
-
-def _probabilities(distribution: ActionDistribution | None) -> Tensor | None:
-    """Return the probabilities of all choices, (A, choices), where they can be listed."""
-    log_probs = None if distribution is None else distribution.all_log_probs
-    return None if log_probs is None else log_probs.exp()
+    total = np.bincount(actor, p, size)
+    with np.errstate(invalid="ignore"):
+        distance = np.bincount(actor, np.abs(p / total[actor] - q), size) / 2
+    distance[total == 0] = 1
+    distance[~part.actors] = np.nan
+    return distance.astype(np.float32)
 
 
 def _float32(x: Tensor) -> Float32:

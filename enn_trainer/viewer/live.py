@@ -397,7 +397,7 @@ class LiveGame(PersonPlayers):
         if isinstance(asked := message.get("entities"), list):
             asked = [_whole({"entities": one}, "entities", num_entities) for one in asked]
             entities = np.array(asked[:MOST_ENTITIES], np.int64)
-        found = influence(player.agent, batch, decisions, 0, entities)
+        [found] = influence(player.agent, batch, decisions, [entities])
         shown = {
             "entities": found.entities.tolist(),
             "values": _finite(found.value),

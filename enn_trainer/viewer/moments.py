@@ -1,7 +1,6 @@
 """Moments of a replay: the frames that are worth seeing first."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,22 +15,6 @@ STEPS_APART = 8
 """Least distance between two moments of a kind in an episode, as neighbours show the same."""
 LEAST_TOLD = 0.01
 """Least difference of probabilities, and share of the range of returns, that is worth a moment."""
-
-
-class Choosers(NamedTuple):
-    """The actors of an action in an episode.
-
-    Attributes:
-        frame: (A,) int64, the frame of each.
-        position: (A,) int64, its position in the frame.
-        pair_of: (P,) int64, the actor that each probability belongs to.
-        first: (A,) int64, the index of the first probability of each actor.
-    """
-
-    frame: Indices
-    position: Indices
-    pair_of: Indices
-    first: Indices
 
 
 def find_moments(replay: Replay) -> list[Moment]:
@@ -83,18 +66,21 @@ def _moments_of(replay: Replay, number: int, episode: Episode) -> Iterator[tuple
     for name, space in replay.action_space.items():
         if name not in episode.answers.probs:
             continue
-        actors = choosers(episode, name, space)
+        # The frame of each actor, the index of its first probability, and the actor of each one.
+        mask = episode.obs.action_masks[name]
+        frames = np.repeat(np.arange(len(mask.actors)), mask.actors.lengths)
+        counts = np.asarray(space.num_choices(mask))
+        actor, first = np.repeat(np.arange(len(counts)), counts), exclusive_cumsum(counts)
         probs = episode.answers.probs[name].values.reshape(-1)
-        taken = probs[actors.first + episode.chosen[name].values]
-        share = _entropy_shares(probs, actors)
+        taken = probs[first + episode.chosen[name].values]
+        share = _entropy_shares(probs, actor, len(counts))
         kinds = {"unlikely choice": 1 - taken, "undecided": share}
         if episode.beside is not None and name in episode.beside.probs:
             other = episode.beside.probs[name].values.reshape(-1)
-            size = len(actors.frame)
-            kinds["disagreement"] = np.bincount(actors.pair_of, np.abs(probs - other), size) / 2
+            kinds["disagreement"] = np.bincount(actor, np.abs(probs - other), len(counts)) / 2
         for kind, scores in kinds.items():
-            for a in _largest(scores, actors.frame, LEAST_TOLD, apart):
-                frame, position = int(actors.frame[a]), int(actors.position[a])
+            for a in _largest(scores, frames, LEAST_TOLD, apart):
+                frame, position = int(frames[a]), int(mask.actors.values[a])
                 if kind == "unlikely choice":
                     what = choice(episode, name, space, frame, a)
                     text = f"= {what}, with probability {taken[a]:.2g}"
@@ -125,19 +111,6 @@ def returns_of(episode: Episode, sides: int, discount: float) -> Float32:
     return returns.reshape(-1).astype(np.float32)
 
 
-def choosers(episode: Episode, name: ActionName, space: ActionSpace) -> Choosers:
-    """Return the actors of an action, and the probabilities that belong to each."""
-    action = episode.obs.action_masks[name]
-    frame = np.repeat(np.arange(len(episode.obs)), action.actors.lengths)
-    counts = np.asarray(space.num_choices(action))
-    return Choosers(
-        frame,
-        action.actors.values,
-        np.repeat(np.arange(len(frame)), counts),
-        exclusive_cumsum(counts),
-    )
-
-
 def describe(episode: Episode, frame: int, position: int) -> str:
     """Return the type of an entity and its printed id, or its place among those of its type."""
     for name, rows in episode.obs.features.items():
@@ -163,13 +136,18 @@ def choice(episode: Episode, name: ActionName, space: ActionSpace, frame: int, a
     return describe(episode, frame, int(actees.values[actees.starts[frame] + index]))
 
 
-def _entropy_shares(probs: Float32, actors: Choosers) -> Float32:
-    """Return the entropy of each actor over the logarithm of its number of legal choices, (A,)."""
-    size = len(actors.frame)
+def _entropy_shares(probs: Float32, actor: Indices, size: int) -> Float32:
+    """Return the entropy of each actor over the logarithm of its number of legal choices, (size,).
+
+    Args:
+        probs: (P,) float32.
+        actor: (P,) int64, the actor that each probability belongs to.
+        size: the number of actors.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         terms = np.where(probs > 0, -probs * np.log(probs), 0)
-        entropy = np.bincount(actors.pair_of, terms, size)
-        legal = np.bincount(actors.pair_of, probs > 0, size)
+        entropy = np.bincount(actor, terms, size)
+        legal = np.bincount(actor, probs > 0, size)
         shares = np.where(legal > 1, entropy / np.log(legal), 0)
     return shares.astype(np.float32)
 

@@ -13,7 +13,7 @@ from enn_trainer.evaluation.eval_metrics import quotas
 from enn_trainer.evaluation.video import env_list_of, picture_of, png_of
 from enn_trainer.experience.players import Decisions, Environments
 from enn_trainer.policy import PPOAgent
-from enn_trainer.viewer.episodes import episode_of_frames, log_probs_of
+from enn_trainer.viewer.episodes import episode_of_frames
 from enn_trainer.viewer.explain import Float32
 from enn_trainer.viewer.replay import Episode, Replay
 from entity_env.actions import EntityID, EntityName
@@ -125,7 +125,7 @@ class EpisodeKeeper:
             recording_format.Decisions(
                 take_obs(obs, rows),
                 own.chosen_on_host(),
-                logits=log_probs_of(own, frames),
+                logits=own.log_probs_on_host(frames.actions),
                 values=own.values.float().cpu().numpy(),
             )
         )
@@ -270,7 +270,6 @@ def plain_view(
     Raises:
         InvalidView: the view or the positions do not fit the space.
     """
-    of_network: Sequence[str] = ()
-    for section in (net.relpos_encoding, net.translation) if net else ():
-        of_network = of_network or (section.position_features if section else ())
+    sections = (net.relpos_encoding, net.translation) if net else ()
+    of_network = next((s.position_features for s in sections if s and s.position_features), ())
     return asdict(view_of(own, obs_space, positions, of_network))

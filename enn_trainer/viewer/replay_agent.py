@@ -48,7 +48,7 @@ class PlayedReplay(Replay):
     def _repr_html_(self) -> str:
         """Return the page in a frame that may run its script and nothing else."""
         try:
-            page = page_of(self, MOST_SHOWN_MB)
+            page, _ = page_of(self, MOST_SHOWN_MB)
         except ReplayError as error:
             text = (
                 f"{error}. Or write a page to open in a browser: .write('replay.html', max_mb=...)"
@@ -103,9 +103,14 @@ def replay(
         # The environments, whose spaces are those of the agent.
         stack.enter_context(global_randomness_kept())
         envs = _env_list(env, episodes, stack)
+        spaces = envs.obs_space(), envs.action_space()
         for name, one in ("the agent", agent), ("beside", beside):
-            if one is not None:
-                _check_spaces(name, one, envs)
+            found = None if one is None else diff_spaces(one.obs_space, one.action_space, *spaces)
+            if found is not None and (different := [*found.changed, *found.reordered_labels]):
+                raise ValueError(
+                    f"env: expected the spaces of {name}; {'; '.join(different)}; "
+                    "load_agent(..., env=...) adapts an agent to a world"
+                )
 
         # Play and explain.
         settings = ReplaySettings(
@@ -123,16 +128,6 @@ def replay(
         played = PlayedReplay(**vars(keeper.replay(name, about, discount)))
         explain_replay(played, agent.agent, other, keeper.is_own)
         return played
-
-
-def _check_spaces(name: str, agent: RogueNetAgent, envs: EnvList) -> None:
-    """Raise if the spaces of environments are not those of an agent."""
-    found = diff_spaces(agent.obs_space, agent.action_space, envs.obs_space(), envs.action_space())
-    if different := [*found.changed, *found.reordered_labels]:
-        raise ValueError(
-            f"env: expected the spaces of {name}; {'; '.join(different)}; "
-            "load_agent(..., env=...) adapts an agent to a world"
-        )
 
 
 def _env_list(

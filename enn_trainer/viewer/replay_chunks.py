@@ -1,6 +1,9 @@
 """Chunks of replays: the columns of some steps as bytes, see `replay_format.py`."""
 
-from collections.abc import Generator
+import io
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,24 +21,11 @@ _FREE_ROWS = 1 << 16  # that may take no bytes, as of types without features
 Json: TypeAlias = dict[str, Any]
 Array: TypeAlias = npt.NDArray[Any]
 Columns: TypeAlias = dict[str, Array]
-"""Flat arrays of some frames of an episode, by the names of `_Layout.columns`."""
-
-
-class _Column(NamedTuple):
-    """A column of a chunk.
-
-    Attributes:
-        name: of the column.
-        dtype: of its numbers, such as "<f4"; "?" for booleans.
-        size: how many there are.
-        previous: (size,) int64, the row of which each is the difference, -1 for none; None if no
-            row has one.
-    """
-
-    name: str
-    dtype: str
-    size: int
-    previous: npt.NDArray[np.int64] | None
+"""Flat arrays of some frames of an episode, by the names of `_Layout`."""
+_ColumnIO: TypeAlias = Callable[[str, str, int, Array | None], Array]
+"""Writer or reader of the next column of a chunk, which returns its numbers. It takes the name; the
+dtype, such as "<f4", "?" for booleans; the size; and (size,) int64, the row of which each number is
+the difference, -1 for none; None if no row has one."""
 
 
 def all_types(header: Json) -> list[Any]:
@@ -57,57 +47,55 @@ class _Entities(NamedTuple):
     keys: npt.NDArray[np.int64]
 
 
-_Part: TypeAlias = Generator[_Column, Array, None]
-
-
+@dataclass
 class _Layout:
-    """The columns of a chunk, in order.
-
-    Each method yields columns, of which each has to be sent back before the next one.
+    """The columns of a chunk, in order, each of which the sizes of later ones may depend on.
 
     Args:
         header: of the page.
         schema: of the episode.
         steps: number of steps of the chunk.
+        column: writes or reads a column.
         most_rows: most rows that a column may have.
     """
 
-    def __init__(
-        self, header: Json, schema: Json, steps: int, most_rows: float = float("inf")
-    ) -> None:
-        self.header, self.schema, self.steps, self.most_rows = header, schema, steps, most_rows
-        self.sides, self.frames = header["sides"], steps * header["sides"]
-        self.side = np.tile(np.arange(self.sides), steps)
+    header: Json
+    schema: Json
+    steps: int
+    column: _ColumnIO
+    most_rows: float = math.inf
+
+    def __post_init__(self) -> None:
+        self.sides, self.frames = self.header["sides"], self.steps * self.header["sides"]
+        self.side = np.tile(np.arange(self.sides), self.steps)
         self.by_side = previous_rows(self.side)
 
-    def columns(self) -> _Part:
-        """Yield all columns.
+    def transfer(self) -> None:
+        """Write or read all columns.
 
         Raises:
             ReplayError: there are too many rows in a column, or positions beyond their frame.
         """
-        yield _Column("reward", "<f4", self.frames, self.by_side)
-        yield _Column("value", "<f4", self.frames, self.by_side)
+        self._of_frames("reward", "<f4")
+        self._of_frames("value", "<f4")
         if self.schema["beside"] is not None:
-            yield _Column("beside value", "<f4", self.frames, self.by_side)
-        entities = yield from self._entities()
-        num_actors = []
-        for a in range(len(self.header["actions"])):
-            num_actors.append((yield from self._action(a, entities)))
+            self._of_frames("beside value", "<f4")
+        entities = self._entities()
+        num_actors = [self._action(a, entities) for a in range(len(self.header["actions"]))]
         if self.schema["attention"]:
-            yield from self._attention()
+            self._attention()
         if self.schema["influence"] is not None:
-            yield from self._influence(num_actors)
+            self._influence(num_actors)
         if self.schema["pictures"]:
-            count = int((yield _Column("picture", "?", self.steps, None)).sum())
-            size = (yield _Column("picture size", "<u4", count, None)).astype(np.int64)
-            yield _Column("picture byte", "|u1", int(size.sum()), None)
+            count = int(self.column("picture", "?", self.steps, None).sum())
+            size = self.column("picture size", "<u4", count, None)
+            self.column("picture byte", "|u1", int(size.sum()), None)
 
-    def _entities(self) -> Generator[_Column, Array, _Entities]:
-        """Yield the columns of each type, and return the keys of all entities."""
+    def _entities(self) -> _Entities:
+        """Write or read the columns of each type, and return the keys of all entities."""
         types, lengths, keys = all_types(self.header), [], []
         for i in range(len(types) - (not self.schema["global"])):
-            counts, key = yield from self._type(i)
+            counts, key = self._type(i)
             if i < len(types) - 1:
                 lengths.append(counts)
                 keys.append(key)
@@ -123,89 +111,86 @@ class _Layout:
             offset += counts
         return _Entities(starts, num_entities, key_at)
 
-    def _type(self, i: int) -> Generator[_Column, Array, tuple[Array, Array]]:
-        """Yield the columns of a type; return its number of rows by frame, and their keys."""
+    def _type(self, i: int) -> tuple[Array, Array]:
+        """Write or read the columns of a type; return its rows by frame, and their keys."""
         schema, sides, types = self.schema, self.sides, all_types(self.header)
         _, features, kinds = types[i]
-        counts = yield from self._counts(f"rows {i}")
+        counts = self._of_frames(f"rows {i}", "<u4")
         rows, of_side = self._total(counts), np.repeat(self.side, counts)
-        place = np.arange(rows) - np.repeat(exclusive_cumsum(counts), counts)
+        place = row_indices(np.zeros_like(counts), counts)
         key = ((place * len(types) + i) * sides + of_side) * 2 + 1
         if i in schema["identity"]:
-            known = yield _Column(f"identified {i}", "?", self.frames, self.by_side)
-            has_id = np.repeat(known, counts)
+            has_id = np.repeat(self._of_frames(f"identified {i}", "?"), counts)
             place_before = previous_rows(key[has_id])
-            identity = yield _Column(f"identity {i}", "<u4", int(has_id.sum()), place_before)
-            key[has_id] = (identity.astype(np.int64) * sides + of_side[has_id]) * 2
+            identity = self.column(f"identity {i}", "<u4", int(has_id.sum()), place_before)
+            key[has_id] = (identity * sides + of_side[has_id]) * 2
         before = previous_rows(key)
         for j in range(len(features)):
-            yield _Column(f"feature {i} {j}", "<f4", rows, before)
+            self.column(f"feature {i} {j}", "<f4", rows, before)
         kind_bytes = dict(schema["kinds"])
         if i in kind_bytes:
             for k in range(len(kinds)):
-                yield _Column(f"kind {i} {k}", f"<u{kind_bytes[i]}", rows, before)
+                self.column(f"kind {i} {k}", f"<u{kind_bytes[i]}", rows, before)
         if i in schema["visible"]:
-            yield _Column(f"visible {i}", "?", rows, before)
+            self.column(f"visible {i}", "?", rows, before)
         return counts, key
 
-    def _action(self, a: int, entities: _Entities) -> Generator[_Column, Array, Array]:
-        """Yield the columns of an action; return its number of actors by frame."""
+    def _action(self, a: int, entities: _Entities) -> Array:
+        """Write or read the columns of an action; return its number of actors by frame."""
         schema, (_, class_name, fields) = self.schema, self.header["actions"][a]
-        counts = yield from self._counts(f"actors {a}")
-        rows, frame = self._total(counts), np.repeat(np.arange(self.frames), counts)
-        actors = (yield _Column(f"actor {a}", "<u4", rows, self._by_place(counts))).astype(np.int64)
+        counts = self._of_frames(f"actors {a}", "<u4")
+        actors, frame = (
+            self._places(f"actor {a}", counts),
+            np.repeat(np.arange(self.frames), counts),
+        )
         _check_positions(actors, entities.counts[frame] + 1)
-        before = previous_rows(entities.keys[entities.starts[frame] + actors])
+        rows, before = len(actors), previous_rows(entities.keys[entities.starts[frame] + actors])
         columns = ACTION_SPACES[class_name](**fields).mask_columns
         if columns:
             widths = np.full(rows, columns[0])
         else:
-            actees = yield from self._counts(f"actees {a}")
-            by_place = self._by_place(actees)
-            chosen_from = yield _Column(f"actee {a}", "<u4", self._total(actees), by_place)
+            actees = self._of_frames(f"actees {a}", "<u4")
+            chosen_from = self._places(f"actee {a}", actees)
             _check_positions(chosen_from, np.repeat(entities.counts, actees))
             widths = actees[frame]
-        chosen = yield _Column(f"chosen {a}", "<u4", rows, before)
+        chosen = self.column(f"chosen {a}", "<u4", rows, before)
         _check_positions(chosen, widths)
         if a in (schema["by_hand"] or []):
-            yield _Column(f"by hand {a}", "?", rows, before)
+            self.column(f"by hand {a}", "?", rows, before)
         pairs, before = self._total(widths), _pairs_before(before, widths)
         if a in schema["masks"]:
-            yield _Column(f"mask {a}", "?", pairs, before)
+            self.column(f"mask {a}", "?", pairs, before)
         for what in ("probs", "beside"):
             if a in (schema[what] or []):
-                yield _Column(f"{what} {a}", "<f4", pairs, before)
+                self.column(f"{what} {a}", "<f4", pairs, before)
         return counts
 
-    def _attention(self) -> _Part:
-        """Yield the columns of the attention in some frames."""
-        count = int((yield _Column("attention", "?", self.frames, self.by_side)).sum())
-        layers = yield _Column("attention layers", "<u4", count, None)
-        heads = yield _Column("attention heads", "<u4", count, None)
-        size = (yield _Column("attention size", "<u4", count, None)).astype(np.int64)
-        all_rows = layers * heads * size
-        if self.header["attention"] == "whole":
-            yield _Column("attention weight", "<f4", int((all_rows * size).sum()), None)
-        else:
-            few = int((all_rows * np.minimum(size, STRONGEST)).sum())
-            yield _Column("attention column", "<u4", few, None)
-            yield _Column("attention weight", "<f4", few, None)
+    def _attention(self) -> None:
+        """Write or read the columns of the attention in some frames."""
+        count = int(self._of_frames("attention", "?").sum())
+        layers = self.column("attention layers", "<u4", count, None)
+        heads = self.column("attention heads", "<u4", count, None)
+        size = self.column("attention size", "<u4", count, None)
+        is_whole = self.header["attention"] == "whole"
+        kept = size if is_whole else np.minimum(size, STRONGEST)
+        num_weights = int((layers * heads * size * kept).sum())
+        if not is_whole:
+            self.column("attention column", "<u4", num_weights, None)
+        self.column("attention weight", "<f4", num_weights, None)
 
-    def _influence(self, num_actors: list[Array]) -> _Part:
-        """Yield the columns of the influence in some frames."""
-        is_shown = yield _Column("influence", "?", self.frames, self.by_side)
-        shown_at = np.flatnonzero(is_shown)
-        size = (yield _Column("influence size", "<u4", len(shown_at), None)).astype(np.int64)
-        yield _Column("influence entity", "<u4", int(size.sum()), None)
-        yield _Column("influence value", "<f4", int(size.sum()), None)
+    def _influence(self, num_actors: list[Array]) -> None:
+        """Write or read the columns of the influence in some frames."""
+        shown_at = np.flatnonzero(self._of_frames("influence", "?"))
+        size = self.column("influence size", "<u4", len(shown_at), None)
+        self.column("influence entity", "<u4", int(size.sum()), None)
+        self.column("influence value", "<f4", int(size.sum()), None)
         for a in self.schema["influence"]:
             cells = int((size * num_actors[a][shown_at]).sum())
-            yield _Column(f"influence {a}", "<f4", cells, None)
+            self.column(f"influence {a}", "<f4", cells, None)
 
-    def _counts(self, name: str) -> Generator[_Column, Array, Array]:
-        """Yield a column of numbers by frame, and return them."""
-        counts: Array = (yield _Column(name, "<u4", self.frames, self.by_side)).astype(np.int64)
-        return counts
+    def _of_frames(self, name: str, dtype: str) -> Array:
+        """Write or read a column with a number for each frame."""
+        return self.column(name, dtype, self.frames, self.by_side)
 
     def _total(self, counts: Array) -> int:
         found = int(counts.sum())
@@ -213,10 +198,11 @@ class _Layout:
             raise ReplayError(f"expected at most {self.most_rows} rows, got {found}")
         return found
 
-    def _by_place(self, counts: Array) -> npt.NDArray[np.int64]:
-        """Return the previous rows of lists: those of the same side and place."""
-        place = np.arange(int(counts.sum())) - np.repeat(exclusive_cumsum(counts), counts)
-        return previous_rows(place * self.sides + np.repeat(self.side, counts))
+    def _places(self, name: str, counts: Array) -> Array:
+        """Write or read lists of positions, which continue those of the same side."""
+        size, place = self._total(counts), row_indices(np.zeros_like(counts), counts)
+        before = previous_rows(place * self.sides + np.repeat(self.side, counts))
+        return self.column(name, "<u4", size, before)
 
 
 def previous_rows(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -246,44 +232,46 @@ def encoded_chunk(
     header: Json, schema: Json, steps: int, flat: Columns, cursors: dict[str, int]
 ) -> bytes:
     """Return the next chunk of an episode, and move the cursors behind it."""
-    rounding = {name: how for name, *how in header["rounding"]}
-    walk, parts = _Layout(header, schema, steps).columns(), []
-    try:
-        column = next(walk)
-        while True:
-            start = cursors.get(column.name, 0)
-            cursors[column.name] = end = start + column.size
-            given = flat[column.name][start:end]
-            values = given.astype(column.dtype)
-            if len(values) != column.size or not (column.dtype == "<f4" or (values == given).all()):
-                raise ReplayError(f"{column.name}: expected {column.size} rows that fit")
-            kept = rounded(values, *rounding[column.name]) if column.name in rounding else values
-            packed = _packed(kept, column.previous)
-            parts += [len(packed).to_bytes(4, "little"), packed]
-            column = walk.send(values)
-    except StopIteration:
-        return b"".join(parts)
+    rounding, parts = {name: how for name, *how in header["rounding"]}, []
+
+    def write(name: str, dtype: str, size: int, previous: Array | None) -> Array:
+        start = cursors.get(name, 0)
+        cursors[name] = end = start + size
+        given = flat[name][start:end]
+        values = given.astype(dtype)
+        if len(values) != size or not (dtype == "<f4" or (values == given).all()):
+            raise ReplayError(f"{name}: expected {size} rows that fit")
+        kept = rounded(values, *rounding[name]) if name in rounding else values
+        packed = _packed(kept, previous)
+        parts.extend([len(packed).to_bytes(4, "little"), packed])
+        return given
+
+    _Layout(header, schema, steps, write).transfer()
+    return b"".join(parts)
 
 
 def decoded_chunk(header: Json, schema: Json, steps: int, raw: bytes) -> Columns:
     """Return the columns of a chunk."""
-    rounding = {name: how for name, *how in header["rounding"]}
-    layout = _Layout(header, schema, steps, _FREE_ROWS + 8 * len(raw))
-    walk, at, flat = layout.columns(), 0, {}
-    try:
-        column = next(walk)
-        while True:
-            size = int.from_bytes(raw[at : at + 4], "little")
-            data, at = raw[at + 4 : at + 4 + size], at + 4 + size
-            how = rounding.get(column.name)
-            values = _unpacked(data, column, column.dtype if how is None else f"<u{how[0] // 8}")
-            values = values if how is None else unrounded(values, *how)
-            flat[column.name] = values
-            column = walk.send(values)
-    except StopIteration:
-        if at != len(raw):
-            raise ReplayError(f"expected {at} bytes, got {len(raw)}") from None
-        return flat
+    rounding, rest = {name: how for name, *how in header["rounding"]}, io.BytesIO(raw)
+    flat: Columns = {}
+
+    def read(name: str, dtype: str, size: int, previous: Array | None) -> Array:
+        data = rest.read(int.from_bytes(rest.read(4), "little"))
+        how = rounding.get(name)
+        stored = dtype if how is None else f"<u{how[0] // 8}"
+        expected = -(-size // 8) if stored == "?" else size * np.dtype(stored).itemsize
+        if len(data) != expected:
+            raise ReplayError(f"{name}: expected {expected} bytes, got {len(data)}")
+        values = _unpacked(data, stored, size, previous)
+        if dtype == "<u4":
+            values = values.astype(np.int64)
+        flat[name] = values if how is None else unrounded(values, *how)
+        return flat[name]
+
+    _Layout(header, schema, steps, read, _FREE_ROWS + 8 * len(raw)).transfer()
+    if left := rest.read():
+        raise ReplayError(f"expected {len(raw) - len(left)} bytes, got {len(raw)}")
+    return flat
 
 
 def _packed(values: Array, previous: Array | None) -> bytes:
@@ -299,27 +287,22 @@ def _packed(values: Array, previous: Array | None) -> bytes:
     return bits.astype(f"<u{width}").view(np.uint8).reshape(len(bits), width).T.tobytes()
 
 
-def _unpacked(data: bytes, column: _Column, dtype: str) -> Array:
+def _unpacked(data: bytes, dtype: str, size: int, previous: Array | None) -> Array:
     """Return the numbers of a column, as `_packed` was given them."""
-    is_flag, width = dtype == "?", np.dtype(dtype).itemsize
-    expected = -(-column.size // 8) if is_flag else column.size * width
-    if len(data) != expected:
-        raise ReplayError(f"{column.name}: expected {expected} bytes, got {len(data)}")
     octets = np.frombuffer(data, np.uint8)
     bits: Array
-    if is_flag:
-        bits = np.unpackbits(octets, count=column.size)
+    if dtype == "?":
+        bits = np.unpackbits(octets, count=size)
     else:
-        planes = octets.reshape(width, column.size)
-        bits = np.ascontiguousarray(planes.T).view(f"<u{width}").reshape(column.size)
-        if column.previous is not None:
+        width = np.dtype(dtype).itemsize
+        bits = np.ascontiguousarray(octets.reshape(width, size).T).view(f"<u{width}").reshape(size)
+        if previous is not None:
             bits = (bits >> 1) ^ -(bits & 1)
-    previous = column.previous
     while previous is not None and (previous >= 0).any():
         # Each sum reaches twice as far back as the one before.
         bits = bits + np.where(previous >= 0, bits[previous], 0).astype(bits.dtype)
         previous = np.where(previous >= 0, previous[previous], -1)
-    return (bits & 1).astype(np.bool_) if is_flag else bits.view(dtype)
+    return (bits & 1).astype(np.bool_) if dtype == "?" else bits.view(dtype)
 
 
 def rounded(values: Array, bits: int, low: float, high: float) -> Array:

@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from enn_trainer.errors import ReplayError
-from enn_trainer.viewer.explain import Influence
+from enn_trainer.viewer.explain import Influence, split_influence
 from enn_trainer.viewer.replay import Answers, Episode, Replay
-from enn_trainer.viewer.replay_chunks import STRONGEST, Array, Columns, Json, all_types
+from enn_trainer.viewer.replay_chunks import STRONGEST, Array, Columns, Json
 from entity_env.observation import GLOBAL, ObsSpace
-from entity_env.ragged import Ragged
+from entity_env.ragged import Indices, Ragged
 from entity_env.serialization.bounds import Allowance
 from entity_env.spaces import ActionName, ActionSpace
 from entity_env.vec.vec_obs import VecObs
@@ -25,6 +25,7 @@ def episode_schema(replay: Replay, episode: Episode) -> Json:
     if rest or not steps:
         raise ReplayError(f"episodes: expected frames of {replay.sides} sides, got {len(obs)}")
     types, given = [*replay.obs_space.entities, GLOBAL], obs.action_masks
+    influence = next(iter(episode.influence.values()), None)
     dtypes = {types.index(name): rows.values.dtype for name, rows in obs.kinds.items()}
     return {
         "steps": steps,
@@ -39,7 +40,7 @@ def episode_schema(replay: Replay, episode: Episode) -> Json:
         "beside": episode.beside and _places(actions, episode.beside.probs),
         "by_hand": None if episode.by_hand is None else _places(actions, episode.by_hand),
         "attention": bool(episode.attention),
-        "influence": _influenced(episode, actions),
+        "influence": None if influence is None else _places(actions, influence.choice),
         "pictures": bool(episode.pictures),
         "names": [
             [[type_, [*map(int, names)], [*names.values()]] for type_, names in of_side.items()]
@@ -55,16 +56,10 @@ def _places(names: list[str], those: Container[str]) -> list[int]:
     return [i for i, name in enumerate(names) if name in those]
 
 
-def _influenced(episode: Episode, actions: list[ActionName]) -> list[int] | None:
-    """Return the actions whose influence an episode has; None without influence."""
-    found = next(iter(episode.influence.values()), None)
-    return None if found is None else _places(actions, found.choice)
-
-
 def columns_of(replay: Replay, episode: Episode) -> Columns:
     """Return the columns of an episode."""
     obs, frames = episode.obs, len(episode.obs)
-    steps = frames // replay.sides
+    shown = [episode.influence[f] for f in sorted(episode.influence)]
     flat: Columns = {"reward": obs.reward, "value": episode.answers.values}
     for i, name in enumerate([*replay.obs_space.entities, GLOBAL]):
         if name not in obs.features:
@@ -93,23 +88,21 @@ def columns_of(replay: Replay, episode: Episode) -> Columns:
         for answers, what in (episode.answers, "probs"), (episode.beside, "beside"):
             if answers is not None and name in answers.probs:
                 flat[f"{what} {a}"] = answers.probs[name].values.reshape(-1)
+        if shown and name in shown[0].choice:
+            flat[f"influence {a}"] = _joined([i.choice[name] for i in shown])
     if episode.beside is not None:
         flat["beside value"] = episode.beside.values
     flat |= attention_columns(episode.attention, frames, strongest=False)
-    shown = [episode.influence[f] for f in sorted(episode.influence)]
     pictures = [episode.pictures[step] for step in sorted(episode.pictures)]
     flat |= {
         "influence": _is_in(episode.influence, frames),
         "influence size": np.array([len(i.entities) for i in shown]),
         "influence entity": _joined([i.entities for i in shown]),
         "influence value": _joined([i.value for i in shown]),
-        "picture": _is_in(episode.pictures, steps),
+        "picture": _is_in(episode.pictures, frames // replay.sides),
         "picture size": np.array([len(picture) for picture in pictures]),
         "picture byte": np.frombuffer(b"".join(pictures), np.uint8),
     }
-    for a in _influenced(episode, list(replay.action_space)) or []:
-        name = list(replay.action_space)[a]
-        flat[f"influence {a}"] = _joined([i.choice[name] for i in shown])
     return flat
 
 
@@ -151,19 +144,16 @@ def episode_of(
     features, visible, kinds, identity = {}, {}, {}, {}
     kind_bytes = dict(schema["kinds"])
     for i, name in enumerate(names):
-        _, numbers, labelled = all_types(header)[i]
-        lengths = flat[f"rows {i}"].astype(np.int64)
-        rows = int(lengths.sum())
-        columns = [flat[f"feature {i} {j}"] for j in range(len(numbers))]
-        features[name] = Ragged(_table(columns, rows, np.float32), lengths)
+        entity = obs_space.global_entity if name == GLOBAL else obs_space.entities[name]
+        lengths: Indices = flat[f"rows {i}"]
+        columns = [flat[f"feature {i} {j}"] for j in range(len(entity.features))]
+        features[name] = _table(columns, lengths, np.float32)
         if i in schema["identity"]:
-            known = flat[f"identified {i}"]
-            numbered = flat[f"identity {i}"].astype(np.int64)
-            identity[name] = Ragged(numbered, np.where(known, lengths, 0))
+            given = np.where(flat[f"identified {i}"], lengths, 0)
+            identity[name] = Ragged(flat[f"identity {i}"], given)
         if i in kind_bytes:
-            columns = [flat[f"kind {i} {k}"] for k in range(len(labelled))]
-            dtype = np.uint8 if kind_bytes[i] == 1 else np.int16
-            kinds[name] = Ragged(_table(columns, rows, dtype), lengths)
+            columns = [flat[f"kind {i} {k}"] for k in range(len(entity.kinds))]
+            kinds[name] = _table(columns, lengths, np.uint8 if kind_bytes[i] == 1 else np.int16)
         if i in schema["visible"]:
             visible[name] = Ragged(flat[f"visible {i}"], lengths)
 
@@ -171,18 +161,18 @@ def episode_of(
     masks, chosen, by_hand = {}, {}, {}
     probs: dict[str, dict[ActionName, Ragged]] = {"probs": {}, "beside": {}}
     for a, (name, space) in enumerate(action_space.items()):
-        actors = flat[f"actors {a}"].astype(np.int64)
-        given: dict[str, Any] = {"actors": Ragged(flat[f"actor {a}"].astype(np.int64), actors)}
+        actors: Indices = flat[f"actors {a}"]
+        mask: dict[str, Any] = {"actors": Ragged(flat[f"actor {a}"], actors)}
         columns_of, lengths = space.mask_columns, actors
         if not columns_of:
-            actees = flat[f"actees {a}"].astype(np.int64)
-            given["actees"] = Ragged(flat[f"actee {a}"].astype(np.int64), actees)
+            actees: Indices = flat[f"actees {a}"]
+            mask["actees"] = Ragged(flat[f"actee {a}"], actees)
             lengths = actors * actees
         shape = (int(lengths.sum()), *columns_of)
         has_mask = a in schema["masks"]
-        given["mask"] = Ragged(flat[f"mask {a}"].reshape(shape), lengths) if has_mask else None
-        masks[name] = space.batch_mask_type(**given)
-        chosen[name] = Ragged(flat[f"chosen {a}"].astype(np.int64), actors)
+        mask["mask"] = Ragged(flat[f"mask {a}"].reshape(shape), lengths) if has_mask else None
+        masks[name] = space.batch_mask_type(**mask)
+        chosen[name] = Ragged(flat[f"chosen {a}"], actors)
         if a in (schema["by_hand"] or []):
             by_hand[name] = flat[f"by hand {a}"]
         for what, found in probs.items():
@@ -194,13 +184,12 @@ def episode_of(
     obs = VecObs(features, visible, masks, flat["reward"], last & ended, {}, last & cut)
     obs.kinds, obs.identity = kinds, identity
     has_beside = schema["beside"] is not None
-    names_of_sides = [
-        {type_: dict(zip(ids, texts, strict=True)) for type_, ids, texts in of_side}
-        for of_side in schema["names"]
-    ]
     return Episode(
         obs=obs,
-        names=names_of_sides,
+        names=[
+            {type_: dict(zip(ids, texts, strict=True)) for type_, ids, texts in of_side}
+            for of_side in schema["names"]
+        ],
         chosen=chosen,
         answers=Answers(probs["probs"], flat["value"]),
         terminated=schema["terminated"],
@@ -214,12 +203,10 @@ def episode_of(
     )
 
 
-def _table(columns: list[Array], rows: int, dtype: Any) -> Array:
-    """Return columns side by side, (rows, columns)."""
-    table = np.empty((rows, len(columns)), dtype)
-    for j, column in enumerate(columns):
-        table[:, j] = column
-    return table
+def _table(columns: list[Array], lengths: Indices, dtype: Any) -> Ragged:
+    """Return columns side by side, (rows, columns) per frame."""
+    table = np.array(columns, dtype).reshape(len(columns), int(lengths.sum())).T
+    return Ragged(np.ascontiguousarray(table), lengths)
 
 
 def _attention(header: Json, flat: Columns) -> dict[int, Array]:
@@ -232,7 +219,7 @@ def _attention(header: Json, flat: Columns) -> dict[int, Array]:
         weights = flat["attention weight"][at:end].reshape(*shape, n, kept)
         if kept != n:
             allowance.take(math.prod(shape) * n * n, "weights of attention")
-            places = flat["attention column"][at:end].reshape(weights.shape).astype(np.int64)
+            places = flat["attention column"][at:end].reshape(weights.shape)
             few, weights = weights, np.zeros((*shape, n, n), np.float32)
             np.put_along_axis(weights, places, few, -1)
         found[frame], at = weights, end
@@ -242,20 +229,17 @@ def _attention(header: Json, flat: Columns) -> dict[int, Array]:
 def _influence(schema: Json, flat: Columns, actions: list[ActionName]) -> dict[int, Influence]:
     if schema["influence"] is None:
         return {}
-    frames, sizes = np.flatnonzero(flat["influence"]), flat["influence size"].astype(np.int64)
-    entities = np.split(flat["influence entity"].astype(np.int64), np.cumsum(sizes)[:-1])
-    values = np.split(flat["influence value"], np.cumsum(sizes)[:-1])
-    choices: list[dict[ActionName, Array]] = [{} for _ in frames]
-    for a in schema["influence"]:
-        actors = flat[f"actors {a}"][frames].astype(np.int64)
-        cells = np.split(flat[f"influence {a}"], np.cumsum(sizes * actors)[:-1])
-        for found, cell, size, count in zip(choices, cells, sizes, actors, strict=True):
-            found[actions[a]] = cell.reshape(size, count)
-    parts = zip(entities, choices, values, strict=True)
-    return {frame: Influence(*part) for frame, part in zip(frames.tolist(), parts, strict=True)}
+    frames, sizes = np.flatnonzero(flat["influence"]), flat["influence size"]
+    choice = {
+        actions[a]: (flat[f"influence {a}"], flat[f"actors {a}"][frames])
+        for a in schema["influence"]
+    }
+    entities, values = flat["influence entity"], flat["influence value"]
+    found = split_influence(sizes, entities, choice, values)
+    return dict(zip(frames.tolist(), found, strict=True))
 
 
 def _pictures(flat: Columns) -> dict[int, bytes]:
-    pieces = np.split(flat["picture byte"], np.cumsum(flat["picture size"].astype(np.int64))[:-1])
+    pieces = np.split(flat["picture byte"], np.cumsum(flat["picture size"])[:-1])
     steps = np.flatnonzero(flat["picture"]).tolist()
     return {step: piece.tobytes() for step, piece in zip(steps, pieces, strict=True)}

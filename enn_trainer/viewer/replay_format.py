@@ -33,7 +33,6 @@ probabilities and influence in 16 bits of their range; probabilities in 8; fewer
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,7 +40,7 @@ import numpy as np
 
 from enn_trainer.errors import ReplayError
 from enn_trainer.viewer.page import Block, fill_page, is_page, page_blocks
-from enn_trainer.viewer.replay import Moment, Replay
+from enn_trainer.viewer.replay import Episode, Moment, Replay
 from enn_trainer.viewer.replay_chunks import (
     STRONGEST,
     Columns,
@@ -119,7 +118,7 @@ def write_replay(replay: Replay, path: str | Path, max_mb: float = 20.0) -> Writ
     path = Path(path)
     check_replaceable(path)
     try:
-        page, header = _fitting_page(replay, max_mb * 1e6)
+        page, header = page_of(replay, max_mb)
         replace_file(path, page, path.with_name(f".{path.name}-{os.getpid()}"))
     except OSError as error:
         raise ReplayError(f"{path}: cannot be written: {error.strerror or error}") from None
@@ -142,11 +141,6 @@ def check_replaceable(path: Path) -> None:
         raise ReplayError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
-def page_of(replay: Replay, max_mb: float) -> bytes:
-    """Return a replay as a page; arguments and errors are those of `write_replay`."""
-    return _fitting_page(replay, max_mb * 1e6)[0]
-
-
 def read_replay(path: str | Path) -> Replay:
     """Read a replay back from its page. Nothing of the page is executed.
 
@@ -156,58 +150,49 @@ def read_replay(path: str | Path) -> Replay:
     Raises:
         ReplayError: this is no replay, or it is damaged; names the chunks.
     """
-    with _naming(path):
-        return _replay_of(*_blocks(path))
-
-
-@contextmanager
-def _naming(path: str | Path) -> Iterator[None]:
-    """Raise whatever damaged or hostile bytes lead to as one error that names the file."""
     try:
-        yield
+        with read_plain(Path(path)) as file:
+            return _replay_of(page_blocks(file.read()))
     except OSError as error:
         raise ReplayError(f"{path}: cannot be read: {error.strerror or error}") from None
     except ReplayError as error:
         raise ReplayError(f"{path}: {error}") from None
-    except Exception as error:
+    except Exception as error:  # whatever damaged or hostile bytes lead to
         raise ReplayError(f"{path}: damaged: {short_repr(error)}") from None
 
 
-def _blocks(path: str | Path) -> tuple[Json, dict[str, Block]]:
-    """Return the header and the chunks of a page."""
-    with read_plain(Path(path)) as file:
-        blocks = page_blocks(file.read())
-    header = blocks.pop("header", None)
-    if header is None:
-        raise ReplayError("expected a replay, got a file without one, or its first part is damaged")
-    return _header_of(header), blocks
+def page_of(replay: Replay, max_mb: float) -> tuple[bytes, Json]:
+    """Return the page of the first rung that fits, and its header.
 
-
-def _fitting_page(replay: Replay, max_bytes: float) -> tuple[bytes, Json]:
-    """Return the page of the first rung that fits, and its header."""
+    Arguments and errors are those of `write_replay`.
+    """
     if not replay.episodes:
         raise ReplayError("episodes: expected at least one, got none")
+    for header, chunks in _rungs(replay):
+        try:
+            data = json.dumps(header, allow_nan=False, separators=(",", ":")).encode()
+        except (TypeError, ValueError) as error:
+            raise ReplayError(f"replay: expected plain and finite data, {error}") from None
+        page = fill_page(Block.of(data), [chunk for episode in chunks for chunk in episode])
+        if len(page) <= max_mb * 1e6:
+            return page, header
+    got = f"one episode takes {len(page) / 1e6:.2f} MB with all that can be rounded"
+    fix = "or play fewer steps" + (", or no pictures" if replay.episodes[0].pictures else "")
+    raise ReplayError(f"max_mb: expected more than {max_mb:g}, {got}; {fix}")
+
+
+def _rungs(replay: Replay) -> Iterator[tuple[Json, list[list[Block]]]]:
+    """Yield the header and, for each episode, its chunks: whole, rounded, of fewer episodes."""
     tables = [columns_of(replay, episode) for episode in replay.episodes]
     rungs = _LADDER if any(e.attention for e in replay.episodes) else (_LADDER[0], *_LADDER[2:])
     for rung in rungs:
         header, chunks = _encoded(replay, tables, rung)
-        page = fill_page(_header_block(header), [c for episode in chunks for c in episode])
-        if len(page) <= max_bytes:
-            return page, header
-    # Fewer episodes.
-    while len(chunks) > 1:
-        chunks.pop()
+        yield header, chunks
+    for count in reversed(range(1, len(chunks))):
         header["episodes"].pop()
-        count = len(chunks)
         header["moments"] = [m for m in header["moments"] if m[1] < count]
         fewer = f"The first {count} of {len(tables)} episodes are kept."
-        page_header = {**header, "notes": [*header["notes"], fewer]}
-        page = fill_page(_header_block(page_header), [c for episode in chunks for c in episode])
-        if len(page) <= max_bytes:
-            return page, page_header
-    got = f"one episode takes {len(page) / 1e6:.2f} MB with all that can be rounded"
-    fix = "or play fewer steps" + (", or no pictures" if replay.episodes[0].pictures else "")
-    raise ReplayError(f"max_mb: expected more than {max_bytes / 1e6:g}, {got}; {fix}")
+        yield {**header, "notes": [*header["notes"], fewer]}, chunks[:count]
 
 
 def _encoded(replay: Replay, tables: list[Columns], rung: _Rung) -> tuple[Json, list[list[Block]]]:
@@ -236,20 +221,12 @@ def _encoded(replay: Replay, tables: list[Columns], rung: _Rung) -> tuple[Json, 
     return header, chunks
 
 
-def _header_block(header: Json) -> Block:
-    try:
-        return Block.of(json.dumps(header, allow_nan=False, separators=(",", ":")).encode())
-    except (TypeError, ValueError) as error:
-        raise ReplayError(f"replay: expected plain and finite data, {error}") from None
-
-
 def live_header(replay: Replay) -> Json:
     """Return the header of a replay whose episodes are still to come; nothing is rounded."""
     return _header(replay, _LADDER[0], {}, {})
 
 
 def _header(replay: Replay, rung: _Rung, rounding: Json, errors: dict[str, float]) -> Json:
-    entities = replay.obs_space.entities.items()
     notes = []
     if rung.attention != "whole" and any(e.attention for e in replay.episodes):
         notes.append(f"Attention is kept at the moments, the {STRONGEST} strongest of each row.")
@@ -265,8 +242,8 @@ def _header(replay: Replay, rung: _Rung, rounding: Json, errors: dict[str, float
         "sides": replay.sides,
         "discount": float(replay.discount),
         "view": replay.view,
-        "types": [[name, *_features(e.features, e.kinds)] for name, e in entities],
-        "global": _features(replay.obs_space.global_features, replay.obs_space.global_kinds),
+        "types": [[name, *_features(e)] for name, e in replay.obs_space.entities.items()],
+        "global": _features(replay.obs_space.global_entity),
         "actions": [[n, type(s).__name__, vars(s)] for n, s in replay.action_space.items()],
         "moments": [list(moment) for moment in replay.moments],
         "attention": rung.attention,
@@ -278,19 +255,17 @@ def _header(replay: Replay, rung: _Rung, rounding: Json, errors: dict[str, float
     }
 
 
-def _features(numbers: list[str], kinds: list[Kind]) -> list[Any]:
-    return [list(numbers), [[kind.name, list(kind.labels)] for kind in kinds]]
+def _features(entity: Entity) -> list[Any]:
+    return [list(entity.features), [[kind.name, list(kind.labels)] for kind in entity.kinds]]
 
 
 def _rounding(replay: Replay, tables: list[Columns], rung: _Rung) -> tuple[Json, dict[str, float]]:
     """Return (bits, low, high) of the columns that are rounded, and their largest errors."""
-    spaces = [*replay.obs_space.entities.items()]
-    features = [(type_, entity.features) for type_, entity in spaces]
-    features.append(("global", replay.obs_space.global_features))
+    types = [*replay.obs_space.entities.items(), ("global", replay.obs_space.global_entity)]
     bits = {
         f"feature {i} {j}": (rung.feature_bits, f"{type_}.{feature}")
-        for i, (type_, names) in enumerate(features)
-        for j, feature in enumerate(names)
+        for i, (type_, entity) in enumerate(types)
+        for j, feature in enumerate(entity.features)
     }
     for a, action in enumerate(replay.action_space):
         bits[f"probs {a}"] = rung.prob_bits, f"probabilities of {action}"
@@ -310,15 +285,6 @@ def _rounding(replay: Replay, tables: list[Columns], rung: _Rung) -> tuple[Json,
     return rounding, errors
 
 
-def _chunks(header: Json) -> Iterator[tuple[int, Json, int, list[int]]]:
-    """Yield the number, the episode, the steps, and [crc, packed, unpacked] of each chunk."""
-    number = 0
-    for schema in header["episodes"]:
-        for i, chunk in enumerate(schema["chunks"]):
-            yield number, schema, min(CHUNK_STEPS, schema["steps"] - i * CHUNK_STEPS), chunk
-            number += 1
-
-
 def _raw_chunk(block: Block | None, entry: list[int]) -> bytes | None:
     """Return the bytes of a chunk, None if they are damaged."""
     crc, size, raw_size = entry
@@ -328,7 +294,9 @@ def _raw_chunk(block: Block | None, entry: list[int]) -> bytes | None:
     return raw if raw is not None and len(raw) == raw_size else None
 
 
-def _header_of(block: Block) -> Json:
+def _header_of(block: Block | None) -> Json:
+    if block is None:
+        raise ReplayError("expected a replay, got a file without one, or its first part is damaged")
     raw = block.unpacked(_MAX_HEADER)
     header = None if raw is None else json.loads(raw)
     if not isinstance(header, dict):
@@ -341,26 +309,33 @@ def _header_of(block: Block) -> Json:
     return header
 
 
-def _replay_of(header: Json, blocks: Mapping[str, Block]) -> Replay:
-    """Return the replay of a header and its chunks."""
-    chunks = {n: _raw_chunk(blocks.get(str(n)), entry) for n, _, _, entry in _chunks(header)}
-    if damaged := [f"chunk {number}" for number, raw in chunks.items() if raw is None]:
-        names = ", ".join(damaged)
-        raise ReplayError(f"damaged: {names}; a browser plays the rest")
+def _replay_of(blocks: Mapping[str, Block]) -> Replay:
+    """Return the replay of the blocks of a page."""
+    header = _header_of(blocks.get("header"))
     types = {name: Entity(numbers, _kinds(kinds)) for name, numbers, kinds in header["types"]}
     obs_space = ObsSpace(header["global"][0], types, _kinds(header["global"][1]))
     action_space: dict[ActionName, ActionSpace] = {
         name: rebuilt(ACTION_SPACES[class_name], fields, Allowance(0))
         for name, class_name, fields in header["actions"]
     }
-    parts: dict[int, list[Columns]] = {id(schema): [] for schema in header["episodes"]}
-    for number, schema, steps, _ in _chunks(header):
-        parts[id(schema)].append(decoded_chunk(header, schema, steps, chunks.pop(number) or b""))
-    episodes = []
+    episodes: list[Episode] = []
+    damaged: list[str] = []
+    number = 0
     for schema in header["episodes"]:
-        of_chunks = parts.pop(id(schema))
-        columns = {name: np.concatenate([p[name] for p in of_chunks]) for name in of_chunks[0]}
-        episodes.append(episode_of(header, schema, columns, obs_space, action_space))
+        chunks = []
+        for i, entry in enumerate(schema["chunks"]):
+            raw = _raw_chunk(blocks.get(str(number)), entry)
+            if raw is None:
+                damaged.append(f"chunk {number}")
+            elif not damaged:
+                steps = min(CHUNK_STEPS, schema["steps"] - i * CHUNK_STEPS)
+                chunks.append(decoded_chunk(header, schema, steps, raw))
+            number += 1
+        if not damaged:
+            columns = {name: np.concatenate([c[name] for c in chunks]) for name in chunks[0]}
+            episodes.append(episode_of(header, schema, columns, obs_space, action_space))
+    if damaged:
+        raise ReplayError(f"damaged: {', '.join(damaged)}; a browser plays the rest")
     return Replay(
         title=header["title"],
         about=dict(header["about"]),

@@ -332,24 +332,28 @@ def test_large_frames_have_the_influence_of_some_entities_or_of_those_named(
 def test_positions_that_are_not_in_the_frame_are_refused() -> None:
     net, batch = net_of().eval(), batch_of([frame(2), frame(5)])
     decisions = AgentPlayer(net, None).choose(batch, np.arange(2), 0)
-    assert len(influence(net, batch, decisions, 1, np.array([4])).value) == 1
+    nothing = np.zeros(0, np.int64)
+    none, one = influence(net, batch, decisions, [nothing, np.array([4])])
+    assert [len(none.value), len(one.value)] == [0, 1]
     for wrong in (-1, 2):
         with pytest.raises(ValueError, match=r"expected positions from 0 to 1, got \["):
-            influence(net, batch, decisions, 0, np.array([wrong]))
+            influence(net, batch, decisions, [np.array([wrong]), nothing])
 
 
 def test_influence_in_a_frame_of_many() -> None:
     """Of the decisions acted by, whose tables have columns for the most actees of any frame."""
     net, batch = net_of().eval(), batch_of([frame(4, goals=3), frame(2, goals=1), frame(0)])
     decisions = AgentPlayer(net, None).choose(batch, np.arange(3), 0)
-    one = batch.take(np.array([1]))
-    alone = AgentPlayer(net, None).choose(one, np.arange(1), 0)
-    entities = np.arange(3)
-    got = influence(net, batch, decisions, 1, entities)
-    expected = influence(net, one, alone, 0, entities)
-    np.testing.assert_allclose(got.value, expected.value, **TOLERANCE)
-    for name, changes in expected.choice.items():
-        np.testing.assert_allclose(got.choice[name], changes, **TOLERANCE)
+    entities = [np.array([5, 0]), np.arange(3), np.arange(0)]
+    found = influence(net, batch, decisions, entities)
+    for i, got in enumerate(found):
+        one = batch.take(np.array([i]))
+        alone = AgentPlayer(net, None).choose(one, np.arange(1), 0)
+        [expected] = influence(net, one, alone, [entities[i]])
+        assert got.entities.tolist() == entities[i].tolist()
+        np.testing.assert_allclose(got.value, expected.value, **TOLERANCE)
+        for name, changes in expected.choice.items():
+            np.testing.assert_allclose(got.choice[name], changes, **TOLERANCE)
 
 
 def test_values_that_are_not_finite_are_shown() -> None:
