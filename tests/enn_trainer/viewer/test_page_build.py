@@ -9,6 +9,7 @@ import subprocess
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from enn_trainer.viewer.page import PAGE, page_blocks
@@ -71,7 +72,10 @@ def columns(replay: Replay, folder: Path, max_mb: float = 100) -> dict[str, obje
             assert raw is not None
             steps = min(64, schema["steps"] - 64 * i)
             flat = decoded_chunk(header, schema, steps, raw)
-            found.append({n: base64.b64encode(v.tobytes()).decode() for n, v in flat.items()})
+            stored = {  # counts and positions are uint32 in the file
+                n: v.astype(np.uint32) if v.dtype == np.int64 else v for n, v in flat.items()
+            }
+            found.append({n: base64.b64encode(v.tobytes()).decode() for n, v in stored.items()})
             number += 1
     packed = {name: base64.b64encode(block.packed).decode() for name, block in blocks.items()}
     return {"blocks": packed, "columns": found}
