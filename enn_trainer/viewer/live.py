@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from enn_trainer.experience.person import PersonPlayers
 from enn_trainer.experience.players import AgentPlayer, Decisions, Players
-from enn_trainer.viewer.episodes import episode_of_frames, log_probs_of
+from enn_trainer.viewer.episodes import episode_of_frames
 from enn_trainer.viewer.explain import (
     MOST_ENTITIES,
     Float32,
@@ -192,7 +192,7 @@ class LiveGame(PersonPlayers):
     def _keep(self, obs: VecObs, decisions: Decisions, hand: Hand) -> None:
         """Keep the current frames, with what the others choose in them."""
         kept = _filled(take_obs(obs, np.arange(len(obs))), self.action_space)
-        log_probs = log_probs_of(decisions, EntityBatch.of(kept))
+        log_probs = decisions.log_probs_on_host(EntityBatch.of(kept).actions)
         values = decisions.values.float().cpu().numpy()
         actions, nobody = hand.fill(decisions.chosen_on_host())
         self._steps.append(
@@ -387,13 +387,13 @@ class LiveGame(PersonPlayers):
         batch = EntityBatch.of(obs)
         num_entities = int(batch.entities_of_frames()[0])
         decisions = player.choose(batch, np.zeros(1, np.int64), 0)
-        weights, attention = attention_of(player.agent, batch), None
-        entities = np.arange(min(num_entities, MOST_ENTITIES))
+        all_weights, attention = attention_of(player.agent, batch), None
+        weights = None if all_weights is None else all_weights[0]
         if weights is not None:
-            layers, heads, size, _ = weights[0].shape
-            packed = base64.b64encode(weights[0].astype("<f4").tobytes()).decode()
+            layers, heads, size, _ = weights.shape
+            packed = base64.b64encode(weights.astype("<f4").tobytes()).decode()
             attention = {"layers": layers, "heads": heads, "size": size, "weights": packed}
-            entities = most_attended(weights[0], num_entities, MOST_ENTITIES)
+        entities = most_attended(weights, num_entities, MOST_ENTITIES)
         if isinstance(asked := message.get("entities"), list):
             asked = [_whole({"entities": one}, "entities", num_entities) for one in asked]
             entities = np.array(asked[:MOST_ENTITIES], np.int64)

@@ -75,12 +75,12 @@ def what_if(agent: PPOAgent, obs: VecObs, obs_space: ObsSpace, changes: Sequence
     num_entities = sum(len(r.values) for name, r in obs.features.items() if name != GLOBAL)
     left = np.delete(np.arange(num_entities + 1), removed)
     probs: dict[ActionName, dict[int, Float32]] = {}
-    for name, action in batch.actions.items():
-        distribution, actors = decisions.distributions.get(name), left[action.actors.values.numpy()]
-        if distribution is None or len(actors) == 0:
+    for name, rows in decisions.log_probs_on_host(batch.actions).items():
+        action = batch.actions[name]
+        actors = left[action.actors.values.numpy()]
+        if len(actors) == 0:
             continue
-        rows = distribution.to_rows(action)
-        table = rows.values.float().exp().numpy().reshape(len(actors), -1)
+        table = np.exp(rows.values).reshape(len(actors), -1)
         actees = obs.action_masks[name].actees
         if actees is not None and action.actees is not None:
             wide = np.full((len(actors), len(actees.values)), np.nan, np.float32)
