@@ -100,11 +100,11 @@ def _moments_of(replay: Replay, number: int, episode: Episode) -> Iterator[tuple
 def returns_of(episode: Episode, sides: int, discount: float) -> Float32:
     """Return the discounted sum of rewards from each frame on, (F,).
 
-    NaN where the episode did not end by itself, as the rest of the return is not known.
+    NaN where the episode did not end by itself, or lacks steps, as a part of the return is not known.
     """
     rewards = episode.obs.reward.reshape(-1, sides).astype(np.float64)
     returns, rest = np.empty_like(rewards), np.zeros(sides)
-    if not episode.terminated:
+    if not episode.terminated or episode.steps is not None:
         rest[:] = np.nan
     for t in reversed(range(len(rewards))):
         returns[t] = rest = rewards[t] + discount * rest

@@ -93,6 +93,7 @@ def test_the_greatest_errors_of_the_value_are_found() -> None:
 
 def test_the_error_of_a_value_is_unknown_where_an_episode_was_cut_off() -> None:
     assert "value error" not in moments_of(episode(terminated=False, truncated=True))
+    assert "value error" not in moments_of(episode(steps=np.array([0, 2, 3, 7])))
 
 
 def test_the_least_probable_choices_are_found_with_actor_and_label() -> None:
