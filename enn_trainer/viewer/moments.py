@@ -100,7 +100,7 @@ def _moments_of(replay: Replay, number: int, episode: Episode) -> Iterator[tuple
 def returns_of(episode: Episode, sides: int, discount: float) -> Float32:
     """Return the discounted sum of rewards from each frame on, (F,).
 
-    NaN where the episode did not end by itself, or lacks steps, as a part of the return is not known.
+    NaN where the episode did not end by itself, or lacks steps, as the return is not known then.
     """
     rewards = episode.obs.reward.reshape(-1, sides).astype(np.float64)
     returns, rest = np.empty_like(rewards), np.zeros(sides)
