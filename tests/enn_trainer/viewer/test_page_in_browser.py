@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,17 @@ import pytest
 from enn_trainer.cli import run
 from enn_trainer.viewer.replay import Episode, Replay
 from enn_trainer.viewer.replay_format import write_replay
-from entity_env import EnvList
+from entity_env import (
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    Entity,
+    EntityView,
+    Environment,
+    EnvList,
+    Observation,
+    ObsSpace,
+    View,
+)
 from entity_env.examples import (
     Duel,
     Minefield,
@@ -341,6 +352,47 @@ def test_a_click_in_the_scene_chooses_an_entity(browser: Any, tmp_path: Path) ->
             tab.wait(selected=position)
         tab.page.mouse.click(box["x"] + 3, box["y"] + box["height"] / 2)
         tab.wait(selected="")
+
+
+class Drones(Environment):
+    """Two drones in a room, which stay where they are."""
+
+    places = ((-3, 2, 4), (3, -2, -4))
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace(entities={"Drone": Entity(["x", "y", "z"])})
+
+    def action_space(self) -> dict[str, Any]:
+        return {"fly": CategoricalActionSpace(["on"])}
+
+    def reset(self) -> Observation:
+        return Observation(
+            features={"Drone": np.array(self.places, np.float32)},
+            actions={"fly": CategoricalActionMask(actor_types=["Drone"])},
+            reward=0.0,
+        )
+
+    def act(self, actions: Any) -> Observation:
+        return self.reset()
+
+
+def test_three_position_features_have_two_views(browser: Any, tmp_path: Path) -> None:
+    """Seen from above on the left, and from the front on the right."""
+    replay = played(Drones, 5, 1)
+    room = (-5.0, 5.0)
+    replay.view = asdict(View({"Drone": EntityView(("x", "y", "z"))}, (room, room, room)))
+    path = write_replay(replay, tmp_path / "replay.html").path
+    with Tab(browser, path) as tab:
+        box = tab.page.locator("#canvas").bounding_box()
+        width, height = box["width"] / 2, box["height"]
+        scale = (min(width, height) / 2 - 28) / 5  # the margin
+        for pane, axis in ((0, 1), (1, 2)):
+            for position, place in enumerate(Drones.places):
+                x = (pane + 0.5) * width + place[0] * scale
+                y = height / 2 - place[axis] * scale
+                tab.page.mouse.click(box["x"] + x, box["y"] + y)
+                tab.wait(selected=position)
+            tab.press("Escape", selected="")
 
 
 def test_the_list_can_be_sorted(browser: Any, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +217,21 @@ def test_a_chunk_cannot_claim_more_rows_than_it_could_have() -> None:
         decoded_chunk(
             header, schema, 1, start + everyone + count + everyone + column(*[0] * 60_000)
         )
+
+
+def test_a_full_disk_leaves_the_page_that_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "replay.html"
+    write_replay(small_replay(steps=2, episodes=1), path)
+    before = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, limits[1]))
+    try:
+        with pytest.raises(ReplayError, match=r"replay\.html: cannot be written: File too large"):
+            write_replay(small_replay(steps=9, episodes=1), path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == before
+    assert [one.name for one in tmp_path.iterdir()] == ["replay.html"]
 
 
 def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
