@@ -58,8 +58,8 @@ examples:
   enn watch runs/xor
   enn watch runs/mines --episodes 5 --seed 7 --out mines.html
   enn watch runs/duel --opponent random
-  enn watch runs/mines --beside runs/others
-  enn watch mine.rec --agent runs/mines
+  enn watch runs/mines --beside random
+  enn watch mine.rec --agent random
   enn watch runs/orchard --env orchard.py:Orchard trees=9"""
 
 

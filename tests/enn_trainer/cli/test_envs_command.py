@@ -93,7 +93,7 @@ def test_the_list_has_a_plain_line_for_each_world(capsys: pytest.CaptureFixture[
     assert lines[0].split() == columns
     hunt = next(line for line in lines if line.startswith("TreasureHunt"))
     assert re.split(r"  +", hunt)[1:3] == ["Trap, Treasure", "move"]
-    assert hunt.split()[-5:] == ["100,352", "2.2", "3.36", "of", "5"]
+    assert hunt.split()[-5:] == ["100,352", "0.3", "3.39", "of", "5"]
 
 
 def test_the_list_as_json_has_the_spaces_and_facts(capsys: pytest.CaptureFixture[str]) -> None:

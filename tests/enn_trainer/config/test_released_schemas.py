@@ -48,6 +48,7 @@ BY_VERSION = {schema.version: schema for schema in map(load_schema, SCHEMAS)}
 # Fields that came after a release, each with the default at which a run does what it did without
 # the field. A field that is not here may give older configurations another meaning.
 NEUTRAL: dict[str, Any] = {
+    "bc.who": "hand",  # recordings of that time do not say who chose
     "net.precision": "float32",
     "vf_net.precision": "float32",
     "optim.groups": [],
