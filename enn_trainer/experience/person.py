@@ -32,11 +32,12 @@ class PersonPlayers(Players):
         """Return the actors that the person decides for, per action (actors,) bool."""
 
     @abstractmethod
-    def ask(self, obs: VecObs, decisions: Decisions, hand: Hand) -> None:
+    def ask(self, obs: VecObs, batch: EntityBatch, decisions: Decisions, hand: Hand) -> None:
         """Let the person choose; actors without a choice take that of the others.
 
         Args:
             obs: the frames of all environments.
+            batch: the same on the device.
             decisions: of the others, in these frames.
             hand: to put the choices in.
         """
@@ -49,7 +50,7 @@ class PersonPlayers(Players):
         """Let the others choose, then the person; probabilities are those of the others."""
         decisions = self.others.act(obs, batch, t)
         hand = Hand(obs, self.action_space, self.taken(obs))
-        self.ask(obs, decisions, hand)
+        self.ask(obs, batch, decisions, hand)
         actions, by_hand = hand.fill(decisions.chosen_on_host())
         chosen, logprobs = {}, dict(decisions.logprobs)
         for name, rows in decisions.chosen.items():

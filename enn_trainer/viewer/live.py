@@ -63,11 +63,10 @@ class Link(Protocol):
 
 
 class _Step(NamedTuple):
-    """A step of S sides: what they saw and chose, the rewards, and the agent of each."""
+    """A step of S sides: what they saw and chose, and the rewards."""
 
     decisions: recording_format.Decisions
     rewards: Float32
-    agents: Sequence[AgentPlayer]
 
 
 class LiveGame(PersonPlayers):
@@ -133,10 +132,10 @@ class LiveGame(PersonPlayers):
             for name, mask in obs.action_masks.items()
         }
 
-    def ask(self, obs: VecObs, decisions: Decisions, hand: Hand) -> None:
+    def ask(self, obs: VecObs, batch: EntityBatch, decisions: Decisions, hand: Hand) -> None:
         """Show the frame, and wait for the person, or until the step is due."""
         self._hand, self._is_left_to_agent = hand, False
-        self._keep(obs, decisions, hand)
+        self._keep(obs, batch, decisions, hand)
         shown: list[tuple[ActionName, int]] = []
         wait_s = 0.0
         while True:
@@ -189,19 +188,14 @@ class LiveGame(PersonPlayers):
         """Number of the current step of the episode."""
         return self._left_out + len(self._steps) - 1
 
-    def _keep(self, obs: VecObs, decisions: Decisions, hand: Hand) -> None:
+    def _keep(self, obs: VecObs, batch: EntityBatch, decisions: Decisions, hand: Hand) -> None:
         """Keep the current frames, with what the others choose in them."""
         kept = _filled(take_obs(obs, np.arange(len(obs))), self.action_space)
-        log_probs = decisions.log_probs_on_host(EntityBatch.of(kept).actions)
+        log_probs = decisions.log_probs_on_host(batch.actions)
         values = decisions.values.float().cpu().numpy()
         actions, nobody = hand.fill(decisions.chosen_on_host())
-        self._steps.append(
-            _Step(
-                recording_format.Decisions(kept, actions, {}, log_probs, values, nobody),
-                np.zeros(len(obs), np.float32),
-                [AgentPlayer(seat.agent, None) for seat in self._seats],
-            )
-        )
+        kept_decisions = recording_format.Decisions(kept, actions, {}, log_probs, values, nobody)
+        self._steps.append(_Step(kept_decisions, np.zeros(len(obs), np.float32)))
         if len(self._steps) > MOST_STEPS:
             self._steps.pop(0)
             self._left_out += 1
@@ -379,7 +373,9 @@ class LiveGame(PersonPlayers):
             raise ValueError("step: expected one of the running episode; that one is gone")
         kept = self._steps[step - self._left_out]
         facts = {"type": message["type"], "episode": self._episode, "step": step, "side": side}
-        return facts, take_obs(kept.decisions.obs, np.array([side])), kept.agents[side]
+        # The agent of a side stays the same in an episode.
+        player = AgentPlayer(self._seats[side].agent, None)
+        return facts, take_obs(kept.decisions.obs, np.array([side])), player
 
     def _explain(self, page: int, message: Message) -> None:
         """Send attention and influence in a frame."""
@@ -448,16 +444,10 @@ def _filled(obs: VecObs, action_space: Mapping[ActionName, ActionSpace]) -> VecO
     """Return frames with masks and visibility written out, which other steps of them may have."""
     masks: dict[ActionName, VecActionMask] = {}
     for name, mask in obs.action_masks.items():
-        lengths = mask.mask_lengths()
-        shape = int(lengths.sum()), *action_space[name].mask_columns
-        full: Any = mask
-        masks[name] = replace(full, mask=mask.mask or Ragged(np.ones(shape, np.bool_), lengths))
-    all_seen = {
-        name: Ragged(np.ones(len(rows.values), np.bool_), rows.lengths)
-        for name, rows in obs.features.items()
-        if name != GLOBAL
-    }
-    return replace(obs, action_masks=masks, visible={**all_seen, **obs.visible})
+        given: Any = mask
+        masks[name] = replace(given, mask=mask.full_mask(action_space[name].mask_columns))
+    visible = {name: obs.visibility(name) for name in obs.features if name != GLOBAL}
+    return replace(obs, action_masks=masks, visible={**obs.visible, **visible})
 
 
 def _whole(message: Message, field: str, limit: int) -> int:

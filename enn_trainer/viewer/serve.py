@@ -61,10 +61,10 @@ class _Tab:
 
     def close(self, reason: str) -> None:
         """Close the connection, without waiting for the page."""
-        with suppress(Exception):
-            threading.Thread(
-                target=self.connection.close, args=(_POLICY, reason), daemon=True
-            ).start()
+        closing = threading.Thread(
+            target=self.connection.close, args=(_POLICY, reason), daemon=True
+        )
+        closing.start()
 
 
 class LiveServer:

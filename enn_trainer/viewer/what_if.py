@@ -10,7 +10,6 @@ from enn_trainer.experience.players import AgentPlayer
 from enn_trainer.policy import PPOAgent
 from enn_trainer.viewer.explain import Float32, without
 from entity_env.actions import ActionName, EntityName
-from entity_env.ragged import Ragged
 from entity_env.spaces import GLOBAL, ObsSpace
 from entity_env.vec.vec_obs import VecObs, take_obs
 from rogue_net.ragged import EntityBatch
@@ -65,6 +64,7 @@ def what_if(agent: PPOAgent, obs: VecObs, obs_space: ObsSpace, changes: Sequence
     for i, change in enumerate(changes):
         _apply(changed, obs_space, change, f"changes[{i}]")
     batch = EntityBatch.of(changed)
+    num_entities = int(batch.entities_of_frames()[0])
     removed = sorted({change.position for change in changes if change.is_removed}, reverse=True)
     for position in removed:
         batch, _ = without(batch, 0, np.array([position]))
@@ -72,7 +72,6 @@ def what_if(agent: PPOAgent, obs: VecObs, obs_space: ObsSpace, changes: Sequence
         decisions = AgentPlayer(agent, None).choose(batch, np.zeros(1, np.int64), 0)
 
     # From positions of the changed frame to those of the real one.
-    num_entities = sum(len(r.values) for name, r in obs.features.items() if name != GLOBAL)
     left = np.delete(np.arange(num_entities + 1), removed)
     probs: dict[ActionName, dict[int, Float32]] = {}
     for name, rows in decisions.log_probs_on_host(batch.actions).items():
@@ -114,8 +113,7 @@ def _apply(obs: VecObs, obs_space: ObsSpace, change: Change, where: str) -> None
     if (change.is_hidden or change.is_removed) and name == GLOBAL:
         raise ValueError(f"{where}: expected an entity, as what is global cannot be hidden")
     if change.is_hidden:
-        rows = obs.features[name]
-        shown = obs.visible.get(name, Ragged(np.ones(len(rows.values), np.bool_), rows.lengths))
+        shown = obs.visibility(name)
         shown.values[row] = False
         obs.visible = {**obs.visible, name: shown}
 

@@ -44,7 +44,10 @@ class VecActionMask:
         if pieces[0].actees is not None:
             rows["actees"] = Ragged.cat([p.actees for p in pieces if p.actees is not None])
         like = next((piece.mask for piece in pieces if piece.mask is not None), None)
-        rows["mask"] = None if like is None else Ragged.cat([p._full(like) for p in pieces])
+        rows["mask"] = None
+        if like is not None:
+            columns = like.values.shape[1:]
+            rows["mask"] = Ragged.cat([piece.full_mask(columns) for piece in pieces])
         return cls(**rows)
 
     def take(self, frames: npt.NDArray[np.int64]) -> Self:
@@ -52,12 +55,16 @@ class VecActionMask:
         given = {name: rows for name, rows in vars(self).items() if rows is not None}
         return replace(self, **{name: rows.take(frames) for name, rows in given.items()})  # type: ignore[type-var]
 
-    def _full(self, like: Ragged) -> Ragged:
-        """Return the mask, with all choices allowed where it was not given."""
+    def full_mask(self, columns: tuple[int, ...]) -> Ragged:
+        """Return the mask; all choices are allowed if it was not given.
+
+        Args:
+            columns: `ActionSpace.mask_columns`.
+        """
         if self.mask is not None:
             return self.mask
         lengths = self.mask_lengths()
-        return Ragged(np.ones((int(lengths.sum()), *like.values.shape[1:]), np.bool_), lengths)
+        return Ragged(np.ones((int(lengths.sum()), *columns), np.bool_), lengths)
 
 
 @dataclass
@@ -210,7 +217,7 @@ class VecObs:
         # Frames, one piece after the other.
         return VecObs(
             features={name: Ragged.cat([p.features[name] for p in pieces]) for name in types},
-            visible={name: Ragged.cat([p._visibility(name) for p in pieces]) for name in hiding},
+            visible={name: Ragged.cat([p.visibility(name) for p in pieces]) for name in hiding},
             action_masks={
                 name: mask.cat([piece.action_masks[name] for piece in pieces])
                 for name, mask in pieces[0].action_masks.items()
@@ -234,7 +241,8 @@ class VecObs:
         """Append the frames of another batch of the same environments' spaces."""
         vars(self).update(vars(VecObs.cat([self, other])))
 
-    def _visibility(self, name: EntityName) -> Ragged:
+    def visibility(self, name: EntityName) -> Ragged:
+        """Return which entities of a type the policy sees, bool (n,) per frame."""
         rows = self.features[name]
         return self.visible.get(name, Ragged(np.ones(rows.items(), np.bool_), rows.lengths))
 
