@@ -1,6 +1,7 @@
 """State of a run: everything that a save has to hold."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Dict, List, Optional, TypeAlias, Union
@@ -137,12 +138,31 @@ def make_network(
     Raises:
         ConfigError: the configuration names types or features that the spaces do not have.
     """
+    heads = {"value": cfg.ppo.value_bins or 1}
+    with _new_weights(cfg):
+        if cfg.vf_net is not None:
+            return RogueNetWithValueNet(cfg.net, cfg.vf_net, obs_space, action_space, heads)
+        return RogueNet(cfg.net, obs_space, action_space, regression_heads=heads)
+
+
+def make_policy(
+    cfg: TrainConfig, obs_space: ObsSpace, action_space: Dict[str, ActionSpace]
+) -> RogueNet:
+    """Return a new network like that of `make_network`, which only acts: it has no values.
+
+    Raises:
+        ConfigError: the configuration names types or features that the spaces do not have.
+    """
+    with _new_weights(cfg):
+        return RogueNet(cfg.net, obs_space, action_space)
+
+
+@contextmanager
+def _new_weights(cfg: TrainConfig) -> Iterator[None]:
+    """Return a context in which random weights are a function of the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(cfg.seed, "network"))
         try:
-            heads = {"value": cfg.ppo.value_bins or 1}
-            if cfg.vf_net is not None:
-                return RogueNetWithValueNet(cfg.net, cfg.vf_net, obs_space, action_space, heads)
-            return RogueNet(cfg.net, obs_space, action_space, regression_heads=heads)
+            yield
         except ValueError as error:
             raise ConfigError(f"net: {error}".replace("net: vf_config", "vf_net", 1)) from None
