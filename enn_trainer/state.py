@@ -12,6 +12,8 @@ from enn_trainer.algorithms.optimizers import value_network
 from enn_trainer.algorithms.ppo.ppo import PPO
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.errors import ConfigError
+from enn_trainer.selfplay.league import LEAGUE, PLAYERS, League
+from enn_trainer.selfplay.seating import Seating
 from enn_trainer.state_part import StatePart, copied_state
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionSpace, ObsSpace
@@ -85,6 +87,12 @@ class State:
         """Statistics of returns, if rewards are scaled by them."""
         return getattr(self.algorithm, "reward_transforms", {}).get("reward_scaling")
 
+    def frames_per_step(self, cfg: TrainConfig) -> int:
+        """Return the number of frames of each step that are learnt from."""
+        seating = self.parts.get(PLAYERS)
+        table = seating.table if isinstance(seating, Seating) else None
+        return cfg.rollout.num_envs if table is None else table.num_learnt
+
     def optimizers(self) -> List[torch.optim.Optimizer]:
         """Return those of the algorithm: of the policy, and of a separate value network."""
         return list(self.algorithm.optimizers())
@@ -107,6 +115,9 @@ def init_train_state(cfg: TrainConfig, ctx: Dict[str, Any]) -> State:
     agent = ctx.get("agent")
     if agent is None:
         agent = make_network(cfg, ctx["obs_space"], ctx["action_space"])
+    parts: Dict[str, StatePart] = {"algorithm": PPO(cfg, agent, ctx["action_space"])}
+    if cfg.selfplay is not None:
+        parts |= {LEAGUE: League(), PLAYERS: Seating()}
     return State(
         step=0,
         restart=0,
@@ -114,7 +125,7 @@ def init_train_state(cfg: TrainConfig, ctx: Dict[str, Any]) -> State:
         agent=agent,
         obs_space=ctx["obs_space"],
         action_space=dict(ctx["action_space"]),
-        parts={"algorithm": PPO(cfg, agent, ctx["action_space"])},
+        parts=parts,
     )
 
 

@@ -38,6 +38,8 @@ class Decisions(NamedTuple):
         distributions: per action, over the choices of all actors, where there is one.
         by_hand: per action bool (actors,) per frame, True for choices that a person made; empty if
             nobody could. Taken and joined decisions do not keep it.
+        players: (B,), the player of each frame by name, "" for the agent; empty if it is the agent
+            everywhere. Taken and joined decisions do not keep it.
     """
 
     chosen: Mapping[str, RaggedTensor]
@@ -46,6 +48,7 @@ class Decisions(NamedTuple):
     values: Tensor
     distributions: Mapping[str, ActionDistribution] = {}
     by_hand: Mapping[str, Ragged] = {}
+    players: Sequence[str] = ()
 
     @staticmethod
     def of(out: NetOutput, batch: EntityBatch) -> "Decisions":
@@ -142,8 +145,8 @@ class Players(ABC):
 
     learnt: Environments | None = None
 
-    def begin(self, obs: VecObs) -> None:
-        """Take the first frames, of new episodes or of those of a save."""
+    def begin(self, obs: VecObs, is_resumed: bool) -> None:
+        """Take the first frames, of new episodes or, if `is_resumed`, of those of a save."""
         return
 
     @abstractmethod

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
@@ -27,7 +27,7 @@ SNAPSHOT = "snapshot"
 """Origin of the members that are copies of the agent."""
 LEAGUE, PLAYERS = "league", "players"
 """Names of the parts of a state: the pool, and who plays in each match."""
-Kind = Literal["network", "random", "bot"]
+Kind = Literal["network", "random", "bot", "custom"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class Member:
         name: unique in the league; a part of the name of its file.
         step: of the run when a snapshot was taken; `NAMED` for other members.
         origin: `SNAPSHOT`, or the entry of `selfplay.opponents` that it is from.
-        kind: "network"; "random", which chooses uniformly; or "bot", a person's program.
+        kind: "network"; "random", which chooses uniformly; "bot", a person's program; or "custom",
+            which the program that trains makes.
         config: configuration of its network, as RON; "" of others.
         spaces: spaces of its network, as RON; "" of others.
         weights: safetensors file with the policy and its statistics; empty of others.
@@ -96,6 +97,9 @@ class GameResult(NamedTuple):
 _PLAIN = [f.name for f in fields(Member) if f.name not in ("weights", "results")]
 
 
+_NUMBERS = {"next_snapshot": int, "opponent_frames": int, "elo": float, "ci95": float}
+
+
 class League(StatePart):
     """Pool of opponents, with results and ratings.
 
@@ -105,6 +109,7 @@ class League(StatePart):
         next_snapshot: step at or past which the next snapshot is taken.
         elo: rating of the agent.
         ci95: half the width of its 95% confidence interval; 0 without results.
+        opponent_frames: frames of the run in which members decided.
         lost: names of members of the save whose files are missing or damaged.
     """
 
@@ -112,6 +117,7 @@ class League(StatePart):
         self.members: list[Member] = []
         self.next_snapshot = 0
         self.elo, self.ci95 = FIRST_ELO, 0.0
+        self.opponent_frames = 0
         self.lost: list[str] = []
 
     @property
@@ -211,8 +217,7 @@ class League(StatePart):
             {name: getattr(m, name) for name in _PLAIN} | {"results": m.results.tolist()}
             for m in self.members
         ]
-        numbers = {"next_snapshot": self.next_snapshot, "elo": self.elo, "ci95": self.ci95}
-        return {"members": members, **numbers}
+        return {"members": members, **{name: getattr(self, name) for name in _NUMBERS}}
 
     def files(self) -> Mapping[str, bytes]:
         """Return the weights of members, by the names of files."""
@@ -226,9 +231,10 @@ class League(StatePart):
         """
         if not state:  # of a run that began without a league
             return
-        numbers = {name: state.get(name) for name in ("next_snapshot", "elo", "ci95")}
+        numbers = {name: state.get(name) for name in _NUMBERS}
         for name, value in numbers.items():
-            if type(value) is not (int if name == "next_snapshot" else float) or not value >= -1e9:
+            is_number = isinstance(value, int | float) and abs(value) < 2**62
+            if type(value) is not _NUMBERS[name] or not is_number:
                 raise ValueError(f"{name}: expected a number, got {value!r}")
         files: Mapping[str, bytes] = state.get("files", {})
         members, lost = [], []
@@ -257,7 +263,7 @@ def member_of_plain(path: str, plain: object) -> Member:
         wanted = type(getattr(example, name))
         if type(plain[name]) is not wanted:
             raise ValueError(f"{path}.{name}: expected {wanted.__name__}, got {plain[name]!r:.80}")
-    if plain["kind"] not in ("network", "random", "bot") or not is_member_name(plain["name"]):
+    if plain["kind"] not in get_args(Kind) or not is_member_name(plain["name"]):
         raise ValueError(f"{path}: expected a name and a kind, got {plain['name']!r:.80}")
     results = np.array(plain["results"], dtype=np.float64).reshape(-1, 3)
     if not (np.isfinite(results).all() and (results >= 0).all() and abs(plain["elo"]) < 1e6):
