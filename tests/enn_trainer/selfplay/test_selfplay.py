@@ -33,6 +33,12 @@ SMALL = [
 FRAMES = 12 * 12  # of the agent in an update: all of 8 in mirror play, and 4 of 8 in the others
 
 
+@pytest.fixture(autouse=True)
+def _runs_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Metrics of runs without a folder are written to `data_dir`, the current folder."""
+    monkeypatch.chdir(tmp_path)
+
+
 def run(folder: Path | None, *settings: str, env: Any = Duel, **options: Any) -> StateManager:
     manager = StateManager(overrides=[*SMALL, *settings], checkpoint_dir=folder)
     manager.save_interval_s = 0.0
