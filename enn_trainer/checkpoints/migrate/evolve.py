@@ -1,5 +1,6 @@
 """Upgrade of a saved run, or of its weights for a new run, to another world, by name."""
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -179,7 +180,7 @@ def evolved_state(
     spaces: dict[str, Any] = {"obs_space": obs_space, "action_space": dict(action_space)}
     made = initial_state(config, {**spaces, "agent": fresh})
     state = replace(old, agent=made.agent, parts=made.parts, **spaces)
-    change = NetworkChange(rules, upgrade, dict(old.agent.named_parameters()))
+    change = NetworkChange(rules, upgrade, old.agent, fresh)
     for name, part in state.parts.items():
         if name in old.parts:
             before = copied_state(old.parts[name].state_dict())
@@ -190,12 +191,19 @@ def evolved_state(
 class NetworkChange(SpaceChange):
     """Change of the spaces of a run, as an upgrade of its network.
 
+    Args:
+        rules: renames, and the probability of new choices.
+        upgrade: upgrade of the network.
+        old: the network of the save.
+        fresh: the new network, with the upgraded tensors.
+
     Attributes:
         dropped: names of the parameters that lost their moments.
     """
 
-    def __init__(self, rules: Rules, upgrade: Upgrade, before: Mapping[str, Tensor]) -> None:
-        self._rules, self._upgrade, self._before = rules, upgrade, before
+    def __init__(self, rules: Rules, upgrade: Upgrade, old: Network, fresh: Network) -> None:
+        self._rules, self._upgrade, self._old, self._fresh = rules, upgrade, old, fresh
+        self._before: dict[str, Tensor] = dict(old.named_parameters())
         self.dropped: list[str] = []
 
     def action(self, name: str) -> str:
@@ -228,6 +236,12 @@ class NetworkChange(SpaceChange):
     def others(self, state: StateDict) -> dict[str, Any]:
         """Return the entries that belong to no parameter of the old agent."""
         return {n: x for n, x in state.items() if n.rpartition("/")[0] not in self._before}
+
+    def network(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors of a copy of the old agent, upgraded by the agent's rules."""
+        old = copy.deepcopy(self._old)
+        old.load_state_dict(tensors)
+        return upgrade_tensors(old, self._fresh, self._rules, PARTS).tensors
 
 
 def upgrade_network(
