@@ -13,6 +13,9 @@ StateDict: TypeAlias = Mapping[str, Any]
 Tensors that belong to a parameter of the agent, such as moments, are called PARAMETER/what.
 """
 
+FILES = "files"
+"""Entry of a state with the contents of `StatePart.files`."""
+
 
 class SpaceChange(Protocol):
     """Change of the observation and action spaces of a run, which its state follows."""
@@ -40,6 +43,15 @@ class StatePart(Protocol):
         """Return tensors and plain data by name; by default, none. They need not be copies."""
         return {}
 
+    def files(self) -> Mapping[str, bytes]:
+        """Return contents that never change, by the names of their files; by default, none.
+
+        A save has a file for each, which it shares with earlier saves where the file system has
+        links. The same object each time is hashed once. `load_state_dict` gets the contents as the
+        entry `files`, by name.
+        """
+        return {}
+
     def load_state_dict(self, state: StateDict) -> None:
         """Replace the state by a saved one; by default, do nothing.
 
@@ -61,6 +73,32 @@ class StatePart(Protocol):
             change: new names and places of actions and parameters.
         """
         return {**change.others(state), **change.moments(state)}
+
+
+class KeptPart(StatePart):
+    """State of a part that a run does not use, which its saves keep as it is."""
+
+    def __init__(self) -> None:
+        self._state: dict[str, Any] = {}
+
+    def state_dict(self) -> StateDict:
+        """Return the state, without files."""
+        return {name: value for name, value in self._state.items() if name != FILES}
+
+    def files(self) -> Mapping[str, bytes]:
+        """Return the contents of the files."""
+        files: Mapping[str, bytes] = self._state.get(FILES, {})
+        return files
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take the state."""
+        self._state = dict(state)
+
+
+def full_state(part: StatePart) -> dict[str, Any]:
+    """Return the state of a part as `load_state_dict` takes it, with its files if it has any."""
+    files = part.files()
+    return {**part.state_dict(), **({FILES: dict(files)} if files else {})}
 
 
 def copied_state(state: StateDict, device: torch.device | None = None) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import fields
 from types import SimpleNamespace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from safetensors import SafetensorError
@@ -13,7 +13,13 @@ from torch import Tensor
 
 from enn_trainer.algorithms.ppo.ppo import SCALING, TUNINGS
 from enn_trainer.checkpoints.format import WEIGHTS, Checkpoint
-from enn_trainer.checkpoints.manifest import SECONDS_FIELD, FieldCheck, field_problems, is_count
+from enn_trainer.checkpoints.manifest import (
+    SECONDS_FIELD,
+    FieldCheck,
+    field_problems,
+    is_count,
+    is_file_name,
+)
 from enn_trainer.checkpoints.migrate.config_diff import changes, fixed
 from enn_trainer.checkpoints.weights import check_tensor_header, fitting_network, load_weights
 from enn_trainer.config import TrainConfig, ron
@@ -23,7 +29,7 @@ from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.policy import PPOAgent
 from enn_trainer.state import InitialState, State, init_train_state
-from enn_trainer.state_part import check_plain
+from enn_trainer.state_part import FILES, KeptPart, check_plain
 from entity_env.serialization.bounds import Allowance
 from entity_env.serialization.messages import pack, rebuilt, unpack
 from entity_env.spaces import ACTION_SPACES, ActionSpace, Entity, Kind, ObsSpace
@@ -180,7 +186,7 @@ def _texts(path: str, value: Any) -> list[str]:
     return value
 
 
-REST_VERSION = 2  # 1 without parts or plug-ins, which earlier programs would ignore
+REST_VERSION = 3  # 2 without files, 1 without parts or plug-ins, which earlier programs ignore
 OPTIMIZER = "state.optimizer.safetensors"
 """Tensors of the algorithm that belong to a parameter of the agent."""
 LOSS_STATE = "state.loss.safetensors"
@@ -193,8 +199,21 @@ REST = "state.rest.msgpack"
 OF_PPO = {TUNINGS, SCALING}
 """First parts of the names in `LOSS_STATE`, but for those of plug-ins."""
 
-FileContent: TypeAlias = bytes | dict[str, Tensor]
+
+class SharedFile(NamedTuple):
+    """Content of a file that never changes, so that saves share it and nobody copies it.
+
+    Attributes:
+        data: the content.
+    """
+
+    data: bytes
+
+
+FileContent: TypeAlias = bytes | SharedFile | dict[str, Tensor]
 """Content of a file: bytes, or tensors by name."""
+KEPT = ("league", "players")
+"""Parts that a save keeps while the run does not use them."""
 
 
 def to_files(config: TrainConfig, state: State) -> dict[str, bytes]:
@@ -208,7 +227,11 @@ def copied(config: TrainConfig, state: State) -> dict[str, FileContent]:
     parameters = {name for name, _ in state.agent.named_parameters()}
     tensors: dict[str, dict[str, Tensor]] = {OPTIMIZER: {}}
     plain: dict[str, dict[str, Any]] = {}
+    shared: dict[str, Mapping[str, bytes]] = {}
     for part, content in state.parts.items():
+        if files := content.files():
+            shared[part] = files
+            _check_files(part, files, [name for one in shared.values() for name in one])
         for name, value in content.state_dict().items():
             if not isinstance(value, Tensor):
                 plain.setdefault(part, {})[name] = value
@@ -221,19 +244,42 @@ def copied(config: TrainConfig, state: State) -> dict[str, FileContent]:
     # Tensors and plain data that programs which know version 1 alone would lose.
     others = {name.partition("/")[0] for name in tensors.get(LOSS_STATE, {})} - OF_PPO
     has_more = bool(plain or others) or PARTS in tensors
+    names = {part: [*files] for part, files in shared.items()}
     return {
+        **{name: SharedFile(data) for of_part in shared.values() for name, data in of_part.items()},
         "config.ron": dump_config(config).encode(),
         "state.ron": _dump_state(state).encode(),
         WEIGHTS: _copies(state.agent.state_dict()),
-        REST: _dump_rest(state, plain if has_more else None),
+        REST: _dump_rest(state, plain if has_more or names else None, names),
         **{file: _copies(named) for file, named in tensors.items()},
     }
+
+
+def _check_files(part: str, files: Mapping[str, bytes], names: list[str]) -> None:
+    """Raise if files of a part cannot be in a save.
+
+    Args:
+        part: name of the part.
+        files: contents by name.
+        names: those of all parts so far.
+    """
+    for name, data in files.items():
+        is_own = is_file_name(name) and not name.startswith(("config.", "state.", "manifest."))
+        if not is_own or names.count(name) > 1 or type(data) is not bytes:
+            raise ValueError(
+                f"{part}: files: expected bytes by names of files that no other part of a save "
+                f"has, such as opponent-1.safetensors, got {type(data).__name__} for {name!r}"
+            )
 
 
 def as_bytes(contents: Mapping[str, FileContent]) -> dict[str, bytes]:
     """Serialise the contents of files; safe in another thread, as it reads only the copies."""
     return {
-        name: content if isinstance(content, bytes) else save_tensors(content)
+        name: save_tensors(content)
+        if isinstance(content, dict)
+        else content.data
+        if isinstance(content, SharedFile)
+        else content
         for name, content in contents.items()
     }
 
@@ -279,9 +325,12 @@ def restore(
             agent = fitting_network(str(saved.path), config, **spaces, weights=weights)
         state = initial_state(config, {**spaces, "agent": agent})
         load_weights(str(saved.path), state.agent, weights)
-        rest, parts = _read_rest(saved)
+        rest, parts, names = _read_rest(saved)
         for name, value in {**plain, **rest}.items():
             setattr(state, name, value)
+        for part, files in names.items():
+            left = [name for name in files if name not in saved.lost]
+            parts.setdefault(part, {})[FILES] = {name: saved.read(name) for name in left}
         _load_parts(saved, state, parts)
     except ConfigError as error:
         if dump_config(before) != dump_config(config):
@@ -296,7 +345,7 @@ def _load_parts(saved: Checkpoint, state: State, parts: dict[str, dict[str, Any]
     Args:
         saved: the save.
         state: its parts are changed.
-        parts: their plain data in the save; tensors are added.
+        parts: their plain data and files in the save; tensors are added.
 
     Raises:
         CheckpointError: a file is damaged, or there is no such part.
@@ -314,7 +363,9 @@ def _load_parts(saved: Checkpoint, state: State, parts: dict[str, dict[str, Any]
             part, _, key = name.partition("/") if file == PARTS else ("algorithm", "", name)
             parts.setdefault(part, {})[key] = tensor
             files.setdefault(part, []).append(file)
-    unknown = sorted(parts.keys() - state.parts.keys())
+    unused = parts.keys() - state.parts.keys()
+    state.parts |= {name: KeptPart() for name in KEPT if name in unused}
+    unknown = sorted(unused.difference(KEPT))
     if unknown:
         raise CheckpointError(
             f"{saved.path}: has a state of {', '.join(unknown)}, which this run does not have; "
@@ -342,25 +393,33 @@ def _dump_state(state: State) -> str:
     return ron.dumps(ron.Struct("State", {"version": STATE_VERSION, **fields, **spaces}))
 
 
-def _dump_rest(state: State, parts: dict[str, dict[str, Any]] | None) -> bytes:
+def _dump_rest(
+    state: State, parts: dict[str, dict[str, Any]] | None, files: dict[str, list[str]]
+) -> bytes:
     metrics = {tag: float(value) for tag, value in state.metrics.items()}
     rest = {"version": 1, "metrics": metrics, "envs": state.envs}
     if parts is not None:
         for part, content in parts.items():
             for name, value in content.items():
                 check_plain(f"{part}: {name}", value)
-        rest |= {"version": REST_VERSION, "parts": parts}
+        rest |= {"version": 2, "parts": parts}
+    if files:
+        rest |= {"version": REST_VERSION, "files": files}
     return pack(rest)
 
 
-def _read_rest(saved: Checkpoint) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return fields of the state and plain data of its parts; {} for an old save without the file.
+def _read_rest(
+    saved: Checkpoint,
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]], dict[str, list[str]]]:
+    """Return fields of the state, and plain data and names of files of its parts.
+
+    They are {} for an old save without the file.
 
     Raises:
         CheckpointError: the file is damaged, or of a newer version.
     """
     if REST not in saved.manifest["files"]:
-        return {}, {}
+        return {}, {}, {}
     try:
         rest = unpack(saved.read(REST))
         if type(rest) is not dict or type(rest["version"]) is not int:
@@ -369,6 +428,7 @@ def _read_rest(saved: Checkpoint) -> tuple[dict[str, Any], dict[str, dict[str, A
             raise ValueError(f"it is of a newer version, this one reads up to {REST_VERSION}")
         metrics, envs = rest["metrics"], rest["envs"]
         parts = rest["parts"] if rest["version"] > 1 else {}
+        files = rest["files"] if rest["version"] > 2 else {}
         if not all(type(tag) is str and type(v) is float for tag, v in metrics.items()):
             raise TypeError("metrics: expected numbers by tag")
         if not isinstance(envs, bytes | None):
@@ -378,9 +438,12 @@ def _read_rest(saved: Checkpoint) -> tuple[dict[str, Any], dict[str, dict[str, A
                 raise TypeError("parts: expected plain data by name")
             for name, value in content.items():
                 check_plain(f"{part}: {name}", value)
+        for part, names in files.items():
+            if type(part) is not str or type(names) is not list or not {*map(type, names)} <= {str}:
+                raise TypeError("files: expected names by part")
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{saved.path}: {REST} cannot be read: {error}") from None
-    return {"metrics": metrics, "envs": envs}, parts
+    return {"metrics": metrics, "envs": envs}, parts, files
 
 
 def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

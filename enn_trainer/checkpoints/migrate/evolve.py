@@ -34,7 +34,7 @@ from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.policy import PPOAgent
 from enn_trainer.state import InitialState, State, init_train_state, make_network
-from enn_trainer.state_part import SpaceChange, StateDict, copied_state, with_prefix
+from enn_trainer.state_part import SpaceChange, StateDict, copied_state, full_state, with_prefix
 from enn_trainer.tables import aligned
 from entity_env.spaces import ActionSpace, ObsSpace
 
@@ -182,7 +182,7 @@ def evolved_state(
     change = NetworkChange(rules, upgrade, dict(old.agent.named_parameters()))
     for name, part in state.parts.items():
         if name in old.parts:
-            before = copied_state(old.parts[name].state_dict())
+            before = copied_state(full_state(old.parts[name]))
             part.load_state_dict(part.evolve(before, change))
     return state, report._replace(moments_dropped=change.dropped)
 
