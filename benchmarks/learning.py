@@ -8,12 +8,14 @@ trained agent plays with sampled actions, and the mean return of the first whole
 environment, at least 1,000 in all, is the result. Runs that are done are kept as JSON lines beside
 the table, with their learning curves, and are not repeated, so that the table can be made row by
 row. With `--check` the command fails if a row misses its bar. `--init published` trains with other
-initial weights, for the frames that both take to almost reach the bar.
+initial weights, for the frames that both take to almost reach the bar; with `--to-almost` a run
+ends there, without a result.
 """
 
 import argparse
 import itertools
 import json
+import math
 import os
 import platform
 import sys
@@ -25,11 +27,13 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 import torch
 from kept_runs import read_kept, run_all
-from learning_curves import Line, draw, read_curve
+from learning_curves import POINTS, Line, draw, read_curve
 from learning_measure import measure
 from measured_on import short_revision
 
 from enn_trainer import StateManager, TrainConfig, load_agent, train
+from enn_trainer.callbacks import Callback
+from enn_trainer.callbacks.callback import RunningTrainer
 from enn_trainer.evaluation.evaluator import RandomAgent
 from enn_trainer.experience.envs import EnvFactory, env_factory
 from entity_env.examples import ENV_REGISTRY, Duel
@@ -148,10 +152,40 @@ def world(env_id: str) -> tuple[EnvFactory, int]:
     return env_factory(env), getattr(env, "num_sides", 1)
 
 
-def run(row: Row, seed: int, init: str) -> dict[str, Any]:
-    """Train one row with one seed in this process and measure the result."""
+class EndAtAlmost(Callback):
+    """Ends a run once the mean return of a sixtieth of it is almost the bar.
+
+    Args:
+        size: number of updates of a sixtieth.
+        least: the mean return.
+    """
+
+    def __init__(self, size: int, least: float) -> None:
+        self.size, self.least = size, least
+        self.means: list[float] = []
+
+    def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
+        """Request the end after a sixtieth with enough return."""
+        if (mean := metrics.get("episodic_reward.mean")) is not None:
+            self.means.append(mean)
+            is_whole = len(self.means) % self.size == 0
+            if is_whole and np.mean(self.means[-self.size :]) >= self.least:
+                trainer.request_stop("the return is almost that of the bar")
+
+
+def run(row: Row, seed: int, init: str, to_almost: bool = False) -> dict[str, Any]:
+    """Train one row with one seed in this process and measure the result.
+
+    Args:
+        row: the row.
+        seed: seed of the run.
+        init: initial weights.
+        to_almost: True to end the run where it almost reaches the bar; it then has no result.
+    """
     path = CONFIGS / f"{row.config}.ron"
-    total = StateManager(init_path=path).config.total_timesteps
+    of_file = StateManager(init_path=path).config
+    rollout, total = of_file.rollout, of_file.total_timesteps
+    size = math.ceil(math.ceil(total / (rollout.num_envs * rollout.steps)) / POINTS)
     with tempfile.TemporaryDirectory() as folder:
 
         def trained(frames: int) -> StateManager:
@@ -163,7 +197,10 @@ def run(row: Row, seed: int, init: str) -> dict[str, Any]:
                 overrides=[*own, f"total_timesteps={frames}", *row.overrides, *of_init],
             )
             manager.config.eval = None
-            train(manager, world(manager.config.env.id)[0])
+            make, sides = world(manager.config.env.id)
+            together = sides if row.metric == "match" else 1
+            end = EndAtAlmost(size, ALMOST * row.bar / together)
+            train(manager, make, callbacks=[end] * to_almost)
             return manager
 
         opponent = None
@@ -178,24 +215,26 @@ def run(row: Row, seed: int, init: str) -> dict[str, Any]:
         config = manager.config
         make, sides = world(config.env.id)
         together = sides if row.metric == "match" else 1
-        measured = measure(
-            make(config.env, 256 // sides * sides, 1, 0),
-            manager.state.agent,
-            opponent,
-            seed=10_000 + seed,
-            episodes=row.episodes * together,
-            metric=row.metric if row.metric not in ("return", "match") else None,
-        )
+        measured = None
+        if not to_almost:
+            measured = measure(
+                make(config.env, 256 // sides * sides, 1, 0),
+                manager.state.agent,
+                opponent,
+                seed=10_000 + seed,
+                episodes=row.episodes * together,
+                metric=row.metric if row.metric not in ("return", "match") else None,
+            )
         return {
             "row": row.name,
             "seed": seed,
             "init": init,
             "frames": manager.state.step,
             "sides": sides,
-            "result": together * float(np.mean(measured)),
-            "episodes": len(measured) // together,
+            "result": None if measured is None else together * float(np.mean(measured)),
+            "episodes": 0 if measured is None else len(measured) // together,
             "seconds": round(seconds, 1),
-            "curve": read_curve(Path(folder), together),
+            "curve": read_curve(Path(folder), together, size if to_almost else None),
             "notices": notices_of(Path(folder)),
             "commit": short_revision(),
         }
@@ -214,6 +253,11 @@ def frames_to_almost(result: dict[str, Any], bar: float) -> str:
         return "?"
     reached = next((frames for frames, mean in result["curve"] if mean >= ALMOST * bar), None)
     return "never" if reached is None else f"{reached:,}"
+
+
+def result_of(result: dict[str, Any]) -> str:
+    """Return the result of a run in the table."""
+    return "ended" if result["result"] is None else f"{result['result']:.4f}"
 
 
 def table(results: list[dict[str, Any]]) -> str:
@@ -240,8 +284,8 @@ def table(results: list[dict[str, Any]]) -> str:
         f"*Most* are the frames after which the mean return while training first reaches "
         f"{ALMOST:.0%} of the bar, seed by seed, to a sixtieth of the run; *weights* are the "
         "initial ones, `net.init`, in bold those of the configuration; ? is for runs of which no "
-        "curve was kept. An episode of an agent that waits for ever counts with its return until "
-        "it is cut off.",
+        "curve was kept; *ended* are those that were ended there (`--to-almost`). An episode of an "
+        "agent that waits for ever counts with its return until it is cut off.",
         "",
         "| row | weights | frames | to reach | seeds: result | most | seconds | commit |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -250,7 +294,7 @@ def table(results: list[dict[str, Any]]) -> str:
         mine = [r for r in results if (r["row"], r["init"]) == (row.name, init)]
         if mine:
             weights = f"**{init}**" if init == init_of(row) else init
-            values = ", ".join(f"{r['seed']}: {r['result']:.4f}" for r in mine)
+            values = ", ".join(f"{r['seed']}: {result_of(r)}" for r in mine)
             seconds = ", ".join(f"{r['seconds']:.0f}" for r in mine)
             star = "" if all("curve" in r for r in mine) else "*"
             bar = f"below {row.bar}" if row.control else str(row.bar)
@@ -278,8 +322,10 @@ def picture(results: list[dict[str, Any]]) -> str:
     return draw(panels)
 
 
-def misses(row: Row, result: float) -> bool:
+def misses(row: Row, result: float | None) -> bool:
     """Return True if a result is on the wrong side of the bar."""
+    if result is None:
+        return False
     return result >= row.bar if row.control else result < row.bar - TOLERANCE
 
 
@@ -291,11 +337,13 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results/learning.md")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--init", choices=INITS, help="weights (default: of the configuration)")
+    parser.add_argument("--to-almost", action="store_true", help="end runs at 95%% of the bar")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     by_name = {row.name: row for row in ROWS}
     if options.one:
-        print(json.dumps(run(by_name[options.one[0]], int(options.one[1]), options.one[2])))
+        name, seed, init = options.one
+        print(json.dumps(run(by_name[name], int(seed), init, options.to_almost)))
         return
     if unknown := [name for name in options.rows if name not in by_name]:
         parser.error(f"ROW: expected some of {', '.join(by_name)}; got {', '.join(unknown)}")
@@ -309,6 +357,7 @@ def main() -> None:
         for seed in range(1, options.seeds + 1)
         if (row.name, init, seed) not in done
     ]
+    todo = [(*one, *["--to-almost"] * options.to_almost) for one in todo]
     run_all(__file__, todo, kept, options.jobs)
     results = read_kept(kept)
     results.sort(key=lambda r: r["seed"])

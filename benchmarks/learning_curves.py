@@ -22,7 +22,7 @@ class Line(NamedTuple):
     bar: float | None = None
 
 
-def read_curve(folder: Path, scale: float) -> list[list[float]]:
+def read_curve(folder: Path, scale: float, size: int | None = None) -> list[list[float]]:
     """Return the learning curve of the one run in a folder, as `thinned` does.
 
     Updates in which no episode ended are left out.
@@ -33,17 +33,18 @@ def read_curve(folder: Path, scale: float) -> list[list[float]]:
     events = EventAccumulator(str(logs), size_guidance={"scalars": 0})  # 0: all of them
     events.Reload()
     scalars = events.Scalars("episodic_reward.mean")
-    return thinned([[scalar.step, scalar.value] for scalar in scalars], scale)
+    return thinned([[scalar.step, scalar.value] for scalar in scalars], scale, size)
 
 
-def thinned(points: Points, scale: float) -> list[list[float]]:
+def thinned(points: Points, scale: float, size: int | None = None) -> list[list[float]]:
     """Return a learning curve of at most 60 points: [frames, mean return times `scale`].
 
     Args:
         points: frames and mean return of each update. Each result is the mean over a part of them.
         scale: factor of the returns.
+        size: number of updates of a part; None for 60 points.
     """
-    size = max(1, math.ceil(len(points) / POINTS))
+    size = size or max(1, math.ceil(len(points) / POINTS))
     pieces = [points[i : i + size] for i in range(0, len(points), size)]
     return [
         [piece[-1][0], round(scale * float(np.mean([y for _, y in piece])), 4)] for piece in pieces

@@ -14,13 +14,14 @@ from enn_trainer.experience.envs import EnvFactory, EnvSource, in_section
 from enn_trainer.experience.running_episodes import RunningEpisodes
 from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.process import empty_cache_after_steps
+from enn_trainer.selfplay.selfplay import seat_players
 from enn_trainer.state import State, first_eval_step
 from enn_trainer.state_manager import StateManager
 from entity_env.vec.vec_env import AddMetricsWrapper, VecEnv
 from rogue_net.ragged import EntityBatch
 
 
-def open_envs(create_envs: EnvFactory, config: TrainConfig, stack: ExitStack) -> VecEnv:
+def open_envs(create_envs: EnvFactory, config: TrainConfig, stack: ExitStack) -> AddMetricsWrapper:
     """Return the environments to collect frames in, with metrics of their episodes.
 
     They are closed with the stack.
@@ -89,6 +90,8 @@ def open_state(
     if names := [name for name in state.parts if "/" in name]:
         raise ValueError(f"State.parts: expected names without '/', got {', '.join(names)}")
     state.to(device)
+    if manager.config.selfplay is not None:
+        seat_players(manager.config, state, len(envs), envs.sides)
     state.algorithm.prepare(manager.config, state, device)
     if manager.config.cuda_empty_cache and device.type == "cuda":
         for optimizer in state.optimizers()[-1:]:

@@ -1,4 +1,4 @@
-"""Copy of the agent and the algorithm at the begin of an update, to restore after an error."""
+"""Copy of agent, algorithm and players at the begin of an update, to restore after an error."""
 
 import copy
 from collections.abc import Iterator
@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from enn_trainer.experience.running_episodes import RunningEpisodes
+from enn_trainer.selfplay.league import PLAYERS
 from enn_trainer.state import State
+from enn_trainer.state_part import copied_state
 
 
 class Snapshot:
@@ -35,6 +37,8 @@ class Snapshot:
             copies = (tensor.clone() for tensor in self._copies[of_agent:])
             tensors = dict(zip(self._names, copies, strict=True))
             state.algorithm.load_state_dict({**tensors, **copy.deepcopy(self._plain)})
+            if self._players:
+                state.parts[PLAYERS].load_state_dict(self._players)
             episodes.are_valid = False
             raise
 
@@ -43,6 +47,8 @@ class Snapshot:
         part = state.algorithm.state_dict()
         self._names = [name for name, value in part.items() if isinstance(value, Tensor)]
         self._plain = copy.deepcopy({n: x for n, x in part.items() if not isinstance(x, Tensor)})
+        seating = state.parts.get(PLAYERS)
+        self._players = None if seating is None else copied_state(seating.state_dict())
         of_agent = [*state.agent.parameters(), *state.agent.buffers()]
         tensors = [*of_agent, *(part[name] for name in self._names)]
         known = len(tensors) == len(self._tensors) and all(map(is_, tensors, self._tensors))

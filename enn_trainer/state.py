@@ -1,6 +1,7 @@
 """State of a run: everything that a save has to hold."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Dict, List, Optional, TypeAlias, Union
@@ -11,6 +12,8 @@ from enn_trainer.algorithms.optimizers import value_network
 from enn_trainer.algorithms.ppo.ppo import PPO
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.errors import ConfigError
+from enn_trainer.selfplay.league import LEAGUE, PLAYERS, League
+from enn_trainer.selfplay.seating import Seating
 from enn_trainer.state_part import StatePart, copied_state, full_state
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionSpace, ObsSpace
@@ -84,6 +87,12 @@ class State:
         """Statistics of returns, if rewards are scaled by them."""
         return getattr(self.algorithm, "reward_transforms", {}).get("reward_scaling")
 
+    def frames_per_step(self, cfg: TrainConfig) -> int:
+        """Return the number of frames of each step that are learnt from."""
+        seating = self.parts.get(PLAYERS)
+        table = seating.table if isinstance(seating, Seating) else None
+        return cfg.rollout.num_envs if table is None else table.num_learnt
+
     def optimizers(self) -> List[torch.optim.Optimizer]:
         """Return those of the algorithm: of the policy, and of a separate value network."""
         return list(self.algorithm.optimizers())
@@ -106,6 +115,9 @@ def init_train_state(cfg: TrainConfig, ctx: Dict[str, Any]) -> State:
     agent = ctx.get("agent")
     if agent is None:
         agent = make_network(cfg, ctx["obs_space"], ctx["action_space"])
+    parts: Dict[str, StatePart] = {"algorithm": PPO(cfg, agent, ctx["action_space"])}
+    if cfg.selfplay is not None:
+        parts |= {LEAGUE: League(), PLAYERS: Seating()}
     return State(
         step=0,
         restart=0,
@@ -113,7 +125,7 @@ def init_train_state(cfg: TrainConfig, ctx: Dict[str, Any]) -> State:
         agent=agent,
         obs_space=ctx["obs_space"],
         action_space=dict(ctx["action_space"]),
-        parts={"algorithm": PPO(cfg, agent, ctx["action_space"])},
+        parts=parts,
     )
 
 
@@ -137,12 +149,31 @@ def make_network(
     Raises:
         ConfigError: the configuration names types or features that the spaces do not have.
     """
+    heads = {"value": cfg.ppo.value_bins or 1}
+    with _new_weights(cfg):
+        if cfg.vf_net is not None:
+            return RogueNetWithValueNet(cfg.net, cfg.vf_net, obs_space, action_space, heads)
+        return RogueNet(cfg.net, obs_space, action_space, regression_heads=heads)
+
+
+def make_policy(
+    cfg: TrainConfig, obs_space: ObsSpace, action_space: Dict[str, ActionSpace]
+) -> RogueNet:
+    """Return a new network like that of `make_network`, which only acts: it has no values.
+
+    Raises:
+        ConfigError: the configuration names types or features that the spaces do not have.
+    """
+    with _new_weights(cfg):
+        return RogueNet(cfg.net, obs_space, action_space)
+
+
+@contextmanager
+def _new_weights(cfg: TrainConfig) -> Iterator[None]:
+    """Return a context in which random weights are a function of the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(cfg.seed, "network"))
         try:
-            heads = {"value": cfg.ppo.value_bins or 1}
-            if cfg.vf_net is not None:
-                return RogueNetWithValueNet(cfg.net, cfg.vf_net, obs_space, action_space, heads)
-            return RogueNet(cfg.net, obs_space, action_space, regression_heads=heads)
+            yield
         except ValueError as error:
             raise ConfigError(f"net: {error}".replace("net: vf_config", "vf_net", 1)) from None

@@ -100,7 +100,8 @@ class Stopping:
 
     def _limit_reached(self) -> str | None:
         """Return the limit of steps or time that is reached, or None."""
-        if self._state.step >= total_steps(self._config):
+        per_step = self._state.frames_per_step(self._config)
+        if self._state.step >= total_steps(self._config, per_step):
             return f"total_timesteps of {self._config.total_timesteps} reached"
         limit = self._config.max_train_time
         if limit is not None and self._state.time_used >= limit:

@@ -21,7 +21,7 @@ from enn_trainer.evaluation.evaluator import create_opponent as default_opponent
 from enn_trainer.experience.collector import Collector, collect
 from enn_trainer.experience.envs import EnvSource, env_factory
 from enn_trainer.experience.handed_in import record_world
-from enn_trainer.experience.players import AgentPlayer
+from enn_trainer.experience.players import AgentPlayer, Players
 from enn_trainer.experience.recording import (
     capture_of_rollouts,
     prepare_captures,
@@ -34,6 +34,8 @@ from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import ONE_LANE, ExecutionContext, Lanes
 from enn_trainer.runtime.process import choose_device, keep_freed_memory, process_settings
 from enn_trainer.runtime.spans import Spans
+from enn_trainer.selfplay.league import League, Matchmaker
+from enn_trainer.selfplay.selfplay import SelfPlay
 from enn_trainer.session import TrainResult, session
 from enn_trainer.snapshot import Snapshot
 from enn_trainer.state import State
@@ -51,6 +53,7 @@ def train(
     *,
     callbacks: Sequence[Callback] = (),
     stop: Condition | None = None,
+    matchmaker: Matchmaker | None = None,
 ) -> TrainResult:
     """Train an agent with PPO until `total_timesteps`, `max_train_time`, or a stop condition.
 
@@ -68,6 +71,8 @@ def train(
         agent: a network of your own instead of `RogueNet`, see `PPOAgent`.
         callbacks: hooks, called at fixed points of the run; see `Callback`.
         stop: condition that ends the run early, besides those of the configuration.
+        matchmaker: (members, step) -> weights by which opponents are drawn, instead of
+            `selfplay.choose`.
 
     Raises:
         ConfigError: the configuration cannot be used.
@@ -76,7 +81,7 @@ def train(
         WorkerError: a worker process failed.
         NotFiniteError: a loss, a gradient or a parameter is NaN or infinite.
     """
-    with Trainer(state_manager, env, create_opponent, agent, callbacks) as trainer:
+    with Trainer(state_manager, env, create_opponent, agent, callbacks, matchmaker) as trainer:
         return trainer.run(stop)
 
 
@@ -102,9 +107,11 @@ class Trainer:
         create_opponent: makes opponents.
         agent: a network of your own.
         callbacks: hooks, called at fixed points of the run.
+        matchmaker: weights of opponents.
 
     Attributes:
         config: configuration of the run.
+        league: opponents of the run, with results and ratings; None without `selfplay`.
         state: state of the run.
         manager: saves the state.
         spans: time that each phase of the run has taken so far.
@@ -117,11 +124,13 @@ class Trainer:
         create_opponent: CreateOpponent | None = None,
         agent: PPOAgent | None = None,
         callbacks: Sequence[Callback] = (),
+        matchmaker: Matchmaker | None = None,
     ) -> None:
         self.manager = StateManager.adopt(state_manager)
         self.config = self.manager.config
         self.callbacks = Callbacks(callbacks)
         self.spans = Spans()
+        self.league: League | None = None
         self._snapshot = Snapshot()
         self._device = choose_device(self.config.cuda)
         create_envs = env_factory(env)
@@ -164,7 +173,13 @@ class Trainer:
             watchers = recorders(capture, envs, self.state.run_name, stack)
             seed = derive_seed(self.config.seed, "act")
             player = AgentPlayer(self.state.agent, seed, lanes, learning=True)
-            collector = Collector(envs, player, self._device, watchers)
+            players: Players = player
+            if self.config.selfplay is not None:
+                makers = opponents, matchmaker
+                pool = SelfPlay(self.manager, envs, player, *makers, self._device)
+                players, self.league = pool.players, pool.league
+                self.callbacks.first.append(pool)
+            collector = Collector(envs, players, self._device, watchers)
             self.episodes = RunningEpisodes(collector, self.config, self.state, configured_id)
             stack.enter_context(self.checkpoints.storing(self.callbacks, self.episodes))
             begin_episodes(self.manager, self.episodes, env, self._device)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from entity_env.actions import GlobalCategoricalActionMask as GlobalCategoricalActionMask
     from entity_env.actions import SelectEntityAction as SelectEntityAction
     from entity_env.actions import SelectEntityActionMask as SelectEntityActionMask
+    from entity_env.bot import Bot as Bot
     from entity_env.check_env import check_env as check_env
     from entity_env.environment import Environment as Environment
     from entity_env.environment import Features as Features
@@ -60,6 +61,7 @@ export_lazily(
             "Action ActionMask CategoricalAction CategoricalActionMask GlobalCategoricalAction "
             "GlobalCategoricalActionMask SelectEntityAction SelectEntityActionMask"
         ),
+        "entity_env.bot": "Bot",
         "entity_env.check_env": "check_env",
         "entity_env.environment": "Environment Features Observation",
         "entity_env.errors": (

@@ -96,7 +96,13 @@ class InvalidObservation(EntityEnvError, ValueError):  # noqa: N818 (as above)
 
 
 class InvalidAction(EntityEnvError, ValueError):  # noqa: N818 (as above)
-    """An action that the last observation does not allow."""
+    """An action that the last observation does not allow.
+
+    Attributes:
+        env_index: the index of the frame in its batch, once that is known.
+    """
+
+    env_index: int | None = None
 
 
 class WorkerError(EntityEnvError, RuntimeError):

@@ -1,4 +1,4 @@
-"""Conversion of the state of an environment to plain data, and back.
+"""Conversion of the state of an environment or bot to plain data, and back.
 
 Plain data are None, bool, int, float, str, bytes, NumPy arrays of numbers, lists, and dictionaries
 of them whose keys are None, bool, int, float, str or bytes.
@@ -15,12 +15,12 @@ from entity_env.serialization.bounds import check_hashes
 
 
 class PlainState(SeededRandom):
-    """Mixin with `get_state` and `set_state` for environments whose attributes are plain data.
+    """Mixin with `get_state` and `set_state` for what has plain data as attributes.
 
     These are None, bool, int, float, str, bytes, NumPy arrays and scalars of numbers or text,
-    `random.Random`, and lists, tuples, sets and dictionaries of them. An object that two attributes
-    share becomes two, and an array that is a part of another one a copy without the gaps. A world
-    that is made of more than this writes both methods itself.
+    `random.Random`, `np.random.default_rng()`, and lists, tuples, sets and dictionaries of them. An
+    object that two attributes share becomes two, and an array that is a part of another one a copy
+    without the gaps. A world that is made of more than this writes both methods itself.
     """
 
     def get_state(self) -> dict[str, Any]:
@@ -97,6 +97,10 @@ def to_plain(value: Any, what: str) -> Any:
     if kind is random.Random:
         version, words, gauss_next = value.getstate()
         return {"Random": [version, _WORDS.pack(*words), gauss_next]}
+    if kind is np.random.Generator and type(value.bit_generator) is np.random.PCG64:
+        state: Any = value.bit_generator.state
+        numbers = [*state["state"].values(), state["has_uint32"], state["uinteger"]]
+        return {"PCG64": b"".join(n.to_bytes(16, "little") for n in numbers)}
     if kind is np.ndarray and value.dtype.kind in _NUMBERS:
         return {"array": value.copy(order="K")}
     if isinstance(value, np.generic) and value.dtype.kind in _NUMBERS:
@@ -130,6 +134,16 @@ def from_plain(value: Any) -> Any:
         rng = random.Random(0)
         rng.setstate((version, _WORDS.unpack(words), gauss_next))
         return rng
+    if kind == "PCG64":
+        numbers = [int.from_bytes(content[i : i + 16], "little") for i in range(0, 64, 16)]
+        bits = np.random.PCG64(0)
+        bits.state = {
+            "bit_generator": "PCG64",
+            "state": {"state": numbers[0], "inc": numbers[1]},
+            "has_uint32": numbers[2],
+            "uinteger": numbers[3],
+        }
+        return np.random.Generator(bits)
     items = from_plain(content)
     if kind in ("set", "dict"):
         check_hashes(key if kind == "set" else key[0] for key in items)

@@ -59,6 +59,11 @@ class Ragged:
         lengths = self.lengths[frames]
         return Ragged(self.values[row_indices(self.starts[frames], lengths)], lengths)
 
+    def of_frames(self) -> list[npt.NDArray[Any]]:
+        """Return the rows of each frame, as views."""
+        ends = np.cumsum(self.lengths).tolist()
+        return [self.values[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
     def split(self, frame_counts: Sequence[int]) -> list["Ragged"]:
         """Split into consecutive pieces of so many frames each. The rows are views, not copies."""
         pieces, frame, row = [], 0, 0

@@ -5,7 +5,7 @@ from 0; a batched mask lists them actor after actor, and a choice is one of thes
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any, ClassVar, Protocol, Self, TypeAlias
@@ -26,7 +26,7 @@ from entity_env.actions import (
     SelectEntityAction,
     SelectEntityActionMask,
 )
-from entity_env.errors import unexpected
+from entity_env.errors import LONG, InvalidAction, short_repr, unexpected
 from entity_env.kinds import Flag, Kind, check_unique
 from entity_env.observation import GLOBAL, Entity, Observation, ObsSpace
 from entity_env.ragged import Indices, Ragged
@@ -96,6 +96,7 @@ class ActionSpace(ABC):
     kind: ClassVar[str]
     """The kind in messages."""
     mask_type: ClassVar[type[ActionMask]]
+    action_type: ClassVar[type[Action]]
     batch_mask_type: ClassVar[type[VecActionMask]]
     is_global: ClassVar[bool] = False
     """True if no entity takes the action: its actor is the global entity of the frame."""
@@ -157,6 +158,116 @@ class ActionSpace(ABC):
         Yields:
             None for a frame that does not offer the action.
         """
+
+    def encode(
+        self,
+        name: ActionName,
+        actions: Sequence[Action | None],
+        mask: VecActionMask,
+        obs: Sequence[Observation],
+        obs_space: ObsSpace,
+    ) -> Ragged:
+        """Return the choices of the action of each environment: the inverse of `decode`.
+
+        Ids and labels count, so that an action may list its actors and labels in any order.
+
+        Args:
+            name: of the action.
+            actions: B actions, None for frames without actors.
+            mask: that the actions were made for.
+            obs: the B observations that it was made from.
+            obs_space: their space.
+
+        Returns:
+            int64 (actors,) per frame, all legal.
+
+        Raises:
+            InvalidAction: an action, that of frame `env_index`, is not one legal choice of each
+                actor.
+        """
+        named = self._actors_and_choices(name, mask, obs, obs_space)
+        frames = zip(actions, named, self._allowed(mask), strict=True)
+        chosen: list[int] = []
+        for i, (action, (actors, choices), legal) in enumerate(frames):
+            try:
+                given = self._chosen_by(action, actors)
+                for actor, row in zip(actors, legal, strict=True):
+                    index = {choices[k]: k for k in np.flatnonzero(row).tolist()}
+                    if given[actor] not in index:
+                        who = "" if self.is_global else f", actor {actor!r}"
+                        expected, got = short_repr([*index], LONG), short_repr(given[actor])
+                        raise InvalidAction(f"{who}: expected one of {expected}, got {got}")
+                    chosen.append(index[given[actor]])
+            except InvalidAction as error:
+                located = InvalidAction(f"actions[{name!r}]{error}")
+                located.env_index = i
+                raise located from None
+        return Ragged(np.array(chosen, dtype=np.int64), mask.actors.lengths)
+
+    def unbatch_mask(
+        self, mask: VecActionMask, ids: Sequence[Sequence[EntityID]]
+    ) -> list[ActionMask | None]:
+        """Return the mask of each frame: its actors by id, and all that is allowed.
+
+        Args:
+            mask: of B frames.
+            ids: of the entities of each frame, in their order, and of the global actor.
+
+        Returns:
+            None for frames in which nobody acts.
+        """
+        nobody = Ragged.empty(mask.actors.values, len(ids))
+        actees = (nobody if mask.actees is None else mask.actees).of_frames()
+        frames = zip(ids, mask.actors.of_frames(), actees, self._allowed(mask), strict=True)
+        return [
+            self._mask([of[k] for k in actors], [of[k] for k in selectable], flags)
+            if len(actors)
+            else None
+            for of, actors, selectable, flags in frames
+        ]
+
+    @abstractmethod
+    def _mask(self, actors: IDs, actees: IDs, allowed: npt.NDArray[np.bool_]) -> ActionMask:
+        """Return the mask of a frame, of (actors, choices) flags."""
+
+    @abstractmethod
+    def _actors_and_choices(
+        self, name: ActionName, mask: VecActionMask, obs: Sequence[Observation], obs_space: ObsSpace
+    ) -> Iterable[tuple[Sequence[EntityID], Sequence[EntityID]]]:
+        """Yield the actors of each frame, and all that they choose among."""
+
+    def _allowed(self, mask: VecActionMask) -> Iterator[npt.NDArray[np.bool_]]:
+        """Yield the flags of each frame, (actors, choices)."""
+        flags = mask.full_mask(self.mask_columns).of_frames()
+        for actors, of_frame in zip(mask.actors.lengths.tolist(), flags, strict=True):
+            yield of_frame.reshape(actors, -1 if actors else 0)
+
+    def _chosen_by(
+        self, action: Action | None, actors: Sequence[EntityID]
+    ) -> Mapping[EntityID, EntityID]:
+        """Return the label or id that each actor of an action chose.
+
+        Raises:
+            InvalidAction: it is no such action, or not of exactly these actors.
+        """
+        kind = self.action_type.__name__
+        expected = f"a {kind} of the actors {short_repr([*actors], LONG)}"
+        if not actors:
+            expected = "no action, as nobody can act"
+            if action is None:
+                return {}
+        if not isinstance(action, self.action_type):
+            got = "none" if action is None else type(action).__name__
+            raise InvalidAction(f": expected {expected}, got {got}")
+        acting: Any = [GLOBAL] if self.is_global else vars(action)["actors"]
+        try:
+            chosen = dict(zip(acting, action.chosen, strict=True))
+            if len(chosen) == len(acting) and chosen.keys() == set(actors):
+                return chosen
+            got = f"that of {short_repr([*acting], LONG)}"
+        except (TypeError, ValueError, IndexError) as error:
+            got = f"{short_repr(action)} ({error})"
+        raise InvalidAction(f": expected {expected}, got {got}")
 
     def renamed(self, labels: Mapping[str, str]) -> Self:
         """Return the space with other names for its labels, which are the keys.
@@ -230,6 +341,7 @@ class CategoricalActionSpace(_LabelledActionSpace):
 
     kind = "categorical"
     mask_type = CategoricalActionMask
+    action_type = CategoricalAction
     batch_mask_type = VecCategoricalActionMask
 
     def batch_mask(self, frames: Frames, name: ActionName) -> VecCategoricalActionMask:
@@ -259,8 +371,17 @@ class CategoricalActionSpace(_LabelledActionSpace):
 
     def random_mask(self, actors: IDs, actees: IDs, rng: np.random.Generator) -> ActionMask:
         """Return a mask that allows each choice with probability .7."""
-        allowed = rng.random((len(actors), len(self))) < 0.7
+        return self._mask(actors, actees, rng.random((len(actors), len(self))) < 0.7)
+
+    def _mask(self, actors: IDs, actees: IDs, allowed: npt.NDArray[np.bool_]) -> ActionMask:
         return CategoricalActionMask(actor_ids=actors, mask=allowed)
+
+    def _actors_and_choices(
+        self, name: ActionName, mask: VecActionMask, obs: Sequence[Observation], obs_space: ObsSpace
+    ) -> Iterable[tuple[Sequence[EntityID], Sequence[EntityID]]]:
+        masks: list[Any] = [o.actions.get(name, _NOBODY_CHOOSES) for o in obs]
+        ids = ids_of_actors(obs, obs_space, masks, mask.actors)
+        return zip(ids, repeat(self.index_to_label))
 
 
 @dataclass
@@ -269,6 +390,7 @@ class GlobalCategoricalActionSpace(_LabelledActionSpace):
 
     kind = "global"
     mask_type = GlobalCategoricalActionMask
+    action_type = GlobalCategoricalAction
     batch_mask_type = VecCategoricalActionMask
     is_global = True
 
@@ -306,6 +428,15 @@ class GlobalCategoricalActionSpace(_LabelledActionSpace):
         """Return a mask that allows each choice with probability .7."""
         return GlobalCategoricalActionMask(mask=rng.random(len(self)) < 0.7)
 
+    def _mask(self, actors: IDs, actees: IDs, allowed: npt.NDArray[np.bool_]) -> ActionMask:
+        return GlobalCategoricalActionMask(mask=allowed[0])
+
+    def _actors_and_choices(
+        self, name: ActionName, mask: VecActionMask, obs: Sequence[Observation], obs_space: ObsSpace
+    ) -> Iterable[tuple[Sequence[EntityID], Sequence[EntityID]]]:
+        for can_act in mask.actors.lengths.tolist():
+            yield [GLOBAL] * can_act, self.index_to_label
+
 
 @dataclass
 class SelectEntityActionSpace(ActionSpace):
@@ -313,6 +444,7 @@ class SelectEntityActionSpace(ActionSpace):
 
     kind = "select-entity"
     mask_type = SelectEntityActionMask
+    action_type = SelectEntityAction
     batch_mask_type = VecSelectEntityActionMask
 
     @property
@@ -362,9 +494,7 @@ class SelectEntityActionSpace(ActionSpace):
         """Yield the action of each environment."""
         masks: list[Any] = [o.actions.get(name, _NOBODY_SELECTS) for o in obs]
         actors = ids_of_actors(obs, obs_space, masks, mask.actors)
-        actees = named_ids(
-            obs, obs_space, [m.actee_ids for m in masks], [m.actee_types for m in masks]
-        )
+        actees = _ids_of_actees(masks, obs, obs_space)
         chosen, ends = choices.values.tolist(), np.cumsum(choices.lengths).tolist()
         for given, actor_ids, actee_ids, start, end, p in zip(
             masks, actors, actees, [0, *ends], ends, probs, strict=False
@@ -375,8 +505,24 @@ class SelectEntityActionSpace(ActionSpace):
 
     def random_mask(self, actors: IDs, actees: IDs, rng: np.random.Generator) -> ActionMask:
         """Return a mask that allows each pair with probability .7."""
-        allowed = rng.random((len(actors), len(actees))) < 0.7
+        return self._mask(actors, actees, rng.random((len(actors), len(actees))) < 0.7)
+
+    def _mask(self, actors: IDs, actees: IDs, allowed: npt.NDArray[np.bool_]) -> ActionMask:
         return SelectEntityActionMask(actor_ids=actors, actee_ids=actees, mask=allowed)
+
+    def _actors_and_choices(
+        self, name: ActionName, mask: VecActionMask, obs: Sequence[Observation], obs_space: ObsSpace
+    ) -> Iterable[tuple[Sequence[EntityID], Sequence[EntityID]]]:
+        masks: list[Any] = [o.actions.get(name, _NOBODY_SELECTS) for o in obs]
+        actors = ids_of_actors(obs, obs_space, masks, mask.actors)
+        return zip(actors, _ids_of_actees(masks, obs, obs_space), strict=True)
+
+
+def _ids_of_actees(
+    masks: Sequence[Any], obs: Sequence[Observation], obs_space: ObsSpace
+) -> list[Sequence[EntityID]]:
+    """Return the ids that each frame's mask allows to select."""
+    return named_ids(obs, obs_space, [m.actee_ids for m in masks], [m.actee_types for m in masks])
 
 
 _KINDS = CategoricalActionSpace, GlobalCategoricalActionSpace, SelectEntityActionSpace
@@ -451,5 +597,4 @@ def _arrays_of(rows: Ragged) -> Sequence[Indices]:
     n = rows.lengths[0]
     if (rows.lengths == n).all():
         return list(rows.values.reshape(-1, n)) if n else list(repeat(rows.values, len(rows)))
-    ends = np.cumsum(rows.lengths).tolist()
-    return [rows.values[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    return rows.of_frames()

@@ -86,6 +86,10 @@ class ActionDistribution(ABC):
             action: the actors.
         """
 
+    @abstractmethod
+    def certain(self, chosen: Tensor) -> Self:
+        """Return the distribution that gives the choices, (A,) int64, the probability 1."""
+
     @classmethod
     @abstractmethod
     def cat(cls, pieces: Sequence[Self]) -> Self:
@@ -242,6 +246,11 @@ class CategoricalDistribution(ActionDistribution):
         padded = rows.new_full((self.log_probs.numel(),), -math.inf)
         padded = padded.index_copy(0, _flat_positions(action, self.log_probs), rows)
         return type(self)(padded.view_as(self.log_probs))
+
+    def certain(self, chosen: Tensor) -> Self:
+        """Return log-probabilities 0 for the choices and -inf for all others."""
+        impossible = torch.full_like(self.log_probs, -math.inf)
+        return type(self)(impossible.scatter(1, chosen.unsqueeze(1), 0.0))
 
     @classmethod
     def cat(cls, pieces: Sequence[Self]) -> Self:

@@ -42,6 +42,9 @@ class RunState(Protocol):
     action_space: dict[str, ActionSpace]
     memory: dict[str, Any]
 
+    def frames_per_step(self, cfg: TrainConfig) -> int:
+        """Return the number of frames of each step that are learnt from."""
+
 
 class Algorithm(StatePart, Protocol[Data]):
     """Learns from data: PPO from rollouts, cloning from recorded frames."""
@@ -74,7 +77,11 @@ class RolloutAlgorithm(Algorithm[Rollout], Protocol):
         return
 
     def begin_episodes(self, num_envs: int) -> None:
-        """Forget running episodes, as all environments begin new ones."""
+        """Forget running episodes, as all environments begin new ones.
+
+        Args:
+            num_envs: number of environments that are learnt from.
+        """
         return
 
     def begin_update(self, clock: Clock) -> None:

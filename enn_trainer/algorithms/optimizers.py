@@ -258,13 +258,21 @@ class Rates(NamedTuple):
     ent_coef: float
 
 
-def total_steps(config: TrainConfig) -> int:
-    """Return the step at which the run ends: whole rollouts, also where less of one is left."""
-    frames = config.rollout.num_envs * config.rollout.steps
+def total_steps(config: TrainConfig, frames_per_step: int | None = None) -> int:
+    """Return the step at which the run ends: whole rollouts, also where less of one is left.
+
+    Args:
+        config: configuration of the run.
+        frames_per_step: number of frames of each step that are learnt from; None for those of all
+            environments.
+    """
+    frames = (frames_per_step or config.rollout.num_envs) * config.rollout.steps
     return math.ceil(config.total_timesteps / frames) * frames
 
 
-def rates_at(config: TrainConfig, step: int, time_used: float) -> Rates:
+def rates_at(
+    config: TrainConfig, step: int, time_used: float, frames_per_step: int | None = None
+) -> Rates:
     """Return the rates of the update that begins at `step`, after `time_used` seconds of training.
 
     The learning rate rises linearly over `lr_warmup_steps` and reaches its full value in the update
@@ -272,8 +280,8 @@ def rates_at(config: TrainConfig, step: int, time_used: float) -> Rates:
     end of the run, or at `max_train_time` if that comes first. It is on by default and does not
     apply to a rate with a schedule.
     """
-    frames = config.rollout.num_envs * config.rollout.steps
-    total = total_steps(config)
+    frames = (frames_per_step or config.rollout.num_envs) * config.rollout.steps
+    total = total_steps(config, frames_per_step)
     warmup = config.optim.lr_warmup_steps or 0
     time_left = max(0.0, 1.0 - time_used / (config.max_train_time or math.inf))
 

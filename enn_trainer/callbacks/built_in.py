@@ -52,7 +52,7 @@ class ProgressDisplay(Callback):
         config, state, manager = self._manager.config, self._manager.state, self._manager
         limit = config.max_train_time
         progress = Progress(
-            total_steps(config),
+            total_steps(config, state.frames_per_step(config)),
             state.step,
             max_seconds=None if limit is None else limit - state.time_used,
             header=list(header(manager)),

@@ -28,6 +28,7 @@ from enn_trainer.config.load import dump_config, load_config
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.policy import PPOAgent
+from enn_trainer.selfplay.league import LEAGUE, PLAYERS
 from enn_trainer.state import InitialState, State, init_train_state
 from enn_trainer.state_part import FILES, KeptPart, check_plain
 from entity_env.serialization.bounds import Allowance
@@ -75,11 +76,31 @@ def read_state(saved: Checkpoint) -> dict[str, Any]:
             raise ValueError("; ".join(problems[:10]))
         if plain["step"] != saved.step:
             raise ValueError(f"step: expected {saved.step} as in the manifest")
-        plain["obs_space"] = _obs_space_of(plain["obs_space"])
-        plain["action_space"] = _action_space_of(plain["action_space"])
+        plain |= read_spaces(plain)
     except ValueError as error:
         raise CheckpointError(f"{saved.path}: state.ron cannot be read: {error}") from None
     return plain
+
+
+def dump_spaces(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> dict[str, Any]:
+    """Return the spaces of an agent as data for `ron.dumps`, by the names of fields of `State`."""
+    actions = {
+        name: ron.Struct("ActionSpace", {"kind": type(space).__name__, **vars(space)})
+        for name, space in action_space.items()
+    }
+    return {"obs_space": as_data(obs_space), "action_space": actions}
+
+
+def read_spaces(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the spaces that data of `dump_spaces` describes, `obs_space` and `action_space`.
+
+    Raises:
+        ValueError: the data does not describe them.
+    """
+    return {
+        "obs_space": _obs_space_of(plain["obs_space"]),
+        "action_space": _action_space_of(plain["action_space"]),
+    }
 
 
 def _obs_space_of(plain: Mapping[str, Any]) -> ObsSpace:
@@ -212,7 +233,7 @@ class SharedFile(NamedTuple):
 
 FileContent: TypeAlias = bytes | SharedFile | dict[str, Tensor]
 """Content of a file: bytes, or tensors by name."""
-KEPT = ("league", "players")
+KEPT = (LEAGUE, PLAYERS)
 """Parts that a save keeps while the run does not use them."""
 
 
@@ -382,13 +403,7 @@ def _load_parts(saved: Checkpoint, state: State, parts: dict[str, dict[str, Any]
 
 
 def _dump_state(state: State) -> str:
-    spaces = {
-        "obs_space": as_data(state.obs_space),
-        "action_space": {
-            name: ron.Struct("ActionSpace", {"kind": type(space).__name__, **vars(space)})
-            for name, space in state.action_space.items()
-        },
-    }
+    spaces = dump_spaces(state.obs_space, state.action_space)
     fields = {name: getattr(state, name) for name in _FIELDS if name not in spaces}
     return ron.dumps(ron.Struct("State", {"version": STATE_VERSION, **fields, **spaces}))
 

@@ -5,7 +5,7 @@ The network is no larger than the weights that there are for it, and able to act
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ def fitting_network(
     obs_space: ObsSpace,
     action_space: dict[str, ActionSpace],
     weights: Mapping[str, Tensor],
+    make: Callable[..., Any] = make_network,
 ) -> Any:
     """Return a new network of a configuration, if it is no larger than the weights for it.
 
@@ -45,6 +46,7 @@ def fitting_network(
         obs_space: the observations of the network.
         action_space: its actions.
         weights: by name.
+        make: `make_network`, or `make_policy` for a network without values.
 
     Raises:
         CheckpointError: it is larger, or is no `RogueNet`, or the configuration does not fit the
@@ -57,13 +59,14 @@ def fitting_network(
             "expected those of a RogueNet, or that network beside the save, as agent= in Python"
         )
     numbers = sum(t.numel() for t in weights.values())
-    layers = config.net.n_layer + (0 if config.vf_net is None else config.vf_net.n_layer)
+    vf_net = config.vf_net if make is make_network else None
+    layers = config.net.n_layer + (0 if vf_net is None else vf_net.n_layer)
     try:
         # Each of these has a tensor of its own at least.
         fits = layers + len(obs_space.entities) + len(action_space) <= len(weights)
         if fits:
             with torch.device("meta"):  # takes no memory, whatever the configuration says
-                outline = make_network(config, obs_space, action_space)
+                outline = make(config, obs_space, action_space)
             fits = sum(p.numel() for p in outline.parameters()) <= numbers
     except ValueError as error:  # such as relative positions of entities that do not exist
         raise CheckpointError(f"{where}: config.ron does not fit state.ron: {error}") from None
@@ -74,7 +77,7 @@ def fitting_network(
             f"{where}: the weights do not fit the network: config.ron asks for more than the "
             f"{numbers} numbers in {len(weights)} tensors that the save has"
         )
-    return make_network(config, obs_space, action_space)
+    return make(config, obs_space, action_space)
 
 
 def load_weights(where: str, network: nn.Module, weights: Mapping[str, Tensor]) -> None:

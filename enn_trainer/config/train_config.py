@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Literal, NamedTuple, Optional
 from enn_trainer.config.eval_config import RECORDING, EnvConfig, EvalConfig, all_suites, suite_path
 from enn_trainer.config.ppo_config import OptimizerConfig, PPOConfig
 from enn_trainer.config.rewrite_rules import AddDefault, ChangeDefault, RewriteRule
+from enn_trainer.config.selfplay_config import SelfplayConfig
 from enn_trainer.config.validation import COMPUTED, PATH, Section, Validator, limited
 from enn_trainer.config.versioned import Versioned
 from enn_trainer.errors import ConfigError
@@ -194,6 +195,7 @@ class TrainConfig(Versioned, Section):
         bc: Behavioural cloning beside PPO; none if not set.
         mlflow_tracking_uri: Send metrics to the MLflow server or store at this address.
         checkpoint: When the run is saved, and which saves are kept.
+        selfplay: Matches against a pool of opponents; none if not set.
     """
 
     env: EnvConfig = field(default_factory=EnvConfig)
@@ -222,6 +224,7 @@ class TrainConfig(Versioned, Section):
     bc: Optional[BCConfig] = None
     mlflow_tracking_uri: Optional[str] = None
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    selfplay: Optional[SelfplayConfig] = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Give sections that a subclass declares, also anew, their own defaults."""
@@ -298,7 +301,10 @@ class TrainConfig(Versioned, Section):
         fixed = {
             "the network is built once": ["net", "vf_net", "ppo.value_bins"],
             "it is part of how optim.lr changes, which may have one": ["optim.lr_warmup_steps"],
-            "the environments are made once, and every update has as many frames": ["rollout"],
+            "the environments are made once, and every update has as many frames": [
+                "rollout",
+                "selfplay",
+            ],
             "evaluations are there to be compared": [f"eval.{name}" for name in compared],
             "which saves are kept is decided anew with each of them": ["checkpoint"],
             "a run has one": ["seed"],
@@ -372,6 +378,10 @@ class CloneRunConfig(TrainConfig):
             not (self.ppo.reward_scaling and self.clone.value_coef),
             "ppo.reward_scaling: expected false beside clone.value_coef above 0, as the scale "
             "of the rewards of a run is not known before it; got true",
+        )
+        check.require(
+            self.selfplay is None,
+            "selfplay: expected none while cloning, which plays no matches; leave it out",
         )
         check.require(
             self.bc is None,

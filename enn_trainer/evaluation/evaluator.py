@@ -342,7 +342,8 @@ class Evaluator:
             results: dict[str, Any] = {}
             if keeper is not None:
                 learner = players.learner if isinstance(players, SeatedPlayers) else players
-                results = self._shown(suite, keeper, learner.agent, watch)
+                network = learner.agent if isinstance(learner, AgentPlayer) else None
+                results = self._shown(suite, keeper, network, watch)
 
         # The result, with the setting that limits the steps.
         played = statistics.measured(), statistics.num_episodes(), statistics.num_missing()
@@ -351,7 +352,7 @@ class Evaluator:
         return SuiteResult(*played, steps, limit, film, problem, **results)
 
     def _shown(
-        self, suite: EvalConfig, keeper: EpisodeKeeper, agent: PPOAgent, watch: Watch
+        self, suite: EvalConfig, keeper: EpisodeKeeper, agent: PPOAgent | None, watch: Watch
     ) -> dict[str, Any]:
         """Return the fields of a result that are about the replay: itself, or the written page."""
         path = keeper.settings.path
@@ -365,7 +366,7 @@ class Evaluator:
         return {"page": path}
 
     def _replay(
-        self, suite: EvalConfig, keeper: EpisodeKeeper, agent: PPOAgent, watch: Watch
+        self, suite: EvalConfig, keeper: EpisodeKeeper, agent: PPOAgent | None, watch: Watch
     ) -> Replay:
         """Return the replay of the episodes that were kept, with explanations.
 

@@ -6,7 +6,7 @@ Watchers follow each step. Recordings are made by one; this module does not know
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -132,7 +132,7 @@ class Collector(VecEnvWrapper):
         self.obs, self._shown = obs, shown
         for watcher in self.watchers:
             watcher.begin(obs, shown, state)
-        self.players.begin(obs)
+        self.players.begin(obs, is_resumed=state is not None)
         return obs
 
 
@@ -170,9 +170,50 @@ def play(
     return metrics
 
 
+class Episodes(NamedTuple):
+    """E episodes that ended, of all environments, in the order of steps and environments.
+
+    Attributes:
+        environment: (E,) int64, the environment of each.
+        metrics: (E,) float64 each, of returns, lengths and the metrics of the last observations;
+            NaN where an environment gave none.
+    """
+
+    environment: npt.NDArray[np.int64]
+    metrics: Mapping[str, npt.NDArray[np.float64]]
+
+    @staticmethod
+    def of(obs: VecObs) -> "Episodes":
+        """Return the episodes that ended in one step, as a copy."""
+        ended, metrics = np.flatnonzero(obs.done), {}
+        for name, rows in obs.env_metrics.items():
+            of_all = np.full(len(obs), math.nan)
+            of_all[rows.lengths > 0] = rows.values
+            metrics[name] = of_all[ended]
+        return Episodes(ended, metrics)
+
+    @staticmethod
+    def cat(pieces: Sequence["Episodes"]) -> "Episodes":
+        """Return the episodes of several steps."""
+        names = dict.fromkeys(name for piece in pieces for name in piece.metrics)
+        none = np.zeros(0)
+        return Episodes(
+            np.concatenate([none.astype(np.int64), *(piece.environment for piece in pieces)]),
+            {
+                name: np.concatenate(
+                    [none, *(p.metrics.get(name, np.full(len(p[0]), math.nan)) for p in pieces)]
+                )
+                for name in names
+            },
+        )
+
+
+NO_EPISODES = Episodes(np.zeros(0, np.int64), {})
+
+
 @dataclass(frozen=True)
 class Rollout:
-    """T steps of B environments. Frame t * B + b is step t of environment b.
+    """T steps of the B environments that are learnt from. Frame t * B + b is step t of the b-th.
 
     Attributes:
         batch: the T * B frames.
@@ -186,8 +227,9 @@ class Rollout:
         last_values: (B,) float32, of the frames after the last step; 0 where an episode ended.
         final_values: (truncated episodes,) float32, of their last observations, in the order of
             `truncated`.
-        metrics: of the environments, over all steps.
-        next_obs: the frames after the last step.
+        metrics: of these environments, over all steps.
+        next_obs: the frames after the last step, of all environments.
+        episodes: those that ended, of all environments.
     """
 
     batch: EntityBatch
@@ -202,6 +244,7 @@ class Rollout:
     final_values: Tensor
     metrics: Mapping[str, Metric]
     next_obs: VecObs
+    episodes: Episodes = NO_EPISODES
 
     @property
     def num_frames(self) -> int:
@@ -220,18 +263,22 @@ def collect(
     """Go on for `steps` steps in every environment, and keep them to learn from.
 
     Args:
-        collector: B environments and the players, all of whose frames are learnt from.
+        collector: the environments and the players, who say which B frames of a step are learnt
+            from; all if they do not.
         steps: T.
         first_frame: number of frames of the run before; the choices depend on it.
         context: interrupt check and timers.
     """
     # Allocate.
-    players, device, num_envs = collector.players, collector.device, len(collector)
-    assert players.learnt is None, "learning from a part of the frames does not exist yet"
+    players, device = collector.players, collector.device
+    everywhere = np.arange(len(collector))
+    learnt = everywhere if players.learnt is None else players.learnt
+    num_envs = len(learnt)
     storage = RolloutStorage(steps * num_envs)
     rewards = np.empty((steps, num_envs), np.float32)
     terminated, truncated = np.empty((2, steps, num_envs), np.bool_)
     metrics: dict[str, Metric] = {}
+    episodes: list[Episodes] = []
     finals: list[EntityBatch] = []
     ended = np.zeros(0, np.int64)  # the environments of `finals`
     final_values = [torch.zeros(0, device=device)]
@@ -239,13 +286,21 @@ def collect(
     # Act for T steps. The last observations of truncated episodes are valued in batches.
     for t in range(steps):
         frame = first_frame + t * num_envs
+        learnt = everywhere if players.learnt is None else players.learnt
         batch, decisions, obs = collector.step(frame, frame, context)
+        if len(learnt) < len(everywhere):
+            batch, decisions = batch.take(learnt), decisions.take(learnt)
         storage.add(batch, decisions)
-        rewards[t], terminated[t], truncated[t] = obs.reward, obs.terminated, obs.truncated
+        rewards[t] = obs.reward[learnt]
+        terminated[t], truncated[t] = obs.terminated[learnt], obs.truncated[learnt]
         add_metrics(metrics, obs.metrics)
-        if obs.final is not None:
-            finals.append(EntityBatch.of(obs.final, device))
-            ended = np.append(ended, np.flatnonzero(obs.truncated))
+        if obs.done.any():
+            episodes.append(Episodes.of(obs))
+        if obs.final is not None and truncated[t].any():
+            cut_off = np.flatnonzero(obs.truncated)
+            final, is_learnt = EntityBatch.of(obs.final, device), np.isin(cut_off, learnt)
+            finals.append(final if is_learnt.all() else final.take(np.flatnonzero(is_learnt)))
+            ended = np.append(ended, cut_off[is_learnt])
             if len(ended) >= num_envs:  # to bound memory
                 final_values.append(players.values(EntityBatch.cat(finals), ended))
                 finals, ended = [], ended[:0]
@@ -253,12 +308,13 @@ def collect(
     # Values to bootstrap from: of the frames after the last step, and of truncated episodes.
     with context.spans.span("values"):
         last_values = final_values[0].new_zeros(num_envs)
-        going_on = np.flatnonzero(~obs.done)  # the value after the end of an episode is 0
+        going_on = np.flatnonzero(~obs.done[learnt])  # the value after the end of an episode is 0
         if len(going_on):
             of_last = EntityBatch.of(obs, device)
-            if len(going_on) < num_envs:
-                of_last = of_last.take(going_on)
-            last_values[to_device(going_on, device)] = players.values(of_last, going_on)
+            if len(going_on) < len(everywhere):
+                of_last = of_last.take(learnt[going_on])
+            values = players.values(of_last, learnt[going_on])
+            last_values[to_device(going_on, device)] = values
         if finals:
             final_values.append(players.values(EntityBatch.cat(finals), ended))
     frames, kept = storage.take()
@@ -275,6 +331,7 @@ def collect(
         final_values=torch.cat(final_values),
         metrics=metrics,
         next_obs=obs,
+        episodes=Episodes.cat(episodes),
     )
 
 

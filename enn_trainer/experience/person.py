@@ -42,9 +42,9 @@ class PersonPlayers(Players):
             hand: to put the choices in.
         """
 
-    def begin(self, obs: VecObs) -> None:
+    def begin(self, obs: VecObs, is_resumed: bool) -> None:
         """Take the first frames."""
-        self.others.begin(obs)
+        self.others.begin(obs, is_resumed)
 
     def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
         """Let the others choose, then the person; probabilities are those of the others."""

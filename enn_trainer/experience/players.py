@@ -38,6 +38,8 @@ class Decisions(NamedTuple):
         distributions: per action, over the choices of all actors, where there is one.
         by_hand: per action bool (actors,) per frame, True for choices that a person made; empty if
             nobody could. Taken and joined decisions do not keep it.
+        players: (B,), the player of each frame by name, "" for the agent; empty if it is the agent
+            everywhere. Taken and joined decisions do not keep it.
     """
 
     chosen: Mapping[str, RaggedTensor]
@@ -46,6 +48,7 @@ class Decisions(NamedTuple):
     values: Tensor
     distributions: Mapping[str, ActionDistribution] = {}
     by_hand: Mapping[str, Ragged] = {}
+    players: Sequence[str] = ()
 
     @staticmethod
     def of(out: NetOutput, batch: EntityBatch) -> "Decisions":
@@ -142,8 +145,8 @@ class Players(ABC):
 
     learnt: Environments | None = None
 
-    def begin(self, obs: VecObs) -> None:
-        """Take the first frames, of new episodes or of those of a save."""
+    def begin(self, obs: VecObs, is_resumed: bool) -> None:
+        """Take the first frames, of new episodes or, if `is_resumed`, of those of a save."""
         return
 
     @abstractmethod
@@ -220,26 +223,59 @@ class AgentPlayer(Players):
         return torch.cat(in_pieces(self.agent, batch, of_piece, self.lanes))
 
 
+class FramePlayer(Players):
+    """Players who choose in some of the frames, which they read themselves: bots."""
+
+    @abstractmethod
+    def choose(
+        self, obs: VecObs, batch: EntityBatch, environments: Environments, t: int
+    ) -> Decisions:
+        """Choose the actions in the frames of some environments.
+
+        Args:
+            obs: the frames of all environments.
+            batch: those of `environments`, on the device.
+            environments: (n,) int64, in any order.
+            t: a number that earlier steps did not have.
+        """
+
+
 class SeatedPlayers(Players):
-    """Several agents, each in environments of its own; the first one is the learner.
+    """Several players, each in environments of its own; the first one is the learner.
 
     Args:
-        seats: the agents with their environments, each of which is in one of them.
+        seats: the players with their environments, each of which is in one of them.
     """
 
-    def __init__(self, seats: Sequence[tuple[AgentPlayer, Environments]]) -> None:
+    def __init__(self, seats: Sequence[tuple[AgentPlayer | FramePlayer, Environments]]) -> None:
         self.learner, self.learnt = seats[0]
         self.seats = [(player, theirs) for player, theirs in seats if len(theirs)]
 
+    def begin(self, obs: VecObs) -> None:
+        """Take the first frames."""
+        for player, _ in self.seats:
+            player.begin(obs)
+
     def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
-        """Let each agent choose in its frames, and put the decisions in the order of frames."""
-        pieces = [player.choose(batch.take(theirs), theirs, t) for player, theirs in self.seats]
+        """Let each player choose in its frames, and put the decisions in the order of frames."""
+        pieces = []
+        for player, theirs in self.seats:
+            own = batch.take(theirs)
+            if isinstance(player, FramePlayer):
+                pieces.append(player.choose(obs, own, theirs, t))
+            else:
+                pieces.append(player.choose(own, theirs, t))
         order = np.argsort(np.concatenate([theirs for _, theirs in self.seats]))
         return Decisions.cat(pieces).take(order)
 
     def values(self, batch: EntityBatch, environments: Environments) -> Tensor:
         """Return the values of the learner."""
         return self.learner.values(batch, environments)
+
+    def after_step(self, obs: VecObs) -> None:
+        """Take the frames after a step."""
+        for player, _ in self.seats:
+            player.after_step(obs)
 
 
 T = TypeVar("T")

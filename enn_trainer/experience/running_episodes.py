@@ -17,24 +17,27 @@ from entity_env.serialization.messages import MessageError, pack, unpack
 from entity_env.vec.vec_env import VecEnv, VecObs
 from entity_env.world_code import is_same_code
 
+FRAMES_PER_STEP = "the number of the agent's frames in a step"
 
-def take_episodes(envs: VecEnv, config: TrainConfig, step: int) -> bytes | None:
+
+def take_episodes(envs: VecEnv, config: TrainConfig, state: State) -> bytes | None:
     """Return the state of unfinished episodes, or None if environments cannot save theirs.
 
     Args:
         envs: environments of the run, between two steps.
         config: configuration of the run.
-        step: number of frames of the run.
+        state: state of the run.
 
     Raises:
         EntityEnvError: the state of an environment is not plain data.
     """
-    state = envs.get_state()
-    if state is None:
+    of_envs = envs.get_state()
+    if of_envs is None:
         return None
     try:
-        about = {"settings": _settings(config), "world": _world(envs), "code": envs.world_code()}
-        return pack({"step": step, **about, "envs": state}, exact=True)
+        settings = _settings(config, state)
+        about = {"settings": settings, "world": _world(envs), "code": envs.world_code()}
+        return pack({"step": state.step, **about, "envs": of_envs}, exact=True)
     except MessageError as error:
         raise EntityEnvError(f"environments: get_state: expected plain data: {error}") from None
 
@@ -70,9 +73,11 @@ def continue_episodes(
             return None, f"the saved ones are of step {saved['step']}"
 
         # The environments must be made by the same settings, spaces and code.
-        now, before = _settings(config), saved["settings"]
+        now, before = _settings(config, state), saved["settings"]
         if before.get("env.id") == configured_id:
             now["env.id"] = configured_id
+        if FRAMES_PER_STEP in now:  # since the run has a pool of opponents
+            before = {FRAMES_PER_STEP: config.rollout.num_envs, **before}
         changed = [
             f"{name} was {value!r}"
             for name, value in before.items()
@@ -161,7 +166,8 @@ class RunningEpisodes:
         """Return the collector; begin new episodes, which depend on seed and step, if need be."""
         if not self.are_valid:
             self._collector.seed(derive_seed(self._config.seed, "rollout", self._state.step))
-            self._state.algorithm.begin_episodes(self._config.rollout.num_envs)
+            per_step = self._state.frames_per_step(self._config)
+            self._state.algorithm.begin_episodes(per_step)
             self._collector.reset(self._state.obs_space)
             self.are_valid = True
         return self._collector
@@ -170,7 +176,7 @@ class RunningEpisodes:
         """Store the episodes in the state, for a save; None in an update and after a failed one."""
         self._state.envs = None
         if is_between and self.are_valid:
-            self._state.envs = take_episodes(self._collector, self._config, self._state.step)
+            self._state.envs = take_episodes(self._collector, self._config, self._state)
 
 
 def _world(envs: VecEnv) -> list[Any]:
@@ -195,9 +201,11 @@ def _other_code(before: dict[str, str], now: dict[str, str]) -> str:
     return ""
 
 
-def _settings(config: TrainConfig) -> dict[str, Any]:
-    """Return the settings that define the environments."""
+def _settings(config: TrainConfig, state: State) -> dict[str, Any]:
+    """Return the settings that define the environments, and whose frames are learnt from."""
+    learnt = state.frames_per_step(config)
     return {
+        **({FRAMES_PER_STEP: learnt} if learnt != config.rollout.num_envs else {}),
         "env.id": config.env.id,
         "env.kwargs": json.loads(config.env.kwargs),
         "rollout.num_envs": config.rollout.num_envs,

@@ -115,9 +115,9 @@ class LiveGame(PersonPlayers):
 
     # The game.
 
-    def begin(self, obs: VecObs) -> None:
+    def begin(self, obs: VecObs, is_resumed: bool) -> None:
         """Begin with the first frames."""
-        super().begin(obs)
+        super().begin(obs, is_resumed)
         self._begin_episode()
 
     def taken(self, obs: VecObs) -> dict[ActionName, npt.NDArray[np.bool_]]:

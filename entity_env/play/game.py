@@ -26,7 +26,6 @@ from entity_env.spaces import (
     ActionName,
     ActionSpace,
     Entity,
-    EntityID,
     EntityName,
     ObsSpace,
 )
@@ -148,7 +147,7 @@ def menus_of(
     advice: Mapping[ActionName, Action],
 ) -> dict[ActionName, Menu]:
     """Return the menus of a frame by action, with the choices and probabilities in `advice`."""
-    batch, ids = batch_obs([obs], obs_space, action_space), obs.index_to_id(obs_space)
+    batch = batch_obs([obs], obs_space, action_space)
     # By position in the frame; the global actor comes last.
     by_type = _entities_by_type(obs, obs_space, batch.features, batch.kinds)
     entities = [*chain.from_iterable(by_type.values()), ("", "")]
@@ -158,14 +157,14 @@ def menus_of(
         actors = [entities[i] for i in mask.actors.values]
         titles = [f"{name}, {actor} ({features})" for actor, features in actors]
         titles = [title.removesuffix(" ()").removesuffix(", ") for title in titles]
-        values: list[EntityID] = [*space.labels]
         choices = [(label, "") for label in space.labels]
         if mask.actees is not None:
             choices = [entities[i] for i in mask.actees.values]
-            values = [ids[i] for i in mask.actees.values]
         shape = len(titles), len(choices)
         legal = np.ones(shape, np.bool_) if mask.mask is None else mask.mask.values.reshape(shape)
-        advised = [] if action is None else [values.index(value) for value in action.chosen]
+        advised = []
+        if action is not None:
+            advised = space.encode(name, [action], mask, [obs], obs_space).values.tolist()
         probs = None if titles else np.zeros(shape, np.float32)
         if action is not None and action.probs is not None:
             probs = np.asarray(action.probs, dtype=np.float32).reshape(shape)

@@ -267,9 +267,9 @@ class AddMetricsWrapper(VecEnvWrapper):
 
     Args:
         env: the environments.
-        filter: (B,) bool, the environments that count; all of them by default. Metrics that a
-            vectorised environment gives without `VecObs.env_metrics` cannot be separated and
-            count all.
+        filter: (B,) bool, the environments that count, which may change between steps; all of them
+            by default. Metrics that a vectorised environment gives without `VecObs.env_metrics`
+            cannot be separated and count all.
     """
 
     def __init__(self, env: VecEnv, filter: npt.NDArray[np.bool_] | None = None) -> None:
@@ -324,6 +324,11 @@ class AddMetricsWrapper(VecEnvWrapper):
         obs.metrics["episodic_reward"] = Metric.of(self.total_reward[ended])
         obs.metrics["episode_length"] = Metric.of(self.total_steps[ended])
         obs.metrics |= of_counts
+        if obs.done.any():
+            lengths = obs.done.astype(np.int64)
+            obs.env_metrics["episodic_reward"] = Ragged(self.total_reward[obs.done], lengths)
+            of_steps = self.total_steps[obs.done].astype(np.float64)
+            obs.env_metrics["episode_length"] = Ragged(of_steps, lengths)
         self.total_reward[obs.done] = 0
         self.total_steps[obs.done] = 0
         return obs

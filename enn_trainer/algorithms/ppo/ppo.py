@@ -83,6 +83,7 @@ class PPO(RolloutAlgorithm):
         if config.ppo.reward_scaling:
             self.reward_transforms[SCALING] = RewardScaling.fresh(config.rollout.num_envs)
         self._memory: dict[str, Any] = {}
+        self._frames_per_step = config.rollout.num_envs
         self._parameters = dict(agent.named_parameters())
 
     def prepare(self, config: TrainConfig, state: RunState, device: torch.device) -> None:
@@ -92,6 +93,7 @@ class PPO(RolloutAlgorithm):
             ConfigError: a setting of an auxiliary loss cannot be used.
         """
         self.config, self._memory = config, state.memory
+        self._frames_per_step = state.frames_per_step(config)
         for loss in self.auxiliary_losses.values():
             loss.prepare(config, state, device)
 
@@ -102,7 +104,7 @@ class PPO(RolloutAlgorithm):
 
     def begin_update(self, clock: Clock) -> None:
         """Set the learning rates and the weight decay of an update, and freeze parameters."""
-        lr = optimizers.rates_at(self.config, *clock).lr
+        lr = optimizers.rates_at(self.config, *clock, self._frames_per_step).lr
         weight_decay = float(self.config.optim.weight_decay)
         for optimizer in self.optimizers():
             optimizers.begin_update(optimizer, lr, weight_decay, clock.step)
@@ -111,7 +113,7 @@ class PPO(RolloutAlgorithm):
         """Compute returns, take the frames into the input statistics, and take optimizer steps."""
         # Returns and advantages, of transformed rewards.
         rollout, config, span = data, self.config, context.spans.span
-        rates = optimizers.rates_at(config, *clock)
+        rates = optimizers.rates_at(config, *clock, self._frames_per_step)
         with span("returns"):
             rewards = rollout.rewards
             for transform in self.reward_transforms.values():

@@ -1,0 +1,171 @@
+"""`BotPlayer`: one bot for each of some environments."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from enn_trainer.experience.players import Decisions, Environments, FramePlayer
+from entity_env.bot import Bot, ask_bots, bot_state, restore_bot, shown_frames
+from entity_env.errors import EntityEnvError
+from entity_env.plain_state import impure
+from entity_env.seeding import derive_seeds
+from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.vec.vec_obs import VecObs, take_obs
+from rogue_net.heads import HEADS
+from rogue_net.ragged import EntityBatch, RaggedTensor
+
+
+class BotPlayer(FramePlayer):
+    """One instance of a bot in each environment in which it is to choose.
+
+    Either `begin` and `after_step` follow the games of all environments, whose seeds are then a
+    function of `seed`, the environment and the number of its game; or `begin_games` begins each.
+
+    Args:
+        create_bot: the class of the bot.
+        seed: seed of the games.
+        shown: the features in the frames.
+        obs_space: observation space of the environments, whose order bots see.
+        action_space: action space of the environments.
+        sides: number of sides of a match, for messages.
+    """
+
+    def __init__(
+        self,
+        create_bot: Callable[[], Bot],
+        seed: int,
+        shown: ObsSpace,
+        obs_space: ObsSpace,
+        action_space: Mapping[ActionName, ActionSpace],
+        sides: int = 1,
+    ) -> None:
+        self.create_bot, self.seed, self.sides = create_bot, seed, sides
+        self.shown, self.obs_space, self.action_space = shown, obs_space, action_space
+        self._num_games = np.zeros(0, np.int64)  # that ended in each environment
+        self._bots: dict[int, Bot] = {}
+        self._steps: dict[int, int] = {}  # of the game of each bot
+        self._seeds: dict[int, int] = {}  # of games in which the bot has not chosen yet
+
+    def begin(self, obs: VecObs) -> None:
+        """Begin the first game in every environment."""
+        self._num_games = np.zeros(len(obs), np.int64)
+        self._begin_next(np.arange(len(obs)))
+
+    def begin_games(self, environments: Environments, seeds: Sequence[int]) -> None:
+        """Begin a game in some environments; one that goes on there is left.
+
+        Args:
+            environments: (n,) int64.
+            seeds: n seeds.
+        """
+        self._seeds |= zip(environments.tolist(), seeds, strict=True)
+
+    def after_step(self, obs: VecObs) -> None:
+        """Begin the next game where one has ended."""
+        ended = np.flatnonzero(obs.done)
+        self._num_games[ended] += 1
+        self._begin_next(ended)
+
+    def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
+        """Choose the actions in the current frames."""
+        return self.choose(obs, batch, np.arange(len(obs)), t)
+
+    def choose(
+        self, obs: VecObs, batch: EntityBatch, environments: Environments, t: int
+    ) -> Decisions:
+        """Choose the actions in the frames of some environments.
+
+        Args:
+            obs: the frames of all environments.
+            batch: those of `environments`, on the device.
+            environments: (n,) int64, in any order.
+            t: has no effect, as bots draw random numbers of their own.
+
+        Returns:
+            Choices with probability 1, and values that are NaN.
+
+        Raises:
+            InvalidAction: a choice is not legal; the message names bot, match, step and what was
+                allowed.
+        """
+        # Ask each bot.
+        own, spaces = take_obs(obs, environments), (self.obs_space, self.action_space)
+        frames = shown_frames(own, self.shown, *spaces)
+        bots = [self._bot(environment) for environment in environments.tolist()]
+        choices = ask_bots(
+            bots, frames, own, *spaces, where=lambda i: self._place(int(environments[i]))
+        )
+        for environment in environments.tolist():
+            self._steps[environment] += 1
+
+        # Decisions of probability 1.
+        values = self.values(batch, environments)
+        chosen, none, certain = {}, {}, {}
+        for name, rows in choices.items():
+            chosen[name] = RaggedTensor.of(rows, values.device)
+            none[name] = RaggedTensor(torch.zeros_like(chosen[name].values).float(), rows.lengths)
+            space = self.action_space[name]
+            uniform = HEADS[type(space)].uniform(space, batch.actions[name])
+            certain[name] = uniform.certain(chosen[name].values)
+        return Decisions(chosen, none, none, values, certain)
+
+    def values(self, batch: EntityBatch, environments: Environments) -> Tensor:
+        """Return NaN for each frame, as bots expect no returns."""
+        device = next(iter(batch.features.values())).values.device
+        return torch.full((batch.num_frames,), math.nan, device=device)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the numbers of games, and the bots with their games, as plain data.
+
+        Raises:
+            EntityEnvError: the state of a bot is not plain data.
+        """
+        bots = {}
+        for environment, bot in self._bots.items():
+            where = f"bot {type(bot).__name__}: get_state"
+            try:
+                bots[environment] = bot_state(bot)
+            except TypeError as error:
+                raise EntityEnvError(f"{where}: {error}") from None
+            if wrong := impure(bots[environment], "state"):
+                raise EntityEnvError(f"{where}: expected plain data, got {wrong}")
+        return {
+            "num_games": self._num_games.copy(),
+            "bots": bots,
+            "steps": dict(self._steps),
+            "seeds": dict(self._seeds),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Continue the games of a state that `get_state` returned."""
+        self._num_games = state["num_games"].copy()
+        self._steps, self._seeds = dict(state["steps"]), dict(state["seeds"])
+        self._bots = {}
+        for environment, saved in state["bots"].items():
+            self._bots[environment] = self.create_bot()
+            restore_bot(self._bots[environment], saved)
+
+    def _begin_next(self, environments: Environments) -> None:
+        games = self._num_games[environments]
+        self.begin_games(environments, derive_seeds(self.seed, "bot", environments, games))
+
+    def _bot(self, environment: int) -> Bot:
+        """Return the bot of an environment, whose game has begun."""
+        if environment not in self._bots:
+            self._bots[environment] = self.create_bot()
+        bot = self._bots[environment]
+        if environment in self._seeds:
+            bot.seed(self._seeds.pop(environment))
+            self._steps[environment] = 0
+        return bot
+
+    def _place(self, environment: int) -> str:
+        match, side = divmod(environment, self.sides)
+        where = f"environment {environment}"
+        if self.sides > 1:
+            where = f"match {match}, side {side}"
+        return f"{where}, step {self._steps[environment]}"

@@ -1,0 +1,1 @@
+"""Opponents in training: ratings, matchmaking and pay-off matrices of a pool of players."""

@@ -1,0 +1,209 @@
+"""Elo ratings of players with confidence intervals, from results that may be aged."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+
+FIRST_ELO = 1200.0
+"""Rating of the first member of a league, and mean of the ratings of a round robin."""
+DEVIATION = 400.0
+"""Standard deviation of the normal prior of a rating around its last value."""
+ROUND_ROBIN_DEVIATION = 1000.0
+"""Standard deviation of the normal prior around `FIRST_ELO` in a round robin."""
+
+_PER_POINT = math.log(10) / 400  # logits per point of Elo
+_Z_975 = 1.959963984540054  # the 97.5% quantile of the normal distribution
+_SMALL_STEP = 1e-6  # points of Elo
+
+
+class Ratings(NamedTuple):
+    """Ratings of P players.
+
+    Attributes:
+        elo: (P,) float64, the most probable ratings.
+        ci95: (P,) float64, half the widths of their 95% confidence intervals; 0 of known ratings.
+    """
+
+    elo: FloatArray
+    ci95: FloatArray
+
+
+def win_probability(difference: FloatArray | float) -> FloatArray:
+    """Return the expected score of a player who is rated higher by `difference`.
+
+    Args:
+        difference: (...) float, points of Elo.
+
+    Returns:
+        (...) float64, 1 / (1 + 10^(-difference / 400)).
+
+    Source: Elo, The Rating of Chessplayers, 1978, section 8.43 (logistic form).
+    """
+    # sigmoid(x) = (1 + tanh(x / 2)) / 2, which does not overflow
+    return np.asarray((1 + np.tanh(_PER_POINT / 2 * np.asarray(difference))) / 2)
+
+
+def expected_score(wins: FloatArray, draws: FloatArray, games: FloatArray) -> FloatArray:
+    """Return the expected score of an agent against each member.
+
+    One win and one loss are added, so that a new member has 1/2.
+
+    Args:
+        wins: (M,) float, games that the agent won, aged.
+        draws: (M,) float, games that were drawn, aged.
+        games: (M,) float, all games, aged.
+
+    Returns:
+        (M,) float64 between 0 and 1.
+
+    Source: Laplace's rule of succession.
+    """
+    return (wins + draws / 2 + 1) / (games + 2)
+
+
+def age_factor(games: float, half_life: float) -> float:
+    """Return the factor of all earlier results after further games.
+
+    Args:
+        games: number of further games.
+        half_life: number of games after which a result counts half.
+    """
+    return float(0.5 ** (games / half_life))
+
+
+def compare_sides(results: FloatArray) -> FloatArray:
+    """Compare each pair of sides of each game: the larger result wins.
+
+    Args:
+        results: (..., S) float, the result of each side.
+
+    Returns:
+        (..., S, S) float64, [..., i, j]: 1 if i has a larger result than j, 1/2 if they are equal,
+        and 0 if j has a larger one.
+    """
+    mine, theirs = results[..., :, None], results[..., None, :]
+    return np.asarray((mine > theirs) + 0.5 * (mine == theirs))
+
+
+def rate_agent(
+    scores: FloatArray,
+    games: FloatArray,
+    last: float,
+    members: FloatArray,
+    fitted: npt.NDArray[np.bool_] | None = None,
+) -> tuple[Ratings, Ratings]:
+    """Rate an agent, and members whose ratings are not known, by the results of the agent.
+
+    Known ratings are those of snapshots, which have the ratings that they had as the agent, and of
+    the first member of a league. The agent and the members in `fitted` have normal priors of
+    standard deviation `DEVIATION` around their last ratings.
+
+    Args:
+        scores: (M,) float, the agent's wins + draws / 2 against each member, aged.
+        games: (M,) float, the games against each member, aged.
+        last: the agent's last rating.
+        members: (M,) float, ratings of the members.
+        fitted: (M,) bool, the members whose ratings are fitted along with the agent's; None for no
+            member.
+
+    Returns:
+        The ratings of the agent, (1,), and of the members, (M,).
+    """
+    num_members = len(members)
+    deviations = np.zeros(1 + num_members)
+    deviations[0] = DEVIATION
+    if fitted is not None:
+        deviations[1:][fitted] = DEVIATION
+    matrix = np.zeros((1 + num_members, 1 + num_members))
+    matrix[0, 1:], matrix[1:, 0] = scores, games - scores
+    elo, covariance = _fit(matrix, np.concatenate([[last], members]), deviations)
+    ci95 = _Z_975 * np.sqrt(np.diag(covariance))
+    return Ratings(elo[:1], ci95[:1]), Ratings(elo[1:], ci95[1:])
+
+
+def bradley_terry(scores: FloatArray) -> Ratings:
+    """Rate the players of a round robin by maximum likelihood.
+
+    The ratings have a normal prior of standard deviation `ROUND_ROBIN_DEVIATION` around
+    `FIRST_ELO`, so that those of players who won or lost all games are finite. It also makes the
+    mean of all ratings `FIRST_ELO`. Intervals are of differences from that mean; players without a
+    chain of games between them have wide ones.
+
+    Args:
+        scores: (P, P) float, [i, j] is wins + draws / 2 of player i in games against player j; the
+            diagonal is ignored.
+
+    Source: Bradley and Terry 1952, https://doi.org/10.2307/2334029; Hunter 2004,
+    https://doi.org/10.1214/aos/1079120141, on the conditions of a finite maximum.
+    """
+    num_players = len(scores)
+    prior = np.full(num_players, FIRST_ELO)
+    elo, covariance = _fit(scores, prior, np.full(num_players, ROUND_ROBIN_DEVIATION))
+    from_mean = np.eye(num_players) - 1 / num_players
+    variances = np.diag(from_mean @ covariance @ from_mean)
+    return Ratings(elo, _Z_975 * np.sqrt(np.maximum(variances, 0)))
+
+
+def _fit(
+    scores: FloatArray, prior: FloatArray, deviations: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return the most probable ratings, and their covariance by the curvature at the maximum.
+
+    Newton's method on a strictly concave function, with halved steps where one does not increase
+    it, converges from anywhere.
+
+    Args:
+        scores: (P, P) float, [i, j] is wins + draws / 2 of i against j; the diagonal is ignored.
+        prior: (P,) float, means of the normal priors.
+        deviations: (P,) float, their standard deviations; 0 for a rating that is known.
+
+    Returns:
+        (P,) ratings and (P, P) covariance, which is 0 for known ratings.
+
+    Raises:
+        ValueError: a score, a rating or a deviation is not finite, or a score is negative.
+    """
+    off_diagonal = ~np.eye(len(scores), dtype=bool)
+    scores = np.where(off_diagonal, scores, 0.0)
+    for name, values in {"scores": scores, "ratings": prior, "deviations": deviations}.items():
+        if not np.isfinite(values).all():
+            raise ValueError(f"{name}: expected finite numbers, got {values.tolist()}")
+    if (scores < 0).any():
+        raise ValueError(f"scores: expected numbers of at least 0, got {scores.min()}")
+    free = np.flatnonzero(deviations > 0)
+    games = scores + scores.T
+    precision = 1 / np.square(deviations[free])
+
+    def log_posterior(elo: FloatArray) -> float:
+        # sum_ij s_ij log p_ij - sum_i (r_i - m_i)^2 / (2 sigma_i^2), log p = -log(1 + exp(-x))
+        logits = _PER_POINT * (elo[:, None] - elo)
+        fit = -(scores * np.logaddexp(0, -logits)).sum()
+        return float(fit - (precision * np.square((elo - prior)[free])).sum() / 2)
+
+    elo, value = prior.astype(np.float64), log_posterior(prior)
+    while True:
+        # gradient_i = c sum_j (s_ij - n_ij p_ij) - (r_i - m_i) / sigma_i^2,   c = log(10) / 400
+        p = win_probability(elo[:, None] - elo)
+        gradient = _PER_POINT * (scores - games * p).sum(1)[free] - precision * (elo - prior)[free]
+        # -Hessian = c^2 (diag(sum_j w_ij) - w) + diag(1 / sigma^2),   w_ij = n_ij p_ij (1 - p_ij)
+        weights = _PER_POINT**2 * games * p * (1 - p)
+        curvature = np.diag(weights.sum(1)) - weights
+        curvature = curvature[np.ix_(free, free)] + np.diag(precision)
+        step = np.linalg.solve(curvature, gradient)
+
+        # Halve the step until it increases the posterior; stop where rounding hides an increase.
+        while np.abs(step).max(initial=0.0) > _SMALL_STEP:
+            candidate = elo.copy()
+            candidate[free] += step
+            if (new := log_posterior(candidate)) > value:
+                elo, value = candidate, new
+                break
+            step = step / 2
+        else:
+            covariance = np.zeros_like(games)
+            covariance[np.ix_(free, free)] = np.linalg.inv(curvature)
+            return elo, covariance

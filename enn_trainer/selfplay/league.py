@@ -1,0 +1,286 @@
+"""`League`: the pool of opponents of a run, results of the games against them, and ratings."""
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+import numpy as np
+
+from enn_trainer.config.selfplay_config import SelfplayConfig
+from enn_trainer.selfplay.elo import (
+    FIRST_ELO,
+    FloatArray,
+    age_factor,
+    expected_score,
+    rate_agent,
+)
+from enn_trainer.selfplay.matchmaking import (
+    NAMED,
+    member_weights,
+    snapshot_to_evict,
+    validated_weights,
+)
+from enn_trainer.state_part import StateDict, StatePart, check_plain
+
+SNAPSHOT = "snapshot"
+"""Origin of the members that are copies of the agent."""
+LEAGUE, PLAYERS = "league", "players"
+"""Names of the parts of a state: the pool, and who plays in each match."""
+Kind = Literal["network", "random", "bot", "custom"]
+
+
+@dataclass(frozen=True)
+class Member:
+    """Opponent in the pool of a run. Its network never changes.
+
+    Attributes:
+        name: unique in the league; a part of the name of its file.
+        step: of the run when a snapshot was taken; `NAMED` for other members.
+        origin: `SNAPSHOT`, or the entry of `selfplay.opponents` that it is from.
+        kind: "network"; "random", which chooses uniformly; "bot", a person's program; or "custom",
+            which the program that trains makes.
+        config: configuration of its network, as RON; "" of others.
+        spaces: spaces of its network, as RON; "" of others.
+        weights: safetensors file with the policy and its statistics; empty of others.
+        elo: rating.
+        is_rated: True if the rating stays, as of snapshots, which have that of the agent at the
+            time; False if it is fitted to results.
+        is_in_pool: False once it has left the pool; it stays until its last game has ended.
+        results: (S, 3) float64, wins, draws and losses of the agent, aged, by the agent's seat.
+        games: number of games against it, not aged.
+    """
+
+    name: str
+    step: int
+    origin: str
+    kind: Kind
+    config: str = field(default="", repr=False)
+    spaces: str = field(default="", repr=False)
+    weights: bytes = field(default=b"", repr=False)
+    elo: float = FIRST_ELO
+    is_rated: bool = False
+    is_in_pool: bool = True
+    results: FloatArray = field(default_factory=lambda: np.zeros((0, 3)), compare=False)
+    games: int = 0
+
+    @property
+    def score(self) -> float:
+        """Expected score of the agent against it, between 0 and 1."""
+        wins, draws, _ = self.results.sum(axis=0)
+        return float(expected_score(wins, draws, self.results.sum()))
+
+    @property
+    def file(self) -> str:
+        """Name of the file with its weights in saves."""
+        return f"opponent-{self.name}.safetensors"
+
+
+Matchmaker: TypeAlias = Callable[[Sequence[Member], int], FloatArray]
+"""(members, step) -> (M,) float, the weights by which members are drawn for an update."""
+
+
+class GameResult(NamedTuple):
+    """Result of the agent against one member in a game.
+
+    Attributes:
+        member: name of the member.
+        seat: of the agent.
+        score: 1 for a win of the agent, 1/2 for a draw, 0 for a loss.
+    """
+
+    member: str
+    seat: int
+    score: float
+
+
+_PLAIN = [f.name for f in fields(Member) if f.name not in ("weights", "results")]
+
+
+_NUMBERS = {"next_snapshot": int, "opponent_frames": int, "elo": float, "ci95": float}
+
+
+class League(StatePart):
+    """Pool of opponents, with results and ratings.
+
+    Attributes:
+        members: those in the pool in the order in which they joined, and those that have left it
+            but are still playing.
+        next_snapshot: step at or past which the next snapshot is taken.
+        elo: rating of the agent.
+        ci95: half the width of its 95% confidence interval; 0 without results.
+        opponent_frames: frames of the run in which members decided.
+        lost: names of members of the save whose files are missing or damaged.
+    """
+
+    def __init__(self) -> None:
+        self.members: list[Member] = []
+        self.next_snapshot = 0
+        self.elo, self.ci95 = FIRST_ELO, 0.0
+        self.opponent_frames = 0
+        self.lost: list[str] = []
+
+    @property
+    def pool(self) -> list[Member]:
+        """Members that games can draw, in the order in which they joined."""
+        return [member for member in self.members if member.is_in_pool]
+
+    def member(self, name: str) -> Member:
+        """Return a member by name; KeyError if there is none."""
+        return {member.name: member for member in self.members}[name]
+
+    def add(self, member: Member) -> None:
+        """Add a member; the first one of a league keeps its rating."""
+        is_first = not self.members
+        self.members.append(replace(member, is_rated=member.is_rated or is_first))
+
+    def add_snapshot(self, snapshot: Member, capacity: int, every: int) -> None:
+        """Add a copy of the agent, with its rating; beyond the capacity another one leaves.
+
+        Args:
+            snapshot: the copy.
+            capacity: number of snapshots that stay.
+            every: frames between two snapshots.
+        """
+        self.add(replace(snapshot, elo=self.elo, is_rated=True))
+        self.next_snapshot = (snapshot.step // every + 1) * every
+        while len(snapshots := [m for m in self.pool if m.origin == SNAPSHOT]) > capacity:
+            steps = np.array([member.step for member in snapshots])
+            first = 0 if len(snapshots) == 2 else snapshot_to_evict(steps)
+            self.remove([snapshots[first].name])
+
+    def remove(self, names: Collection[str]) -> None:
+        """Take members out of the pool; they stay in the league while they are playing."""
+        self.members = [
+            replace(m, is_in_pool=m.is_in_pool and m.name not in names) for m in self.members
+        ]
+
+    def forget(self, playing: Collection[str]) -> None:
+        """Forget the members that have left the pool and are not playing any more."""
+        self.members = [m for m in self.members if m.is_in_pool or m.name in playing]
+
+    def weights(
+        self, settings: SelfplayConfig, matchmaker: Matchmaker | None, step: int
+    ) -> FloatArray:
+        """Return the weights by which members of the pool are drawn, (M,) float64.
+
+        Raises:
+            ConfigError: the matchmaker returned something else.
+        """
+        pool = self.pool
+        if matchmaker is not None:
+            return validated_weights(matchmaker(pool, step), [m.name for m in pool], step)
+        scores, steps = np.array([m.score for m in pool]), np.array([m.step for m in pool])
+        return member_weights(settings.choose, scores, steps)
+
+    def count(
+        self, results: Sequence[GameResult], num_games: int, num_sides: int, half_life: float
+    ) -> None:
+        """Age the results so far, add those of an update, and rate the agent and members by all.
+
+        Args:
+            results: of the agent against each member.
+            num_games: number of games that they are from.
+            num_sides: S.
+            half_life: number of games after which a result counts half.
+        """
+        factor = age_factor(num_games, half_life)
+        counted = {m.name: np.zeros((num_sides, 3)) for m in self.members}
+        for name, seat, score in results:
+            counted[name][seat, round(2 - 2 * score)] += 1
+        members = []
+        for member in self.members:
+            before, new = member.results, counted[member.name]
+            results_now = new if before.shape != new.shape else factor * before + new
+            games = member.games + int(new.sum())
+            members.append(replace(member, results=results_now, games=games))
+        self.members = members
+        self._rate()
+
+    def _rate(self) -> None:
+        """Fit the ratings of the agent and of members whose ratings are not fixed."""
+        totals = np.array([m.results.sum(axis=0) for m in self.members]).reshape(-1, 3)
+        scores, games = totals @ [1.0, 0.5, 0.0], totals.sum(axis=1)
+        if not games.any():
+            return
+        fitted = np.array([not m.is_rated for m in self.members])
+        before = np.array([m.elo for m in self.members])
+        agent, ratings = rate_agent(scores, games, self.elo, before, fitted)
+        self.elo, self.ci95 = float(agent.elo[0]), float(agent.ci95[0])
+        self.members = [
+            replace(m, elo=float(elo)) for m, elo in zip(self.members, ratings.elo, strict=True)
+        ]
+
+    def state_dict(self) -> StateDict:
+        """Return members without their weights, the next snapshot and the agent's rating."""
+        members = [
+            {name: getattr(m, name) for name in _PLAIN} | {"results": m.results.tolist()}
+            for m in self.members
+        ]
+        return {"members": members, **{name: getattr(self, name) for name in _NUMBERS}}
+
+    def files(self) -> Mapping[str, bytes]:
+        """Return the weights of members, by the names of files."""
+        return {m.file: m.weights for m in self.members if m.kind == "network"}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Restore the league; members whose file is missing are left out, see `lost`.
+
+        Raises:
+            ValueError: an entry is missing or is not what was saved; the message names it.
+        """
+        if not state:  # of a run that began without a league
+            return
+        numbers = {name: state.get(name) for name in _NUMBERS}
+        for name, value in numbers.items():
+            is_number = isinstance(value, int | float) and abs(value) < 2**62
+            if type(value) is not _NUMBERS[name] or not is_number:
+                raise ValueError(f"{name}: expected a number, got {value!r}")
+        files: Mapping[str, bytes] = state.get("files", {})
+        members, lost = [], []
+        for i, plain in enumerate(state.get("members", [])):
+            member = member_of_plain(f"members[{i}]", plain)
+            if member.kind == "network" and member.file not in files:
+                lost.append(member.name)
+                continue
+            members.append(replace(member, weights=files.get(member.file, b"")))
+        if len({member.name for member in members}) < len(members):
+            raise ValueError("members: expected different names")
+        vars(self).update(members=members, lost=lost, **numbers)
+
+
+def member_of_plain(path: str, plain: object) -> Member:
+    """Return a member of a saved league, without its weights.
+
+    Raises:
+        ValueError: the data is not that of a member; the message has the path.
+    """
+    if not isinstance(plain, dict) or plain.keys() != {*_PLAIN, "results"}:
+        raise ValueError(f"{path}: expected the fields {', '.join(_PLAIN)}, results")
+    check_plain(path, plain)
+    example = Member("", NAMED, "", "bot")
+    for name in _PLAIN:
+        wanted = type(getattr(example, name))
+        if type(plain[name]) is not wanted:
+            raise ValueError(f"{path}.{name}: expected {wanted.__name__}, got {plain[name]!r:.80}")
+    if plain["kind"] not in get_args(Kind) or not is_member_name(plain["name"]):
+        raise ValueError(f"{path}: expected a name and a kind, got {plain['name']!r:.80}")
+    results = np.array(plain["results"], dtype=np.float64).reshape(-1, 3)
+    if not (np.isfinite(results).all() and (results >= 0).all() and abs(plain["elo"]) < 1e6):
+        raise ValueError(f"{path}: expected finite results and a rating")
+    return Member(**{**plain, "results": results})
+
+
+_NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
+
+
+def is_member_name(name: str) -> bool:
+    """Return True for a name that files can have: letters, digits, `_`, `-` and `.`."""
+    return _NAME.fullmatch(name) is not None
+
+
+def unique_name(wanted: str, taken: Collection[str]) -> str:
+    """Return a name for a member like the wanted one, that files can have and nobody else has."""
+    plain = re.sub(r"[^\w.-]", "_", wanted, flags=re.ASCII).lstrip(".-")[:80] or "opponent"
+    numbered = (f"{plain}-{i}" for i in range(2, len(taken) + 3))
+    return plain if plain not in taken else next(n for n in numbered if n not in taken)

@@ -1,0 +1,173 @@
+"""`LeaguePlayers`: the agent in its seats, and members of a league in all others."""
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from enn_trainer.errors import ConfigError
+from enn_trainer.experience.players import AgentPlayer, Decisions, Environments, Players
+from enn_trainer.selfplay.elo import FloatArray
+from enn_trainer.selfplay.matchmaking import IntArray
+from enn_trainer.selfplay.seating import AGENT, Game, Seating
+from entity_env.errors import InvalidObservation
+from entity_env.vec.vec_env import VecObs
+from rogue_net.ragged import EntityBatch
+
+MemberPlayer: TypeAlias = AgentPlayer
+"""Player of a member in all environments in which it is seated."""
+
+
+class LeaguePlayers(Players):
+    """The agent in its seats, and members of a league in all others.
+
+    The players of a game are drawn when it begins and stay to its end. Games that are to begin
+    before the first update, or after an error, begin with the next update.
+
+    Args:
+        agent: plays, and learns.
+        seating: who plays where; it is changed.
+        create_player: makes the player of a member, by its name.
+        sides: the seats that the agent takes in turn against the pool; all if empty.
+        seed: seed of the run.
+
+    Attributes:
+        counted: (B,) bool, the environments of the agent in this step; always the same array.
+        ended: games against the pool that have ended in this update, in order.
+    """
+
+    def __init__(
+        self,
+        agent: AgentPlayer,
+        seating: Seating,
+        create_player: Callable[[str], MemberPlayer],
+        sides: Sequence[int],
+        seed: int,
+    ) -> None:
+        assert seating.table is not None
+        self.table = seating.table
+        self.agent, self.seating, self._create_player = agent, seating, create_player
+        self._sides = np.array(sides or range(self.table.sides), np.int64)
+        self._seed = seed
+        self._names: list[str] = []
+        self._weights: FloatArray = np.zeros(0)
+        self._players: dict[str, MemberPlayer] = {}
+        self._to_begin = np.arange(self.table.num_pool)
+        self.counted = np.ones(self.table.num_matches * self.table.sides, np.bool_)
+        self.ended: list[Game] = []
+        self._place()
+
+    def begin(self, obs: VecObs, is_resumed: bool) -> None:
+        """Take the first frames; new games begin with the next update."""
+        seated = is_resumed and bool(self.seating.players)
+        self._to_begin = np.arange(0 if seated else self.table.num_pool)
+        self._place()
+
+    def begin_update(self, names: list[str], weights: FloatArray) -> None:
+        """Set the members that games of this update draw from, and begin games that are to begin.
+
+        Args:
+            names: of the members in play.
+            weights: (K,) float, by which they are drawn.
+        """
+        self._names, self._weights, self.ended = names, weights, []
+        self._begin_games(self._to_begin)
+        self._to_begin = self._to_begin[:0]
+        self._keep({*names} | self.seating.seated())
+
+    def redraw(self, names: Collection[str]) -> None:
+        """Begin the games of some members anew with the next update, as they are lost."""
+        lost = [i for i, players in enumerate(self.seating.players) if {*players} & {*names}]
+        self._to_begin = np.union1d(self._to_begin, np.array(lost, np.int64))
+
+    def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
+        """Let each player choose in its frames, and put the decisions in the order of frames."""
+        groups = self._groups
+        found = [self._choose(self.agent, batch, groups[AGENT], t)]
+        tasks = [
+            partial(self._choose, self._player(name), batch, environments, t)
+            for name, environments in groups.items()
+            if name != AGENT
+        ]
+        self.agent.lanes.run(tasks, found.append)
+        joined = Decisions.cat(found).take(self._order)
+        return joined._replace(players=self._names_of_frames)
+
+    def values(self, batch: EntityBatch, environments: Environments) -> Tensor:
+        """Return the values of the agent."""
+        return self.agent.values(batch, environments)
+
+    def after_step(self, obs: VecObs) -> None:
+        """Note the games that have ended, and begin the next ones.
+
+        Raises:
+            InvalidObservation: sides of a match did not end together.
+        """
+        first = self.table.num_matches - self.table.num_pool
+        done = obs.done.reshape(-1, self.table.sides)[first:]
+        ended: IntArray = np.flatnonzero(done[:, 0])
+        if not len(ended):
+            return
+        if (wrong := np.flatnonzero((done != done[:, :1]).any(axis=1))).size:
+            raise InvalidObservation(
+                f"match {first + wrong[0]}: done: expected all sides to end together, got "
+                f"{done[wrong[0]].tolist()}"
+            )
+        self.ended += [Game(first + i, self.seating.players[i]) for i in ended.tolist()]
+        self._begin_games(ended)
+
+    def _begin_games(self, matches: IntArray) -> None:
+        if len(matches):
+            drawn = self._names, self._weights, self._sides, self._seed
+            self.seating.begin_games(matches, *drawn)
+            self._place()
+
+    def _place(self) -> None:
+        """Find the frames of every player."""
+        self._groups = self.seating.environments()
+        self.learnt = self._groups[AGENT]
+        everywhere = np.concatenate([*self._groups.values()])
+        self._order: npt.NDArray[np.int64] = np.argsort(everywhere)
+        lengths = [len(environments) for environments in self._groups.values()]
+        names = np.repeat(np.array([*self._groups], object), lengths)
+        self._names_of_frames: Sequence[str] = names[self._order].tolist()
+        self.counted[:] = False
+        self.counted[self.learnt] = True
+
+    def _choose(
+        self, player: MemberPlayer, batch: EntityBatch, environments: Environments, t: int
+    ) -> Decisions:
+        return player.choose(batch.take(environments), environments, t)
+
+    def _player(self, name: str) -> MemberPlayer:
+        """Return the player of a member, which is made when it first plays."""
+        if name not in self._players:
+            self._players[name] = self._create_player(name)
+        return self._players[name]
+
+    def _keep(self, names: Collection[str]) -> None:
+        """Forget the players of all other members."""
+        self._players = {name: p for name, p in self._players.items() if name in names}
+
+
+OF_ENVIRONMENTS = ("step", "reward", "episodic_reward", "episode_length")
+"""Metrics that are known by environment whatever the environments give."""
+
+
+def check_metrics_by_environment(obs: VecObs) -> None:
+    """Raise if environments give metrics only as sums over all of them.
+
+    Raises:
+        ConfigError: they do; the message names the metrics.
+    """
+    known = {*obs.env_metrics, *OF_ENVIRONMENTS}
+    others = [m for m in obs.metrics if m not in known and not m.startswith("entity_count")]
+    if others:
+        raise ConfigError(
+            f"selfplay: expected VecObs.env_metrics, the values by environment, of "
+            f"{', '.join(others)}; got sums over all, from which those of opponents cannot be "
+            "taken out"
+        )

@@ -1,0 +1,163 @@
+"""Matchmaking: the members of a pool that play, and the seats of the agent, without state."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from enn_trainer.errors import ConfigError
+from enn_trainer.selfplay.elo import FloatArray
+from entity_env.errors import short_repr
+from entity_env.seeding import derive_seed, mix, uniforms_f64
+
+IntArray = npt.NDArray[np.int64]
+
+Choose = Literal["uniform", "latest", "pfsp", "even"]
+NAMED = -1
+"""Step of a member that is no snapshot of this run."""
+
+
+def member_weights(choose: Choose, expected: FloatArray, steps: IntArray) -> FloatArray:
+    """Return the weights by which members are drawn.
+
+    Args:
+        choose: "uniform", all alike; "latest", the newest snapshot alone; "pfsp", (1 - p)^2, those
+            that beat the agent; "even", p(1 - p), those that are as strong as the agent.
+        expected: (M,) float, p, the agent's expected score against each member.
+        steps: (M,) int64, the steps of snapshots; `NAMED` for other members.
+
+    Returns:
+        (M,) float64, at least 0.
+
+    Source: Vinyals et al. 2019, https://doi.org/10.1038/s41586-019-1724-z, prioritized fictitious
+    self-play with f_hard(p) = (1 - p)^2 and f_var(p) = p(1 - p).
+    """
+    if choose == "uniform":
+        return np.ones(len(expected))
+    if choose == "latest":
+        newest = steps.max(initial=NAMED)
+        return np.asarray((steps == newest) & (steps > NAMED), dtype=np.float64)
+    if choose == "pfsp":
+        return np.asarray(np.square(1 - expected))
+    return expected * (1 - expected)
+
+
+def validated_weights(weights: object, names: Sequence[str], step: int) -> FloatArray:
+    """Return the weights that a matchmaker returned, as an array.
+
+    Args:
+        weights: one number for each member.
+        names: of the members.
+        step: of the run, for messages.
+
+    Returns:
+        (M,) float64, finite, at least 0 and not all 0.
+
+    Raises:
+        ConfigError: they are something else; the message has the member and the step.
+    """
+    place = f"matchmaker at step {step}"
+    expected = f"{place}: expected {len(names)} weights, one for each member"
+    try:
+        found = np.array(weights, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{expected}, got {short_repr(weights)}") from None
+    if found.shape != (len(names),):
+        raise ConfigError(f"{expected}, got an array of shape {found.shape}")
+    is_wrong = ~(np.isfinite(found) & (found >= 0))
+    if is_wrong.any():
+        i = int(is_wrong.argmax())
+        raise ConfigError(
+            f"{place}: weight of {names[i]!r}: expected a finite number of at least 0, got "
+            f"{found[i]}"
+        )
+    if not found.any():
+        raise ConfigError(
+            f"{place}: expected a weight above 0 for at least one member, all {len(names)} are 0"
+        )
+    return found
+
+
+def draw_in_play(weights: FloatArray, count: int, seed: int, step: int) -> IntArray:
+    """Draw the distinct members that are in play in an update.
+
+    They are drawn one after another by weight, without replacement; the result is a function of the
+    arguments alone.
+
+    Args:
+        weights: (M,) float, at least 0.
+        count: number of members; fewer are drawn where fewer have a weight above 0.
+        seed: seed of the run.
+        step: step of the run as the update begins.
+
+    Returns:
+        (min(count, number of weights above 0),) int64, ascending.
+
+    Source: Efraimidis and Spirakis 2006, https://doi.org/10.1016/j.ipl.2005.11.003.
+    """
+    positive = np.flatnonzero(weights)
+    bits = mix(derive_seed(seed, "opponents in play"), step, positive)
+    # The smallest of -log(u_i) / w_i, in logarithms, as a weight may be tiny.
+    u = np.maximum(uniforms_f64(bits), 2.0**-54)
+    times = np.log(-np.log(u)) - np.log(weights[positive])
+    return np.sort(positive[np.argsort(times, kind="stable")[:count]])
+
+
+def draw_opponents(
+    weights: FloatArray, seed: int, matches: IntArray, games: IntArray, seats: IntArray
+) -> IntArray:
+    """Draw the opponents of seats as games begin.
+
+    Each is drawn for itself; the result is a function of the arguments alone.
+
+    Args:
+        weights: (K,) float, of the members in play; at least 0 and not all 0.
+        seed: seed of the run.
+        matches: (n,) int64, the match of each seat.
+        games: (n,) int64, the number of the game in that match.
+        seats: (n,) int64, the seat.
+
+    Returns:
+        (n,) int64, positions in `weights`; those of weight 0 are never drawn.
+    """
+    upper = np.cumsum(weights / weights.max())
+    u = uniforms_f64(mix(derive_seed(seed, "opponents"), matches, games, seats))
+    # The first k with u < (w_0 + ... + w_k) / (w_0 + ... + w_{K-1}). The last quotient is 1.
+    return np.searchsorted(upper / upper[-1], u, side="right")
+
+
+def agent_seats(sides: IntArray, matches: IntArray, games: IntArray) -> IntArray:
+    """Return the seats that the agent has against the pool.
+
+    It takes them in turn: in each match another one in each game, and in games of the same number
+    another one in each match, so that each seat is taken equally often.
+
+    Args:
+        sides: (K,) int64, the seats that the agent takes.
+        matches: (n,) int64, matches.
+        games: (n,) int64, the number of the game in each match.
+
+    Returns:
+        (n,) int64, out of `sides`.
+    """
+    return np.asarray(sides[(matches + games) % len(sides)])
+
+
+def snapshot_to_evict(steps: IntArray) -> int:
+    """Return the snapshot that leaves a full pool: the one with the closest neighbours in step.
+
+    Its neighbours are the fewest steps apart. The oldest snapshot, which has one neighbour, leaves
+    last, so that the others are spread over the whole run; the newest one stays. Of equals the
+    older one leaves.
+
+    Args:
+        steps: (M,) int64, ascending, M of at least 2.
+
+    Returns:
+        Position in `steps`.
+    """
+    assert len(steps) >= 2
+    gaps = np.full(len(steps) - 1, np.inf)
+    gaps[1:] = steps[2:] - steps[:-2]
+    return int(gaps.argmin())

@@ -1,0 +1,162 @@
+"""`Seating`: who plays in each match against the pool, as a part of the state of a run."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from enn_trainer.selfplay.elo import FloatArray
+from enn_trainer.selfplay.matchmaking import IntArray, agent_seats, draw_opponents
+from enn_trainer.state_part import StateDict, StatePart
+
+AGENT = ""
+"""Name of the agent among the players of a match."""
+
+
+class Table(NamedTuple):
+    """Sizes of the environments of a run with matches against the pool.
+
+    The matches against the pool are those with the highest indices.
+
+    Attributes:
+        num_matches: number of matches.
+        sides: S, the number of sides of a match.
+        num_pool: P, the number of matches against the pool.
+    """
+
+    num_matches: int
+    sides: int
+    num_pool: int
+
+    @staticmethod
+    def of(num_envs: int, sides: int, share: float) -> "Table":
+        """Return the sizes for a share of the matches, rounded."""
+        num_matches = num_envs // sides
+        return Table(num_matches, sides, int(share * num_matches + 0.5))
+
+    @property
+    def num_learnt(self) -> int:
+        """Number of frames of each step that are learnt from: all but those of opponents."""
+        return self.num_matches * self.sides - self.num_pool * (self.sides - 1)
+
+
+class Game(NamedTuple):
+    """Game against the pool that has ended.
+
+    Attributes:
+        match: its match.
+        players: the players by seat, with one `AGENT`.
+    """
+
+    match: int
+    players: list[str]
+
+
+class Seating(StatePart):
+    """Who plays in each match against the pool; the part `PLAYERS` of a state.
+
+    Attributes:
+        table: sizes of the environments; None before a run has any.
+        games: (P,) int64, number of games that each match against the pool has begun.
+        players: the players of these matches by seat, with one `AGENT` each; empty before the first
+            games begin.
+        bots: states of bots by the name of the member, from a save or for one.
+    """
+
+    def __init__(self) -> None:
+        self.table: Table | None = None
+        self.games: IntArray = np.zeros(0, np.int64)
+        self.players: list[list[str]] = []
+        self.bots: dict[str, bytes] = {}
+
+    def arrange(self, table: Table) -> None:
+        """Take the sizes of the environments; with other ones nobody is seated any more."""
+        if table != self.table:
+            self.table, self.games = table, np.resize(self.games, table.num_pool)
+            self.players, self.bots = [], {}
+
+    def begin_games(
+        self, matches: IntArray, names: list[str], weights: FloatArray, sides: IntArray, seed: int
+    ) -> None:
+        """Draw the players of games that begin; a function of the arguments and of `games`.
+
+        Args:
+            matches: (n,) int64, positions among the matches against the pool, without repetition.
+            names: of the members in play.
+            weights: (K,) float, by which they are drawn.
+            sides: the seats that the agent takes in turn.
+            seed: seed of the run.
+        """
+        assert self.table is not None
+        num_sides = self.table.sides
+        if not self.players:
+            self.players = [[AGENT] * num_sides for _ in range(self.table.num_pool)]
+        of_all = matches + self.table.num_matches - self.table.num_pool
+        games = self.games[matches]
+        own = agent_seats(sides, of_all, games)
+        seats = np.tile(np.arange(num_sides), len(matches))
+        of_seats = np.repeat(of_all, num_sides), np.repeat(games, num_sides), seats
+        drawn = draw_opponents(weights, seed, *of_seats).reshape(-1, num_sides)
+        for match, seat, row in zip(matches.tolist(), own.tolist(), drawn.tolist(), strict=True):
+            self.players[match] = [names[i] for i in row]
+            self.players[match][seat] = AGENT
+        self.games[matches] += 1
+
+    def environments(self) -> dict[str, IntArray]:
+        """Return the environments of every player, ascending; the first one is `AGENT`.
+
+        All environments of the other matches are the agent's.
+        """
+        assert self.table is not None
+        first = (self.table.num_matches - self.table.num_pool) * self.table.sides
+        found = {AGENT: [*range(first)]}
+        seated = (name for players in self.players for name in players)
+        for environment, name in enumerate(seated, start=first):
+            found.setdefault(name, []).append(environment)
+        return {name: np.array(of_one, np.int64) for name, of_one in found.items()}
+
+    def seated(self) -> set[str]:
+        """Return the names of the members that are playing."""
+        return {name for players in self.players for name in players} - {AGENT}
+
+    def state_dict(self) -> StateDict:
+        """Return the sizes, numbers of games, players, and states of bots."""
+        if self.table is None:
+            return {}
+        players: list[Any] = [[*names] for names in self.players]
+        table = dict(self.table._asdict())
+        return {"table": table, "games": self.games.tolist(), "players": players, "bots": self.bots}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Restore the players of running games.
+
+        Raises:
+            ValueError: an entry is missing or is not what was saved; the message names it.
+        """
+        if not state:  # of a run that began without a league
+            return
+        sizes: Mapping[str, Any] = state.get("table", {})
+        if sizes.keys() != {*Table._fields} or not all(_is_count(v) for v in sizes.values()):
+            raise ValueError(f"table: expected {', '.join(Table._fields)}")
+        table = Table(**sizes)
+        games, players = state.get("games"), state.get("players")
+        fits = isinstance(games, list) and len(games) == table.num_pool
+        if not (isinstance(games, list) and fits and all(map(_is_count, games))):
+            raise ValueError(f"games: expected {table.num_pool} numbers of games")
+        if not isinstance(players, list) or len(players) not in (0, table.num_pool):
+            raise ValueError(f"players: expected those of {table.num_pool} matches")
+        for names in players:
+            is_match = isinstance(names, list) and len(names) == table.sides
+            if not is_match or not all(type(name) is str for name in names):
+                raise ValueError(f"players: expected {table.sides} names for each match")
+            if names.count(AGENT) != 1:
+                raise ValueError("players: expected one seat of the agent in each match")
+        bots = state.get("bots")
+        if not isinstance(bots, dict) or not all(type(b) is bytes for b in bots.values()):
+            raise ValueError("bots: expected states by name")
+        self.table, self.games = table, np.array(games, np.int64)
+        self.players, self.bots = players, bots
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**62

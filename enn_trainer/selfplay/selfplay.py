@@ -1,0 +1,302 @@
+"""`SelfPlay`: snapshots, draws, results and ratings of a run with a pool of opponents."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from enn_trainer.callbacks.callback import Callback, RunningTrainer
+from enn_trainer.checkpoints.lookup import read_saved_run
+from enn_trainer.checkpoints.migrate.space_diff import incompatibilities
+from enn_trainer.config import TrainConfig
+from enn_trainer.config.selfplay_config import RANDOM, SelfplayConfig
+from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.evaluation.evaluator import CreateOpponent, RandomAgent, create_opponent
+from enn_trainer.experience.collector import Episodes, Rollout
+from enn_trainer.experience.players import AgentPlayer, Players
+from enn_trainer.policy import PPOAgent
+from enn_trainer.runtime.start_folder import located
+from enn_trainer.selfplay.league import (
+    LEAGUE,
+    PLAYERS,
+    SNAPSHOT,
+    GameResult,
+    League,
+    Matchmaker,
+    Member,
+    unique_name,
+)
+from enn_trainer.selfplay.league_players import LeaguePlayers, MemberPlayer
+from enn_trainer.selfplay.matchmaking import NAMED, draw_in_play
+from enn_trainer.selfplay.members import member_of_save, network_of, snapshot_of
+from enn_trainer.selfplay.seating import AGENT, Game, Seating, Table
+from enn_trainer.state import State
+from enn_trainer.state_manager import StateManager
+from entity_env.errors import InvalidObservation
+from entity_env.seeding import derive_seed
+from entity_env.vec.vec_env import AddMetricsWrapper
+
+
+class SelfPlay(Callback):
+    """Pool of a run: draws who plays in an update, and counts its results after it.
+
+    Args:
+        manager: state manager of the run, whose configuration has the section `selfplay`.
+        envs: the environments of rollouts.
+        agent: plays, and learns.
+        create_opponent: makes opponents that are named.
+        matchmaker: replaces the weights of `selfplay.choose`; None for these.
+        device: device of the networks.
+
+    Attributes:
+        league: members, results and ratings.
+        players: the players in all environments.
+
+    Raises:
+        ConfigError: settings do not fit the environments.
+        CheckpointError: an opponent cannot be used.
+    """
+
+    def __init__(
+        self,
+        manager: StateManager,
+        envs: AddMetricsWrapper,
+        agent: AgentPlayer,
+        create_opponent: CreateOpponent,
+        matchmaker: Matchmaker | None,
+        device: torch.device,
+    ) -> None:
+        config, state = manager.config, manager.state
+        assert config.selfplay is not None
+        self._config, self._settings, self._state = config, config.selfplay, state
+        self._create_opponent, self._matchmaker, self._device = create_opponent, matchmaker, device
+        self.league, self._seating = league_of(state)
+        assert self._seating.table is not None
+        self._table = self._seating.table
+        for name in self.league.lost:
+            manager.say(f"selfplay: {name} is left out, as its file is damaged in all saves")
+        self._update_named(manager.say)
+        seed = derive_seed(config.seed, "selfplay")
+        self.players: Players = agent
+        if self._table.num_pool:
+            sides = self._settings.sides
+            players = LeaguePlayers(agent, self._seating, self._player, sides, seed)
+            players.redraw(self.league.lost)
+            envs.filter = players.counted
+            self.players = players
+        self._seed, self._in_play = seed, 0
+        self._results: list[GameResult] = []
+        self._num_games = 0
+
+    def on_update_start(self, trainer: RunningTrainer) -> None:
+        """Take the first snapshot, and draw the members that are in play in this update."""
+        self._add_snapshot_if_due()
+        if not isinstance(self.players, LeaguePlayers):
+            return
+        settings, step, pool = self._settings, self._state.step, self.league.pool
+        weights = self.league.weights(settings, self._matchmaker, step)
+        drawn = draw_in_play(weights, settings.in_play, self._seed, step)
+        self._in_play = len(drawn)
+        self.players.begin_update([pool[i].name for i in drawn], weights[drawn])
+
+    def on_rollout_end(self, trainer: RunningTrainer, rollout: Rollout) -> None:
+        """Take the results of games; they count once the update has succeeded."""
+        self._results, self._num_games = [], 0
+        if isinstance(self.players, LeaguePlayers):
+            games = self.players.ended
+            self._num_games = len(games)
+            if self._settings.result:
+                named = rollout.episodes, self._table, self._settings.result
+                self._results = results_of(games, *named)
+
+    def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
+        """Count results, rate, take a snapshot that is due, and add metrics."""
+        league, settings, table = self.league, self._settings, self._table
+        league.count(self._results, self._num_games, table.sides, settings.half_life)
+        per_step = table.num_matches * table.sides - table.num_learnt
+        league.opponent_frames += self._config.rollout.steps * per_step
+        self._add_snapshot_if_due()
+        league.forget(self._seating.seated())
+        scores = [result.score for result in self._results]
+        if scores:
+            metrics["selfplay/score"] = float(np.mean(scores))
+            metrics["selfplay/draws"] = scores.count(0.5) / len(scores)
+        steps = [member.step for member in league.pool if member.origin == SNAPSHOT]
+        metrics |= {
+            "selfplay/elo": league.elo,
+            "selfplay/elo_ci95": league.ci95,
+            "selfplay/games": float(self._num_games),
+            "selfplay/members": float(len(league.pool)),
+            "selfplay/in_play": float(self._in_play),
+            "selfplay/opponent_frames": float(league.opponent_frames),
+            "selfplay/oldest_step": float(min(steps, default=math.nan)),
+        }
+        if not steps:
+            del metrics["selfplay/oldest_step"]
+
+    def _add_snapshot_if_due(self) -> None:
+        """Let a copy of the agent join the pool if one is due."""
+        state, settings, league = self._state, self._settings, self.league
+        if settings.snapshot_every and state.step >= league.next_snapshot:
+            spaces = state.obs_space, state.action_space
+            snapshot = snapshot_of(state.agent, self._config, *spaces, state.step)
+            if not any(member.name == snapshot.name for member in league.members):
+                league.add_snapshot(snapshot, settings.capacity, settings.snapshot_every)
+
+    def _update_named(self, say: Callable[[str], None]) -> None:
+        """Let the opponents that the settings name join, and those that they name no more leave."""
+        league, wanted = self.league, self._settings.opponents
+        gone = [m for m in league.pool if m.origin != SNAPSHOT and m.origin not in wanted]
+        if gone:
+            league.remove([member.name for member in gone])
+            names = ", ".join(member.name for member in gone)
+            say(f"selfplay.opponents: {names} left the pool, as the settings name them no more")
+        for i, entry in enumerate(wanted):
+            if any(member.origin == entry and member.is_in_pool for member in league.members):
+                continue
+            try:
+                found = self._named(entry)
+            except CheckpointError as error:
+                raise CheckpointError(f"selfplay.opponents[{i}]: {error}") from None
+            for member in found:
+                taken = {one.name for one in league.members}
+                league.add(replace(member, name=unique_name(member.name, taken)))
+        if not league.pool and not self._settings.snapshot_every:
+            raise ConfigError("selfplay.opponents: expected a member, got none")
+
+    def _named(self, entry: str) -> list[Member]:
+        """Return the members that an entry of `selfplay.opponents` names.
+
+        Raises:
+            CheckpointError: there is no such save, or it is of another world.
+        """
+        state = self._state
+        if entry == RANDOM:
+            return [Member(RANDOM, NAMED, entry, "random")]
+        if self._create_opponent is not create_opponent:
+            return [Member(unique_name(Path(entry).name, ()), NAMED, entry, "custom")]
+        saved = read_saved_run(located(entry))
+        known = saved.obs_space, saved.action_space
+        if different := incompatibilities(*known, state.obs_space, state.action_space):
+            raise CheckpointError(f"{saved.path} is of another world: {'; '.join(different)}")
+        name = f"{saved.path.parent.name}-{saved.step}"
+        return [member_of_save(saved, name, entry)]
+
+    def _player(self, name: str) -> MemberPlayer:
+        """Return the player of a member in all environments in which it is seated."""
+        state, member = self._state, self.league.member(name)
+        spaces = state.obs_space, state.action_space
+        seed = derive_seed(self._seed, "opponents act")
+        network: PPOAgent
+        if member.kind == "random":
+            network = RandomAgent(state.action_space)
+        elif member.kind == "custom":
+            network = self._create_opponent(member.origin, *spaces, self._device)
+        else:
+            network = network_of(member, state.agent, *spaces, self._device)
+        return AgentPlayer(network, seed)
+
+
+def seat_players(config: TrainConfig, state: State, num_envs: int, sides: int) -> None:
+    """Let the state of a run know the sizes of its environments, which say who learns from what.
+
+    Raises:
+        ConfigError: settings do not fit the environments.
+    """
+    assert config.selfplay is not None
+    table = table_of(config.selfplay, num_envs, sides)
+    check_minibatches(config.optim.bs, config.rollout.steps, table)
+    _, seating = league_of(state)
+    seating.arrange(table)
+
+
+def league_of(state: State) -> tuple[League, Seating]:
+    """Return the parts of a state that self-play has.
+
+    Raises:
+        ConfigError: an `initial_state` of the user's own did not make them.
+    """
+    league, seating = state.parts.get(LEAGUE), state.parts.get(PLAYERS)
+    if not isinstance(league, League) or not isinstance(seating, Seating):
+        raise ConfigError(
+            f"selfplay: expected the parts {LEAGUE} and {PLAYERS} in State.parts, which "
+            "init_train_state makes, got none: let initial_state call it"
+        )
+    return league, seating
+
+
+def table_of(settings: SelfplayConfig, num_envs: int, sides: int) -> Table:
+    """Return the sizes of the environments of a run.
+
+    Raises:
+        ConfigError: settings do not fit the environments.
+    """
+    if sides < 2:
+        raise ConfigError(
+            f"selfplay: expected a world with several sides (a Match, or a VecEnv whose `sides` "
+            f"says so), got one with {sides}"
+        )
+    table = Table.of(num_envs, sides, settings.share)
+    problems = []
+    if settings.share and not table.num_pool:
+        problems.append(
+            f"selfplay.share: expected a share of {table.num_matches} matches that is at least one "
+            f"of them, got {settings.share}; set it to 0, or raise rollout.num_envs"
+        )
+    if wrong := [side for side in settings.sides if side >= sides]:
+        problems.append(f"selfplay.sides: expected seats from 0 to {sides - 1}, got {wrong}")
+    if problems:
+        raise ConfigError(*problems)
+    return table
+
+
+def check_minibatches(bs: int, steps: int, table: Table) -> None:
+    """Raise if a minibatch has more frames than the agent has in a rollout.
+
+    Raises:
+        ConfigError: it has.
+    """
+    frames = steps * table.num_learnt
+    if bs > frames:
+        raise ConfigError(
+            f"optim.bs: expected at most the {frames} frames of a rollout that are the agent's "
+            f"({table.num_learnt} of {table.num_matches * table.sides} in each step, the others "
+            f"are those of opponents), got {bs}"
+        )
+
+
+def results_of(
+    games: Sequence[Game], episodes: Episodes, table: Table, metric: str
+) -> list[GameResult]:
+    """Return the results of the agent against each member, side by side.
+
+    Args:
+        games: games against the pool that ended in a rollout, in order.
+        episodes: episodes that ended in it.
+        table: sizes of the environments.
+        metric: the larger one wins.
+
+    Raises:
+        InvalidObservation: a side gave no such metric at the end, or one that is not finite.
+    """
+    first = (table.num_matches - table.num_pool) * table.sides
+    is_pool = episodes.environment >= first
+    of_sides = episodes.metrics.get(metric, np.full(len(is_pool), math.nan))[is_pool]
+    results = []
+    for (match, players), values in zip(games, of_sides.reshape(-1, table.sides), strict=True):
+        if len(wrong := np.flatnonzero(~np.isfinite(values))):
+            raise InvalidObservation(
+                f"selfplay.result: match {match}, side {wrong[0]}: expected a finite {metric!r} in "
+                f"the metrics of the last observation, got {values[wrong[0]]}; the metrics are "
+                f"{', '.join(sorted(episodes.metrics))}"
+            )
+        seat = players.index(AGENT)
+        results += [
+            GameResult(name, seat, 0.5 + 0.5 * float(np.sign(values[seat] - value)))
+            for name, value in zip(players, values, strict=True)
+            if name != AGENT
+        ]
+    return results
