@@ -41,7 +41,7 @@ LOGS = (
     *("videos", "replays", "wandb", ".wandb"),
 )
 """Metrics, timers, videos and replays of a run."""
-BESIDE = (INDEX, PINS, "eval-step-*.json", *LOGS)
+BESIDE = (INDEX, PINS, "eval-step-*.json", "eval-opponent-*.json", *LOGS)
 """Files beside the saves of a run that belong to it; recordings may be of another one."""
 WRITING, DELETING, DAMAGED, SUPERSEDED = ".writing-", ".deleting-", ".damaged-", ".superseded-"
 """Prefixes of saves that are being written and deleted, were set aside, and are being replaced."""

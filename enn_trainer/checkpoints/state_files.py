@@ -6,8 +6,6 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
@@ -21,14 +19,14 @@ from enn_trainer.checkpoints.manifest import (
     is_file_name,
 )
 from enn_trainer.checkpoints.migrate.config_diff import changes, fixed
-from enn_trainer.checkpoints.weights import check_tensor_header, fitting_network, load_weights
+from enn_trainer.checkpoints.weights import fitting_network, load_weights, tensors_of
 from enn_trainer.config import TrainConfig, ron
 from enn_trainer.config.build import as_data
 from enn_trainer.config.load import dump_config, load_config
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.policy import PPOAgent
-from enn_trainer.selfplay.league import LEAGUE, PLAYERS
+from enn_trainer.selfplay.league import LEAGUE, PLAYERS, League, Member
 from enn_trainer.state import InitialState, State, init_train_state
 from enn_trainer.state_part import FILES, KeptPart, check_plain
 from entity_env.serialization.bounds import Allowance
@@ -346,12 +344,9 @@ def restore(
             agent = fitting_network(str(saved.path), config, **spaces, weights=weights)
         state = initial_state(config, {**spaces, "agent": agent})
         load_weights(str(saved.path), state.agent, weights)
-        rest, parts, names = _read_rest(saved)
+        rest, parts = _read_rest(saved)
         for name, value in {**plain, **rest}.items():
             setattr(state, name, value)
-        for part, files in names.items():
-            left = [name for name in files if name not in saved.lost]
-            parts.setdefault(part, {})[FILES] = {name: saved.read(name) for name in left}
         _load_parts(saved, state, parts)
     except ConfigError as error:
         if dump_config(before) != dump_config(config):
@@ -423,18 +418,14 @@ def _dump_rest(
     return pack(rest)
 
 
-def _read_rest(
-    saved: Checkpoint,
-) -> tuple[dict[str, Any], dict[str, dict[str, Any]], dict[str, list[str]]]:
-    """Return fields of the state, and plain data and names of files of its parts.
-
-    They are {} for an old save without the file.
+def _read_rest(saved: Checkpoint) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Return fields of the state, and plain data and files of its parts; {} for an old save.
 
     Raises:
         CheckpointError: the file is damaged, or of a newer version.
     """
     if REST not in saved.manifest["files"]:
-        return {}, {}, {}
+        return {}, {}
     try:
         rest = unpack(saved.read(REST))
         if type(rest) is not dict or type(rest["version"]) is not int:
@@ -458,7 +449,10 @@ def _read_rest(
                 raise TypeError("files: expected names by part")
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{saved.path}: {REST} cannot be read: {error}") from None
-    return {"metrics": metrics, "envs": envs}, parts, files
+    for part, names in files.items():
+        left = [name for name in names if name not in saved.lost]
+        parts.setdefault(part, {})[FILES] = {name: saved.read(name) for name in left}
+    return {"metrics": metrics, "envs": envs}, parts
 
 
 def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -475,9 +469,18 @@ def read_tensors(saved: Checkpoint, name: str) -> dict[str, Tensor]:
     Raises:
         CheckpointError: the file is damaged.
     """
-    data = saved.read(name)
+    return tensors_of(f"{saved.path}: {name}", saved.read(name))
+
+
+def read_members(saved: Checkpoint) -> list[Member]:
+    """Return the members of the league of a save; [] without one.
+
+    Raises:
+        CheckpointError: a file is damaged.
+    """
+    league = League()
     try:
-        check_tensor_header(data)
-        return load_tensors(data)
-    except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
-        raise CheckpointError(f"{saved.path}: {name} cannot be read: {error}") from None
+        league.load_state_dict(_read_rest(saved)[1].get(LEAGUE, {}))
+    except ValueError as error:
+        raise CheckpointError(f"{saved.path}: {REST}: {LEAGUE}: {error}") from None
+    return league.members
