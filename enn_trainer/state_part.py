@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,8 +17,28 @@ FILES = "files"
 """Entry of a state with the contents of `StatePart.files`."""
 
 
+class SavedNetwork(NamedTuple):
+    """Network that is a part of a state, beside the agent.
+
+    Attributes:
+        config: configuration of its run, as RON.
+        spaces: its observation and action spaces, as RON.
+        weights: safetensors file.
+    """
+
+    config: str
+    spaces: str
+    weights: bytes
+
+
 class SpaceChange(Protocol):
-    """Change of the observation and action spaces of a run, which its state follows."""
+    """Change of the observation and action spaces of a run, which its state follows.
+
+    Attributes:
+        is_same_world: True if nothing but orders or settings change.
+    """
+
+    is_same_world: bool
 
     def action(self, name: str) -> str:
         """Return the new name of an action."""
@@ -31,6 +51,17 @@ class SpaceChange(Protocol):
 
     def others(self, state: StateDict) -> dict[str, Any]:
         """Return the entries that belong to no parameter of the old agent."""
+
+    def network(self, name: str, saved: SavedNetwork) -> SavedNetwork | None:
+        """Return another network, upgraded by the rules of the agent.
+
+        Args:
+            name: of the network, for the report.
+            saved: the network, perhaps of other spaces than the agent's.
+
+        Returns:
+            The network for the new spaces; None if it cannot be upgraded, as the report says.
+        """
 
 
 class StatePart(Protocol):

@@ -12,6 +12,7 @@ from enn_trainer.experience.envs import EnvFactory
 from enn_trainer.session import TrainResult
 from enn_trainer.state_manager import StateManager
 from enn_trainer.state_part import (
+    SavedNetwork,
     SpaceChange,
     StateDict,
     StatePart,
@@ -106,8 +107,13 @@ def check_state_part(part: StatePart, new: StatePart) -> None:
 class _NoChange(SpaceChange):
     """Change of spaces that changes nothing. Entries of parameters are among `others`."""
 
+    is_same_world = True
+
     def action(self, name: str) -> str:
         return name
+
+    def network(self, name: str, saved: SavedNetwork) -> SavedNetwork:
+        return saved
 
     def moments(self, state: StateDict) -> dict[str, Any]:
         return {}

@@ -1,13 +1,13 @@
 """Conversion between `State` and the files of a save."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from safetensors.torch import save as save_tensors
-from torch import Tensor
+from torch import Tensor, nn
 
 from enn_trainer.algorithms.ppo.ppo import SCALING, TUNINGS
 from enn_trainer.checkpoints.format import WEIGHTS, Checkpoint
@@ -28,7 +28,7 @@ from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.policy import PPOAgent
 from enn_trainer.selfplay.league import LEAGUE, PLAYERS, League, Member
 from enn_trainer.state import InitialState, State, init_train_state
-from enn_trainer.state_part import FILES, KeptPart, check_plain
+from enn_trainer.state_part import FILES, KeptPart, SavedNetwork, check_plain
 from entity_env.serialization.bounds import Allowance
 from entity_env.serialization.messages import pack, rebuilt, unpack
 from entity_env.spaces import ACTION_SPACES, ActionSpace, Entity, Kind, ObsSpace
@@ -87,6 +87,19 @@ def dump_spaces(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) ->
         for name, space in action_space.items()
     }
     return {"obs_space": as_data(obs_space), "action_space": actions}
+
+
+def saved_network(
+    network: nn.Module,
+    config: TrainConfig,
+    obs_space: ObsSpace,
+    action_space: Mapping[str, ActionSpace],
+) -> SavedNetwork:
+    """Return a `RogueNet` with all that is needed to play it, without its values."""
+    weights = {k: v.detach().cpu().contiguous() for k, v in network.state_dict().items()}
+    policy = {name: w for name, w in weights.items() if not name.startswith("regression_heads.")}
+    spaces = ron.dumps(ron.Struct("Spaces", dump_spaces(obs_space, action_space)))
+    return SavedNetwork(dump_config(replace(config, vf_net=None)), spaces, save_tensors(policy))
 
 
 def read_spaces(plain: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,19 +11,17 @@ from safetensors.torch import save as save_tensors
 
 from enn_trainer.checkpoints.lookup import SavedRun, run_of_member
 from enn_trainer.checkpoints.migrate.space_diff import incompatibilities
-from enn_trainer.checkpoints.state_files import dump_spaces
+from enn_trainer.checkpoints.state_files import saved_network
 from enn_trainer.checkpoints.weights import load_weights, tensors_of
-from enn_trainer.config import TrainConfig, ron
-from enn_trainer.config.load import dump_config
+from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError
 from enn_trainer.policy import PPOAgent
 from enn_trainer.selfplay.league import SNAPSHOT, Member
 from enn_trainer.selfplay.matchmaking import NAMED
+from enn_trainer.state_part import SavedNetwork
 from entity_env.spaces import ActionSpace, ObsSpace
 from rogue_net.rogue_net import RogueNet, RogueNetWithValueNet
 from rogue_net.wiring import Wired
-
-_VALUES = "regression_heads."
 
 
 def snapshot_of(
@@ -43,14 +41,12 @@ def snapshot_of(
         step: number of frames it was trained for.
     """
     network = agent.policy if isinstance(agent, RogueNetWithValueNet) else agent
-    weights = {k: v.detach().cpu().contiguous() for k, v in network.state_dict().items()}
-    text = spaces = ""
     if isinstance(network, RogueNet):
-        weights = {name: w for name, w in weights.items() if not name.startswith(_VALUES)}
-        text = dump_config(replace(config, vf_net=None))
-        spaces = ron.dumps(ron.Struct("Spaces", dump_spaces(obs_space, action_space)))
-    content = save_tensors(weights)
-    return Member(f"step-{step}", step, SNAPSHOT, "network", text, spaces, content)
+        saved = saved_network(network, config, obs_space, action_space)
+    else:
+        weights = {k: v.detach().cpu().contiguous() for k, v in network.state_dict().items()}
+        saved = SavedNetwork("", "", save_tensors(weights))
+    return Member(f"step-{step}", step, SNAPSHOT, "network", *saved)
 
 
 def member_of_save(saved: SavedRun, name: str, origin: str) -> Member:
