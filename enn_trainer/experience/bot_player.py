@@ -50,7 +50,7 @@ class BotPlayer(FramePlayer):
         self._steps: dict[int, int] = {}  # of the game of each bot
         self._seeds: dict[int, int] = {}  # of games in which the bot has not chosen yet
 
-    def begin(self, obs: VecObs) -> None:
+    def begin(self, obs: VecObs, is_resumed: bool) -> None:
         """Begin the first game in every environment."""
         self._num_games = np.zeros(len(obs), np.int64)
         self._begin_next(np.arange(len(obs)))

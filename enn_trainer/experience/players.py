@@ -240,6 +240,20 @@ class FramePlayer(Players):
         """
 
 
+def choose(
+    player: AgentPlayer | FramePlayer,
+    obs: VecObs,
+    batch: EntityBatch,
+    environments: Environments,
+    t: int,
+) -> Decisions:
+    """Let a player choose in some of the frames of a step."""
+    own = batch.take(environments)
+    if isinstance(player, FramePlayer):
+        return player.choose(obs, own, environments, t)
+    return player.choose(own, environments, t)
+
+
 class SeatedPlayers(Players):
     """Several players, each in environments of its own; the first one is the learner.
 
@@ -251,20 +265,14 @@ class SeatedPlayers(Players):
         self.learner, self.learnt = seats[0]
         self.seats = [(player, theirs) for player, theirs in seats if len(theirs)]
 
-    def begin(self, obs: VecObs) -> None:
+    def begin(self, obs: VecObs, is_resumed: bool) -> None:
         """Take the first frames."""
         for player, _ in self.seats:
-            player.begin(obs)
+            player.begin(obs, is_resumed)
 
     def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
         """Let each player choose in its frames, and put the decisions in the order of frames."""
-        pieces = []
-        for player, theirs in self.seats:
-            own = batch.take(theirs)
-            if isinstance(player, FramePlayer):
-                pieces.append(player.choose(obs, own, theirs, t))
-            else:
-                pieces.append(player.choose(own, theirs, t))
+        pieces = [choose(player, obs, batch, theirs, t) for player, theirs in self.seats]
         order = np.argsort(np.concatenate([theirs for _, theirs in self.seats]))
         return Decisions.cat(pieces).take(order)
 

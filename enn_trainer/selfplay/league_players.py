@@ -9,15 +9,18 @@ import numpy.typing as npt
 from torch import Tensor
 
 from enn_trainer.errors import ConfigError
-from enn_trainer.experience.players import AgentPlayer, Decisions, Environments, Players
+from enn_trainer.experience.bot_player import BotPlayer
+from enn_trainer.experience.players import AgentPlayer, Decisions, Environments, Players, choose
 from enn_trainer.selfplay.elo import FloatArray
 from enn_trainer.selfplay.matchmaking import IntArray
 from enn_trainer.selfplay.seating import AGENT, Game, Seating
 from entity_env.errors import InvalidObservation
+from entity_env.seeding import derive_seeds
+from entity_env.serialization.messages import pack, unpack
 from entity_env.vec.vec_env import VecObs
 from rogue_net.ragged import EntityBatch
 
-MemberPlayer: TypeAlias = AgentPlayer
+MemberPlayer: TypeAlias = AgentPlayer | BotPlayer
 """Player of a member in all environments in which it is seated."""
 
 
@@ -58,6 +61,7 @@ class LeaguePlayers(Players):
         self._to_begin = np.arange(self.table.num_pool)
         self.counted = np.ones(self.table.num_matches * self.table.sides, np.bool_)
         self.ended: list[Game] = []
+        seating.ask_bots = self._states_of_bots
         self._place()
 
     def begin(self, obs: VecObs, is_resumed: bool) -> None:
@@ -86,9 +90,9 @@ class LeaguePlayers(Players):
     def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
         """Let each player choose in its frames, and put the decisions in the order of frames."""
         groups = self._groups
-        found = [self._choose(self.agent, batch, groups[AGENT], t)]
+        found = [choose(self.agent, obs, batch, groups[AGENT], t)]
         tasks = [
-            partial(self._choose, self._player(name), batch, environments, t)
+            partial(choose, self._player(name), obs, batch, environments, t)
             for name, environments in groups.items()
             if name != AGENT
         ]
@@ -120,10 +124,21 @@ class LeaguePlayers(Players):
         self._begin_games(ended)
 
     def _begin_games(self, matches: IntArray) -> None:
-        if len(matches):
-            drawn = self._names, self._weights, self._sides, self._seed
-            self.seating.begin_games(matches, *drawn)
-            self._place()
+        if not len(matches):
+            return
+        drawn = self._names, self._weights, self._sides, self._seed
+        self.seating.begin_games(matches, *drawn)
+        self._place()
+        begun = np.isin(np.arange(self.table.num_pool), matches)
+        is_new = np.zeros_like(self.counted)
+        is_new[-len(begun) * self.table.sides :] = np.repeat(begun, self.table.sides)
+        for name, environments in self._groups.items():
+            player = self._player(name) if name != AGENT else self.agent
+            if isinstance(player, BotPlayer):
+                new = environments[is_new[environments]]
+                first = self.table.num_matches - self.table.num_pool
+                games = self.seating.games[new // self.table.sides - first]
+                player.begin_games(new, derive_seeds(self._seed, "bot", new, games))
 
     def _place(self) -> None:
         """Find the frames of every player."""
@@ -137,16 +152,20 @@ class LeaguePlayers(Players):
         self.counted[:] = False
         self.counted[self.learnt] = True
 
-    def _choose(
-        self, player: MemberPlayer, batch: EntityBatch, environments: Environments, t: int
-    ) -> Decisions:
-        return player.choose(batch.take(environments), environments, t)
-
     def _player(self, name: str) -> MemberPlayer:
         """Return the player of a member, which is made when it first plays."""
         if name not in self._players:
-            self._players[name] = self._create_player(name)
+            player = self._players[name] = self._create_player(name)
+            if isinstance(player, BotPlayer) and name in self.seating.bots:
+                player.set_state(unpack(self.seating.bots[name]))
         return self._players[name]
+
+    def _states_of_bots(self) -> dict[str, bytes]:
+        """Return the states of the bots that are playing, by the name of the member."""
+        bots = {n: p for n, p in self._players.items() if isinstance(p, BotPlayer)}
+        states = {name: pack(player.get_state(), exact=True) for name, player in bots.items()}
+        seated = self.seating.seated()
+        return {name: state for name, state in states.items() if name in seated}
 
     def _keep(self, names: Collection[str]) -> None:
         """Forget the players of all other members."""

@@ -1,6 +1,6 @@
-"""`Seating`: who plays in each match against the pool, as a part of the state of a run."""
+"""`Seating`: the players of each match against the pool, as a part of the state of a run."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,15 +53,18 @@ class Game(NamedTuple):
 
 
 class Seating(StatePart):
-    """Who plays in each match against the pool; the part `PLAYERS` of a state.
+    """Players of each match against the pool by seat; the part `PLAYERS` of a state.
 
     Attributes:
         table: sizes of the environments; None before a run has any.
         games: (P,) int64, number of games that each match against the pool has begun.
         players: the players of these matches by seat, with one `AGENT` each; empty before the first
             games begin.
-        bots: states of bots by the name of the member, from a save or for one.
+        bots: states of bots by the name of the member, from a save.
+        ask_bots: returns the states of bots that are playing, for a save; None if nobody plays yet.
     """
+
+    ask_bots: Callable[[], dict[str, bytes]] | None = None
 
     def __init__(self) -> None:
         self.table: Table | None = None
@@ -124,8 +127,9 @@ class Seating(StatePart):
         if self.table is None:
             return {}
         players: list[Any] = [[*names] for names in self.players]
-        table = dict(self.table._asdict())
-        return {"table": table, "games": self.games.tolist(), "players": players, "bots": self.bots}
+        table, games = dict(self.table._asdict()), self.games.tolist()
+        bots = self.bots if self.ask_bots is None else self.ask_bots()
+        return {"table": table, "games": games, "players": players, "bots": bots}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Restore the players of running games.

@@ -202,12 +202,29 @@ def test_a_rollout_is_what_a_plain_loop_over_steps_gives() -> None:
     torch.testing.assert_close(rollout.last_values, torch.where(going_on, last, 0.0))
 
 
-def test_what_several_players_did_is_not_learnt_from() -> None:
-    """Frames of opponents would be: to select the learner's does not exist yet."""
-    collector = meadows(4)
-    player = collector.players
+def test_frames_of_opponents_are_not_learnt_from() -> None:
+    """The rollout has the frames, actions, rewards, ends and values of the learner alone."""
+    own = np.array([1, 2])
+    alone, beside = meadows(4), meadows(4)
+    player = beside.players
     assert isinstance(player, AgentPlayer)
-    collector.players = SeatedPlayers([(player, np.array([0, 1])), (player, np.array([2, 3]))])
-    collector.reset(Meadow().obs_space())
-    with pytest.raises(AssertionError, match="a part of the frames"):
-        collect(collector, steps=1, first_frame=0)
+    beside.players = SeatedPlayers([(player, own), (player, np.array([0, 3]))])
+    for collector in (alone, beside):
+        collector.seed(5)
+        collector.reset(Meadow().obs_space())
+    ended = set()
+    for step in range(40):  # one by one, as draws depend on the number of frames before
+        whole, part = (collect(c, steps=1, first_frame=4 * step) for c in (alone, beside))
+        assert part.num_frames == 2
+        for name, rows in part.batch.features.items():
+            assert torch.equal(rows.values, whole.batch.features[name].take(own).values)
+        for name, rows in part.actions.items():
+            assert torch.equal(rows.values, whole.actions[name].take(own).values)
+        for field in ("values", "rewards", "terminated", "truncated"):
+            torch.testing.assert_close(getattr(part, field), getattr(whole, field)[:, own])
+        torch.testing.assert_close(part.last_values, whole.last_values[own])
+        is_own = np.isin(np.flatnonzero(whole.truncated[0]), own)
+        torch.testing.assert_close(part.final_values, whole.final_values[is_own])
+        np.testing.assert_array_equal(part.episodes.environment, np.flatnonzero(part.next_obs.done))
+        ended |= {*part.episodes.environment.tolist()}
+    assert ended == {0, 1, 2, 3}
