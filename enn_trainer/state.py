@@ -14,7 +14,7 @@ from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.selfplay.league import LEAGUE, PLAYERS, League
 from enn_trainer.selfplay.seating import Seating
-from enn_trainer.state_part import StatePart, copied_state
+from enn_trainer.state_part import StatePart, copied_state, full_state
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionSpace, ObsSpace
 from rogue_net.rogue_net import RogueNet, RogueNetWithValueNet
@@ -101,7 +101,7 @@ class State:
         """Move all tensors to a device: the network and the parts."""
         self.agent.to(device)
         for part in self.parts.values():
-            part.load_state_dict(copied_state(part.state_dict(), device))
+            part.load_state_dict(copied_state(full_state(part), device))
 
 
 def init_train_state(cfg: TrainConfig, ctx: Dict[str, Any]) -> State:

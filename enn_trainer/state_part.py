@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,9 +13,32 @@ StateDict: TypeAlias = Mapping[str, Any]
 Tensors that belong to a parameter of the agent, such as moments, are called PARAMETER/what.
 """
 
+FILES = "files"
+"""Entry of a state with the contents of `StatePart.files`."""
+
+
+class SavedNetwork(NamedTuple):
+    """Network that is a part of a state, beside the agent.
+
+    Attributes:
+        config: configuration of its run, as RON.
+        spaces: its observation and action spaces, as RON.
+        weights: safetensors file.
+    """
+
+    config: str
+    spaces: str
+    weights: bytes
+
 
 class SpaceChange(Protocol):
-    """Change of the observation and action spaces of a run, which its state follows."""
+    """Change of the observation and action spaces of a run, which its state follows.
+
+    Attributes:
+        is_same_world: True if nothing but orders or settings change.
+    """
+
+    is_same_world: bool
 
     def action(self, name: str) -> str:
         """Return the new name of an action."""
@@ -29,7 +52,7 @@ class SpaceChange(Protocol):
     def others(self, state: StateDict) -> dict[str, Any]:
         """Return the entries that belong to no parameter of the old agent."""
 
-    def network(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def copy_of_agent(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the tensors of a copy of the old agent, rearranged like those of the agent.
 
         Args:
@@ -38,6 +61,17 @@ class SpaceChange(Protocol):
 
         Returns:
             Those of the new shapes. New names and entries begin like those of the new agent.
+        """
+
+    def network(self, name: str, saved: SavedNetwork) -> SavedNetwork | None:
+        """Return another network, upgraded by the rules of the agent.
+
+        Args:
+            name: of the network, for the report.
+            saved: the network, perhaps of other spaces than the agent's.
+
+        Returns:
+            The network for the new spaces; None if it cannot be upgraded, as the report says.
         """
 
 
@@ -49,6 +83,15 @@ class StatePart(Protocol):
 
     def state_dict(self) -> StateDict:
         """Return tensors and plain data by name; by default, none. They need not be copies."""
+        return {}
+
+    def files(self) -> Mapping[str, bytes]:
+        """Return contents that never change, by the names of their files; by default, none.
+
+        A save has a file for each, which it shares with earlier saves where the file system has
+        links. The same object each time is hashed once. `load_state_dict` gets the contents as the
+        entry `files`, by name.
+        """
         return {}
 
     def load_state_dict(self, state: StateDict) -> None:
@@ -72,6 +115,32 @@ class StatePart(Protocol):
             change: new names and places of actions and parameters.
         """
         return {**change.others(state), **change.moments(state)}
+
+
+class KeptPart(StatePart):
+    """State of a part that a run does not use, which its saves keep as it is."""
+
+    def __init__(self) -> None:
+        self._state: dict[str, Any] = {}
+
+    def state_dict(self) -> StateDict:
+        """Return the state, without files."""
+        return {name: value for name, value in self._state.items() if name != FILES}
+
+    def files(self) -> Mapping[str, bytes]:
+        """Return the contents of the files."""
+        files: Mapping[str, bytes] = self._state.get(FILES, {})
+        return files
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take the state."""
+        self._state = dict(state)
+
+
+def full_state(part: StatePart) -> dict[str, Any]:
+    """Return the state of a part as `load_state_dict` takes it, with its files if it has any."""
+    files = part.files()
+    return {**part.state_dict(), **({FILES: dict(files)} if files else {})}
 
 
 def copied_state(state: StateDict, device: torch.device | None = None) -> dict[str, Any]:

@@ -11,7 +11,15 @@ from torch import Tensor
 from enn_trainer.experience.envs import EnvFactory
 from enn_trainer.session import TrainResult
 from enn_trainer.state_manager import StateManager
-from enn_trainer.state_part import SpaceChange, StateDict, StatePart, check_plain, copied_state
+from enn_trainer.state_part import (
+    SavedNetwork,
+    SpaceChange,
+    StateDict,
+    StatePart,
+    check_plain,
+    copied_state,
+    full_state,
+)
 from enn_trainer.stop_conditions import AtLeast
 from enn_trainer.trainer import Trainer
 from entity_env.environment import Environment
@@ -70,9 +78,9 @@ def check_state_part(part: StatePart, new: StatePart) -> None:
         AssertionError: there is a problem; the message names the entry.
     """
     # Plain data and tensors, which do not change when they are read.
-    saved = copied_state(_checked(part.state_dict()))
-    _check_equal("state_dict, called twice", part.state_dict(), saved)
-    initial = copied_state(_checked(new.state_dict()))
+    saved = copied_state(_checked(full_state(part)))
+    _check_equal("state_dict, called twice", full_state(part), saved)
+    initial = copied_state(_checked(full_state(new)))
     if saved and _bits(initial) == _bits(saved):
         raise AssertionError("part: expected a state that differs from that of a new one")
 
@@ -80,27 +88,32 @@ def check_state_part(part: StatePart, new: StatePart) -> None:
     tensors = {name: value for name, value in saved.items() if isinstance(value, Tensor)}
     plain = {name: value for name, value in saved.items() if name not in tensors}
     new.load_state_dict({})
-    _check_equal("load_state_dict of an empty state into a new part", new.state_dict(), initial)
+    _check_equal("load_state_dict of an empty state into a new part", full_state(new), initial)
     new.load_state_dict({**load_tensors(save_tensors(tensors)), **unpack(pack(plain))})
-    _check_equal("state_dict after load_state_dict", new.state_dict(), saved)
+    _check_equal("state_dict after load_state_dict", full_state(new), saved)
 
     # An upgrade to the same spaces.
-    evolved = new.evolve(copied_state(new.state_dict()), _NoChange())
+    evolved = new.evolve(copied_state(full_state(new)), _NoChange())
     _check_equal("evolve without a change of the spaces", evolved, saved)
 
     # A failed update: back to an earlier state, also from entries that are new.
     given = copied_state(initial)
     new.load_state_dict(given)
-    _check_equal("state_dict after load_state_dict of an earlier state", new.state_dict(), initial)
+    _check_equal("state_dict after load_state_dict of an earlier state", full_state(new), initial)
     _check_equal("the argument of load_state_dict afterwards", given, initial)
-    _check_equal("the part, after another one was loaded", part.state_dict(), saved)
+    _check_equal("the part, after another one was loaded", full_state(part), saved)
 
 
 class _NoChange(SpaceChange):
     """Change of spaces that changes nothing. Entries of parameters are among `others`."""
 
+    is_same_world = True
+
     def action(self, name: str) -> str:
         return name
+
+    def network(self, name: str, saved: SavedNetwork) -> SavedNetwork:
+        return saved
 
     def moments(self, state: StateDict) -> dict[str, Any]:
         return {}
@@ -108,7 +121,7 @@ class _NoChange(SpaceChange):
     def others(self, state: StateDict) -> dict[str, Any]:
         return dict(state)
 
-    def network(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def copy_of_agent(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return dict(tensors)
 
 

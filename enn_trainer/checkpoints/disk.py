@@ -71,6 +71,19 @@ def write_file(path: Path, data: bytes) -> None:
             os.close(descriptor)
 
 
+def link_file(source: Path, target: Path) -> bool:
+    """Give a file a second name, which shares its bytes.
+
+    Returns:
+        False where that is not possible, as on file systems without links.
+    """
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        return False
+    return True
+
+
 def replace_file(path: Path, data: bytes) -> None:
     """Write a file whole or not at all, in place of the one that exists."""
     temporary = path.with_name(f".{path.name}-{os.getpid()}")  # see `is_leftover_of`

@@ -29,6 +29,8 @@ from enn_trainer.errors import CheckpointError
 C = TypeVar("C")
 WEIGHTS = "state.agent.safetensors"
 """The file that tells two saves of a step apart."""
+OPPONENT = "opponent-"
+"""Beginning of the names of files with opponents; a run can go on without one that is damaged."""
 METRICS_FILE, RUN_FILE = "metrics.jsonl", "run.json"
 """Metrics of a run, and its description."""
 MOST_LOOKS = 20
@@ -75,11 +77,13 @@ class Checkpoint:
     Attributes:
         path: its directory.
         manifest: the content of its manifest.
+        lost: what is wrong with damaged files of opponents, by name, if they are left out.
         held: its files, open: they can be read when a run that goes on has deleted the save.
     """
 
     path: Path
     manifest: Mapping[str, Any]
+    lost: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     held: OpenFiles | None = field(default=None, compare=False, repr=False, kw_only=True)
 
     @property
@@ -113,13 +117,21 @@ class Checkpoint:
 
     def problems(self) -> Iterator[CheckpointError]:
         """Yield the errors of the files, compared with the manifest, and of pickles beside them."""
-        files = [partial(self._verified, name) for name in self.manifest["files"]]
-        checks: list[Callable[[], object]] = [*files, partial(check_no_pickles, self.path)]
-        for check in checks:
+        yield from self.damaged(self.manifest["files"].keys() - self.lost.keys()).values()
+        try:
+            check_no_pickles(self.path)
+        except CheckpointError as error:
+            yield error
+
+    def damaged(self, names: Iterable[str]) -> dict[str, CheckpointError]:
+        """Return the errors of those of some files that are not as in the manifest, by name."""
+        errors = {}
+        for name in sorted(names):
             try:
-                check()
+                self._verified(name)
             except CheckpointError as error:
-                yield error
+                errors[name] = error
+        return errors
 
     def release(self) -> None:
         """Close the files that are held open, as soon as no more is read."""
@@ -147,10 +159,14 @@ class Checkpoint:
         return data
 
 
-def verify(path: Path) -> Checkpoint:
+def verify(path: Path, without_lost: bool = False) -> Checkpoint:
     """Read the save in a directory, and compare every file with the manifest.
 
     Its files are held open, and closed with the last reference to it, or by `release`.
+
+    Args:
+        path: the directory.
+        without_lost: True to leave out files of opponents that are damaged, see `Checkpoint.lost`.
 
     Raises:
         SaveGone: it was deleted or replaced meanwhile.
@@ -159,7 +175,12 @@ def verify(path: Path) -> Checkpoint:
     """
     with unless_replaced(path):
         saved = read_unverified(path)
-        saved = replace(saved, held=OpenFiles(path, saved.manifest["files"]))
+        files = saved.manifest["files"]
+        if without_lost:
+            of_opponents = [name for name in files if name.startswith(OPPONENT)]
+            lost = {name: str(error) for name, error in saved.damaged(of_opponents).items()}
+            saved = replace(saved, lost=lost)
+        saved = replace(saved, held=OpenFiles(path, files.keys() - saved.lost.keys()))
         for problem in saved.problems():
             raise problem
         return saved

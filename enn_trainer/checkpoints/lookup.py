@@ -1,9 +1,10 @@
 """Lookup of saves, by their folders, RUN@STEP, RUN@latest, RUN@best and for --resume.
 
-Their content is read here as well, to be played, measured, shown and compared.
+SAVE@opponent:NAME and RUN@opponents are members of the league of a save. The content of saves is
+read here as well, to be played, measured, shown and compared.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -25,18 +26,28 @@ from enn_trainer.checkpoints.format import (
 )
 from enn_trainer.checkpoints.retention import best_of
 from enn_trainer.checkpoints.run_dir import RunDir
-from enn_trainer.checkpoints.state_files import read_config, read_state, read_tensors
-from enn_trainer.checkpoints.weights import fitting_network, load_weights
-from enn_trainer.config import TrainConfig
+from enn_trainer.checkpoints.state_files import (
+    read_config,
+    read_members,
+    read_spaces,
+    read_state,
+    read_tensors,
+)
+from enn_trainer.checkpoints.weights import fitting_network, load_weights, tensors_of
+from enn_trainer.config import TrainConfig, ron
 from enn_trainer.config.formats import parse
-from enn_trainer.config.load import dump_config
+from enn_trainer.config.load import dump_config, load_config
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.policy import PPOAgent
+from enn_trainer.selfplay.league import Member
+from enn_trainer.state import make_policy
+from entity_env.errors import did_you_mean
 from entity_env.spaces import ActionSpace, ObsSpace
 
 Existing: TypeAlias = Literal["continue", "resume", "refuse", "replace"]
 """Action for the run in a folder: continue it if there is one, continue it, raise if there is one,
 or begin another one in its place."""
+_MEMBER = "@opponent:"
 EXISTING: tuple[Existing, ...] = ("continue", "resume", "refuse", "replace")
 
 
@@ -149,6 +160,10 @@ def resolve(path: Path, say: Callable[[str], None] = print) -> Path:
         return find(run_dir, say).path
     if which == "best":
         return retry_while_gone(path, lambda: _best(run_dir))
+    if which.startswith(("opponent:", "opponents")):
+        raise CheckpointError(
+            f"{path}: expected a save, got opponents in one, which can play, but are no run"
+        )
     raise CheckpointError(f"{path}: expected {run_dir}@STEP, @latest or @best, got @{which}")
 
 
@@ -184,6 +199,7 @@ class SavedRun(NamedTuple):
         obs_space: the observations it was trained on.
         action_space: the actions it was trained on.
         run_name: the folder of the run's logs, "" if unknown.
+        member: name of the member of its league that it is; "" for the agent of the run.
     """
 
     path: Path
@@ -193,18 +209,22 @@ class SavedRun(NamedTuple):
     obs_space: ObsSpace
     action_space: dict[str, ActionSpace]
     run_name: str = ""
+    member: str = ""
 
 
 def read_saved_run(path: Path, agent: PPOAgent | None = None) -> SavedRun:
     """Read the network of a save, without its optimizer.
 
     Args:
-        path: as for `lookup.find`.
+        path: as for `lookup.find`; or SAVE@opponent:NAME, for a member of the league of a save.
         agent: the user's own network, which takes the weights; None for a `RogueNet`.
 
     Raises:
-        CheckpointError: there is no valid checkpoint, or its weights are no finite numbers.
+        CheckpointError: there is no valid checkpoint, or its weights are no finite numbers; or it
+            has no such member, or not as a network.
     """
+    if (named := split_member(path)) is not None:
+        return _read_member_run(*named, agent)
     saved = find(path)
     state, config = read_state(saved), read_config(saved)
     spaces = state["obs_space"], state["action_space"]
@@ -214,6 +234,102 @@ def read_saved_run(path: Path, agent: PPOAgent | None = None) -> SavedRun:
         network = fitting_network(where, config, *spaces, weights)
     load_weights(where, network, weights)
     return SavedRun(saved.path, config, saved.step, network.eval(), *spaces)
+
+
+def split_member(path: Path) -> tuple[Path, str] | None:
+    """Return the path of the save and the name in SAVE@opponent:NAME; None for another path."""
+    save, form, name = str(path).rpartition(_MEMBER)
+    return (Path(save), name) if form and save and not path.exists() else None
+
+
+def members_of(path: Path) -> list[Member]:
+    """Return the pool of a save, in the order in which its members joined.
+
+    Args:
+        path: as for `lookup.find`; or RUN@opponents.
+
+    Raises:
+        CheckpointError: there is no valid checkpoint, or it has no pool.
+    """
+    if not path.exists():
+        path = Path(str(path).removesuffix("@opponents"))
+    saved = find(path)
+    pool = [member for member in read_members(saved) if member.is_in_pool]
+    if not pool:
+        raise CheckpointError(
+            f"{saved.path}: expected a save of a run with opponents (selfplay), it has none"
+        )
+    return pool
+
+
+def find_member(path: Path, name: str) -> tuple[Checkpoint, Member]:
+    """Return a save and a member of its league.
+
+    Args:
+        path: of the save, as for `lookup.find`.
+        name: of the member.
+
+    Raises:
+        CheckpointError: there is no valid checkpoint, or no such member; names the nearest one.
+    """
+    saved = find(path)
+    members = {member.name: member for member in read_members(saved)}
+    if name not in members:
+        there = ", ".join(members) or "none"
+        raise CheckpointError(
+            f"{saved.path}: expected one of its opponents, which are {there}; got {name!r}"
+            f"{did_you_mean(name, members, separator='; ')}"
+        )
+    return saved, members[name]
+
+
+def _read_member_run(path: Path, name: str, agent: PPOAgent | None) -> SavedRun:
+    saved, member = find_member(path, name)
+    where = f"{saved.path}: {member.file}"
+    if member.kind != "network":
+        raise CheckpointError(
+            f"{saved.path}: opponent {name}: expected one with a network, it is {member.origin!r}; "
+            "name that instead"
+        )
+    if member.config:
+        return run_of_member(member, saved.path)
+    network: Any = agent
+    if network is None:
+        raise CheckpointError(
+            f"{where}: the weights are those of a network of your own; expected that network "
+            "beside the path, as agent= in Python"
+        )
+    load_weights(where, network, tensors_of(where, member.weights))
+    state, config = read_state(saved), read_config(saved)
+    spaces = state["obs_space"], state["action_space"]
+    step = max(member.step, 0)
+    return SavedRun(saved.path, config, step, network.eval(), *spaces, member=name)
+
+
+def run_of_member(member: Member, path: Path) -> SavedRun:
+    """Return a member as the run that it was taken from; not for networks of the user's own.
+
+    Args:
+        member: with a network.
+        path: of the save, for messages.
+
+    Raises:
+        CheckpointError: its file or its configuration is damaged, or they do not fit.
+    """
+    where = f"{path}: {member.file}"
+    try:
+        config = load_config(TrainConfig, None, text=member.config)
+        spaces = read_spaces(ron.loads(member.spaces))
+    except (ConfigError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{where}: its configuration cannot be read: {error}") from None
+    weights = tensors_of(where, member.weights)
+    try:
+        network = fitting_network(where, config, **spaces, weights=weights, make=make_policy)
+    except ConfigError as error:
+        raise CheckpointError(f"{where}: its configuration does not fit: {error}") from None
+    load_weights(where, network, weights)
+    step = max(member.step, 0)
+    return SavedRun(path, config, step, network.eval(), **spaces, member=member.name)
 
 
 class Contents(NamedTuple):
@@ -227,7 +343,8 @@ class Contents(NamedTuple):
         state: the readable part of the state, without the spaces.
         obs_space: the observations of the agent.
         action_space: its actions.
-        tensors: by name, by file.
+        tensors: by name, by file; without those of the members of its league.
+        members: of its league.
     """
 
     path: Path
@@ -238,6 +355,7 @@ class Contents(NamedTuple):
     obs_space: ObsSpace
     action_space: dict[str, ActionSpace]
     tensors: dict[str, dict[str, Tensor]]
+    members: Sequence[Member] = ()
 
 
 def read_contents(path: Path) -> Contents:
@@ -252,7 +370,9 @@ def read_contents(path: Path) -> Contents:
     saved = find(path)
     state = read_state(saved)
     spaces = {name: state.pop(name) for name in ("obs_space", "action_space")}
-    names = [name for name in saved.manifest["files"] if name.endswith(".safetensors")]
+    members = read_members(saved)
+    others = saved.manifest["files"].keys() - {member.file for member in members}
+    names = sorted(name for name in others if name.endswith(".safetensors"))
     settings = _settings(saved)
     return Contents(
         saved.path,
@@ -261,6 +381,7 @@ def read_contents(path: Path) -> Contents:
         settings,
         state,
         tensors={name: read_tensors(saved, name) for name in names},
+        members=members,
         **spaces,
     )
 

@@ -33,7 +33,11 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 
 
 def new_manifest(
-    step: int, files: Mapping[str, bytes], why: str, facts: Mapping[str, Any]
+    step: int,
+    files: Mapping[str, bytes],
+    why: str,
+    facts: Mapping[str, Any],
+    hashes: Mapping[str, str] | None = None,
 ) -> bytes:
     """Return the manifest of a save that is made now.
 
@@ -42,14 +46,16 @@ def new_manifest(
         files: names and contents.
         why: the reason for saving.
         facts: more fields, such as the metrics of this step.
+        hashes: sha256 of files, by name, where it is known.
     """
+    hashes = hashes or {}
     content = {
         "format": FORMAT_VERSION,
         "step": step,
         "why": why,
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "files": {
-            name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            name: {"size": len(data), "sha256": hashes.get(name) or sha256_of(data)}
             for name, data in files.items()
         },
         **facts,
@@ -60,6 +66,11 @@ def new_manifest(
         "host": socket.gethostname(),
     }
     return _as_json({**content, "sha256": own_hash(content)})
+
+
+def sha256_of(data: bytes) -> str:
+    """Return the sha256 of a content, as manifests have it."""
+    return hashlib.sha256(data).hexdigest()
 
 
 def git_revision() -> str | None:
@@ -108,7 +119,7 @@ def read_manifest(path: Path) -> Mapping[str, Any]:
     problems = field_problems(content, _FIELDS, _REQUIRED, _OTHER_FIELD)
     files = content.get("files")
     for name, entry in files.items() if isinstance(files, dict) else ():
-        if not _FILE_NAME.fullmatch(name):
+        if not is_file_name(name):
             raise CheckpointError(f"{path}: names a file outside the checkpoint: {name[:80]!r}")
         is_entry = isinstance(entry, dict) and is_count(entry.get("size"))
         if not is_entry or not _matches(_SHA256, entry.get("sha256")):
@@ -116,6 +127,11 @@ def read_manifest(path: Path) -> Mapping[str, Any]:
     if problems:
         raise CheckpointError(f"{path}: damaged: {'; '.join(problems[:5])}")
     return content
+
+
+def is_file_name(name: str) -> bool:
+    """Return True for a name that leads to no other folder."""
+    return _FILE_NAME.fullmatch(name) is not None
 
 
 def is_count(value: object) -> bool:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -40,7 +41,7 @@ LOGS = (
     *("videos", "replays", "wandb", ".wandb"),
 )
 """Metrics, timers, videos and replays of a run."""
-BESIDE = (INDEX, PINS, "eval-step-*.json", *LOGS)
+BESIDE = (INDEX, PINS, "eval-step-*.json", "eval-opponent-*.json", *LOGS)
 """Files beside the saves of a run that belong to it; recordings may be of another one."""
 WRITING, DELETING, DAMAGED, SUPERSEDED = ".writing-", ".deleting-", ".damaged-", ".superseded-"
 """Prefixes of saves that are being written and deleted, were set aside, and are being replaced."""
@@ -137,12 +138,26 @@ class RunDir:
     def newest(self, say: Callable[[str], None] = print) -> Checkpoint | None:
         """Return the newest valid save, and say what was wrong with newer ones.
 
+        Saves share the files of opponents, and so their damage. If no save is valid, it is the
+        newest one that is valid without its damaged opponents.
+
         Raises:
             CheckpointError: there are saves, but none is valid.
         """
-        return retry_while_gone(
-            self.path, lambda: first_valid(self.path, self.saved_paths(), verify, say)
-        )
+        return retry_while_gone(self.path, lambda: self._newest(say))
+
+    def _newest(self, say: Callable[[str], None]) -> Checkpoint | None:
+        paths = self.saved_paths()
+        try:
+            return first_valid(self.path, paths, verify, say)
+        except SaveGone:
+            raise
+        except CheckpointError:
+            saved = first_valid(self.path, paths, partial(verify, without_lost=True), say)
+        assert saved is not None, "there are some"
+        lost = "; ".join(saved.lost.values())
+        say(f"no save is whole, using {saved.path.name} without damaged opponents: {lost}")
+        return saved
 
     def entries(self) -> list[Entry]:
         """Return what is in the folder, the newest save first and other things last."""

@@ -1,29 +1,34 @@
 """Conversion between `State` and the files of a save."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from types import SimpleNamespace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
-from torch import Tensor
+from torch import Tensor, nn
 
 from enn_trainer.algorithms.ppo.ppo import SCALING, TUNINGS
 from enn_trainer.checkpoints.format import WEIGHTS, Checkpoint
-from enn_trainer.checkpoints.manifest import SECONDS_FIELD, FieldCheck, field_problems, is_count
+from enn_trainer.checkpoints.manifest import (
+    SECONDS_FIELD,
+    FieldCheck,
+    field_problems,
+    is_count,
+    is_file_name,
+)
 from enn_trainer.checkpoints.migrate.config_diff import changes, fixed
-from enn_trainer.checkpoints.weights import check_tensor_header, fitting_network, load_weights
+from enn_trainer.checkpoints.weights import fitting_network, load_weights, tensors_of
 from enn_trainer.config import TrainConfig, ron
 from enn_trainer.config.build import as_data
 from enn_trainer.config.load import dump_config, load_config
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.policy import PPOAgent
+from enn_trainer.selfplay.league import LEAGUE, PLAYERS, League, Member
 from enn_trainer.state import InitialState, State, init_train_state
-from enn_trainer.state_part import check_plain
+from enn_trainer.state_part import FILES, KeptPart, SavedNetwork, check_plain
 from entity_env.serialization.bounds import Allowance
 from entity_env.serialization.messages import pack, rebuilt, unpack
 from entity_env.spaces import ACTION_SPACES, ActionSpace, Entity, Kind, ObsSpace
@@ -82,6 +87,19 @@ def dump_spaces(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) ->
         for name, space in action_space.items()
     }
     return {"obs_space": as_data(obs_space), "action_space": actions}
+
+
+def saved_network(
+    network: nn.Module,
+    config: TrainConfig,
+    obs_space: ObsSpace,
+    action_space: Mapping[str, ActionSpace],
+) -> SavedNetwork:
+    """Return a `RogueNet` with all that is needed to play it, without its values."""
+    weights = {k: v.detach().cpu().contiguous() for k, v in network.state_dict().items()}
+    policy = {name: w for name, w in weights.items() if not name.startswith("regression_heads.")}
+    spaces = ron.dumps(ron.Struct("Spaces", dump_spaces(obs_space, action_space)))
+    return SavedNetwork(dump_config(replace(config, vf_net=None)), spaces, save_tensors(policy))
 
 
 def read_spaces(plain: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,7 +218,7 @@ def _texts(path: str, value: Any) -> list[str]:
     return value
 
 
-REST_VERSION = 2  # 1 without parts or plug-ins, which earlier programs would ignore
+REST_VERSION = 3  # 2 without files, 1 without parts or plug-ins, which earlier programs ignore
 OPTIMIZER = "state.optimizer.safetensors"
 """Tensors of the algorithm that belong to a parameter of the agent."""
 LOSS_STATE = "state.loss.safetensors"
@@ -213,8 +231,21 @@ REST = "state.rest.msgpack"
 OF_PPO = {TUNINGS, SCALING}
 """First parts of the names in `LOSS_STATE`, but for those of plug-ins."""
 
-FileContent: TypeAlias = bytes | dict[str, Tensor]
+
+class SharedFile(NamedTuple):
+    """Content of a file that never changes, so that saves share it and nobody copies it.
+
+    Attributes:
+        data: the content.
+    """
+
+    data: bytes
+
+
+FileContent: TypeAlias = bytes | SharedFile | dict[str, Tensor]
 """Content of a file: bytes, or tensors by name."""
+KEPT = (LEAGUE, PLAYERS)
+"""Parts that a save keeps while the run does not use them."""
 
 
 def to_files(config: TrainConfig, state: State) -> dict[str, bytes]:
@@ -228,7 +259,11 @@ def copied(config: TrainConfig, state: State) -> dict[str, FileContent]:
     parameters = {name for name, _ in state.agent.named_parameters()}
     tensors: dict[str, dict[str, Tensor]] = {OPTIMIZER: {}}
     plain: dict[str, dict[str, Any]] = {}
+    shared: dict[str, Mapping[str, bytes]] = {}
     for part, content in state.parts.items():
+        if files := content.files():
+            shared[part] = files
+            _check_files(part, files, [name for one in shared.values() for name in one])
         for name, value in content.state_dict().items():
             if not isinstance(value, Tensor):
                 plain.setdefault(part, {})[name] = value
@@ -241,19 +276,42 @@ def copied(config: TrainConfig, state: State) -> dict[str, FileContent]:
     # Tensors and plain data that programs which know version 1 alone would lose.
     others = {name.partition("/")[0] for name in tensors.get(LOSS_STATE, {})} - OF_PPO
     has_more = bool(plain or others) or PARTS in tensors
+    names = {part: [*files] for part, files in shared.items()}
     return {
+        **{name: SharedFile(data) for of_part in shared.values() for name, data in of_part.items()},
         "config.ron": dump_config(config).encode(),
         "state.ron": _dump_state(state).encode(),
         WEIGHTS: _copies(state.agent.state_dict()),
-        REST: _dump_rest(state, plain if has_more else None),
+        REST: _dump_rest(state, plain if has_more or names else None, names),
         **{file: _copies(named) for file, named in tensors.items()},
     }
+
+
+def _check_files(part: str, files: Mapping[str, bytes], names: list[str]) -> None:
+    """Raise if files of a part cannot be in a save.
+
+    Args:
+        part: name of the part.
+        files: contents by name.
+        names: those of all parts so far.
+    """
+    for name, data in files.items():
+        is_own = is_file_name(name) and not name.startswith(("config.", "state.", "manifest."))
+        if not is_own or names.count(name) > 1 or type(data) is not bytes:
+            raise ValueError(
+                f"{part}: files: expected bytes by names of files that no other part of a save "
+                f"has, such as opponent-1.safetensors, got {type(data).__name__} for {name!r}"
+            )
 
 
 def as_bytes(contents: Mapping[str, FileContent]) -> dict[str, bytes]:
     """Serialise the contents of files; safe in another thread, as it reads only the copies."""
     return {
-        name: content if isinstance(content, bytes) else save_tensors(content)
+        name: save_tensors(content)
+        if isinstance(content, dict)
+        else content.data
+        if isinstance(content, SharedFile)
+        else content
         for name, content in contents.items()
     }
 
@@ -316,7 +374,7 @@ def _load_parts(saved: Checkpoint, state: State, parts: dict[str, dict[str, Any]
     Args:
         saved: the save.
         state: its parts are changed.
-        parts: their plain data in the save; tensors are added.
+        parts: their plain data and files in the save; tensors are added.
 
     Raises:
         CheckpointError: a file is damaged, or there is no such part.
@@ -334,7 +392,9 @@ def _load_parts(saved: Checkpoint, state: State, parts: dict[str, dict[str, Any]
             part, _, key = name.partition("/") if file == PARTS else ("algorithm", "", name)
             parts.setdefault(part, {})[key] = tensor
             files.setdefault(part, []).append(file)
-    unknown = sorted(parts.keys() - state.parts.keys())
+    unused = parts.keys() - state.parts.keys()
+    state.parts |= {name: KeptPart() for name in KEPT if name in unused}
+    unknown = sorted(unused.difference(KEPT))
     if unknown:
         raise CheckpointError(
             f"{saved.path}: has a state of {', '.join(unknown)}, which this run does not have; "
@@ -356,19 +416,23 @@ def _dump_state(state: State) -> str:
     return ron.dumps(ron.Struct("State", {"version": STATE_VERSION, **fields, **spaces}))
 
 
-def _dump_rest(state: State, parts: dict[str, dict[str, Any]] | None) -> bytes:
+def _dump_rest(
+    state: State, parts: dict[str, dict[str, Any]] | None, files: dict[str, list[str]]
+) -> bytes:
     metrics = {tag: float(value) for tag, value in state.metrics.items()}
     rest = {"version": 1, "metrics": metrics, "envs": state.envs}
     if parts is not None:
         for part, content in parts.items():
             for name, value in content.items():
                 check_plain(f"{part}: {name}", value)
-        rest |= {"version": REST_VERSION, "parts": parts}
+        rest |= {"version": 2, "parts": parts}
+    if files:
+        rest |= {"version": REST_VERSION, "files": files}
     return pack(rest)
 
 
 def _read_rest(saved: Checkpoint) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return fields of the state and plain data of its parts; {} for an old save without the file.
+    """Return fields of the state, and plain data and files of its parts; {} for an old save.
 
     Raises:
         CheckpointError: the file is damaged, or of a newer version.
@@ -383,6 +447,7 @@ def _read_rest(saved: Checkpoint) -> tuple[dict[str, Any], dict[str, dict[str, A
             raise ValueError(f"it is of a newer version, this one reads up to {REST_VERSION}")
         metrics, envs = rest["metrics"], rest["envs"]
         parts = rest["parts"] if rest["version"] > 1 else {}
+        files = rest["files"] if rest["version"] > 2 else {}
         if not all(type(tag) is str and type(v) is float for tag, v in metrics.items()):
             raise TypeError("metrics: expected numbers by tag")
         if not isinstance(envs, bytes | None):
@@ -392,8 +457,14 @@ def _read_rest(saved: Checkpoint) -> tuple[dict[str, Any], dict[str, dict[str, A
                 raise TypeError("parts: expected plain data by name")
             for name, value in content.items():
                 check_plain(f"{part}: {name}", value)
+        for part, names in files.items():
+            if type(part) is not str or type(names) is not list or not {*map(type, names)} <= {str}:
+                raise TypeError("files: expected names by part")
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{saved.path}: {REST} cannot be read: {error}") from None
+    for part, names in files.items():
+        left = [name for name in names if name not in saved.lost]
+        parts.setdefault(part, {})[FILES] = {name: saved.read(name) for name in left}
     return {"metrics": metrics, "envs": envs}, parts
 
 
@@ -411,9 +482,18 @@ def read_tensors(saved: Checkpoint, name: str) -> dict[str, Tensor]:
     Raises:
         CheckpointError: the file is damaged.
     """
-    data = saved.read(name)
+    return tensors_of(f"{saved.path}: {name}", saved.read(name))
+
+
+def read_members(saved: Checkpoint) -> list[Member]:
+    """Return the members of the league of a save; [] without one.
+
+    Raises:
+        CheckpointError: a file is damaged.
+    """
+    league = League()
     try:
-        check_tensor_header(data)
-        return load_tensors(data)
-    except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
-        raise CheckpointError(f"{saved.path}: {name} cannot be read: {error}") from None
+        league.load_state_dict(_read_rest(saved)[1].get(LEAGUE, {}))
+    except ValueError as error:
+        raise CheckpointError(f"{saved.path}: {REST}: {LEAGUE}: {error}") from None
+    return league.members

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -116,6 +117,23 @@ def load_weights(where: str, network: nn.Module, weights: Mapping[str, Tensor]) 
         problem = module.problem() if isinstance(module, InputNorm) else None
         if problem is not None:
             raise CheckpointError(f"{where}: {name}.{problem}; take an earlier checkpoint")
+
+
+def tensors_of(where: str, data: bytes) -> dict[str, Tensor]:
+    """Return the tensors in the content of a safetensors file.
+
+    Args:
+        where: the file, for messages.
+        data: the content.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    try:
+        check_tensor_header(data)
+        return load_tensors(data)
+    except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
+        raise CheckpointError(f"{where} cannot be read: {error}") from None
 
 
 def check_tensor_header(data: bytes) -> None:

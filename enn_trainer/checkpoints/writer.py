@@ -6,17 +6,25 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent import futures
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
 from enn_trainer.checkpoints import disk
-from enn_trainer.checkpoints.format import WEIGHTS, Checkpoint, VerifiedSaves, save_name, verify
-from enn_trainer.checkpoints.manifest import MANIFEST, new_manifest
+from enn_trainer.checkpoints.format import (
+    WEIGHTS,
+    Checkpoint,
+    VerifiedSaves,
+    read_unverified,
+    save_name,
+    verify,
+)
+from enn_trainer.checkpoints.manifest import MANIFEST, new_manifest, sha256_of
 from enn_trainer.checkpoints.retention import adds_metrics, reasons_to_save
 from enn_trainer.checkpoints.run_dir import DAMAGED, SUPERSEDED, WRITING, RunDir
 from enn_trainer.checkpoints.run_lock import folder_lock
-from enn_trainer.checkpoints.state_files import FileContent, as_bytes
+from enn_trainer.checkpoints.state_files import FileContent, SharedFile, as_bytes
 from enn_trainer.config import CheckpointConfig
 from enn_trainer.errors import CheckpointError
 from entity_env.process import close_in_children
@@ -37,6 +45,7 @@ def save(
     say: Callable[[str], None] = print,
     must_be_new: bool = False,
     supersedes: bool = True,
+    shared: Mapping[str, str] | None = None,
 ) -> Checkpoint:
     """Write a save of a run; if the run already has a valid one of this step, keep that.
 
@@ -53,12 +62,14 @@ def save(
         say: prints a line on what was moved aside, and on a save that stays with other weights.
         must_be_new: raise if anything of this step is there.
         supersedes: the save may replace one that lacks some of its metrics.
+        shared: sha256 by name of the files that never change, which are linked to those of an
+            earlier save that has them.
 
     Raises:
         CheckpointError: it cannot be written, or has to be new and is not. Everything that was
             there before is as it was.
     """
-    facts = facts or {}
+    facts, shared = facts or {}, shared or {}
     target = run_dir / save_name(step)
 
     # What is there: nothing, a save that stays, one to replace, or a damaged one.
@@ -86,10 +97,13 @@ def save(
     disk.remove(temporary)
     try:
         disk.make_dir(temporary)
-        for name, data in [*files.items(), (MANIFEST, new_manifest(step, files, why, facts))]:
-            disk.write_file(temporary / name, data)
+        about = new_manifest(step, files, why, facts, shared)
+        linked = _link(run_dir, temporary, {name: len(files[name]) for name in shared}, shared)
+        for name, data in {**files, MANIFEST: about}.items():
+            if name not in linked:
+                disk.write_file(temporary / name, data)
         disk.sync_dir(temporary)
-        manifest = verify(temporary).manifest
+        manifest = _verified(temporary, {name: files[name] for name in linked})
         if damaged is not None:
             aside = run_dir / f"{DAMAGED}{target.name}-{time.time_ns()}"
             disk.rename(target, aside)
@@ -106,6 +120,58 @@ def save(
     finally:
         disk.remove(temporary)  # the save that was replaced, if one was
     return Checkpoint(target, manifest)
+
+
+def _link(
+    run_dir: Path, folder: Path, sizes: Mapping[str, int], hashes: Mapping[str, str]
+) -> set[str]:
+    """Link files of the saves of a run into a folder, the newest first.
+
+    Args:
+        run_dir: the folder of the run.
+        folder: the folder to link them into.
+        sizes: bytes of the wanted files, by name.
+        hashes: their sha256, by name.
+
+    Returns:
+        The names of those that are linked.
+    """
+    linked: set[str] = set()
+    for path in RunDir(run_dir).saved_paths() if sizes else ():
+        with suppress(CheckpointError):
+            there = read_unverified(path).manifest["files"]
+            for name, size in sizes.items():
+                is_same = there.get(name) == {"size": size, "sha256": hashes[name]}
+                if is_same and name not in linked and disk.link_file(path / name, folder / name):
+                    linked.add(name)
+        if len(linked) == len(sizes):
+            break
+    return linked
+
+
+def _verified(folder: Path, linked: Mapping[str, bytes]) -> Mapping[str, Any]:
+    """Return the manifest of the new save in a folder, verified.
+
+    Links share damage. Files that are damaged are written anew, so that this save is whole.
+
+    Args:
+        folder: the folder.
+        linked: contents of the files that are linked to those of earlier saves, by name.
+
+    Raises:
+        CheckpointError: another file is damaged, or one cannot be written.
+    """
+    try:
+        return verify(folder).manifest
+    except CheckpointError:
+        damaged = read_unverified(folder).damaged(linked)
+        if not damaged:
+            raise
+    for name in damaged:
+        disk.remove(folder / name)
+        disk.write_file(folder / name, linked[name])
+    disk.sync_dir(folder)
+    return verify(folder).manifest
 
 
 def _replace(target: Path, successor: Path) -> None:
@@ -169,6 +235,22 @@ class WriteResult:
 
 
 @final
+class Hashes:
+    """Sha256 of contents that never change, computed once for each object."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[bytes, str]] = {}
+
+    def update(self, contents: Mapping[str, bytes]) -> dict[str, str]:
+        """Return the sha256 of contents, by name, and forget all others."""
+        before, self._known = self._known, {}
+        for name, data in contents.items():
+            known, sha256 = before.get(name, (None, ""))
+            self._known[name] = data, sha256 if known is data else sha256_of(data)
+        return {name: sha256 for name, (_, sha256) in self._known.items()}
+
+
+@final
 class RunSaver:
     """Saves a run when a save is due, or on demand.
 
@@ -180,7 +262,7 @@ class RunSaver:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._known = VerifiedSaves()
+        self._known, self._hashes = VerifiedSaves(), Hashes()
         self._writing: futures.Future[WriteResult] | None = None
         self._last_save_s = time.monotonic()
         self._manifests: dict[str, Mapping[str, Any]] | None = None  # of what is kept, if known
@@ -291,7 +373,7 @@ class RunSaver:
     def _begin(self, run: Saveable, why: str) -> None:
         """Begin to write a copy of a run; nothing is being written."""
         start = time.perf_counter()
-        contents = run.copy()
+        work = run, why, run.copy(), self._known, self._hashes
         self._numbers["checkpoint/copy_ms"] = (time.perf_counter() - start) * 1e3
         self._last_save_s = time.monotonic()
         close_in_children(self)
@@ -299,10 +381,10 @@ class RunSaver:
         # when the save is complete.
         pool = futures.ThreadPoolExecutor(1, "save")
         try:
-            self._writing = pool.submit(_write, run, why, contents, self._known)
+            self._writing = pool.submit(_write, *work)
         except RuntimeError:  # the system has no more threads: training waits
             self._writing = futures.Future()
-            self._writing.set_result(_write(run, why, contents, self._known))
+            self._writing.set_result(_write(*work))
         pool.shutdown(wait=False)
 
     def _finish(self, on_demand: bool = False) -> WriteResult | None:
@@ -337,7 +419,11 @@ class RunSaver:
 
 
 def _write(
-    run: Saveable, why: str, contents: Mapping[str, FileContent], known: VerifiedSaves
+    run: Saveable,
+    why: str,
+    contents: Mapping[str, FileContent],
+    known: VerifiedSaves,
+    hashes: Hashes,
 ) -> WriteResult:
     """Write a copy of a run, and delete the saves that nothing keeps.
 
@@ -346,12 +432,15 @@ def _write(
         why: the reason for saving.
         contents: the copy.
         known: the saves that are valid, so that they are not read again; it is updated.
+        hashes: of files that never change, so that they are not computed again; likewise.
     """
     start, result = time.perf_counter(), WriteResult()
     try:
+        shared = {n: one.data for n, one in contents.items() if isinstance(one, SharedFile)}
         saved = save(
             *(run.run_dir, run.step, as_bytes(contents), why, run.facts, result.notes.append),
             supersedes=run.supersedes,
+            shared=hashes.update(shared),
         )
         known.add(saved)
         result.saved = saved

@@ -12,13 +12,13 @@ from typing import Any, TypeAlias
 from rich.console import Console
 
 from enn_trainer.checkpoints import legacy_0_1_16
-from enn_trainer.checkpoints.format import is_save, retry_while_gone
+from enn_trainer.checkpoints.format import OPPONENT, is_save, retry_while_gone
 from enn_trainer.checkpoints.lookup import find, read_saved_run, resolve
 from enn_trainer.checkpoints.migrate.config_diff import changes, renamed_config
 from enn_trainer.checkpoints.migrate.evolve import evolve, upgrade_checkpoint
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules, read_renames
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
-from enn_trainer.checkpoints.run_dir import RunDir, examine
+from enn_trainer.checkpoints.run_dir import Entry, RunDir, examine
 from enn_trainer.checkpoints.state_files import read_config, read_state
 from enn_trainer.cli.arguments import OneLineParser, positive
 from enn_trainer.cli.load_world import make_any_world, parse_kwargs
@@ -68,7 +68,8 @@ def _list(options: argparse.Namespace) -> None:
             name, manifest = entry.path.name, entry.manifest
             about = {"name": name, "is": entry.kind, "step": entry.step, "size": entry.size}
             about |= {key: manifest.get(key) for key in ("created", "why", "metrics")}
-            listed.append({**about, "pinned": pinned.get(name), "problems": entry.problems})
+            rest = {"pinned": pinned.get(name), "problems": entry.problems}
+            listed.append({**about, "opponents": _opponents(entry), **rest})
         print(json.dumps(listed, indent=1))
         return
     if not found:
@@ -78,6 +79,7 @@ def _list(options: argparse.Namespace) -> None:
     # A row for each save; a column for each metric that any of them has.
     all_metrics = [entry.manifest.get("metrics", {}) for entry in found]
     shown = [key for key in _SHOWN_METRICS if any(key in metrics for metrics in all_metrics)]
+    has_opponents = any(map(_opponents, found))
     rows = []
     for entry, metrics in zip(found, all_metrics, strict=True):
         name, values = entry.path.name, [metrics.get(key) for key in shown]
@@ -85,8 +87,10 @@ def _list(options: argparse.Namespace) -> None:
         pin = "" if name not in pinned else pinned[name] or "yes"
         step = "" if entry.step is None else str(entry.step)
         numbers = [f"{v:.4g}" if isinstance(v, int | float) else "" for v in values]
-        rows.append([name, entry.kind, saved, why, pin, step, in_bytes(entry.size), *numbers])
-    columns = ["name", "status", "saved", "reason", "pinned", "step", "size", *shown]
+        row = [name, entry.kind, saved, why, pin, step, in_bytes(entry.size)]
+        rows.append([*row, *([str(len(_opponents(entry)))] if has_opponents else []), *numbers])
+    own = ["name", "status", "saved", "reason", "pinned", "step", "size"]
+    columns = [*own, *(["opponents"] if has_opponents else []), *shown]
     show_table(columns, rows, Console(), num_left=5)
 
     # Advice for damaged saves.
@@ -112,14 +116,22 @@ def _verify(options: argparse.Namespace) -> int:
         for entry in found:
             for line in [*entry.problems, *entry.notes]:
                 print(printable(line, console.encoding))
-            num_files = len(entry.manifest.get("files", {}))
-            what = f", {num_files} files, {in_bytes(entry.size)}" if num_files else ""
+            files = entry.manifest.get("files", {})
+            what = f", {len(files)} files, {in_bytes(entry.size)}" if files else ""
+            if opponents := _opponents(entry):
+                what += f", opponents: {len(opponents)}"
             print(printable(f"{entry.path}: {entry.kind}{what}", console.encoding))
             num_damaged += bool(entry.problems)
     if num_damaged:
         use = "resuming, evaluating and playing a run use its newest valid save automatically"
         print(f"\n{num_damaged} damaged; {use}")
     return 1 if num_damaged else 0
+
+
+def _opponents(entry: Entry) -> list[str]:
+    """Return the names of the opponents that a save has files of."""
+    files = [Path(name).stem for name in entry.manifest.get("files", {})]
+    return [name.removeprefix(OPPONENT) for name in files if name.startswith(OPPONENT)]
 
 
 def _prune(options: argparse.Namespace) -> None:

@@ -119,7 +119,8 @@ def _evaluate(options: argparse.Namespace) -> int:
     if not options.trust:
         check_trusted(saved, config, options)
     # Beside the save, also where the path is `.`.
-    beside = saved_path.parent / f"eval-step-{saved.step:012d}.json"
+    of_what = f"opponent-{saved.member}" if saved.member else f"step-{saved.step:012d}"
+    beside = saved_path.parent / f"eval-{of_what}.json"
     path = writable(beside if options.out is None else options.out, "--out")
     if options.out is None:
         path = beside  # a link there is replaced: it may lead anywhere, and nobody typed it
@@ -154,6 +155,8 @@ def _evaluate(options: argparse.Namespace) -> int:
 
     # Report.
     content = report(saved_path, saved.step, config, results)
+    if saved.member:
+        content["opponent"] = saved.member
     problems = write_and_print(path, content, results, options.json)
     for problem in problems:
         print(f"error: {as_typed(problem)}", file=sys.stderr)

@@ -74,8 +74,12 @@ def _page(path: Path, console: Console) -> list[str]:
         ValueError: it is nothing of ours; the message says what it is.
     """
     if "@" in path.name and not path.exists():
-        from enn_trainer.checkpoints.lookup import resolve
+        from enn_trainer.checkpoints.lookup import resolve, split_member
+        from enn_trainer.cli.show_save import show_member
 
+        if (member := split_member(path)) is not None:
+            show_member(*member, console)
+            return []
         path = resolve(path)
     path.stat()  # raises if there is nothing
     try:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from enn_trainer.callbacks.notices import NOTICES
 from enn_trainer.checkpoints.format import METRICS_FILE, folder_of_metrics
-from enn_trainer.checkpoints.lookup import Contents, read_contents
+from enn_trainer.checkpoints.lookup import Contents, find_member, read_contents, run_of_member
 from enn_trainer.checkpoints.manifest import MANIFEST
 from enn_trainer.checkpoints.migrate.config_diff import lines_not_default
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
@@ -21,6 +21,8 @@ from enn_trainer.config import ron
 from enn_trainer.config.load import Names, leaves
 from enn_trainer.config.ron import in_one_line
 from enn_trainer.experience.handed_in import HANDED_IN
+from enn_trainer.selfplay.league import SNAPSHOT, Member
+from enn_trainer.selfplay.matchmaking import NAMED
 from enn_trainer.stop_conditions import Now
 from enn_trainer.tables import aligned, in_bytes, rows_of_spaces, show_lines, show_table
 from enn_trainer.tracking.track_services import read_notices
@@ -56,6 +58,10 @@ def show_save(
     show_lines([str(contents.path), *aligned(_facts(contents))], console)
     if non_default and settings is not None:
         show_lines(lines_not_default(settings), console)
+    if contents.members:
+        console.out("")
+        columns = ("opponent", "from", "step", "Elo", "games", "size")
+        show_table(columns, rows_of_members(contents.members), console, num_left=2)
     if config:
         console.out(f"\n{contents.config.rstrip()}", highlight=False)
     if tensors:
@@ -88,6 +94,56 @@ def show_save(
     if run is not None:
         advice.append(f"to list its saves: {shell_command('enn', 'checkpoints', 'list', str(run))}")
     show_lines(["", *advice], console)
+
+
+def show_member(path: Path, name: str, console: Console) -> None:
+    """Print facts of a member of the league of a save.
+
+    Args:
+        path: path of the save, in a form of `lookup.resolve`.
+        name: name of the member.
+        console: console to print to.
+
+    Raises:
+        CheckpointError: the save is missing or damaged, or has no such member.
+    """
+    saved, member = find_member(path, name)
+    facts = [
+        ("opponent", name),
+        ("from", _origin(member)),
+        ("step", "" if member.step == NAMED else str(member.step)),
+        ("Elo", f"{member.elo:.0f}"),
+        ("games", str(member.games)),
+        ("plays", "in the pool" if member.is_in_pool else "to the end of its games"),
+        ("size", in_bytes(len(member.weights))),
+    ]
+    where = f"{path}@opponent:{name}"
+    if member.config:
+        run = run_of_member(member, saved.path)
+        facts += rows_of_spaces(run.obs_space, run.action_space)
+    show_lines([str(saved.path), *aligned([fact for fact in facts if fact[1]])], console)
+    if member.config and run.config.env.id != HANDED_IN:
+        command = measure_command(Path(where), run.config)
+        show_lines(["", f"to measure it:     {command}"], console)
+
+
+def rows_of_members(members: Sequence[Member]) -> list[tuple[str, ...]]:
+    """Return rows of a table: name, origin, step, rating, games, and bytes of the weights."""
+    return [
+        (
+            member.name if member.is_in_pool else f"{member.name} (left)",
+            _origin(member),
+            "" if member.step == NAMED else str(member.step),
+            f"{member.elo:.0f}",
+            str(member.games),
+            in_bytes(len(member.weights)) if member.weights else "",
+        )
+        for member in members
+    ]
+
+
+def _origin(member: Member) -> str:
+    return "the run" if member.origin == SNAPSHOT else member.origin
 
 
 def lines_of_notices(folder: Path) -> list[str]:
@@ -173,6 +229,7 @@ def diff_saves(one: Path, other: Path, console: Console) -> bool:
         ("state", ("what", "A", "B"), _of_dicts(_state(a), _state(b))),
         ("world", ("B is different",), [(difference,) for difference in worlds]),
         ("tensors", ("file", "tensor", "difference"), _of_tensors(a, b)),
+        ("opponents", ("opponent", "difference"), _of_members(a, b)),
         ("other files", ("file", "difference"), _of_files(a, b)),
     ]
     tables = [table for table in tables if table[2]]
@@ -242,13 +299,27 @@ def _difference(one: Tensor | None, other: Tensor | None) -> str:
     return f"{far:.3g} of its norm apart"
 
 
+def _of_members(a: Contents, b: Contents) -> list[tuple[str, str]]:
+    """Return the members that only one of two leagues has, and those with other weights."""
+    one, other = ({member.name: member for member in each.members} for each in (a, b))
+    rows = [(name, "left") for name in one if name not in other]
+    rows += [(name, "came") for name in other if name not in one]
+    rows += [
+        (name, "other weights")
+        for name, member in one.items()
+        if name in other and other[name].weights != member.weights
+    ]
+    return rows
+
+
 def _of_files(a: Contents, b: Contents) -> list[tuple[str, str]]:
     """Return the differences of files whose format is not known here."""
+    files = {member.file for contents in (a, b) for member in contents.members}
     one, other = (
         {
             name: file["sha256"]
             for name, file in contents.manifest.get("files", {}).items()
-            if name not in (*contents.tensors, "config.ron", "state.ron")
+            if name not in (*contents.tensors, *files, "config.ron", "state.ron")
         }
         for contents in (a, b)
     )

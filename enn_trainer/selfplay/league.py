@@ -21,7 +21,14 @@ from enn_trainer.selfplay.matchmaking import (
     snapshot_to_evict,
     validated_weights,
 )
-from enn_trainer.state_part import StateDict, StatePart, check_plain
+from enn_trainer.state_part import (
+    SavedNetwork,
+    SpaceChange,
+    StateDict,
+    StatePart,
+    check_plain,
+    full_state,
+)
 
 SNAPSHOT = "snapshot"
 """Origin of the members that are copies of the agent."""
@@ -247,6 +254,30 @@ class League(StatePart):
         if len({member.name for member in members}) < len(members):
             raise ValueError("members: expected different names")
         vars(self).update(members=members, lost=lost, **numbers)
+
+    def evolve(self, state: StateDict, change: SpaceChange) -> StateDict:
+        """Upgrade all members by the rules of the agent; those that cannot be leave.
+
+        Results of another world are dropped, as are members that have left the pool; ratings stay,
+        as a start.
+        """
+        league = League()
+        league.load_state_dict(state)
+        members = []
+        for member in league.members:
+            if not (change.is_same_world or member.is_in_pool):
+                continue
+            if not change.is_same_world:
+                member = replace(member, results=np.zeros((0, 3)), games=0)
+            if member.config:
+                network = SavedNetwork(member.config, member.spaces, member.weights)
+                upgraded = change.network(member.name, network)
+                if upgraded is None:
+                    continue
+                member = replace(member, **upgraded._asdict())
+            members.append(member)
+        league.members = members
+        return full_state(league)
 
 
 def member_of_plain(path: str, plain: object) -> Member:

@@ -7,27 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
-from torch import Tensor
 
-from enn_trainer.checkpoints.lookup import SavedRun
+from enn_trainer.checkpoints.lookup import SavedRun, run_of_member
 from enn_trainer.checkpoints.migrate.space_diff import incompatibilities
-from enn_trainer.checkpoints.state_files import dump_spaces, read_spaces
-from enn_trainer.checkpoints.weights import check_tensor_header, fitting_network, load_weights
-from enn_trainer.config import TrainConfig, ron
-from enn_trainer.config.load import dump_config, load_config
-from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.checkpoints.state_files import saved_network
+from enn_trainer.checkpoints.weights import load_weights, tensors_of
+from enn_trainer.config import TrainConfig
+from enn_trainer.errors import CheckpointError
 from enn_trainer.policy import PPOAgent
 from enn_trainer.selfplay.league import SNAPSHOT, Member
 from enn_trainer.selfplay.matchmaking import NAMED
-from enn_trainer.state import make_policy
+from enn_trainer.state_part import SavedNetwork
 from entity_env.spaces import ActionSpace, ObsSpace
 from rogue_net.rogue_net import RogueNet, RogueNetWithValueNet
 from rogue_net.wiring import Wired
-
-_VALUES = "regression_heads."
 
 
 def snapshot_of(
@@ -47,45 +41,18 @@ def snapshot_of(
         step: number of frames it was trained for.
     """
     network = agent.policy if isinstance(agent, RogueNetWithValueNet) else agent
-    weights = {k: v.detach().cpu().contiguous() for k, v in network.state_dict().items()}
-    text = spaces = ""
     if isinstance(network, RogueNet):
-        weights = {name: w for name, w in weights.items() if not name.startswith(_VALUES)}
-        text = dump_config(replace(config, vf_net=None))
-        spaces = ron.dumps(ron.Struct("Spaces", dump_spaces(obs_space, action_space)))
-    content = save_tensors(weights)
-    return Member(f"step-{step}", step, SNAPSHOT, "network", text, spaces, content)
+        saved = saved_network(network, config, obs_space, action_space)
+    else:
+        weights = {k: v.detach().cpu().contiguous() for k, v in network.state_dict().items()}
+        saved = SavedNetwork("", "", save_tensors(weights))
+    return Member(f"step-{step}", step, SNAPSHOT, "network", *saved)
 
 
 def member_of_save(saved: SavedRun, name: str, origin: str) -> Member:
     """Return the agent of a save as a member, which does not need the save any more."""
     run = saved.agent, saved.config, saved.obs_space, saved.action_space
     return replace(snapshot_of(*run, saved.step), name=name, step=NAMED, origin=origin)
-
-
-def run_of_member(member: Member, path: Path) -> SavedRun:
-    """Return a member as the run that it was taken from; not for networks of the user's own.
-
-    Args:
-        member: with a network.
-        path: of the save, for messages.
-
-    Raises:
-        CheckpointError: its file or its configuration is damaged, or they do not fit.
-    """
-    where = f"{path}: {member.file}"
-    try:
-        config = load_config(TrainConfig, None, text=member.config)
-        spaces = read_spaces(ron.loads(member.spaces))
-    except (ConfigError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{where}: its configuration cannot be read: {error}") from None
-    weights = _tensors(where, member.weights)
-    try:
-        network = fitting_network(where, config, **spaces, weights=weights, make=make_policy)
-    except ConfigError as error:
-        raise CheckpointError(f"{where}: its configuration does not fit: {error}") from None
-    load_weights(where, network, weights)
-    return SavedRun(path, config, member.step, network.eval(), **spaces)
 
 
 def network_of(
@@ -111,7 +78,7 @@ def network_of(
     network: Any
     if not member.config:
         network = copy.deepcopy(agent)
-        load_weights(str(where), network, _tensors(str(where), member.weights))
+        load_weights(str(where), network, tensors_of(str(where), member.weights))
     else:
         run = run_of_member(member, where)
         known = run.obs_space, run.action_space
@@ -122,16 +89,3 @@ def network_of(
             network = Wired(network, obs_space, action_space, *known)
     frozen: Any = network.to(device).eval().requires_grad_(False)
     return frozen  # type: ignore[no-any-return]
-
-
-def _tensors(where: str, content: bytes) -> dict[str, Tensor]:
-    """Return the tensors in the file of a member.
-
-    Raises:
-        CheckpointError: it is damaged.
-    """
-    try:
-        check_tensor_header(content)
-        return load_tensors(content)
-    except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
-        raise CheckpointError(f"{where}: cannot be read: {error}") from None

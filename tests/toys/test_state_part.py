@@ -317,7 +317,7 @@ def test_parts_without_plain_data_or_anything(
             "exp_avg",
         ),
         (lambda rest: rest["parts"].update(others={"x": 1}), "has a state of others"),
-        (lambda rest: rest.update(version=3), "is of a newer version"),
+        (lambda rest: rest.update(version=4), "is of a newer version"),
         (lambda rest: rest.update(version="2"), "version: expected a number"),
     ],
 )

@@ -109,7 +109,7 @@ class Magnet(AuxiliaryLoss):
         if not state:
             return {}
         tensors: dict[str, Tensor] = without_prefix(AGENT, state)
-        return {STEP: state[STEP], **with_prefix(AGENT, change.network(tensors))}
+        return {STEP: state[STEP], **with_prefix(AGENT, change.copy_of_agent(tensors))}
 
 
 def frozen_copy(agent: Any) -> Any:

@@ -5,12 +5,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from enn_trainer.checkpoints.format import Checkpoint
-from enn_trainer.checkpoints.lookup import find, read_saved_run
+from enn_trainer.checkpoints.lookup import find, read_saved_run, run_of_member
 from enn_trainer.checkpoints.migrate.config_diff import (
     check_groups,
     check_same_network,
@@ -28,14 +29,31 @@ from enn_trainer.checkpoints.migrate.evolve_tensors import (
 )
 from enn_trainer.checkpoints.migrate.space_diff import SpaceDiff, diff_spaces
 from enn_trainer.checkpoints.run_dir import RunDir
-from enn_trainer.checkpoints.state_files import read_config, read_state, restore, to_files
+from enn_trainer.checkpoints.state_files import (
+    KEPT,
+    read_config,
+    read_state,
+    restore,
+    saved_network,
+    to_files,
+)
 from enn_trainer.checkpoints.writer import save
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.policy import PPOAgent
-from enn_trainer.state import InitialState, State, init_train_state, make_network
-from enn_trainer.state_part import SpaceChange, StateDict, copied_state, with_prefix
+from enn_trainer.selfplay.league import LEAGUE, SNAPSHOT, League, Member
+from enn_trainer.selfplay.matchmaking import NAMED
+from enn_trainer.state import InitialState, State, init_train_state, make_network, make_policy
+from enn_trainer.state_part import (
+    KeptPart,
+    SavedNetwork,
+    SpaceChange,
+    StateDict,
+    copied_state,
+    full_state,
+    with_prefix,
+)
 from enn_trainer.tables import aligned
 from entity_env.spaces import ActionSpace, ObsSpace
 
@@ -48,22 +66,29 @@ class Report(NamedTuple):
         tensors: the change of every tensor.
         function_changes: unavoidable changes to the outputs of the network, with their reasons.
         moments_dropped: parameters that are kept but whose optimizer moments could not be.
+        opponents: what became of each member of the league, by name.
     """
 
     diff: SpaceDiff
     tensors: Sequence[Moved]
     function_changes: Sequence[str] = ()
     moments_dropped: Sequence[str] = ()
+    opponents: Mapping[str, str] = MappingProxyType({})
 
     def __str__(self) -> str:
         return self._text(self.tensors)
+
+    @property
+    def fates(self) -> str:
+        """Numbers of tensors by what became of them."""
+        counts = Counter(one.fate for one in self.tensors)
+        return ", ".join(f"{count} {fate}" for fate, count in counts.items())
 
     def summary(self) -> str:
         """Return the report without the tensors that are simply kept."""
         return self._text([one for one in self.tensors if one.fate != "kept"])
 
     def _text(self, shown: Sequence[Moved]) -> str:
-        counts = Counter(one.fate for one in self.tensors)
         rows: list[tuple[str, ...]] = [("tensor", "became", "before", "now")]
         for one in shown:
             shapes = (one.before, one.now)
@@ -73,7 +98,8 @@ class Report(NamedTuple):
             str(self.diff),
             *(f"output changes: {change}" for change in self.function_changes),
             *(f"optimizer starts fresh: {key}" for key in self.moments_dropped),
-            "tensors: " + ", ".join(f"{count} {fate}" for fate, count in counts.items()),
+            *(f"opponent {name}: {change}" for name, change in self.opponents.items()),
+            f"tensors: {self.fates}",
         ]
         return "\n".join([*lines, *(aligned(rows) if shown else [])])
 
@@ -180,12 +206,15 @@ def evolved_state(
     spaces: dict[str, Any] = {"obs_space": obs_space, "action_space": dict(action_space)}
     made = initial_state(config, {**spaces, "agent": fresh})
     state = replace(old, agent=made.agent, parts=made.parts, **spaces)
-    change = NetworkChange(rules, upgrade, old.agent, fresh)
+    is_same_world = not (report.diff.changed or rules.renamed)
+    change = NetworkChange(rules, upgrade, old.agent, fresh, is_same_world)
+    state.parts.update({n: KeptPart() for n in KEPT if n in old.parts and n not in state.parts})
     for name, part in state.parts.items():
         if name in old.parts:
-            before = copied_state(old.parts[name].state_dict())
-            part.load_state_dict(part.evolve(before, change))
-    return state, report._replace(moments_dropped=change.dropped)
+            before = copied_state(full_state(old.parts[name]))
+            upgrades = League() if name == LEAGUE else part
+            part.load_state_dict(upgrades.evolve(before, change))
+    return state, report._replace(moments_dropped=change.dropped, opponents=change.opponents)
 
 
 class NetworkChange(SpaceChange):
@@ -196,15 +225,22 @@ class NetworkChange(SpaceChange):
         upgrade: upgrade of the network.
         old: the network of the save.
         fresh: the new network, with the upgraded tensors.
+        is_same_world: see below.
 
     Attributes:
+        is_same_world: True if nothing but orders or settings change.
         dropped: names of the parameters that lost their moments.
+        opponents: what became of other networks, by name.
     """
 
-    def __init__(self, rules: Rules, upgrade: Upgrade, old: Network, fresh: Network) -> None:
+    def __init__(
+        self, rules: Rules, upgrade: Upgrade, old: Network, fresh: Network, is_same_world: bool
+    ) -> None:
         self._rules, self._upgrade, self._old, self._fresh = rules, upgrade, old, fresh
         self._before: dict[str, Tensor] = dict(old.named_parameters())
+        self.is_same_world = is_same_world
         self.dropped: list[str] = []
+        self.opponents: dict[str, str] = {}
 
     def action(self, name: str) -> str:
         """Return the new name of an action."""
@@ -237,11 +273,27 @@ class NetworkChange(SpaceChange):
         """Return the entries that belong to no parameter of the old agent."""
         return {n: x for n, x in state.items() if n.rpartition("/")[0] not in self._before}
 
-    def network(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def copy_of_agent(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the tensors of a copy of the old agent, upgraded by the agent's rules."""
         old = copy.deepcopy(self._old)
         old.load_state_dict(tensors)
         return upgrade_tensors(old, self._fresh, self._rules, PARTS).tensors
+
+    def network(self, name: str, saved: SavedNetwork) -> SavedNetwork | None:
+        """Return another network, upgraded by the rules of the agent; None if it cannot be."""
+        member = Member(name, NAMED, SNAPSHOT, "network", *saved)
+        spaces = self._fresh.obs_space, self._fresh.action_space
+        try:
+            run = run_of_member(member, Path(name))
+            config = renamed_config(run.config, self._rules, run.obs_space, *spaces)
+            fresh = make_policy(config, *spaces)
+            networks = (run.config, run.agent), (config, fresh)
+            _, report = upgrade_network(*networks, self._rules, PARTS)
+        except (CheckpointError, ConfigError) as error:
+            self.opponents[name] = f"left out, it cannot be upgraded: {error}"
+            return None
+        self.opponents[name] = "; ".join([report.fates, *report.function_changes])
+        return saved_network(fresh, config, *spaces)
 
 
 def upgrade_network(
