@@ -16,6 +16,7 @@ from enn_trainer.config.hyperstate_door import ManagerBase
 from enn_trainer.config.load import COMMAND_LINE
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import ConfigError
+from enn_trainer.evaluation.bots import check_bots_trusted
 from enn_trainer.evaluation.evaluator import CreateOpponent, RunEvaluator, scalars_of
 from enn_trainer.evaluation.evaluator import create_opponent as default_opponent
 from enn_trainer.experience.collector import Collector, collect
@@ -139,6 +140,8 @@ class Trainer:
             lanes = stack.enter_context(Lanes.of(self.state.agent))
             self.manager.hand_back(state_manager)
             self.callbacks.load_states(self.state.memory, self.manager.say)
+            if create_opponent is None:
+                check_bots_trusted(self.manager)
             opponents = create_opponent or default_opponent
             own_folder = run_folder(self.manager)
             self.evaluation = RunEvaluator(

@@ -18,6 +18,7 @@ from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.eval_config import all_suites, suite_path
 from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.evaluation.bots import bot_class
 from enn_trainer.evaluation.eval_metrics import EpisodeStatistics, Measured, quotas, with_interval
 from enn_trainer.evaluation.video import (
     REPLAYS,
@@ -27,9 +28,10 @@ from enn_trainer.evaluation.video import (
     film_of_suite,
     require_writer,
 )
+from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.collector import Collector, Watcher, play
 from enn_trainer.experience.envs import EnvFactory, global_randomness_kept, in_section
-from enn_trainer.experience.players import AgentPlayer, SeatedPlayers
+from enn_trainer.experience.players import AgentPlayer, SeatedPlayers, SeatPlayer
 from enn_trainer.experience.recording import capture_of_evals, recorders
 from enn_trainer.load_agent import network_in_world
 from enn_trainer.policy import PPOAgent, eval_mode
@@ -40,8 +42,10 @@ from enn_trainer.viewer.annotate import explain_replay
 from enn_trainer.viewer.played import EpisodeKeeper, ReplaySettings
 from enn_trainer.viewer.replay import Replay
 from enn_trainer.viewer.replay_format import write_replay
+from entity_env.bot import Bot
 from entity_env.environment import Environment
 from entity_env.match import Match
+from entity_env.named_world import names_bot
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.vec.vec_env import VecEnv
@@ -50,35 +54,51 @@ from rogue_net.heads import HEADS
 from rogue_net.ragged import EntityBatch
 from rogue_net.wiring import Wired
 
-CreateOpponent = Callable[[str, ObsSpace, Mapping[str, ActionSpace], torch.device], PPOAgent]
+Opponent: TypeAlias = PPOAgent | type[Bot]
+"""A network, or the class of a bot."""
+CreateOpponent = Callable[[str, ObsSpace, Mapping[str, ActionSpace], torch.device], Opponent]
 
 
 def create_opponent(
-    path: str, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], device: torch.device
-) -> PPOAgent:
+    path: str | type[Bot],
+    obs_space: ObsSpace,
+    action_space: Mapping[str, ActionSpace],
+    device: torch.device,
+    field: str = "eval.opponent",
+) -> Opponent:
     """Load an opponent.
 
-    Entity types and features that the opponent was not trained with are hidden from it.
+    Entity types and features that a network was not trained with are hidden from it.
 
     Args:
-        path: a checkpoint of this project or of enn_trainer 0.1.16, or `random`.
+        path: a checkpoint of this project or of enn_trainer 0.1.16; `random`; or a bot, by
+            `file.py:Name` or `package.module:Name`, or its class.
         obs_space: observation space of the environment.
         action_space: action space of the environment.
-        device: device of the opponent.
+        device: device of a network.
+        field: the setting, for messages.
 
     Raises:
         CheckpointError: there is no valid checkpoint, or its actions differ, or the environment
             lacks features that it needs.
+        ConfigError: there is no such bot.
     """
-    return create_agent("eval.opponent", path, obs_space, action_space).to(device)
+    if not isinstance(path, str):
+        return path
+    if not names_bot(path):
+        return create_agent(field, path, obs_space, action_space).to(device)
+    return bot_class(path, field)
 
 
 def create_agent(
     field: str, path: str, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]
 ) -> "RandomAgent | Wired":
-    """Load an agent as `create_opponent` does; errors begin with the name of a field."""
+    """Load a network as `create_opponent` does; errors begin with the name of a field."""
     if path == "random":
         return RandomAgent(action_space)
+    if names_bot(path):
+        expected = "a checkpoint or random, which have probabilities"
+        raise ConfigError(f"{field}: expected {expected}, got the bot {path}")
     try:
         return network_in_world(read_saved_run(located(path)), obs_space, action_space)
     except CheckpointError as error:
@@ -385,12 +405,15 @@ class Evaluator:
 
     def _players(
         self, suite: EvalConfig, envs: VecEnv, seed: int
-    ) -> tuple[AgentPlayer | SeatedPlayers, npt.NDArray[np.bool_]]:
+    ) -> tuple[SeatPlayer | SeatedPlayers, npt.NDArray[np.bool_]]:
         """Return the players of a suite, and (num_envs,) bool, the environments that count."""
         known, actions = (self._state.obs_space, self._state.action_space), envs.action_space()
         is_reordered = bool(diff_spaces(*known, envs.obs_space(), actions).reordered_labels)
 
-        def player(agent: PPOAgent, is_greedy: bool) -> AgentPlayer:
+        def player(agent: Opponent, is_greedy: bool) -> SeatPlayer:
+            if isinstance(agent, type):
+                spaces = known[0], envs.obs_space(), actions
+                return BotPlayer(agent, seed, *spaces, envs.sides)
             if is_reordered:  # labels in another order than the run's
                 agent = Wired(agent, known[0], actions, *known)
             return AgentPlayer(agent, None if is_greedy else seed, self._lanes)
@@ -405,7 +428,7 @@ class Evaluator:
         seats = [(agent, everywhere[::2]), (opponent, everywhere[1::2])]
         return SeatedPlayers(seats), everywhere % 2 == 0
 
-    def _make_opponents(self) -> dict[str, PPOAgent]:
+    def _make_opponents(self) -> dict[str, Opponent]:
         """Make the opponents of all suites, by the path in the configuration."""
         state = self._state
         paths = {suite.opponent for _, suite in self._suites if suite.opponent is not None}
