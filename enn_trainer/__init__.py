@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from enn_trainer.config import EvalConfig as EvalConfig
     from enn_trainer.config import EvalEnvConfig as EvalEnvConfig
     from enn_trainer.config import EvalSuiteConfig as EvalSuiteConfig
+    from enn_trainer.config import MagnetConfig as MagnetConfig
     from enn_trainer.config import OptimizerConfig as OptimizerConfig
     from enn_trainer.config import ParamGroupConfig as ParamGroupConfig
     from enn_trainer.config import PPOConfig as PPOConfig
@@ -59,8 +60,8 @@ export_lazily(
         "enn_trainer.command": "command",
         "enn_trainer.config": (
             "BCConfig CheckpointConfig CloneConfig CloneRunConfig EnvConfig EvalConfig "
-            "EvalEnvConfig EvalSuiteConfig OptimizerConfig ParamGroupConfig PPOConfig "
-            "RolloutConfig TrainConfig"
+            "EvalEnvConfig EvalSuiteConfig MagnetConfig OptimizerConfig ParamGroupConfig "
+            "PPOConfig RolloutConfig TrainConfig"
         ),
         "enn_trainer.errors": (
             "AgentError CheckpointError ConfigError EnnTrainerError NotFiniteError"

@@ -52,6 +52,17 @@ class SpaceChange(Protocol):
     def others(self, state: StateDict) -> dict[str, Any]:
         """Return the entries that belong to no parameter of the old agent."""
 
+    def copy_of_agent(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors of a copy of the old agent, rearranged like those of the agent.
+
+        Args:
+            tensors: weights and buffers by name, of the old shapes; those of the copy may have
+                other values than the agent's.
+
+        Returns:
+            Those of the new shapes. New names and entries begin like those of the new agent.
+        """
+
     def network(self, name: str, saved: SavedNetwork) -> SavedNetwork | None:
         """Return another network, upgraded by the rules of the agent.
 

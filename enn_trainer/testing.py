@@ -121,6 +121,9 @@ class _NoChange(SpaceChange):
     def others(self, state: StateDict) -> dict[str, Any]:
         return dict(state)
 
+    def copy_of_agent(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return dict(tensors)
+
 
 def _checked(state: object) -> StateDict:
     """Return a state if it consists of named tensors and plain data, else raise."""

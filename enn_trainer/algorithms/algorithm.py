@@ -1,5 +1,6 @@
 """`Algorithm`: the interface between the training loop and what learns, and its plug-ins."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -10,6 +11,8 @@ from enn_trainer.experience.collector import Rollout
 from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.state_part import StatePart
 from entity_env.spaces import ActionSpace, ObsSpace
+from rogue_net.answer import NetOutput
+from rogue_net.ragged import EntityBatch
 
 Data = TypeVar("Data", contravariant=True)
 """The experience that an algorithm learns from."""
@@ -93,8 +96,24 @@ class RolloutAlgorithm(Algorithm[Rollout], Protocol):
         return []
 
 
+class ActorLosses(NamedTuple):
+    """Losses of the actors in some frames.
+
+    Attributes:
+        coef: coefficient of their mean.
+        losses: per action (A,) float.
+    """
+
+    coef: float
+    losses: Mapping[str, Tensor]
+
+
 class AuxiliaryLoss(StatePart, Protocol):
-    """Loss that is added to that of an algorithm, in every optimizer step."""
+    """Loss that is added to that of an algorithm, in every optimizer step.
+
+    It has data of its own, for `add_gradient`; or it is a function of what the network says about
+    the frames that the algorithm learns from, `actor_losses`.
+    """
 
     def prepare(self, config: TrainConfig, state: RunState, device: torch.device) -> None:
         """Prepare for a run, like `RolloutAlgorithm.prepare`."""
@@ -104,8 +123,8 @@ class AuxiliaryLoss(StatePart, Protocol):
         """Begin an update; return False to add nothing in it. By default, True."""
         return True
 
-    def add_gradient(self, step: int, context: ExecutionContext) -> Tensor:
-        """Add its gradient to `grad` of the agent's parameters.
+    def add_gradient(self, step: int, context: ExecutionContext) -> Tensor | None:
+        """Add its gradient to `grad` of the agent's parameters; by default, do nothing.
 
         Args:
             step: number of the optimizer step in the update, from 0.
@@ -114,6 +133,20 @@ class AuxiliaryLoss(StatePart, Protocol):
         Returns:
             () float, the loss; its mean over the update is the metric `losses/NAME_loss`.
         """
+        return None
+
+    def actor_losses(self, batch: EntityBatch, out: NetOutput) -> ActorLosses | None:
+        """Return the losses of the actors in some frames of a minibatch; by default, none.
+
+        The algorithm adds `coef` times their mean over the actors of the minibatch, weighted like
+        its own loss, however the minibatch is cut. The mean is the metric `losses/NAME`. Pieces of
+        a minibatch may be computed in several threads at once.
+
+        Args:
+            batch: the frames.
+            out: output of the agent for them, with gradients; its choices are those of the rollout.
+        """
+        return None
 
 
 class RewardTransform(StatePart, Protocol):

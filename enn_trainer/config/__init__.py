@@ -1,7 +1,12 @@
 """Settings of a run: their classes, and how they are loaded, checked, explained and upgraded."""
 
 from enn_trainer.config.eval_config import EnvConfig, EvalConfig, EvalEnvConfig, EvalSuiteConfig
-from enn_trainer.config.ppo_config import OptimizerConfig, ParamGroupConfig, PPOConfig
+from enn_trainer.config.ppo_config import (
+    MagnetConfig,
+    OptimizerConfig,
+    ParamGroupConfig,
+    PPOConfig,
+)
 from enn_trainer.config.rewrite_rules import (
     AddDefault,
     ChangeDefault,
@@ -32,6 +37,7 @@ __all__ = [
     "EvalConfig",
     "EvalEnvConfig",
     "EvalSuiteConfig",
+    "MagnetConfig",
     "OptimizerConfig",
     "PPOConfig",
     "ParamGroupConfig",

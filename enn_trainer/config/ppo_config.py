@@ -11,6 +11,19 @@ ValueLoss = Literal["mse", "huber", "hl_gauss"]
 
 
 @dataclass
+class MagnetConfig(Section):
+    """Settings of the magnet: an earlier self that the policy is kept close to.
+
+    Attributes:
+        coef: Coefficient of the KL divergence of the policy from the magnet, a mean over actors.
+        every: The magnet is the agent of the last multiple of this many steps.
+    """
+
+    coef: float = limited(0.1, at_least=0.0)
+    every: int = limited(50000, at_least=1)
+
+
+@dataclass
 class PPOConfig(Section):
     """Settings of proximal policy optimization.
 
@@ -49,6 +62,8 @@ class PPOConfig(Section):
             for keeping several actions exploring to a known degree.
         ent_target_lr: Relative change of these coefficients in an optimizer step, for an entropy
             that misses its target by 1.
+        magnet: An earlier self that the policy is kept close to, against running in circles in
+            games; none if not set.
     """
 
     gae: bool = True
@@ -71,6 +86,7 @@ class PPOConfig(Section):
     reward_scaling: bool = False
     ent_targets: Dict[str, float] = field(default_factory=dict)
     ent_target_lr: float = limited(0.1, above=0.0)
+    magnet: Optional[MagnetConfig] = None
 
     def _check(self, check: Validator) -> None:
         for name, target in self.ent_targets.items():

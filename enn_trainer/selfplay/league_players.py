@@ -1,5 +1,6 @@
 """`LeaguePlayers`: the agent in its seats, and members of a league in all others."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TypeAlias
@@ -11,6 +12,7 @@ from torch import Tensor
 from enn_trainer.errors import ConfigError
 from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.players import AgentPlayer, Decisions, Environments, Players, choose
+from enn_trainer.runtime.execution import ONE_LANE, Lanes
 from enn_trainer.selfplay.elo import FloatArray
 from enn_trainer.selfplay.matchmaking import IntArray
 from enn_trainer.selfplay.seating import AGENT, Game, Seating
@@ -24,7 +26,55 @@ MemberPlayer: TypeAlias = AgentPlayer | BotPlayer
 """Player of a member in all environments in which it is seated."""
 
 
-class LeaguePlayers(Players):
+class NamedPlayers(Players):
+    """Players by name, each in the environments in which it is seated now.
+
+    Args:
+        lanes: threads; the result does not depend on their number.
+
+    Attributes:
+        groups: (n,) int64, ascending, the environments of each player by name.
+    """
+
+    def __init__(self, lanes: Lanes = ONE_LANE) -> None:
+        self._lanes = lanes
+        self.groups: dict[str, Environments] = {}
+        self._names: Sequence[str] = ()
+
+    def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
+        """Let each player choose in its frames, and put the decisions in the order of frames."""
+        found: dict[str, Decisions] = {}
+
+        def of_player(name: str) -> tuple[str, Decisions]:
+            return name, choose(self._player(name), obs, batch, self.groups[name], t)
+
+        # Players who use lanes themselves come first, as a lane cannot wait for others.
+        others = []
+        for name in self.groups:
+            player = self._player(name)
+            if isinstance(player, AgentPlayer) and player.lanes.count > 1:
+                found.update([of_player(name)])
+            else:
+                others.append(partial(of_player, name))
+        self._lanes.run(others, lambda one: found.update([one]))
+        pieces = [found[name] for name in self.groups]
+        return Decisions.cat(pieces).take(self._order)._replace(players=self._names)
+
+    @abstractmethod
+    def _player(self, name: str) -> MemberPlayer:
+        """Return the player of this name."""
+
+    def _seat(self, names: Sequence[str]) -> None:
+        """Seat players: (B,), the name of the player in each environment; the learner first."""
+        found: dict[str, list[int]] = {}
+        for environment, name in enumerate(names):
+            found.setdefault(name, []).append(environment)
+        self.groups = {name: np.array(of_one, np.int64) for name, of_one in found.items()}
+        self._order: npt.NDArray[np.int64] = np.argsort(np.concatenate([*self.groups.values()]))
+        self._names = names
+
+
+class LeaguePlayers(NamedPlayers):
     """The agent in its seats, and members of a league in all others.
 
     The players of a game are drawn when it begins and stay to its end. Games that are to begin
@@ -50,17 +100,19 @@ class LeaguePlayers(Players):
         sides: Sequence[int],
         seed: int,
     ) -> None:
+        super().__init__(agent.lanes)
         assert seating.table is not None
         self.table = seating.table
         self.agent, self.seating, self._create_player = agent, seating, create_player
         self._sides = np.array(sides or range(self.table.sides), np.int64)
         self._seed = seed
-        self._names: list[str] = []
+        self._in_play: list[str] = []
         self._weights: FloatArray = np.zeros(0)
         self._players: dict[str, MemberPlayer] = {}
         self._to_begin = np.arange(self.table.num_pool)
         self.counted = np.ones(self.table.num_matches * self.table.sides, np.bool_)
         self.ended: list[Game] = []
+        self._is_checked = False
         seating.ask_bots = self._states_of_bots
         self._place()
 
@@ -77,7 +129,7 @@ class LeaguePlayers(Players):
             names: of the members in play.
             weights: (K,) float, by which they are drawn.
         """
-        self._names, self._weights, self.ended = names, weights, []
+        self._in_play, self._weights, self.ended = names, weights, []
         self._begin_games(self._to_begin)
         self._to_begin = self._to_begin[:0]
         self._keep({*names} | self.seating.seated())
@@ -86,19 +138,6 @@ class LeaguePlayers(Players):
         """Begin the games of some members anew with the next update, as they are lost."""
         lost = [i for i, players in enumerate(self.seating.players) if {*players} & {*names}]
         self._to_begin = np.union1d(self._to_begin, np.array(lost, np.int64))
-
-    def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
-        """Let each player choose in its frames, and put the decisions in the order of frames."""
-        groups = self._groups
-        found = [choose(self.agent, obs, batch, groups[AGENT], t)]
-        tasks = [
-            partial(choose, self._player(name), obs, batch, environments, t)
-            for name, environments in groups.items()
-            if name != AGENT
-        ]
-        self.agent.lanes.run(tasks, found.append)
-        joined = Decisions.cat(found).take(self._order)
-        return joined._replace(players=self._names_of_frames)
 
     def values(self, batch: EntityBatch, environments: Environments) -> Tensor:
         """Return the values of the agent."""
@@ -109,7 +148,11 @@ class LeaguePlayers(Players):
 
         Raises:
             InvalidObservation: sides of a match did not end together.
+            ConfigError: metrics of the environments are not known by environment.
         """
+        if not self._is_checked:
+            check_metrics_by_environment(obs)
+            self._is_checked = True
         first = self.table.num_matches - self.table.num_pool
         done = obs.done.reshape(-1, self.table.sides)[first:]
         ended: IntArray = np.flatnonzero(done[:, 0])
@@ -126,14 +169,14 @@ class LeaguePlayers(Players):
     def _begin_games(self, matches: IntArray) -> None:
         if not len(matches):
             return
-        drawn = self._names, self._weights, self._sides, self._seed
+        drawn = self._in_play, self._weights, self._sides, self._seed
         self.seating.begin_games(matches, *drawn)
         self._place()
         begun = np.isin(np.arange(self.table.num_pool), matches)
         is_new = np.zeros_like(self.counted)
         is_new[-len(begun) * self.table.sides :] = np.repeat(begun, self.table.sides)
-        for name, environments in self._groups.items():
-            player = self._player(name) if name != AGENT else self.agent
+        for name, environments in self.groups.items():
+            player = self._player(name)
             if isinstance(player, BotPlayer):
                 new = environments[is_new[environments]]
                 first = self.table.num_matches - self.table.num_pool
@@ -141,19 +184,16 @@ class LeaguePlayers(Players):
                 player.begin_games(new, derive_seeds(self._seed, "bot", new, games))
 
     def _place(self) -> None:
-        """Find the frames of every player."""
-        self._groups = self.seating.environments()
-        self.learnt = self._groups[AGENT]
-        everywhere = np.concatenate([*self._groups.values()])
-        self._order: npt.NDArray[np.int64] = np.argsort(everywhere)
-        lengths = [len(environments) for environments in self._groups.values()]
-        names = np.repeat(np.array([*self._groups], object), lengths)
-        self._names_of_frames: Sequence[str] = names[self._order].tolist()
+        """Seat the agent and the members, and note the frames of the agent."""
+        self._seat(self.seating.names())
+        self.learnt = self.groups[AGENT]
         self.counted[:] = False
         self.counted[self.learnt] = True
 
     def _player(self, name: str) -> MemberPlayer:
-        """Return the player of a member, which is made when it first plays."""
+        """Return the agent, or the player of a member, which is made when it first plays."""
+        if name == AGENT:
+            return self.agent
         if name not in self._players:
             player = self._players[name] = self._create_player(name)
             if isinstance(player, BotPlayer) and name in self.seating.bots:

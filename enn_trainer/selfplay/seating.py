@@ -105,18 +105,11 @@ class Seating(StatePart):
             self.players[match][seat] = AGENT
         self.games[matches] += 1
 
-    def environments(self) -> dict[str, IntArray]:
-        """Return the environments of every player, ascending; the first one is `AGENT`.
-
-        All environments of the other matches are the agent's.
-        """
+    def names(self) -> list[str]:
+        """Return the player of each environment; in matches not against the pool the agent."""
         assert self.table is not None
-        first = (self.table.num_matches - self.table.num_pool) * self.table.sides
-        found = {AGENT: [*range(first)]}
-        seated = (name for players in self.players for name in players)
-        for environment, name in enumerate(seated, start=first):
-            found.setdefault(name, []).append(environment)
-        return {name: np.array(of_one, np.int64) for name, of_one in found.items()}
+        seated = [name for players in self.players for name in players]
+        return [AGENT] * (self.table.num_matches * self.table.sides - len(seated)) + seated
 
     def seated(self) -> set[str]:
         """Return the names of the members that are playing."""

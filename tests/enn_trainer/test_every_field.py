@@ -358,6 +358,10 @@ CASES: dict[str, Case] = {
     "PPOConfig.reward_scaling": learns_otherwise("ppo.reward_scaling=true", "ppo.norm_adv=false"),
     "PPOConfig.ent_targets": learns_otherwise(ENT_TARGET),
     "PPOConfig.ent_target_lr": learns_otherwise("ppo.ent_target_lr=10", ENT_TARGET),
+    "PPOConfig.magnet": learns_otherwise("ppo.magnet={}"),
+    # MagnetConfig
+    "MagnetConfig.coef": learns_otherwise("ppo.magnet.coef=0.9", "ppo.magnet.every=1000"),
+    "MagnetConfig.every": learns_otherwise("ppo.magnet.every=1", "ppo.magnet.coef=0.9"),
     # ValueBinsConfig
     "ValueBinsConfig.low": learns_otherwise("ppo.value_bins.low=-9", *BINS),
     "ValueBinsConfig.high": learns_otherwise("ppo.value_bins.high=9", *BINS),

@@ -107,6 +107,7 @@ EVERYTHING = [
     "optim.bs=step: 6@0 step 12@96",
     "ppo.reward_scaling=true",
     'ppo.ent_targets={"walk": 0.5}',
+    "ppo.magnet.every=96",
     "vf_net.d_model=8",
     "vf_net.n_layer=1",
 ]

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from enn_trainer.algorithms.algorithm import Clock, RunState
+from enn_trainer.algorithms.algorithm import AuxiliaryLoss, Clock, RunState
 from enn_trainer.algorithms.cloning.cloning import imitation_losses
 from enn_trainer.algorithms.minibatches import Frames, add_gradients, pieces
 from enn_trainer.config import TrainConfig
@@ -23,14 +23,13 @@ from enn_trainer.experience.demonstrations import (
 from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import ExecutionContext, cost_of_entity
 from enn_trainer.runtime.start_folder import located
-from enn_trainer.state_part import StatePart
 from entity_env.seeding import derive_seed, mix
 
 MEMORY = "bc"
 """Key of `State.memory` with the identity of the recording."""
 
 
-class CloningLoss(StatePart):
+class CloningLoss(AuxiliaryLoss):
     """Auxiliary loss of PPO on recorded frames, as configured by `bc`.
 
     Args:

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from enn_trainer.algorithms.algorithm import AuxiliaryLoss
 from enn_trainer.algorithms.minibatches import Frames
 from enn_trainer.algorithms.ppo.entropy_targets import coef_of_actor
 from enn_trainer.algorithms.ppo.returns import Estimate
@@ -154,7 +155,7 @@ def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
 
 NORMS = ("gradnorm", "vf_gradnorm")
 """Norms of the gradient before clipping: of the policy, and of a separate value network."""
-_UNITS = {
+UNITS = {
     "policy_loss": "terms",
     "entropy": "terms",
     "approx_kl": "actors",
@@ -172,12 +173,13 @@ class LossStats:
     They are kept on the device until the update ends, as reading them would wait for it.
 
     Attributes:
-        sums: () each, by the names of `_UNITS`.
+        sums: () each, by the names of `UNITS`.
         counts: number of terms, actors, frames and optimizer steps, by unit.
         kl_of_actions: (actions,), approx_kl of the actors of each action.
         actors_of_actions: (actions,) int64 on the host, number of actors of each action.
         tuned_entropy: (actions with a target, 2), sums of `normalised_entropy`.
-        auxiliary: sum over optimizer steps of each auxiliary loss, by name.
+        auxiliary: sum over optimizer steps of each auxiliary loss with data of its own, by name.
+        of_actors: sum over terms of each auxiliary loss of actors, by name.
     """
 
     sums: dict[str, Tensor]
@@ -186,12 +188,13 @@ class LossStats:
     actors_of_actions: npt.NDArray[np.int64]
     tuned_entropy: Tensor
     auxiliary: dict[str, Tensor] = field(default_factory=dict)
+    of_actors: dict[str, Tensor] = field(default_factory=dict)
 
     @staticmethod
     def zero(device: torch.device, num_actions: int, num_tuned: int = 0) -> "LossStats":
         """Return sums of nothing."""
         return LossStats(
-            dict.fromkeys(_UNITS, torch.zeros((), device=device)),
+            dict.fromkeys(UNITS, torch.zeros((), device=device)),
             Counter(),
             torch.zeros(num_actions, device=device),
             np.zeros(num_actions, dtype=np.int64),
@@ -202,8 +205,12 @@ class LossStats:
         """Add the sums of `other`."""
         for name, total in other.sums.items():
             self.sums[name] = self.sums[name] + total
-        for name, loss in other.auxiliary.items():
-            self.auxiliary[name] = self.auxiliary.get(name, 0.0) + loss
+        for mine, theirs in (
+            (self.auxiliary, other.auxiliary),
+            (self.of_actors, other.of_actors),
+        ):
+            for name, loss in theirs.items():
+                mine[name] = mine.get(name, 0.0) + loss
         self.counts += other.counts
         self.kl_of_actions = self.kl_of_actions + other.kl_of_actions
         self.actors_of_actions = self.actors_of_actions + other.actors_of_actions
@@ -215,7 +222,10 @@ class LossStats:
             "the policy loss": self.sums["policy_loss"],
             "the entropy": self.sums["entropy"],
             "the value loss": self.sums["value_loss"],
-            **{f"the auxiliary loss {name}": loss for name, loss in self.auxiliary.items()},
+            **{
+                f"the auxiliary loss {name}": loss
+                for name, loss in [*self.auxiliary.items(), *self.of_actors.items()]
+            },
             "the norm of the gradient": self.sums["gradnorm"],
             "the norm of the value network's gradient": self.sums["vf_gradnorm"],
         }
@@ -224,13 +234,16 @@ class LossStats:
         """Return the mean losses by their tags."""
         return {
             f"losses/{name}": self.sums[name].item() / max(1, self.counts[unit])
-            for name, unit in _UNITS.items()
+            for name, unit in UNITS.items()
         }
 
     def auxiliary_means(self) -> dict[str, float]:
-        """Return `losses/<name>_loss` of each auxiliary loss, its mean over optimizer steps."""
-        steps = max(1, self.counts["steps"])
-        return {f"losses/{name}_loss": float(x) / steps for name, x in self.auxiliary.items()}
+        """Return `losses/<name>_loss`, a mean over steps, or `losses/<name>`, a mean over terms."""
+        steps, terms = max(1, self.counts["steps"]), max(1, self.counts["terms"])
+        return {
+            **{f"losses/{name}_loss": float(x) / steps for name, x in self.auxiliary.items()},
+            **{f"losses/{name}": float(x) / terms for name, x in self.of_actors.items()},
+        }
 
     def kl_scalars(self, actions: Iterable[str]) -> dict[str, float]:
         """Return `policy/<action>/kl` of each action that had actors.
@@ -251,6 +264,7 @@ class Minibatch:
     """The F frames of one optimizer step.
 
     Attributes:
+        rollout: the rollout that they are from.
         frames: (F,) int64, positions in the rollout.
         num_terms: number of terms of which the policy loss is the mean.
         advantages: (F,) float.
@@ -259,6 +273,7 @@ class Minibatch:
         keys: (F,) int64, seeds of the dropout of each frame.
     """
 
+    rollout: Rollout
     frames: Frames
     num_terms: int
     advantages: Tensor
@@ -277,7 +292,7 @@ class Minibatch:
             advantages = normalize(advantages)
         returns, old_values = estimate.returns.flatten()[index], rollout.values.flatten()[index]
         num_terms = _num_terms(rollout, frames, ppo.weight_by)
-        return Minibatch(frames, num_terms, advantages, returns, old_values, keys)
+        return Minibatch(rollout, frames, num_terms, advantages, returns, old_values, keys)
 
 
 def _num_terms(rollout: Rollout, frames: Frames, weight_by: PerActorOrFrame) -> int:
@@ -288,10 +303,10 @@ def _num_terms(rollout: Rollout, frames: Frames, weight_by: PerActorOrFrame) -> 
 
 def loss_of_piece(
     agent: PPOAgent,
-    rollout: Rollout,
     ppo: PPOConfig,
     ent_coef: float,
     ent_tunings: Mapping[str, Tensor],
+    auxiliary: Mapping[str, AuxiliaryLoss],
     context: ExecutionContext,
     minibatch: Minibatch,
     piece: Frames,
@@ -300,12 +315,12 @@ def loss_of_piece(
 
     Args:
         agent: the network.
-        rollout: the rollout that the frames are from.
         ppo: settings of the loss.
         ent_coef: coefficient of the entropy bonus.
         ent_tunings: state of the coefficients of actions with an entropy target, see `tune`.
+        auxiliary: auxiliary losses of this update, by name.
         context: interrupt check, and timers of the parts.
-        minibatch: positions and targets of the frames of the minibatch.
+        minibatch: the frames of the minibatch and their targets.
         piece: (F,) int64, positions in the minibatch.
 
     Returns:
@@ -316,7 +331,7 @@ def loss_of_piece(
     """
     # Forward pass.
     context.check()
-    spans, frames = context.spans, minibatch.frames[piece]
+    spans, rollout, frames = context.spans, minibatch.rollout, minibatch.frames[piece]
     with spans.span("gather"):
         chosen = {name: rows.take(frames) for name, rows in rollout.actions.items()}
         batch = replace(rollout.batch.take(frames), keys=minibatch.keys[piece])
@@ -357,6 +372,14 @@ def loss_of_piece(
     loss = (surrogate - bonus) / max(1, minibatch.num_terms)
     loss = loss + ppo.vf_coef * value_error / len(minibatch.frames)
 
+    # Auxiliary losses of actors: loss = loss + coef * sum over actors / num_terms
+    of_actors = {}
+    for name, auxiliary_loss in auxiliary.items():
+        if (terms := auxiliary_loss.actor_losses(batch, out)) is not None:
+            total = _weighted_sum(torch.cat([terms.losses[a] for a in old_logprobs]), weights)
+            loss = loss + terms.coef * total / max(1, minibatch.num_terms)
+            of_actors[name] = total.detach()
+
     # Statistics.
     logratio, judged = logratio.detach(), judged.detach()
     kl = approx_kl(logratio)
@@ -381,6 +404,7 @@ def loss_of_piece(
         torch.stack([part.sum() for part in torch.split(kl, actors_of_actions)]),
         np.array(actors_of_actions),
         torch.stack(tuned_entropy) if tuned_entropy else logratio.new_zeros(0, 2),
+        of_actors=of_actors,
     )
 
 

@@ -23,6 +23,7 @@ from enn_trainer.algorithms.cloning.cloning_loss import CloningLoss
 from enn_trainer.algorithms.minibatches import add_gradients, minibatches, pieces
 from enn_trainer.algorithms.ppo import losses
 from enn_trainer.algorithms.ppo.entropy_targets import initial_tunings, tune, tuned_scalars
+from enn_trainer.algorithms.ppo.magnet import Magnet
 from enn_trainer.algorithms.ppo.returns import Estimate, advantages
 from enn_trainer.algorithms.ppo.reward_scaling import RewardScaling
 from enn_trainer.config import TrainConfig
@@ -44,6 +45,7 @@ FIRST_FRAMES = "first frames"
 """In the memory of a state whose input statistics know no more than the first frames."""
 TUNINGS = "ent_tunings"
 SCALING = "reward_scaling"
+MAGNET = "magnet"
 
 
 class PPO(RolloutAlgorithm):
@@ -80,6 +82,8 @@ class PPO(RolloutAlgorithm):
         self.reward_transforms: dict[str, RewardTransform] = {}
         if config.bc is not None:
             self.auxiliary_losses["bc"] = CloningLoss(config, agent)
+        if config.ppo.magnet is not None:
+            self.auxiliary_losses[MAGNET] = Magnet(config, agent)
         if config.ppo.reward_scaling:
             self.reward_transforms[SCALING] = RewardScaling.fresh(config.rollout.num_envs)
         self._memory: dict[str, Any] = {}
@@ -183,10 +187,10 @@ class PPO(RolloutAlgorithm):
         total = losses.LossStats.zero(device, num_actions, len(self.ent_tunings))
         entities = rollout.batch.entities_of_frames()
         cost = cost_of_entity(agent)
-        parameters = [*agent.parameters()]
+        parameters, auxiliary = [*agent.parameters()], auxiliary or {}
         is_checked = _is_synchronous(device)
         loss_of = partial(
-            losses.loss_of_piece, agent, rollout, ppo, ent_coef, self.ent_tunings, context
+            losses.loss_of_piece, agent, ppo, ent_coef, self.ent_tunings, auxiliary, context
         )
         for frames in minibatches(
             rollout.num_frames, optim.bs, optim.update_epochs, seed, optim.shuffle
@@ -203,9 +207,10 @@ class PPO(RolloutAlgorithm):
             with context.spans.span("gradient"):
                 to_add = [partial(loss_of, minibatch, piece) for piece in cut]
                 add_gradients(parameters, to_add, done.add, context.lanes, context.spans)
-            for name, auxiliary_loss in (auxiliary or {}).items():
+            for name, auxiliary_loss in auxiliary.items():
                 loss = auxiliary_loss.add_gradient(step, context)
-                done.auxiliary[name] = loss.detach()
+                if loss is not None:
+                    done.auxiliary[name] = loss.detach()
 
             # Optimizer step.
             with context.spans.span("step"):
@@ -264,7 +269,7 @@ class PPO(RolloutAlgorithm):
         """
         # Entries by owner.
         plug_ins, moments = self._plug_ins(), {}
-        known = {TUNINGS, SCALING, *plug_ins}
+        known = {TUNINGS, SCALING, MAGNET, *plug_ins}
         for key, value in state.items():
             parameter = key.rpartition("/")[0]
             if parameter in self._parameters:
@@ -315,10 +320,10 @@ class PPO(RolloutAlgorithm):
                         f"parameter and no other of them has, got {name!r}"
                     )
             taken.update(names)
-        for name in {"policy", "value"} & self.auxiliary_losses.keys():
+        for name in {"policy", "value", *losses.UNITS} & self.auxiliary_losses.keys():
             raise ValueError(
-                f"auxiliary_losses: {name}: losses/{name}_loss is a metric already; expected "
-                "another name"
+                f"auxiliary_losses: {name}: losses/{name} or losses/{name}_loss is a metric "
+                "already; expected another name"
             )
         return {**self.auxiliary_losses, **self.reward_transforms}
 

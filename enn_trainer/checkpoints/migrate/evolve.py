@@ -1,5 +1,6 @@
 """Upgrade of a saved run, or of its weights for a new run, to another world, by name."""
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -206,8 +207,7 @@ def evolved_state(
     made = initial_state(config, {**spaces, "agent": fresh})
     state = replace(old, agent=made.agent, parts=made.parts, **spaces)
     is_same_world = not (report.diff.changed or rules.renamed)
-    parameters = dict(old.agent.named_parameters())
-    change = NetworkChange(rules, upgrade, parameters, obs_space, action_space, is_same_world)
+    change = NetworkChange(rules, upgrade, old.agent, fresh, is_same_world)
     state.parts.update({n: KeptPart() for n in KEPT if n in old.parts and n not in state.parts})
     for name, part in state.parts.items():
         if name in old.parts:
@@ -220,31 +220,24 @@ def evolved_state(
 class NetworkChange(SpaceChange):
     """Change of the spaces of a run, as an upgrade of its network.
 
+    Args:
+        rules: renames, and the probability of new choices.
+        upgrade: upgrade of the network.
+        old: the network of the save.
+        fresh: the new network, with the upgraded tensors.
+        is_same_world: see below.
+
     Attributes:
         is_same_world: True if nothing but orders or settings change.
         dropped: names of the parameters that lost their moments.
         opponents: what became of other networks, by name.
-
-    Args:
-        rules: renames, and the probability of new choices.
-        upgrade: of the agent.
-        before: parameters of the old agent.
-        obs_space: the new observation space.
-        action_space: the new action space.
-        is_same_world: as above.
     """
 
     def __init__(
-        self,
-        rules: Rules,
-        upgrade: Upgrade,
-        before: Mapping[str, Tensor],
-        obs_space: ObsSpace,
-        action_space: Mapping[str, ActionSpace],
-        is_same_world: bool,
+        self, rules: Rules, upgrade: Upgrade, old: Network, fresh: Network, is_same_world: bool
     ) -> None:
-        self._rules, self._upgrade, self._before = rules, upgrade, before
-        self._spaces = obs_space, dict(action_space)
+        self._rules, self._upgrade, self._old, self._fresh = rules, upgrade, old, fresh
+        self._before: dict[str, Tensor] = dict(old.named_parameters())
         self.is_same_world = is_same_world
         self.dropped: list[str] = []
         self.opponents: dict[str, str] = {}
@@ -280,20 +273,27 @@ class NetworkChange(SpaceChange):
         """Return the entries that belong to no parameter of the old agent."""
         return {n: x for n, x in state.items() if n.rpartition("/")[0] not in self._before}
 
+    def copy_of_agent(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors of a copy of the old agent, upgraded by the agent's rules."""
+        old = copy.deepcopy(self._old)
+        old.load_state_dict(tensors)
+        return upgrade_tensors(old, self._fresh, self._rules, PARTS).tensors
+
     def network(self, name: str, saved: SavedNetwork) -> SavedNetwork | None:
         """Return another network, upgraded by the rules of the agent; None if it cannot be."""
         member = Member(name, NAMED, SNAPSHOT, "network", *saved)
+        spaces = self._fresh.obs_space, self._fresh.action_space
         try:
             run = run_of_member(member, Path(name))
-            config = renamed_config(run.config, self._rules, run.obs_space, *self._spaces)
-            fresh = make_policy(config, *self._spaces)
+            config = renamed_config(run.config, self._rules, run.obs_space, *spaces)
+            fresh = make_policy(config, *spaces)
             networks = (run.config, run.agent), (config, fresh)
             _, report = upgrade_network(*networks, self._rules, PARTS)
         except (CheckpointError, ConfigError) as error:
             self.opponents[name] = f"left out, it cannot be upgraded: {error}"
             return None
         self.opponents[name] = "; ".join([report.fates, *report.function_changes])
-        return saved_network(fresh, config, *self._spaces)
+        return saved_network(fresh, config, *spaces)
 
 
 def upgrade_network(

@@ -66,6 +66,7 @@ NEUTRAL: dict[str, Any] = {
     "ppo.reward_scaling": False,
     "ppo.ent_targets": {},
     "ppo.ent_target_lr": 0.1,  # without targets none is learnt
+    "ppo.magnet": None,
     "eval.episodes": None,
     "eval.max_steps": 10000,  # of whole episodes
     "eval.deterministic": False,

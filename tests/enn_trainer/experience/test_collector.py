@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 import torch
 
 from enn_trainer.experience.collector import Collector, Rollout, Watcher, collect, play

@@ -14,7 +14,6 @@ from enn_trainer.experience.collector import Rollout
 from enn_trainer.selfplay.league import League, Member
 from enn_trainer.selfplay.league_players import LeaguePlayers
 from enn_trainer.selfplay.seating import AGENT, Seating
-from entity_env import Match, Observation
 from entity_env.examples import Duel, Xor
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks, tracked
 
@@ -32,6 +31,12 @@ SMALL = [
     "selfplay.in_play=2",
 ]
 FRAMES = 12 * 12  # of the agent in an update: all of 8 in mirror play, and 4 of 8 in the others
+
+
+@pytest.fixture(autouse=True)
+def _runs_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Metrics of runs without a folder are written to `data_dir`, the current folder."""
+    monkeypatch.chdir(tmp_path)
 
 
 def run(folder: Path | None, *settings: str, env: Any = Duel, **options: Any) -> StateManager:
@@ -97,17 +102,6 @@ def test_without_a_share_the_run_is_that_without_the_section() -> None:
     assert other.state.step == one.state.step == 576
 
 
-class Poisoned(Duel):
-    """Rewards of the sides that are told apart by their parity; see the test."""
-
-    bad: Sequence[int] = ()
-    count = 0
-
-    def act(self, actions: Any) -> list[Observation]:
-        observed = super().act(actions)
-        return observed
-
-
 def test_nothing_of_opponents_is_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rewards of opponents may be anything: the agent is the same to the bit."""
     results = []
@@ -119,16 +113,10 @@ def test_nothing_of_opponents_is_learnt(monkeypatch: pytest.MonkeyPatch) -> None
             collector = trainer.episodes._collector
             players = collector.players
             assert isinstance(players, LeaguePlayers)
-            wait = collector.env.wait
-
-            def poisoned(wait: Any = wait, players: LeaguePlayers = players) -> Any:
-                obs = wait()
-                if poison:  # after metrics of episodes were counted
-                    obs.reward = np.where(players.counted, obs.reward, 1e6).astype(np.float32)
-                return obs
-
-            monkeypatch.setattr(collector.env, "wait", poisoned)
-            monkeypatch.setattr(collector.env, "act", lambda a, o, e=collector.env: act(e, a, o))
+            if poison:
+                envs = collector.env
+                monkeypatch.setattr(envs, "wait", poisoned(envs.wait, players))
+                monkeypatch.setattr(envs, "act", lambda a, o, e=envs: act(e, a, o))
             for _ in range(4):
                 trainer.step()
             results.append((manager.state, dict(trainer.metrics)))
@@ -136,6 +124,17 @@ def test_nothing_of_opponents_is_learnt(monkeypatch: pytest.MonkeyPatch) -> None
     assert_same(one, other)
     for tag in ("episodic_reward.mean", "losses/value_loss", "charts/reward_deviation"):
         assert metrics[tag] == poisoned_metrics[tag], tag
+
+
+def poisoned(wait: Any, players: LeaguePlayers) -> Any:
+    """The rewards of opponents are huge, after metrics of episodes were counted."""
+
+    def wait_and_poison() -> Any:
+        obs = wait()
+        obs.reward = np.where(players.counted, obs.reward, 1e6).astype(np.float32)
+        return obs
+
+    return wait_and_poison
 
 
 def act(env: Any, actions: Any, shown: Any) -> Any:
@@ -246,12 +245,6 @@ def test_a_matchmaker_replaces_the_weights() -> None:
     assert asked[-1][0] == ["step-0", "step-288", "step-432"]
     assert all(m["selfplay/in_play"] == 1.0 for m in watch.metrics)
     assert manager.state.parts["league"].members[0].score > 0
-
-
-class Trio(Match):
-    """Three sides whose rewards are 2, 1 and 1 at the end of each game."""
-
-    num_sides = 3
 
 
 def test_settings_that_do_not_fit_the_world_are_one_line_each() -> None:

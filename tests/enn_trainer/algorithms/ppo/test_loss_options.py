@@ -45,6 +45,7 @@ ON_THE_COMMAND_LINE = {
     ],
     "reward_scaling": ["ppo.reward_scaling=true"],
     "ent_targets": ['ppo.ent_targets={"walk": 0.3, "call": 0.6}'],
+    "magnet": ["ppo.magnet.coef=1"],
 }
 LEARNT = [*ON_THE_COMMAND_LINE["reward_scaling"], *ON_THE_COMMAND_LINE["ent_targets"]]
 

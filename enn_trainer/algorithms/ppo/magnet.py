@@ -1,0 +1,128 @@
+"""Magnet: a frozen earlier self that the policy is kept close to, as an auxiliary loss of PPO."""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from enn_trainer.algorithms.algorithm import ActorLosses, AuxiliaryLoss, Clock, RunState
+from enn_trainer.config import TrainConfig
+from enn_trainer.errors import ConfigError
+from enn_trainer.state_part import (
+    SpaceChange,
+    StateDict,
+    check_tensor,
+    with_prefix,
+    without_prefix,
+)
+from rogue_net.answer import NetOutput
+from rogue_net.ragged import EntityBatch
+
+AGENT = "agent"
+"""Prefix of the names of the tensors of the magnet in its state."""
+STEP = "step"
+
+
+class Magnet(AuxiliaryLoss):
+    """KL divergence of the policy from a copy of the agent, as configured by `ppo.magnet`.
+
+    The copy is made before the first update, and before the first one at or past each multiple of
+    `every` frames. Until the next one nothing of it changes, its input statistics included.
+
+    Args:
+        config: configuration of the run.
+        agent: the network.
+
+    Attributes:
+        step: frames of the run when the copy was made; None before the first update.
+        network: the copy, without gradients and dropout; None before the first update.
+
+    Source: Sokota et al. 2023, arXiv:2206.05825, magnetic mirror descent with a magnet that moves.
+    """
+
+    def __init__(self, config: TrainConfig, agent: Any) -> None:
+        self.config, self.agent = config, agent
+        self.step: int | None = None
+        self.network: Any = None
+
+    def prepare(self, config: TrainConfig, state: RunState, device: torch.device) -> None:
+        """Check that the agent can be copied.
+
+        Raises:
+            ConfigError: it cannot.
+        """
+        self.config = config
+        if self.network is None:
+            frozen_copy(self.agent)
+
+    def begin_update(self, clock: Clock) -> bool:
+        """Copy the agent if that is due; return False while the coefficient is 0."""
+        magnet = self.config.ppo.magnet
+        assert magnet is not None
+        if self.step is None or clock.step // magnet.every > self.step // magnet.every:
+            self.network, self.step = frozen_copy(self.agent), clock.step
+        return magnet.coef != 0
+
+    def actor_losses(self, batch: EntityBatch, out: NetOutput) -> ActorLosses:
+        """Return KL(policy || magnet) of each actor."""
+        assert self.config.ppo.magnet is not None
+        with torch.no_grad():
+            magnet = self.network(batch, actions=out.actions)
+        kl = {name: out.distribution(name).kl(magnet.distribution(name)) for name in out.logprobs}
+        return ActorLosses(float(self.config.ppo.magnet.coef), kl)
+
+    def state_dict(self) -> StateDict:
+        """Return the tensors of the copy, and the step when it was made."""
+        if self.network is None:
+            return {}
+        return {STEP: self.step, **with_prefix(AGENT, self.network.state_dict())}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Restore the copy.
+
+        Raises:
+            ValueError: the tensors are not those of such a network, or are not finite.
+        """
+        if not state:
+            self.step, self.network = None, None
+            return
+        step = state.get(STEP)
+        if type(step) is not int or step < 0:
+            raise ValueError(f"{STEP}: expected a number of frames, got {step!r}")
+        network = frozen_copy(self.agent)
+        wanted, tensors = network.state_dict(), without_prefix(AGENT, state)
+        if unknown := [name for name in tensors if name not in wanted]:
+            raise ValueError(f"{AGENT}/{unknown[0]}: the network has no such tensor")
+        for name, tensor in wanted.items():
+            found = tensors.get(name)
+            check_tensor(f"{AGENT}/{name}", found, tensor.dtype, (*tensor.shape,))
+            assert found is not None
+            tensor.copy_(found)
+        for name, parameter in network.named_parameters():
+            if not parameter.isfinite().all():
+                raise ValueError(f"{AGENT}/{name}: expected finite numbers")
+        self.step, self.network = step, network
+
+    def evolve(self, state: StateDict, change: SpaceChange) -> StateDict:
+        """Return the state for other spaces: the copy changes like the agent."""
+        if not state:
+            return {}
+        tensors: dict[str, Tensor] = without_prefix(AGENT, state)
+        return {STEP: state[STEP], **with_prefix(AGENT, change.copy_of_agent(tensors))}
+
+
+def frozen_copy(agent: Any) -> Any:
+    """Return a copy of a network, in eval mode and without gradients.
+
+    Raises:
+        ConfigError: it cannot be copied.
+    """
+    try:
+        network: nn.Module = copy.deepcopy(agent)
+    except Exception as error:  # of the user's own code, or of torch about it
+        raise ConfigError(
+            f"ppo.magnet: expected a network that copy.deepcopy can copy, got "
+            f"{type(agent).__name__}: {error}; give it __deepcopy__, or leave ppo.magnet out"
+        ) from error
+    return network.eval().requires_grad_(False)
