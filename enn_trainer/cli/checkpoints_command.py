@@ -13,7 +13,7 @@ from rich.console import Console
 
 from enn_trainer.checkpoints import legacy_0_1_16
 from enn_trainer.checkpoints.format import OPPONENT, is_save, retry_while_gone
-from enn_trainer.checkpoints.lookup import find, read_saved_run, resolve
+from enn_trainer.checkpoints.lookup import find, read_saved_run, resolve, split_member
 from enn_trainer.checkpoints.migrate.config_diff import changes, renamed_config
 from enn_trainer.checkpoints.migrate.evolve import evolve, upgrade_checkpoint
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules, read_renames
@@ -22,7 +22,7 @@ from enn_trainer.checkpoints.run_dir import Entry, RunDir, examine
 from enn_trainer.checkpoints.state_files import read_config, read_state
 from enn_trainer.cli.arguments import OneLineParser, positive
 from enn_trainer.cli.load_world import make_any_world, parse_kwargs
-from enn_trainer.cli.show_save import diff_saves, show_save
+from enn_trainer.cli.show_save import diff_saves, show_member, show_save
 from enn_trainer.cli.trust import resume_command, shell_command
 from enn_trainer.command import add_rename_arguments, renames
 from enn_trainer.config import CheckpointConfig, TrainConfig
@@ -188,6 +188,9 @@ def _unpin(options: argparse.Namespace) -> None:
 
 
 def _show(options: argparse.Namespace) -> None:
+    if (member := split_member(options.path)) is not None:
+        show_member(*member, Console())
+        return
     show_save(options.path, Console(), options.config, options.tensors)
 
 
