@@ -47,6 +47,9 @@ from entity_env.recording.read_recording import Recording
 from entity_env.recording.recording_format import RecordingError
 
 DEFAULT_MB = 20.0
+_OF_RUNS = ["beside", "pictures", "opponent", "env", "env_kwargs"]
+_OF_RUNS += ["seed", "num_envs", "deterministic"]
+"""Options of agents that play, which recordings have none of."""
 _NAMED = re.compile("^(?=(max-mb|positions|pictures):)")
 """Begin of messages about arguments of functions, which are options of the command."""
 _EPILOG = """\
@@ -93,11 +96,13 @@ def _watch(options: argparse.Namespace) -> int:
     """Play or read the episodes, and write the page; return the exit status."""
     path = Path(options.checkpoint)
     if path.is_file() and path.suffix == ".rec":
-        for name in "beside", "pictures":
-            if getattr(options, name):
-                expected = f"--{name}: expected a run to play, got the recording {path}"
+        for name in _OF_RUNS:
+            if (given := getattr(options, name)) not in (None, []) and given is not False:
+                option = f"--{name.replace('_', '-')}"
+                expected = f"{option}: expected a run to play, got the recording {path}"
                 raise ConfigError(f"{expected}; --agent shows what an agent would have done in it")
         out = writable(options.out or path.with_suffix(".html"), "--out")
+        check_replaceable(out)
         replay = _of_recording(path, options)
     else:
         if options.agent is not None:
@@ -136,7 +141,8 @@ def _of_recording(path: Path, options: argparse.Namespace) -> Replay:
         path.name, {}, recording.obs_space, recording.action_space, sides=1, discount=1.0
     )
     replay.view = plain_view(None, replay.obs_space, _positions(options))
-    replay.episodes = list(islice(episodes_of(recording), options.episodes))
+    episodes = episodes_of(recording, max_steps=options.max_steps)
+    replay.episodes = list(islice(episodes, options.episodes))
     if options.agent is None:
         replay.moments = find_moments(replay)
         return replay

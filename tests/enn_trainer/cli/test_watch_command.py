@@ -132,6 +132,8 @@ def test_recording_is_shown(mines_run: Path, tmp_path: Path) -> None:
         assert np.isfinite(episode.answers.values).all()
         assert set(episode.answers.probs) == set(shown.action_space)
         assert episode.beside is None
+    cut = watched(tmp_path, str(file), "--episodes", "2", "--max-steps", "3")
+    assert [len(one.obs) for one in cut.episodes] == [min(len(e.obs), 3) for e in shown.episodes]
 
 
 @pytest.mark.slow
@@ -193,6 +195,9 @@ def test_another_agent_answers_to_the_same_frames(
         (["MINES", "--agent", "MINES"], "--agent: expected a recording"),
         (["NOTES", "--beside", "MINES"], "--beside: expected a run to play"),
         (["NOTES", "--pictures"], "--pictures: expected a run to play"),
+        (["NOTES", "--opponent", "random"], "--opponent: expected a run to play"),
+        (["NOTES", "--seed", "0"], "--seed: expected a run to play"),
+        (["NOTES", "nmines=3"], "--env-kwargs: expected a run to play"),
         (
             ["MINES", "nmines=2", "--env", f"{__name__}:Blind", "--pictures"],
             "--pictures: expected a world that renders, Blind does not",
