@@ -135,7 +135,7 @@ class LiveServer:
         """Exchange messages with a page, and return the rule that it broke."""
         hello = _message(connection.recv(timeout=HELLO_S))
         token = hello.get("token") if hello is not None else None
-        if not hmac.compare_digest(str(token).encode(), self.token.encode()):
+        if not hmac.compare_digest(str(token).encode("utf-8", "replace"), self.token.encode()):
             return "expected the token of the address that the terminal shows"
         with self._lock:
             if len(self._tabs) >= MOST_PAGES:

@@ -116,6 +116,7 @@ def test_sockets_of_other_origins_are_refused(server: serve.LiveServer, origin: 
         '{"type": "hello"}',
         '{"type": "hello", "token": ["a"]}',
         '{"type": "hello", "token": "ä"}',
+        '{"type": "hello", "token": "\\ud800"}',
         '{"type": "take", "side": 0}',
         "[]",
         "{",
