@@ -33,6 +33,7 @@ from enn_trainer.cli.load_world import envs_by_id
 from enn_trainer.cli.trust import line_with_trust
 from enn_trainer.errors import CheckpointError, ConfigError, ReplayError
 from enn_trainer.evaluation.evaluator import EXPLAINING, Evaluator, create_agent, create_opponent
+from enn_trainer.experience.demonstrations import open_recording
 from enn_trainer.runtime.execution import Lanes
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.start_folder import paths_from
@@ -43,7 +44,6 @@ from enn_trainer.viewer.played import EPISODES, MOST_STEPS, ReplaySettings, plai
 from enn_trainer.viewer.replay import Replay
 from enn_trainer.viewer.replay_format import check_replaceable, write_replay
 from entity_env.errors import InvalidView
-from entity_env.recording.read_recording import Recording
 from entity_env.recording.recording_format import RecordingError
 
 DEFAULT_MB = 20.0
@@ -95,7 +95,7 @@ def watch_command(arguments: Sequence[str]) -> int:
 def _watch(options: argparse.Namespace) -> int:
     """Play or read the episodes, and write the page; return the exit status."""
     path = Path(options.checkpoint)
-    if path.is_file() and path.suffix == ".rec":
+    if path.is_file():
         for name in _OF_RUNS:
             if (given := getattr(options, name)) not in (None, []) and given is not False:
                 option = f"--{name.replace('_', '-')}"
@@ -135,7 +135,7 @@ def _watch(options: argparse.Namespace) -> int:
 
 def _of_recording(path: Path, options: argparse.Namespace) -> Replay:
     """Return the first episodes of a recording."""
-    recording = Recording.open(path)
+    recording = open_recording(path)
     # The file does not say which frames are those of one match.
     replay = Replay(
         path.name, {}, recording.obs_space, recording.action_space, sides=1, discount=1.0

@@ -61,7 +61,9 @@ def _joined(
     pieces = [one.decisions.take(np.flatnonzero(np.isin(one.steps, steps))) for one in of_sides]
     order = np.arange(sides * size).reshape(sides, size).T.reshape(-1)
     decisions = Decisions.cat(pieces).take(order)
-    rewards = np.stack([one.rewards[steps] for one in of_sides], axis=1).reshape(-1)
+    unknown = np.full(size, np.nan, np.float32)  # in sub-sampled files of entity-gym
+    of_steps = [unknown if one.env is None else one.rewards[steps] for one in of_sides]
+    rewards = np.stack(of_steps, axis=1).reshape(-1)
     return episode_of_frames(
         decisions,
         rewards,
