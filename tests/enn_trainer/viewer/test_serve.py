@@ -249,7 +249,7 @@ def test_a_signal_in_the_middle_of_a_message_leaves_no_lock_behind() -> None:
     tab = serve._Tab(connection)
     handler = signal.signal(signal.SIGVTALRM, stop)
     try:
-        for _ in range(300):
+        for _ in range(100):
             with suppress(KeyboardInterrupt):
                 signal.setitimer(signal.ITIMER_VIRTUAL, 1e-4)
                 while True:
