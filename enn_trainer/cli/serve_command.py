@@ -134,16 +134,16 @@ def _serve(options: argparse.Namespace) -> None:
         if options.record is not None:
             watchers.append(Recorder(options.record, action_space))
             stack.callback(watchers[0].close)
-        print(f"{server.address}\nopen it in a browser of this machine; Ctrl-C ends the server")
-        sys.stdout.flush()
-        if options.open:
-            webbrowser.open(server.address)
 
         # Play.
         collector = Collector(envs, game, watchers=watchers)
         collector.seed(seed)
         with torch.no_grad():
             collector.reset(obs_space)
+            print(f"{server.address}\nopen it in a browser of this machine; Ctrl-C ends the server")
+            sys.stdout.flush()
+            if options.open:
+                webbrowser.open(server.address)
             for t in itertools.count():
                 collector.step(t, None)
 

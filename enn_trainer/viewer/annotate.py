@@ -37,7 +37,8 @@ def explain_replay(
         agent: the network that acts; it is not changed. None if it is not known.
         beside: another network, for the same spaces; it is not changed.
         is_own: True if the agent acts for a side in an episode: only there its attention and
-            influence are shown. Without `agent` they are those of `beside`.
+            influence are shown, and disagreements with the other agent found. Without `agent` they
+            are those of `beside`.
         watch: called with the share of frames that are done, from 0 to 1.
     """
     with eval_mode(agent, beside):
@@ -47,7 +48,7 @@ def explain_replay(
         if beside is not None:
             for episode in replay.episodes:
                 episode.beside = answers_of(beside, episode.obs, replay.action_space)
-        replay.moments = find_moments(replay)
+        replay.moments = find_moments(replay, is_own)
         if (explained := beside if agent is None else agent) is not None:
             annotate(replay, explained, is_own, watch)
 

@@ -16,13 +16,16 @@ from entity_env.spaces import ActionName, ActionSpace
 from entity_env.vec.vec_obs import VecObs
 
 
-def episodes_of(recording: Recording, sides: int = 1) -> Iterator[Episode]:
+def episodes_of(
+    recording: Recording, sides: int = 1, max_steps: int | None = None
+) -> Iterator[Episode]:
     """Yield the episodes of a recording, each at its end; unfinished ones last.
 
     Args:
         recording: of environments, or of matches.
         sides: the number of sides of a match, whose frames are shown together. `Episode.env` then
             counts matches.
+        max_steps: the steps of an episode that are shown; None for all.
 
     Raises:
         RecordingError: the file is damaged, or is not one of matches of so many sides.
@@ -39,23 +42,28 @@ def episodes_of(recording: Recording, sides: int = 1) -> Iterator[Episode]:
         match.append(one)
         if len(match) == sides:  # all sides of a match begin and end together
             of_sides = sorted(waiting.pop(number), key=lambda side: side.env or 0)
-            yield _joined(of_sides, recording.action_space)
+            yield _joined(of_sides, recording.action_space, max_steps)
 
 
 def _joined(
-    of_sides: list[read_recording.Episode], actions: Mapping[ActionName, ActionSpace]
+    of_sides: list[read_recording.Episode],
+    actions: Mapping[ActionName, ActionSpace],
+    max_steps: int | None,
 ) -> Episode:
     """Return the episode of a match, or of an environment, from the recordings of its sides."""
     # The steps that were kept of all sides, and the frames of these, side by side.
     steps = of_sides[0].steps
     for one in of_sides[1:]:
         steps = np.intersect1d(steps, one.steps)
+    ending = of_sides[0].ending if max_steps is None or len(steps) <= max_steps else "unfinished"
+    steps = steps[:max_steps]
     sides, size = len(of_sides), len(steps)
     pieces = [one.decisions.take(np.flatnonzero(np.isin(one.steps, steps))) for one in of_sides]
     order = np.arange(sides * size).reshape(sides, size).T.reshape(-1)
     decisions = Decisions.cat(pieces).take(order)
-    rewards = np.stack([one.rewards[steps] for one in of_sides], axis=1).reshape(-1)
-    ending = of_sides[0].ending
+    unknown = np.full(size, np.nan, np.float32)  # in sub-sampled files of entity-gym
+    of_steps = [unknown if one.env is None else one.rewards[steps] for one in of_sides]
+    rewards = np.stack(of_steps, axis=1).reshape(-1)
     return episode_of_frames(
         decisions,
         rewards,

@@ -1,8 +1,9 @@
 """Moments of a replay: the frames that are worth seeing first."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from enn_trainer.viewer.explain import Float32
 from enn_trainer.viewer.replay import Episode, Moment, Replay
@@ -17,7 +18,9 @@ LEAST_TOLD = 0.01
 """Least difference of probabilities, and share of the range of returns, that is worth a moment."""
 
 
-def find_moments(replay: Replay) -> list[Moment]:
+def find_moments(
+    replay: Replay, is_own: Callable[[Episode, int], bool] = lambda episode, side: True
+) -> list[Moment]:
     """Return at most five moments of each kind, some steps apart, the most remarkable ones first.
 
     The kinds are "value error", the greatest difference between a value and the discounted return
@@ -25,10 +28,15 @@ def find_moments(replay: Replay) -> list[Moment]:
     taken; "undecided", the greatest entropy as a share of its maximum; "disagreement", the greatest
     total variation between the probabilities of two agents; and "gone", an entity that the next
     frame does not have. A side of a match has moments of its own.
+
+    Args:
+        replay: of episodes.
+        is_own: True if the first of two agents acts for a side in an episode; they disagree there.
     """
     found: dict[str, list[tuple[float, Moment]]] = {}
     for number, episode in enumerate(replay.episodes):
-        for score, moment in _moments_of(replay, number, episode):
+        own = np.array([is_own(episode, side) for side in range(replay.sides)])
+        for score, moment in _moments_of(replay, number, episode, own):
             found.setdefault(moment.kind, []).append((score, moment))
     return [moment for scored in found.values() for moment in _best(scored)]
 
@@ -44,7 +52,9 @@ def _best(scored: list[tuple[float, Moment]]) -> list[Moment]:
     return kept[:MOST]
 
 
-def _moments_of(replay: Replay, number: int, episode: Episode) -> Iterator[tuple[float, Moment]]:
+def _moments_of(
+    replay: Replay, number: int, episode: Episode, own: npt.NDArray[np.bool_]
+) -> Iterator[tuple[float, Moment]]:
     """Yield the moments of an episode, with scores that are compared within a kind."""
 
     def moment(kind: str, frame: int, entity: int | None, text: str) -> Moment:
@@ -77,7 +87,8 @@ def _moments_of(replay: Replay, number: int, episode: Episode) -> Iterator[tuple
         kinds = {"unlikely choice": 1 - taken, "undecided": share}
         if episode.beside is not None and name in episode.beside.probs:
             other = episode.beside.probs[name].values.reshape(-1)
-            kinds["disagreement"] = np.bincount(actor, np.abs(probs - other), len(counts)) / 2
+            distance = np.bincount(actor, np.abs(probs - other), len(counts)) / 2
+            kinds["disagreement"] = np.where(own[frames % replay.sides], distance, 0)
         for kind, scores in kinds.items():
             for a in _largest(scores, frames, LEAST_TOLD, apart):
                 frame, position = int(frames[a]), int(mask.actors.values[a])

@@ -100,7 +100,7 @@ def _apply(obs: VecObs, obs_space: ObsSpace, change: Change, where: str) -> None
     for column, value in change.numbers.items():
         if not 0 <= column < len(entity.features):
             raise ValueError(f"{where}: expected a feature of {name}, got number {column}")
-        if not np.isfinite(np.float32(value)):
+        if not abs(value) <= np.finfo(np.float32).max:
             raise ValueError(f"{where}: expected a finite number, got {value}")
         obs.features[name].values[row, column] = value
     for column, label in change.labels.items():

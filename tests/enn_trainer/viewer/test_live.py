@@ -317,6 +317,19 @@ def test_what_is_not_chosen_in_time_is_the_agents() -> None:
             },
             r"changes\[0\]: expected a feature of Ally, got number 9",
         ),
+        *(
+            (
+                {
+                    "type": "what_if",
+                    "side": 0,
+                    "step": 0,
+                    "episode": 0,
+                    "changes": [{"position": 0, "feature": 0, "value": value}],
+                },
+                r"changes\[0\]: expected a finite number, got",
+            )
+            for value in (1e39, -1e39, float("nan"), float("inf"))
+        ),
         ({"type": "fps", "value": -1}, "value: expected 0 to 1000 or none, got -1"),
         ({"type": "fps", "value": float("nan")}, "value: expected 0 to 1000 or none, got nan"),
     ],
