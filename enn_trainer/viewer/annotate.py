@@ -3,14 +3,18 @@
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import torch
 
-from enn_trainer.experience.players import AgentPlayer, Decisions
 from enn_trainer.policy import PPOAgent, device_of, eval_mode
-from enn_trainer.viewer.episodes import probs_of
-from enn_trainer.viewer.explain import MOST_ENTITIES, attention_of, influence, most_attended
+from enn_trainer.viewer.episodes import probs_of, recorded
+from enn_trainer.viewer.explain import (
+    MOST_ENTITIES,
+    attention_of,
+    influence,
+    most_attended,
+    most_probable,
+)
 from enn_trainer.viewer.moments import find_moments
-from enn_trainer.viewer.replay import Answers, Episode, Replay, Unseen
+from enn_trainer.viewer.replay import Answers, Episode, Replay, Unseen, types_of
 from entity_env.ragged import Indices
 from entity_env.spaces import GLOBAL, ActionName, ActionSpace, ObsSpace
 from entity_env.vec.vec_obs import VecObs, take_obs
@@ -62,10 +66,9 @@ def answers_of(
         obs: the frames.
         action_space: their actions.
     """
-    batch, decisions = _ask(agent, obs, np.arange(len(obs)))
-    log_probs = decisions.log_probs_on_host(batch.actions)
-    values = decisions.values.float().cpu().numpy()
-    return Answers(probs_of(log_probs, obs, action_space), values)
+    batch = EntityBatch.of(obs, device_of(agent))
+    known = recorded(obs, batch, most_probable(agent, batch))
+    return Answers(probs_of(known.logits, obs, action_space), known.values)
 
 
 def unseen_by(agent: PPOAgent | None, obs_space: ObsSpace) -> Unseen:
@@ -73,10 +76,8 @@ def unseen_by(agent: PPOAgent | None, obs_space: ObsSpace) -> Unseen:
     known, network = obs_space, agent
     while isinstance(network, Wired):
         known, network = network.known, network.network
-    own = {**known.entities, GLOBAL: known.global_entity}
-    unseen: Unseen = []
-    shown = {**obs_space.entities, GLOBAL: obs_space.global_entity}
-    for i, (name, entity) in enumerate(shown.items()):
+    own, unseen = types_of(known), Unseen()
+    for i, (name, entity) in enumerate(types_of(obs_space).items()):
         columns = None
         if name in own:
             columns = [j for j, one in enumerate(entity.columns) if one not in own[name].columns]
@@ -120,7 +121,8 @@ def annotate(
     # Attention and influence.
     for done, (episode, frames) in enumerate(pieces):
         watch(done / len(pieces))
-        batch, decisions = _ask(agent, episode.obs, frames)
+        batch = EntityBatch.of(take_obs(episode.obs, frames), device_of(agent))
+        decisions = most_probable(agent, batch, frames)
         attention = attention_of(agent, batch)
         if attention is not None:
             episode.attention |= dict(zip(frames.tolist(), attention, strict=True))
@@ -130,10 +132,3 @@ def annotate(
         ]
         found = influence(agent, batch, decisions, entities)
         episode.influence |= dict(zip(frames.tolist(), found, strict=True))
-
-
-def _ask(agent: PPOAgent, obs: VecObs, frames: Indices) -> tuple[EntityBatch, Decisions]:
-    """Return some frames on the device of an agent, and its most probable choices in them."""
-    batch = EntityBatch.of(take_obs(obs, frames), device_of(agent))
-    with torch.inference_mode():
-        return batch, AgentPlayer(agent, None).choose(batch, frames, 0)

@@ -6,14 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from enn_trainer.experience import players
 from enn_trainer.viewer.explain import Float32
 from enn_trainer.viewer.replay import Answers, Episode
 from entity_env.ragged import Ragged, exclusive_cumsum
-from entity_env.recording import read_recording
+from entity_env.recording import read_recording, recording_format
 from entity_env.recording.read_recording import Recording
-from entity_env.recording.recording_format import Decisions, RecordingError
+from entity_env.recording.recording_format import RecordingError
 from entity_env.spaces import ActionName, ActionSpace
 from entity_env.vec.vec_obs import VecObs
+from rogue_net.ragged import EntityBatch
 
 
 def episodes_of(recording: Recording, sides: int = 1) -> Iterator[Episode]:
@@ -42,6 +44,24 @@ def episodes_of(recording: Recording, sides: int = 1) -> Iterator[Episode]:
             yield _joined(of_sides, recording.action_space)
 
 
+def recorded(
+    obs: VecObs, batch: EntityBatch, decisions: players.Decisions
+) -> recording_format.Decisions:
+    """Return frames and the choices in them as a recording has them.
+
+    Args:
+        obs: the frames.
+        batch: the same on a device.
+        decisions: of an agent.
+    """
+    return recording_format.Decisions(
+        obs,
+        decisions.chosen_on_host(),
+        logits=decisions.log_probs_on_host(batch.actions),
+        values=decisions.values.float().cpu().numpy(),
+    )
+
+
 def _joined(
     of_sides: list[read_recording.Episode], actions: Mapping[ActionName, ActionSpace]
 ) -> Episode:
@@ -53,7 +73,7 @@ def _joined(
     sides, size = len(of_sides), len(steps)
     pieces = [one.decisions.take(np.flatnonzero(np.isin(one.steps, steps))) for one in of_sides]
     order = np.arange(sides * size).reshape(sides, size).T.reshape(-1)
-    decisions = Decisions.cat(pieces).take(order)
+    decisions = recording_format.Decisions.cat(pieces).take(order)
     rewards = np.stack([one.rewards[steps] for one in of_sides], axis=1).reshape(-1)
     ending = of_sides[0].ending
     return episode_of_frames(
@@ -68,7 +88,7 @@ def _joined(
 
 
 def episode_of_frames(
-    decisions: Decisions,
+    decisions: recording_format.Decisions,
     rewards: Float32,
     actions: Mapping[ActionName, ActionSpace],
     **others: Any,

@@ -113,8 +113,7 @@ def explain(
         ValueError: the frame has no entity with one of these ids.
     """
     # Decisions and attention.
-    with torch.inference_mode():
-        decisions = AgentPlayer(agent, None).choose(batch, np.zeros(1, np.int64), 0)
+    decisions = most_probable(agent, batch)
     weights = attention_of(agent, batch)
     attention = None if weights is None else weights[0]
 
@@ -143,6 +142,19 @@ def explain(
         )
     [changes] = influence(agent, batch, decisions, [removed])
     return Explanation([*ids], actions, decisions.values.item(), attention, changes)
+
+
+def most_probable(agent: PPOAgent, batch: EntityBatch, frames: Indices | None = None) -> Decisions:
+    """Return the most probable choices of an agent in B frames, with its probabilities and values.
+
+    Args:
+        agent: the network, in evaluation mode; it is not changed.
+        batch: the frames.
+        frames: (B,) int64, the numbers that errors name them by; None for 0, 1, ...
+    """
+    numbers = np.arange(batch.num_frames) if frames is None else frames
+    with torch.inference_mode():
+        return AgentPlayer(agent, None).choose(batch, numbers, 0)
 
 
 def attention_of(agent: PPOAgent, batch: EntityBatch) -> list[Float32] | None:
@@ -233,9 +245,8 @@ def influence(
     frames = np.repeat(np.arange(batch.num_frames), counts)
     with torch.inference_mode():
         copies, parts = without(batch, frames, removed)
-        own = changed = decisions.take(frames)
-        if len(frames):
-            changed = AgentPlayer(agent, None).choose(copies, frames, 0)
+        own = decisions.take(frames)
+        changed = most_probable(agent, copies, frames) if len(frames) else own
         before = own.log_probs_on_host({name: part.whole for name, part in parts.items()})
         after = changed.log_probs_on_host(copies.actions)
         value = _float32(own.values - changed.values)

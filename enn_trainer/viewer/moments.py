@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from enn_trainer.viewer.explain import Float32
-from enn_trainer.viewer.replay import Episode, Moment, Replay
+from enn_trainer.viewer.replay import Episode, Moment, Replay, entity_at
 from entity_env.ragged import Indices, exclusive_cumsum, row_indices
 from entity_env.spaces import GLOBAL, ActionName, ActionSpace
 
@@ -113,18 +113,15 @@ def returns_of(episode: Episode, sides: int, discount: float) -> Float32:
 
 def describe(episode: Episode, frame: int, position: int) -> str:
     """Return the type of an entity and its printed id, or its place among those of its type."""
-    for name, rows in episode.obs.features.items():
-        if name == GLOBAL:
-            continue
-        if position < rows.lengths[frame]:
-            identity = episode.obs.identity.get(name)
-            if identity is None or identity.lengths[frame] == 0:
-                return f"{name} {position}"
-            number = int(identity.values[identity.starts[frame] + position])
-            names = episode.names[frame % len(episode.names)] if episode.names else {}
-            return f"{name} {names.get(name, {}).get(number, number)}"
-        position -= int(rows.lengths[frame])
-    return "the frame"  # the actor of global actions stands behind all entities
+    name, place = entity_at(episode.obs, frame, position)
+    if name == GLOBAL:  # the actor of global actions
+        return "the frame"
+    identity = episode.obs.identity.get(name)
+    if identity is None or identity.lengths[frame] == 0:
+        return f"{name} {place}"
+    number = int(identity.values[identity.starts[frame] + place])
+    names = episode.names[frame % len(episode.names)] if episode.names else {}
+    return f"{name} {names.get(name, {}).get(number, number)}"
 
 
 def choice(episode: Episode, name: ActionName, space: ActionSpace, frame: int, actor: int) -> str:

@@ -13,7 +13,7 @@ from enn_trainer.evaluation.eval_metrics import quotas
 from enn_trainer.evaluation.video import env_list_of, picture_of, png_of
 from enn_trainer.experience.players import Decisions, Environments
 from enn_trainer.policy import PPOAgent
-from enn_trainer.viewer.episodes import episode_of_frames
+from enn_trainer.viewer.episodes import episode_of_frames, recorded
 from enn_trainer.viewer.explain import Float32
 from enn_trainer.viewer.replay import Episode, Replay
 from entity_env.actions import EntityID, EntityName
@@ -120,15 +120,7 @@ class EpisodeKeeper:
         if self.is_done():
             return
         rows = np.concatenate([self._rows(match) for match in self._running])
-        own, frames = decisions.take(rows), batch.take(rows)
-        self._kept.append(
-            recording_format.Decisions(
-                take_obs(obs, rows),
-                own.chosen_on_host(),
-                logits=own.log_probs_on_host(frames.actions),
-                values=own.values.float().cpu().numpy(),
-            )
-        )
+        self._kept.append(recorded(take_obs(obs, rows), batch.take(rows), decisions.take(rows)))
         for match, one in self._running.items():
             if (env_list := self._env_list) is not None:
                 if self.settings.pictures:

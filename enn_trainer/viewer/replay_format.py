@@ -50,12 +50,7 @@ from enn_trainer.viewer.replay_chunks import (
     rounded,
     unrounded,
 )
-from enn_trainer.viewer.replay_columns import (
-    attention_columns,
-    columns_of,
-    episode_of,
-    episode_schema,
-)
+from enn_trainer.viewer.replay_columns import attention_columns, encode_episode, episode_of
 from entity_env.errors import short_repr
 from entity_env.kinds import Kind
 from entity_env.observation import Entity, ObsSpace
@@ -183,30 +178,32 @@ def page_of(replay: Replay, max_mb: float) -> tuple[bytes, Json]:
 
 def _rungs(replay: Replay) -> Iterator[tuple[Json, list[list[Block]]]]:
     """Yield the header and, for each episode, its chunks: whole, rounded, of fewer episodes."""
-    tables = [columns_of(replay, episode) for episode in replay.episodes]
+    encoded = [encode_episode(replay, episode) for episode in replay.episodes]
     rungs = _LADDER if any(e.attention for e in replay.episodes) else (_LADDER[0], *_LADDER[2:])
     for rung in rungs:
-        header, chunks = _encoded(replay, tables, rung)
+        header, chunks = _packed(replay, encoded, rung)
         yield header, chunks
     for count in reversed(range(1, len(chunks))):
         header["episodes"].pop()
         header["moments"] = [m for m in header["moments"] if m[1] < count]
-        fewer = f"The first {count} of {len(tables)} episodes are kept."
+        fewer = f"The first {count} of {len(encoded)} episodes are kept."
         yield {**header, "notes": [*header["notes"], fewer]}, chunks[:count]
 
 
-def _encoded(replay: Replay, tables: list[Columns], rung: _Rung) -> tuple[Json, list[list[Block]]]:
+def _packed(
+    replay: Replay, encoded: list[tuple[Json, Columns]], rung: _Rung
+) -> tuple[Json, list[list[Block]]]:
     """Return the header and, for each episode, its chunks."""
-    rounding, errors = _rounding(replay, tables, rung)
+    rounding, errors = _rounding(replay, [columns for _, columns in encoded], rung)
     header = _header(replay, rung, rounding, errors)
     chunks: list[list[Block]] = []
-    for e, (episode, table) in enumerate(zip(replay.episodes, tables, strict=True)):
-        schema = episode_schema(replay, episode)
-        kept = table
+    for e, (entry, kept) in enumerate(encoded):
+        schema = {**entry, "chunks": []}
         if rung.attention != "whole":
             at = {m.step * replay.sides + m.side for m in replay.moments if m.episode == e}
+            episode = replay.episodes[e]
             few = {f: weights for f, weights in episode.attention.items() if f in at}
-            kept = {**table, **attention_columns(few, len(episode.obs), strongest=True)}
+            kept = {**kept, **attention_columns(few, len(episode.obs), strongest=True)}
             schema["attention"] = bool(few)
         header["episodes"].append(schema)
         cursors: dict[str, int] = {}
@@ -263,8 +260,8 @@ def _rounding(replay: Replay, tables: list[Columns], rung: _Rung) -> tuple[Json,
     """Return (bits, low, high) of the columns that are rounded, and their largest errors."""
     types = [*replay.obs_space.entities.items(), ("global", replay.obs_space.global_entity)]
     bits = {
-        f"feature {i} {j}": (rung.feature_bits, f"{type_}.{feature}")
-        for i, (type_, entity) in enumerate(types)
+        f"feature {i} {j}": (rung.feature_bits, f"{name}.{feature}")
+        for i, (name, entity) in enumerate(types)
         for j, feature in enumerate(entity.features)
     }
     for a, action in enumerate(replay.action_space):

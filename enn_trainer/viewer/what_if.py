@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
-from enn_trainer.experience.players import AgentPlayer
 from enn_trainer.policy import PPOAgent
-from enn_trainer.viewer.explain import Float32, without
-from entity_env.actions import ActionName, EntityName
+from enn_trainer.viewer.explain import Float32, most_probable, without
+from enn_trainer.viewer.replay import entity_at, types_of
+from entity_env.actions import ActionName
 from entity_env.spaces import GLOBAL, ObsSpace
 from entity_env.vec.vec_obs import VecObs, take_obs
 from rogue_net.ragged import EntityBatch
@@ -62,14 +61,16 @@ def what_if(agent: PPOAgent, obs: VecObs, obs_space: ObsSpace, changes: Sequence
     # Change features and visibility, then remove entities, the last ones first.
     changed = take_obs(obs, np.zeros(1, np.int64))
     for i, change in enumerate(changes):
-        _apply(changed, obs_space, change, f"changes[{i}]")
+        try:
+            _apply(changed, obs_space, change)
+        except ValueError as error:
+            raise ValueError(f"changes[{i}]: {error}") from None
     batch = EntityBatch.of(changed)
     num_entities = int(batch.entities_of_frames()[0])
     removed = sorted({change.position for change in changes if change.is_removed}, reverse=True)
     for position in removed:
         batch, _ = without(batch, 0, np.array([position]))
-    with torch.inference_mode():
-        decisions = AgentPlayer(agent, None).choose(batch, np.zeros(1, np.int64), 0)
+    decisions = most_probable(agent, batch)
 
     # From positions of the changed frame to those of the real one.
     left = np.delete(np.arange(num_entities + 1), removed)
@@ -89,42 +90,32 @@ def what_if(agent: PPOAgent, obs: VecObs, obs_space: ObsSpace, changes: Sequence
     return WhatIf(decisions.values.item(), probs)
 
 
-def _apply(obs: VecObs, obs_space: ObsSpace, change: Change, where: str) -> None:
+def _apply(obs: VecObs, obs_space: ObsSpace, change: Change) -> None:
     """Change features and visibility of an entity of a frame, in place.
 
     Raises:
         ValueError: there is no such entity, feature or label.
     """
-    name, row = _located(obs, change.position, where)
-    entity = obs_space.global_entity if name == GLOBAL else obs_space.entities[name]
+    name, row = entity_at(obs, 0, change.position)
+    if name not in obs.features or not 0 <= row < obs.features[name].items():
+        raise ValueError(f"expected an entity of the frame, got position {change.position}")
+    entity = types_of(obs_space)[name]
     for column, value in change.numbers.items():
         if not 0 <= column < len(entity.features):
-            raise ValueError(f"{where}: expected a feature of {name}, got number {column}")
+            raise ValueError(f"expected a feature of {name}, got number {column}")
         if not np.isfinite(np.float32(value)):
-            raise ValueError(f"{where}: expected a finite number, got {value}")
+            raise ValueError(f"expected a finite number, got {value}")
         obs.features[name].values[row, column] = value
     for column, label in change.labels.items():
         if not 0 <= column < len(entity.kinds):
-            raise ValueError(f"{where}: expected a kind of {name}, got number {column}")
+            raise ValueError(f"expected a kind of {name}, got number {column}")
         if not 0 <= label < len(entity.kinds[column].labels):
             labels = entity.kinds[column].labels
-            raise ValueError(f"{where}: expected a label among {labels}, got number {label}")
+            raise ValueError(f"expected a label among {labels}, got number {label}")
         obs.kinds[name].values[row, column] = label
     if (change.is_hidden or change.is_removed) and name == GLOBAL:
-        raise ValueError(f"{where}: expected an entity, as what is global cannot be hidden")
+        raise ValueError("expected an entity, as what is global cannot be hidden")
     if change.is_hidden:
         shown = obs.visibility(name)
         shown.values[row] = False
         obs.visible = {**obs.visible, name: shown}
-
-
-def _located(obs: VecObs, position: int, where: str) -> tuple[EntityName, int]:
-    """Return the type of an entity of a frame, and its place among those of the type."""
-    row = position
-    for name, rows in obs.features.items():
-        if name != GLOBAL and 0 <= row < len(rows.values):
-            return name, row
-        row -= 0 if name == GLOBAL else len(rows.values)
-    if row == 0 and GLOBAL in obs.features:
-        return GLOBAL, 0
-    raise ValueError(f"{where}: expected an entity of the frame, got position {position}")
