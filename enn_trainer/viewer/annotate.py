@@ -108,12 +108,10 @@ def annotate(
     for number, episode in enumerate(replay.episodes):
         lengths = [rows.lengths for name, rows in episode.obs.features.items() if name != GLOBAL]
         counts: Indices = np.sum([np.zeros(len(episode.obs), np.int64), *lengths], axis=0)
-        moments = [m.step * replay.sides + m.side for m in replay.moments if m.episode == number]
         all_frames, is_small = np.arange(len(counts)), counts <= MOST_ENTITIES
-        sides = [side for side in range(replay.sides) if is_own(episode, side)]
-        shown = (is_small | np.isin(all_frames, moments)) & np.isin(
-            all_frames % replay.sides, sides
-        )
+        is_moment = np.isin(all_frames, [*replay.moment_frames(number)])
+        own = np.array([is_own(episode, side) for side in range(replay.sides)])
+        shown = own[all_frames % replay.sides] & (is_small | is_moment)
         for chosen, at_once in (shown & is_small, FRAMES_AT_ONCE), (shown & ~is_small, 1):
             frames = np.flatnonzero(chosen)
             pieces += [(episode, frames[i : i + at_once]) for i in range(0, len(frames), at_once)]

@@ -124,6 +124,10 @@ class Replay:
     view: Mapping[str, Any] | None = None
     unseen: dict[str, Unseen] = field(default_factory=dict)
 
+    def moment_frames(self, episode: int) -> set[int]:
+        """Return the frames of an episode, by its index, in which there are moments."""
+        return {m.step * self.sides + m.side for m in self.moments if m.episode == episode}
+
 
 def types_of(obs_space: ObsSpace) -> dict[EntityName, Entity]:
     """Return the types of a space in order, those of what is global behind the others."""

@@ -4,7 +4,7 @@ import io
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,20 +31,6 @@ the difference, -1 for none; None if no row has one."""
 def all_types(header: Json) -> list[Any]:
     """Return name, numbers and kinds of each type; those of what is global are the last ones."""
     return [*header["types"], [GLOBAL, *header["global"]]]
-
-
-class _Entities(NamedTuple):
-    """The entities of F frames.
-
-    Attributes:
-        starts: (F,) int64, the index in `keys` of the first entity of each.
-        counts: (F,) int64, their number without the global actor, which is behind them.
-        keys: int64, of all frames: equal ones are the same entity.
-    """
-
-    starts: npt.NDArray[np.int64]
-    counts: npt.NDArray[np.int64]
-    keys: npt.NDArray[np.int64]
 
 
 @dataclass
@@ -80,8 +66,8 @@ class _Layout:
         self._of_frames("value", "<f4")
         if self.schema["beside"] is not None:
             self._of_frames("beside value", "<f4")
-        entities = self._entities()
-        num_actors = [self._action(a, entities) for a in range(len(self.header["actions"]))]
+        self._entities()
+        num_actors = [self._action(a) for a in range(len(self.header["actions"]))]
         if self.schema["attention"]:
             self._attention()
         if self.schema["influence"] is not None:
@@ -91,25 +77,22 @@ class _Layout:
             size = self.column("picture size", "<u4", count, None)
             self.column("picture byte", "|u1", int(size.sum()), None)
 
-    def _entities(self) -> _Entities:
-        """Write or read the columns of each type, and return the keys of all entities."""
-        types, lengths, keys = all_types(self.header), [], []
-        for i in range(len(types) - (not self.schema["global"])):
-            counts, key = self._type(i)
-            if i < len(types) - 1:
-                lengths.append(counts)
-                keys.append(key)
+    def _entities(self) -> None:
+        """Write or read the columns of each type, and keep the keys of all entities.
 
-        # Keys in the order of entities of each frame, that of the global actor behind them.
-        num_entities: Array = np.sum([np.zeros(self.frames, np.int64), *lengths], axis=0)
-        starts = exclusive_cumsum(num_entities + 1)
-        key_at = np.empty(int(num_entities.sum()) + self.frames, np.int64)
-        key_at[starts + num_entities] = -1 - self.side
-        offset = starts.copy()
-        for counts, key in zip(lengths, keys, strict=True):
-            key_at[row_indices(offset, counts)] = key
-            offset += counts
-        return _Entities(starts, num_entities, key_at)
+        Sets `num_entities`, (F,) int64; `keys`, int64 of all entities in the order of each frame,
+        with that of the global actor behind them; and `starts`, (F,) int64, where those of a frame
+        begin. Equal keys are the same entity.
+        """
+        types = [self._type(i) for i in range(len(self.header["types"]))]
+        if self.schema["global"]:
+            self._type(len(types))
+        every_frame = np.arange(self.frames)
+        frame = np.concatenate([*(np.repeat(every_frame, n) for n, _ in types), every_frame])
+        keys = np.concatenate([*(keys for _, keys in types), -1 - self.side])
+        self.keys = keys[np.argsort(frame, kind="stable")]
+        self.num_entities = np.bincount(frame) - 1
+        self.starts = exclusive_cumsum(self.num_entities + 1)
 
     def _type(self, i: int) -> tuple[Array, Array]:
         """Write or read the columns of a type; return its rows by frame, and their keys."""
@@ -135,23 +118,23 @@ class _Layout:
             self.column(f"visible {i}", "?", rows, before)
         return counts, key
 
-    def _action(self, a: int, entities: _Entities) -> Array:
+    def _action(self, a: int) -> Array:
         """Write or read the columns of an action; return its number of actors by frame."""
         schema, (_, class_name, fields) = self.schema, self.header["actions"][a]
         counts = self._of_frames(f"actors {a}", "<u4")
         actors, frame = (
             self._places(f"actor {a}", counts),
-            np.repeat(np.arange(self.frames), counts),
+            np.repeat(np.arange(len(counts)), counts),
         )
-        _check_positions(actors, entities.counts[frame] + 1)
-        rows, before = len(actors), previous_rows(entities.keys[entities.starts[frame] + actors])
+        _check_positions(actors, self.num_entities[frame] + 1)
+        rows, before = len(actors), previous_rows(self.keys[self.starts[frame] + actors])
         columns = ACTION_SPACES[class_name](**fields).mask_columns
         if columns:
             widths = np.full(rows, columns[0])
         else:
             actees = self._of_frames(f"actees {a}", "<u4")
             chosen_from = self._places(f"actee {a}", actees)
-            _check_positions(chosen_from, np.repeat(entities.counts, actees))
+            _check_positions(chosen_from, np.repeat(self.num_entities, actees))
             widths = actees[frame]
         chosen = self.column(f"chosen {a}", "<u4", rows, before)
         _check_positions(chosen, widths)
@@ -168,9 +151,8 @@ class _Layout:
     def _attention(self) -> None:
         """Write or read the columns of the attention in some frames."""
         count = int(self._of_frames("attention", "?").sum())
-        layers = self.column("attention layers", "<u4", count, None)
-        heads = self.column("attention heads", "<u4", count, None)
-        size = self.column("attention size", "<u4", count, None)
+        names = [f"attention {what}" for what in ("layers", "heads", "size")]
+        layers, heads, size = (self.column(name, "<u4", count, None) for name in names)
         is_whole = self.header["attention"] == "whole"
         kept = size if is_whole else np.minimum(size, STRONGEST)
         num_weights = int((layers * heads * size * kept).sum())

@@ -33,6 +33,7 @@ probabilities and influence in 16 bits of their range; probabilities in 8; fewer
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -112,11 +113,9 @@ def write_replay(replay: Replay, path: str | Path, max_mb: float = 20.0) -> Writ
     """
     path = Path(path)
     check_replaceable(path)
-    try:
-        page, header = page_of(replay, max_mb)
+    page, header = page_of(replay, max_mb)
+    with _system_errors(path, "written"):
         replace_file(path, page, path.with_name(f".{path.name}-{os.getpid()}"))
-    except OSError as error:
-        raise ReplayError(f"{path}: cannot be written: {error.strerror or error}") from None
     count, errors = len(header["episodes"]), dict(header["errors"])
     return WrittenReplay(path, len(page), count, header["notes"], errors)
 
@@ -127,13 +126,11 @@ def check_replaceable(path: Path) -> None:
     Raises:
         ReplayError: there is one, or it cannot be read.
     """
-    try:
+    with _system_errors(path, "written"):
         if os.path.lexists(path):
             with read_plain(path) as file:
                 if not is_page(file.read(256)):
                     raise ReplayError(f"{path}: exists and is no replay; choose another name")
-    except OSError as error:
-        raise ReplayError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def read_replay(path: str | Path) -> Replay:
@@ -145,15 +142,23 @@ def read_replay(path: str | Path) -> Replay:
     Raises:
         ReplayError: this is no replay, or it is damaged; names the chunks.
     """
+    with _system_errors(path, "read"), read_plain(Path(path)) as file:
+        page = file.read()
     try:
-        with read_plain(Path(path)) as file:
-            return _replay_of(page_blocks(file.read()))
-    except OSError as error:
-        raise ReplayError(f"{path}: cannot be read: {error.strerror or error}") from None
+        return _replay_of(page_blocks(page))
     except ReplayError as error:
         raise ReplayError(f"{path}: {error}") from None
     except Exception as error:  # whatever damaged or hostile bytes lead to
         raise ReplayError(f"{path}: damaged: {short_repr(error)}") from None
+
+
+@contextmanager
+def _system_errors(path: str | Path, doing: str) -> Iterator[None]:
+    """Raise the errors of the operating system as those of the replay at a path."""
+    try:
+        yield
+    except OSError as error:
+        raise ReplayError(f"{path}: cannot be {doing}: {error.strerror or error}") from None
 
 
 def page_of(replay: Replay, max_mb: float) -> tuple[bytes, Json]:
@@ -200,8 +205,7 @@ def _packed(
     for e, (entry, kept) in enumerate(encoded):
         schema = {**entry, "chunks": []}
         if rung.attention != "whole":
-            at = {m.step * replay.sides + m.side for m in replay.moments if m.episode == e}
-            episode = replay.episodes[e]
+            episode, at = replay.episodes[e], replay.moment_frames(e)
             few = {f: weights for f, weights in episode.attention.items() if f in at}
             kept = {**kept, **attention_columns(few, len(episode.obs), strongest=True)}
             schema["attention"] = bool(few)

@@ -36,6 +36,15 @@ _WAITING = 64  # messages to a page from which on steps are dropped
 _TOO_MANY = 512  # messages to a page at which it is closed
 _POLICY = 1008  # the status of a closed socket: the page broke a rule
 
+_HEADERS = {
+    "Connection": "close",
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
 
 class _Tab:
     """A page that follows the game, with the messages that it has not taken yet."""
@@ -61,10 +70,8 @@ class _Tab:
 
     def close(self, reason: str) -> None:
         """Close the connection, without waiting for the page."""
-        closing = threading.Thread(
-            target=self.connection.close, args=(_POLICY, reason), daemon=True
-        )
-        closing.start()
+        arguments = _POLICY, reason
+        threading.Thread(target=self.connection.close, args=arguments, daemon=True).start()
 
 
 class LiveServer:
@@ -197,16 +204,5 @@ def _message(data: str | bytes) -> Message | None:
 
 
 def _response(status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> Response:
-    headers = Headers(
-        [
-            ("Content-Type", kind),
-            ("Content-Length", str(len(body))),
-            ("Connection", "close"),
-            ("Cache-Control", "no-store"),
-            ("Content-Security-Policy", "frame-ancestors 'none'"),
-            ("Cross-Origin-Resource-Policy", "same-origin"),
-            ("Referrer-Policy", "no-referrer"),
-            ("X-Content-Type-Options", "nosniff"),
-        ]
-    )
-    return Response(status, "", headers, body)
+    own = {"Content-Type": kind, "Content-Length": str(len(body))}
+    return Response(status, "", Headers({**own, **_HEADERS}), body)
