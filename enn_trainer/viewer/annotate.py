@@ -1,6 +1,6 @@
 """Moments, attention and influence in the frames of a replay, by asking its agent again."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from enn_trainer.viewer.explain import (
 from enn_trainer.viewer.moments import find_moments
 from enn_trainer.viewer.replay import Answers, Episode, Replay, Unseen, types_of
 from entity_env.ragged import Indices
-from entity_env.spaces import GLOBAL, ActionName, ActionSpace, ObsSpace
+from entity_env.spaces import GLOBAL, ActionSpaces, ObsSpace
 from entity_env.vec.vec_obs import VecObs, take_obs
 from rogue_net.ragged import EntityBatch
 from rogue_net.wiring import Wired
@@ -56,9 +56,7 @@ def explain_replay(
             annotate(replay, explained, is_own, watch)
 
 
-def answers_of(
-    agent: PPOAgent, obs: VecObs, action_space: Mapping[ActionName, ActionSpace]
-) -> Answers:
+def answers_of(agent: PPOAgent, obs: VecObs, action_space: ActionSpaces) -> Answers:
     """Return the probabilities and values of an agent in some frames, at least one.
 
     Args:

@@ -13,7 +13,7 @@ from entity_env.ragged import Ragged, exclusive_cumsum
 from entity_env.recording import read_recording, recording_format
 from entity_env.recording.read_recording import Recording
 from entity_env.recording.recording_format import RecordingError
-from entity_env.spaces import ActionName, ActionSpace
+from entity_env.spaces import ActionName, ActionSpaces
 from entity_env.vec.vec_obs import VecObs
 from rogue_net.ragged import EntityBatch
 
@@ -62,9 +62,7 @@ def recorded(
     )
 
 
-def _joined(
-    of_sides: list[read_recording.Episode], actions: Mapping[ActionName, ActionSpace]
-) -> Episode:
+def _joined(of_sides: list[read_recording.Episode], actions: ActionSpaces) -> Episode:
     """Return the episode of a match, or of an environment, from the recordings of its sides."""
     # The steps that were kept of all sides, and the frames of these, side by side.
     steps = of_sides[0].steps
@@ -88,10 +86,7 @@ def _joined(
 
 
 def episode_of_frames(
-    decisions: recording_format.Decisions,
-    rewards: Float32,
-    actions: Mapping[ActionName, ActionSpace],
-    **others: Any,
+    decisions: recording_format.Decisions, rewards: Float32, actions: ActionSpaces, **others: Any
 ) -> Episode:
     """Return the episode of some frames.
 
@@ -108,7 +103,7 @@ def episode_of_frames(
 
 
 def probs_of(
-    logits: Mapping[ActionName, Ragged], obs: VecObs, actions: Mapping[ActionName, ActionSpace]
+    logits: Mapping[ActionName, Ragged], obs: VecObs, actions: ActionSpaces
 ) -> dict[ActionName, Ragged]:
     """Return the probabilities of recorded logits or log-probabilities, see `Answers`.
 

@@ -16,7 +16,7 @@ from enn_trainer.runtime.execution import ONE_LANE
 from entity_env.actions import ActionName, EntityID
 from entity_env.errors import short_repr
 from entity_env.ragged import Indices, Ragged, row_indices
-from entity_env.spaces import GLOBAL, ActionSpace
+from entity_env.spaces import GLOBAL, ActionSpaces
 from rogue_net.ragged import (
     ActionSubset,
     Bools,
@@ -95,7 +95,7 @@ def explain(
     agent: PPOAgent,
     batch: EntityBatch,
     ids: Sequence[EntityID],
-    action_space: Mapping[ActionName, ActionSpace],
+    action_space: ActionSpaces,
     entities: Sequence[EntityID] | None = None,
 ) -> Explanation:
     """Explain the decisions of an agent in one frame.
@@ -121,10 +121,9 @@ def explain(
     if entities is None:
         removed = most_attended(attention, len(ids), MOST_ENTITIES)
     else:
-        positions = {one: i for i, one in enumerate(ids)}
-        if unknown := [one for one in entities if one not in positions]:
+        if unknown := [one for one in entities if one not in ids]:
             raise ValueError(f"entities: expected ids of the frame, got {short_repr(unknown)}")
-        removed = np.array([positions[one] for one in entities], dtype=np.int64)
+        removed = np.array([ids.index(one) for one in entities], dtype=np.int64)
 
     # Names of actors and choices.
     names, actions = [*ids, GLOBAL], {}

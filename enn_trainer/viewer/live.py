@@ -6,9 +6,9 @@ Messages are dictionaries of plain data, which `serve.py` carries; they are list
 import base64
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from entity_env.errors import short_repr
 from entity_env.play.hand import Hand
 from entity_env.ragged import Ragged
 from entity_env.recording import recording_format
-from entity_env.spaces import GLOBAL, ActionName, ActionSpace
+from entity_env.spaces import GLOBAL, ActionName, ActionSpaces
 from entity_env.vec.vec_obs import VecActionMask, VecObs, take_obs
 from rogue_net.ragged import EntityBatch
 
@@ -221,12 +221,8 @@ class LiveGame(PersonPlayers):
     def _show_waiting(self, pages: Collection[int]) -> None:
         """Send the current frame and the actors that a person has to choose for."""
         assert self._hand is not None
-        masks, names = self._obs.action_masks, list(self.action_space)
-        actors = []
-        for name, row in self._hand.waiting():
-            side, position = _located(masks[name].actors)[row]
-            actors.append([side, names.index(name), position])
-        ms = None
+        waiting, ms = set(self._hand.waiting()), None
+        actors = [place for place, actor in self._actors().items() if actor in waiting]
         if self._fps is not None:
             ms = max(0, round(1000 * (self._last_step_s + 1 / self._fps - time.monotonic())))
         facts = {"actors": actors, "ms": ms, "raw": self._raw(self._step, 1)}
@@ -259,14 +255,11 @@ class LiveGame(PersonPlayers):
         doers: dict[Any, Callable[[int, Message], None]] = {
             "joined": self._welcome,
             "left": self._part,
-            "take": self._take,
-            "give": self._take,
-            "choose": self._choose,
-            "agent": self._choose,
+            **dict.fromkeys(["take", "give"], self._take),
+            **dict.fromkeys(["choose", "agent"], self._choose),
             "explain": self._explain,
             "what_if": self._what_if,
-            "pause": self._pace,
-            "fps": self._pace,
+            **dict.fromkeys(["pause", "fps"], self._pace),
         }
         if not isinstance(kind, str) or kind not in doers:
             raise ValueError(f"expected one of {', '.join(doers)}, got {short_repr(kind)}")
@@ -318,20 +311,15 @@ class LiveGame(PersonPlayers):
         if message["type"] == "agent":
             self._is_left_to_agent = True
             return
-        names, masks = list(self.action_space), self._obs.action_masks
-        choices = message.get("choices")
-        if not isinstance(choices, list):
-            raise ValueError(f"choices: expected a list, got {short_repr(choices)}")
-        for one in choices:
+        actors = self._actors()
+        for one in _list(message, "choices"):
             if not (isinstance(one, list) and [type(number) for number in one] == [int] * 4):
                 raise ValueError(f"choices: expected four numbers each, got {short_repr(one)}")
-            side, action, position, choice = one
-            if not 0 <= action < len(names):
-                raise ValueError(f"choices: expected an action, got number {action}")
-            located = _located(masks[names[action]].actors)
-            if (side, position) not in located:
-                raise ValueError(f"choices: side {side} has no actor {position} in this step")
-            self._hand.choose(names[action], located.index((side, position)), choice)
+            *place, choice = one
+            if (actor := actors.get(tuple(place))) is None:
+                expected = "side, action and position of an actor of this step"
+                raise ValueError(f"choices: expected {expected}, got {place}")
+            self._hand.choose(*actor, choice)
 
     def _may_decide(self, page: int) -> None:
         if self._holder not in (None, page):
@@ -366,9 +354,7 @@ class LiveGame(PersonPlayers):
         facts, obs, agent = self._found(message)
         batch, attention = EntityBatch.of(obs), None
         positions = range(int(batch.entities_of_frames()[0]))
-        if isinstance(entities := message.get("entities"), list):
-            entities = [_whole({"entities": one}, "entities", len(positions)) for one in entities]
-            entities = entities[:MOST_ENTITIES]
+        entities = _list(message, "entities")[:MOST_ENTITIES] if "entities" in message else None
         found = explain(agent, batch, positions, self.action_space, entities)
         if found.attention is not None:
             layers, heads, size, _ = found.attention.shape
@@ -388,10 +374,7 @@ class LiveGame(PersonPlayers):
     def _what_if(self, page: int, message: Message) -> None:
         """Send the agent's answer to a changed frame."""
         facts, obs, agent = self._found(message)
-        given = message.get("changes")
-        if not isinstance(given, list):
-            raise ValueError(f"changes: expected a list, got {short_repr(given)}")
-        changes = [_change(one) for one in given]
+        changes = [_change(one) for one in _list(message, "changes")]
         answer = what_if(agent, obs, self._replay.obs_space, changes)
         names = list(self.action_space)
         decisions = [
@@ -401,6 +384,14 @@ class LiveGame(PersonPlayers):
         ]
         [value] = _finite(np.array([answer.value], np.float32))
         self._send("what_if", [page], **facts, value=value, decisions=decisions)
+
+    def _actors(self) -> dict[tuple[int, int, int], tuple[ActionName, int]]:
+        """Return action and number of each actor of the step by side, index of action, position."""
+        return {
+            (side, a, position): (name, row)
+            for a, name in enumerate(self.action_space)
+            for row, (side, position) in enumerate(_located(self._obs.action_masks[name].actors))
+        }
 
     def _keys(self, obs: VecObs, side: int) -> list[str]:
         """Return the keys of the entities in the frame of a side, the global one last."""
@@ -420,7 +411,7 @@ def _located(actors: Ragged) -> list[tuple[int, int]]:
     return list(zip(sides.tolist(), actors.values.tolist(), strict=True))
 
 
-def _filled(obs: VecObs, action_space: Mapping[ActionName, ActionSpace]) -> VecObs:
+def _filled(obs: VecObs, action_space: ActionSpaces) -> VecObs:
     """Return frames with masks and visibility written out, which other steps of them may have."""
     masks: dict[ActionName, VecActionMask] = {}
     for name, mask in obs.action_masks.items():
@@ -428,6 +419,17 @@ def _filled(obs: VecObs, action_space: Mapping[ActionName, ActionSpace]) -> VecO
         masks[name] = replace(given, mask=mask.full_mask(action_space[name].mask_columns))
     visible = {name: obs.visibility(name) for name in obs.features if name != GLOBAL}
     return replace(obs, action_masks=masks, visible={**obs.visible, **visible})
+
+
+def _list(message: Message, field: str) -> list[Any]:
+    """Return a field that is a list.
+
+    Raises:
+        ValueError: it is another value; names the field.
+    """
+    if not isinstance(value := message.get(field), list):
+        raise ValueError(f"{field}: expected a list, got {short_repr(value)}")
+    return value
 
 
 def _whole(message: Message, field: str, limit: int) -> int:
@@ -444,19 +446,14 @@ def _whole(message: Message, field: str, limit: int) -> int:
 
 def _change(given: Any) -> Change:
     """Return a change that a page sent."""
-    if not isinstance(given, dict) or type(given.get("position")) is not int:
-        raise ValueError(f"changes: expected entities by position, got {short_repr(given)}")
-    position = given["position"]
-    if given.get("removed") is True or given.get("visible") is False:
-        return Change(position, is_hidden="removed" not in given, is_removed="removed" in given)
-    value = given.get("value")
-    if type(given.get("kind")) is int and type(value) is int:
-        return Change(position, labels={given["kind"]: value})
-    if type(given.get("feature")) is int and isinstance(value, int | float):
-        return Change(position, numbers={given["feature"]: float(value)})
-    raise ValueError(
-        f"changes: expected a feature, a kind, visible or removed, got {short_repr(given)}"
-    )
+    types = get_type_hints(Change)
+    is_change = isinstance(given, dict) and "position" in given and len(given) > 1
+    if not is_change or not all(
+        isinstance(one, types.get(name, ())) for name, one in given.items()
+    ):
+        expected = "a feature, a kind, visible or removed of a position"
+        raise ValueError(f"changes: expected {expected}, got {short_repr(given)}")
+    return Change(**given)
 
 
 def _finite(values: Float32) -> list[float | None]:

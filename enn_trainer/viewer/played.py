@@ -21,14 +21,14 @@ from entity_env.errors import EntityEnvError, short_repr, truncate
 from entity_env.match import Match, world_of
 from entity_env.ragged import Indices
 from entity_env.recording import recording_format
-from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.spaces import ActionSpaces, ObsSpace
 from entity_env.vec.vec_env import VecEnv
 from entity_env.vec.vec_obs import VecObs, take_obs
 from entity_env.view import View, view_of
 from rogue_net.config import RogueNetConfig
 from rogue_net.ragged import EntityBatch
 
-CreateAgent: TypeAlias = Callable[[ObsSpace, Mapping[ActionName, ActionSpace]], PPOAgent]
+CreateAgent: TypeAlias = Callable[[ObsSpace, ActionSpaces], PPOAgent]
 """Factory of an agent for the spaces of an environment."""
 EPISODES = 3
 MOST_NAME = 100

@@ -11,7 +11,7 @@ from enn_trainer.viewer.explain import Float32, Influence
 from entity_env.actions import ActionName, EntityName
 from entity_env.observation import Entity
 from entity_env.ragged import Ragged
-from entity_env.spaces import GLOBAL, ActionSpace, ObsSpace
+from entity_env.spaces import GLOBAL, ActionSpaces, ObsSpace
 from entity_env.vec.vec_obs import VecObs
 
 Unseen: TypeAlias = list[tuple[int, list[int] | None]]
@@ -116,7 +116,7 @@ class Replay:
     title: str
     about: dict[str, str]
     obs_space: ObsSpace
-    action_space: Mapping[ActionName, ActionSpace]
+    action_space: ActionSpaces
     sides: int
     discount: float
     episodes: list[Episode] = field(default_factory=list)

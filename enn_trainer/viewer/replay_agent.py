@@ -1,7 +1,7 @@
 """`replay`: episodes of a loaded agent, for programs and notebooks."""
 
 import html
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from enn_trainer.viewer.replay import Replay
 from enn_trainer.viewer.replay_format import WrittenReplay, page_of, write_replay
 from entity_env.environment import Environment
 from entity_env.errors import short_repr
-from entity_env.match import Match, match_of, world_of
+from entity_env.match import CreateEnv, Match, match_of, world_of
 from entity_env.seeding import derive_seed
 from entity_env.vec.serial import EnvList
 
@@ -63,7 +63,7 @@ class PlayedReplay(Replay):
 
 def replay(
     agent: RogueNetAgent,
-    env: Environment | Match | Callable[[], Environment | Match],
+    env: Environment | Match | CreateEnv,
     episodes: int = EPISODES,
     seed: int = 0,
     max_steps: int = MOST_STEPS,
@@ -130,9 +130,7 @@ def replay(
         return played
 
 
-def _env_list(
-    env: Environment | Match | Callable[[], Environment | Match], episodes: int, stack: ExitStack
-) -> EnvList:
+def _env_list(env: Environment | Match | CreateEnv, episodes: int, stack: ExitStack) -> EnvList:
     """Return environments for some episodes; the stack closes those that are made here."""
     if isinstance(env, Environment | Match):
         return EnvList(lambda: env, match_of(env).num_sides)

@@ -14,7 +14,7 @@ from enn_trainer.viewer.replay_chunks import STRONGEST, Array, Columns, Json
 from entity_env.observation import GLOBAL, ObsSpace
 from entity_env.ragged import Indices, Ragged
 from entity_env.serialization.bounds import Allowance
-from entity_env.spaces import ActionName, ActionSpace
+from entity_env.spaces import ActionName, ActionSpaces
 from entity_env.vec.vec_obs import VecObs
 
 
@@ -133,11 +133,7 @@ def _joined(arrays: list[Array]) -> Array:
 
 
 def episode_of(
-    header: Json,
-    schema: Json,
-    flat: Columns,
-    obs_space: ObsSpace,
-    action_space: Mapping[ActionName, ActionSpace],
+    header: Json, schema: Json, flat: Columns, obs_space: ObsSpace, action_space: ActionSpaces
 ) -> Episode:
     """Return the episode of some columns; the reverse of `encode_episode`."""
 

@@ -325,8 +325,7 @@ def _replay_of(blocks: Mapping[str, Block]) -> Replay:
     for schema in header["episodes"]:
         chunks = []
         for i, entry in enumerate(schema["chunks"]):
-            raw = _raw_chunk(blocks.get(str(number)), entry)
-            if raw is None:
+            if (raw := _raw_chunk(blocks.get(str(number)), entry)) is None:
                 damaged.append(f"chunk {number}")
             elif not damaged:
                 steps = min(CHUNK_STEPS, schema["steps"] - i * CHUNK_STEPS)

@@ -1,6 +1,7 @@
 """Answers of an agent to a frame that was changed: other features, hidden or removed entities."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,17 +20,19 @@ class Change(NamedTuple):
 
     Attributes:
         position: of the entity in the frame; the number of entities for what is global.
-        numbers: features by column, and their values.
-        labels: kinds by column, and the indices of their labels.
-        is_hidden: True to hide it from the policy.
-        is_removed: True to remove it.
+        feature: the column of a number to change.
+        kind: the column of a kind to change.
+        value: the number, or the index of the label.
+        visible: False to hide it from the policy.
+        removed: True to remove it.
     """
 
     position: int
-    numbers: Mapping[int, float] = {}
-    labels: Mapping[int, int] = {}
-    is_hidden: bool = False
-    is_removed: bool = False
+    feature: int | None = None
+    kind: int | None = None
+    value: int | float = math.nan
+    visible: bool = True
+    removed: bool = False
 
 
 class WhatIf(NamedTuple):
@@ -67,7 +70,7 @@ def what_if(agent: PPOAgent, obs: VecObs, obs_space: ObsSpace, changes: Sequence
             raise ValueError(f"changes[{i}]: {error}") from None
     batch = EntityBatch.of(changed)
     num_entities = int(batch.entities_of_frames()[0])
-    removed = sorted({change.position for change in changes if change.is_removed}, reverse=True)
+    removed = sorted({change.position for change in changes if change.removed}, reverse=True)
     for position in removed:
         batch, _ = without(batch, 0, np.array([position]))
     decisions = most_probable(agent, batch)
@@ -100,22 +103,21 @@ def _apply(obs: VecObs, obs_space: ObsSpace, change: Change) -> None:
     if name not in obs.features or not 0 <= row < obs.features[name].items():
         raise ValueError(f"expected an entity of the frame, got position {change.position}")
     entity = types_of(obs_space)[name]
-    for column, value in change.numbers.items():
+    if (column := change.feature) is not None:
         if not 0 <= column < len(entity.features):
             raise ValueError(f"expected a feature of {name}, got number {column}")
-        if not np.isfinite(np.float32(value)):
-            raise ValueError(f"expected a finite number, got {value}")
-        obs.features[name].values[row, column] = value
-    for column, label in change.labels.items():
+        if not np.isfinite(np.float32(change.value)):
+            raise ValueError(f"expected a finite number, got {change.value}")
+        obs.features[name].values[row, column] = change.value
+    if (column := change.kind) is not None:
         if not 0 <= column < len(entity.kinds):
             raise ValueError(f"expected a kind of {name}, got number {column}")
-        if not 0 <= label < len(entity.kinds[column].labels):
-            labels = entity.kinds[column].labels
-            raise ValueError(f"expected a label among {labels}, got number {label}")
-        obs.kinds[name].values[row, column] = label
-    if (change.is_hidden or change.is_removed) and name == GLOBAL:
+        if change.value not in range(len(labels := entity.kinds[column].labels)):
+            raise ValueError(f"expected a label among {labels}, got number {change.value}")
+        obs.kinds[name].values[row, column] = change.value
+    if name == GLOBAL and (change.removed or not change.visible):
         raise ValueError("expected an entity, as what is global cannot be hidden")
-    if change.is_hidden:
+    if not change.visible:
         shown = obs.visibility(name)
         shown.values[row] = False
         obs.visible = {**obs.visible, name: shown}
