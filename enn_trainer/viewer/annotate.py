@@ -16,8 +16,8 @@ from enn_trainer.viewer.explain import (
 from enn_trainer.viewer.moments import find_moments
 from enn_trainer.viewer.replay import Answers, Episode, Replay, Unseen, types_of
 from entity_env.ragged import Indices
-from entity_env.spaces import GLOBAL, ActionSpaces, ObsSpace
-from entity_env.vec.vec_obs import VecObs, take_obs
+from entity_env.spaces import GLOBAL, ObsSpace
+from entity_env.vec.vec_obs import take_obs
 from rogue_net.ragged import EntityBatch
 from rogue_net.wiring import Wired
 
@@ -50,23 +50,13 @@ def explain_replay(
                 replay.unseen[name] = unseen
         if beside is not None:
             for episode in replay.episodes:
-                episode.beside = answers_of(beside, episode.obs, replay.action_space)
+                batch = EntityBatch.of(episode.obs, device_of(beside))
+                known = recorded(episode.obs, batch, most_probable(beside, batch))
+                probs = probs_of(known.logits, known.obs, replay.action_space)
+                episode.beside = Answers(probs, known.values)
         replay.moments = find_moments(replay)
         if (explained := beside if agent is None else agent) is not None:
             annotate(replay, explained, is_own, watch)
-
-
-def answers_of(agent: PPOAgent, obs: VecObs, action_space: ActionSpaces) -> Answers:
-    """Return the probabilities and values of an agent in some frames, at least one.
-
-    Args:
-        agent: the network, in evaluation mode; it is not changed.
-        obs: the frames.
-        action_space: their actions.
-    """
-    batch = EntityBatch.of(obs, device_of(agent))
-    known = recorded(obs, batch, most_probable(agent, batch))
-    return Answers(probs_of(known.logits, obs, action_space), known.values)
 
 
 def unseen_by(agent: PPOAgent | None, obs_space: ObsSpace) -> Unseen:

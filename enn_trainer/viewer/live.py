@@ -7,7 +7,6 @@ import base64
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from typing import Any, Protocol, get_type_hints
 
 import numpy as np
@@ -27,8 +26,8 @@ from entity_env.errors import short_repr
 from entity_env.play.hand import Hand
 from entity_env.ragged import Ragged
 from entity_env.recording import recording_format
-from entity_env.spaces import GLOBAL, ActionName, ActionSpaces
-from entity_env.vec.vec_obs import VecActionMask, VecObs, take_obs
+from entity_env.spaces import GLOBAL, ActionName
+from entity_env.vec.vec_obs import VecObs, take_obs
 from rogue_net.ragged import EntityBatch
 
 HOST = "127.0.0.1"
@@ -100,6 +99,15 @@ class LiveGame(PersonPlayers):
         self._hand: Hand | None = None  # while the current frame is decided
         self._is_left_to_agent = False
         self._last_step_s = 0.0
+        self._doers: dict[str, Callable[[int, Message], None]] = {
+            "joined": self._welcome,
+            "left": self._part,
+            **dict.fromkeys(["take", "give"], self._take),
+            **dict.fromkeys(["choose", "agent"], self._choose),
+            "explain": self._explain,
+            "what_if": self._what_if,
+            **dict.fromkeys(["pause", "fps"], self._pace),
+        }
 
     # The game.
 
@@ -178,7 +186,11 @@ class LiveGame(PersonPlayers):
 
     def _keep(self, obs: VecObs, batch: EntityBatch, decisions: Decisions, hand: Hand) -> None:
         """Keep the current frames, with what the others choose in them."""
-        frames = _filled(take_obs(obs, np.arange(len(obs))), self.action_space)
+        # Masks and visibility are written out, as other steps of the episode may have them.
+        frames = take_obs(obs, np.arange(len(obs)))
+        for name, mask in frames.action_masks.items():
+            mask.mask = mask.full_mask(self.action_space[name].mask_columns)
+        frames.visible = {name: obs.visibility(name) for name in obs.features if name != GLOBAL}
         kept = recorded(frames, batch, decisions)
         kept.actions, kept.by_hand = hand.fill(kept.actions)
         self._steps.append(kept)
@@ -238,32 +250,17 @@ class LiveGame(PersonPlayers):
         if (received := self._link.receive(timeout_s)) is None:
             return False
         page, message = received
+        kind = message.get("type")
         try:
-            self._do(page, message)
+            if not isinstance(kind, str) or kind not in self._doers:
+                raise ValueError(
+                    f"expected one of {', '.join(self._doers)}, got {short_repr(kind)}"
+                )
+            self._doers[kind](page, message)
         except (ValueError, TypeError, KeyError, OverflowError) as error:
-            text = f"{message.get('type')}: {error}" if str(error) else "unknown message"
+            text = f"{kind}: {error}" if str(error) else "unknown message"
             self._send("error", [page], text=text)
         return True
-
-    def _do(self, page: int, message: Message) -> None:
-        """Do what a page asks for.
-
-        Raises:
-            ValueError: the message does not fit the game; names the field.
-        """
-        kind = message.get("type")
-        doers: dict[Any, Callable[[int, Message], None]] = {
-            "joined": self._welcome,
-            "left": self._part,
-            **dict.fromkeys(["take", "give"], self._take),
-            **dict.fromkeys(["choose", "agent"], self._choose),
-            "explain": self._explain,
-            "what_if": self._what_if,
-            **dict.fromkeys(["pause", "fps"], self._pace),
-        }
-        if not isinstance(kind, str) or kind not in doers:
-            raise ValueError(f"expected one of {', '.join(doers)}, got {short_repr(kind)}")
-        doers[kind](page, message)
 
     def _welcome(self, page: int, message: Message) -> None:
         """Send all that happened in the episode so far."""
@@ -409,16 +406,6 @@ def _located(actors: Ragged) -> list[tuple[int, int]]:
     """Return side and position of each actor."""
     sides = np.repeat(np.arange(len(actors)), actors.lengths)
     return list(zip(sides.tolist(), actors.values.tolist(), strict=True))
-
-
-def _filled(obs: VecObs, action_space: ActionSpaces) -> VecObs:
-    """Return frames with masks and visibility written out, which other steps of them may have."""
-    masks: dict[ActionName, VecActionMask] = {}
-    for name, mask in obs.action_masks.items():
-        given: Any = mask
-        masks[name] = replace(given, mask=mask.full_mask(action_space[name].mask_columns))
-    visible = {name: obs.visibility(name) for name in obs.features if name != GLOBAL}
-    return replace(obs, action_masks=masks, visible={**obs.visible, **visible})
 
 
 def _list(message: Message, field: str) -> list[Any]:

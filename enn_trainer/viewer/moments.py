@@ -7,7 +7,7 @@ import numpy as np
 from enn_trainer.viewer.explain import Float32
 from enn_trainer.viewer.replay import Episode, Moment, Replay, entity_at
 from entity_env.ragged import Indices, exclusive_cumsum, row_indices
-from entity_env.spaces import GLOBAL, ActionName, ActionSpace
+from entity_env.spaces import GLOBAL
 
 MOST = 5
 """Moments of each kind."""
@@ -46,21 +46,17 @@ def _best(scored: list[tuple[float, Moment]]) -> list[Moment]:
 
 def _moments_of(replay: Replay, number: int, episode: Episode) -> Iterator[tuple[float, Moment]]:
     """Yield the moments of an episode, with scores that are compared within a kind."""
-
-    def moment(kind: str, frame: int, entity: int | None, text: str) -> Moment:
-        step, side = divmod(frame, replay.sides)
-        return Moment(kind, number, step, side, entity, text)
-
-    apart = STEPS_APART * replay.sides
+    sides, apart = replay.sides, STEPS_APART * replay.sides
 
     # Values and returns.
-    returns = returns_of(episode, replay.sides, replay.discount)
+    returns = returns_of(episode, sides, replay.discount)
     errors = np.abs(episode.answers.values - returns)
     extent = np.ptp(returns[np.isfinite(returns)]) if np.isfinite(returns).any() else 0.0
     least = max(LEAST_TOLD * float(extent), 1e-6)
     for frame in _largest(errors, np.arange(len(errors)), least, apart):
         text = f"value {episode.answers.values[frame]:.3g}, then a return of {returns[frame]:.3g}"
-        yield float(errors[frame]), moment("value error", frame, None, text)
+        moment = Moment("value error", number, *divmod(frame, sides), None, text)
+        yield float(errors[frame]), moment
 
     # Choices.
     for name, space in replay.action_space.items():
@@ -82,19 +78,27 @@ def _moments_of(replay: Replay, number: int, episode: Episode) -> Iterator[tuple
             for a in _largest(scores, frames, LEAST_TOLD, apart):
                 frame, position = int(frames[a]), int(mask.actors.values[a])
                 if kind == "unlikely choice":
-                    what = choice(episode, name, space, frame, a)
-                    text = f"= {what}, with probability {taken[a]:.2g}"
+                    choice = int(episode.chosen[name].values[a])
+                    if (actees := mask.actees) is None:
+                        shown = space.labels[choice]
+                    else:
+                        shown = describe(
+                            episode, frame, actees.values[actees.starts[frame] + choice]
+                        )
+                    text = f"= {shown}, with probability {taken[a]:.2g}"
                 elif kind == "undecided":
                     text = f"at {share[a]:.0%} of the largest entropy"
                 else:
                     text = f"differs by {scores[a]:.0%}"
                 text = f"{describe(episode, frame, position)}: {name} {text}"
-                yield float(scores[a]), moment(kind, frame, position, text)
+                where = divmod(frame, sides)
+                yield float(scores[a]), Moment(kind, number, *where, position, text)
 
     # Entities that the next frame of the same side does not have, first where rewards are large.
-    for frame, position in _gone(episode, replay.sides):
+    for frame, position in _gone(episode, sides):
         text = f"{describe(episode, frame, position)} is gone after this step"
-        yield abs(float(episode.obs.reward[frame])), moment("gone", frame, position, text)
+        moment = Moment("gone", number, *divmod(frame, sides), position, text)
+        yield abs(float(episode.obs.reward[frame])), moment
 
 
 def returns_of(episode: Episode, sides: int, discount: float) -> Float32:
@@ -122,15 +126,6 @@ def describe(episode: Episode, frame: int, position: int) -> str:
     number = int(identity.values[identity.starts[frame] + place])
     names = episode.names[frame % len(episode.names)] if episode.names else {}
     return f"{name} {names.get(name, {}).get(number, number)}"
-
-
-def choice(episode: Episode, name: ActionName, space: ActionSpace, frame: int, actor: int) -> str:
-    """Return the choice of the actor of this index, by its label or as an entity."""
-    index = int(episode.chosen[name].values[actor])
-    actees = episode.obs.action_masks[name].actees
-    if actees is None:
-        return space.labels[index]
-    return describe(episode, frame, int(actees.values[actees.starts[frame] + index]))
 
 
 def _entropy_shares(probs: Float32, actor: Indices, size: int) -> Float32:

@@ -18,7 +18,7 @@ from enn_trainer.viewer.explain import Float32
 from enn_trainer.viewer.replay import Episode, Replay
 from entity_env.actions import EntityID, EntityName
 from entity_env.errors import EntityEnvError, short_repr, truncate
-from entity_env.match import Match, world_of
+from entity_env.match import world_of
 from entity_env.ragged import Indices
 from entity_env.recording import recording_format
 from entity_env.spaces import ActionSpaces, ObsSpace
@@ -124,7 +124,9 @@ class EpisodeKeeper:
         for match, one in self._running.items():
             if (env_list := self._env_list) is not None:
                 if self.settings.pictures:
-                    one.pictures[len(one.frames)] = self._png(env_list.matches[match])
+                    shown = env_list.matches[match]
+                    given = type(world_of(shown)).__name__, "pictures", "leave pictures out"
+                    one.pictures[len(one.frames)] = png_of(picture_of(shown, *given))
                 for side, ids in enumerate(one.ids):  # before a step that ends the episode
                     ids += env_list.tracked_ids(match * self.sides + side, len(ids))
             one.frames.append(np.arange(self.sides) + self._num_frames)
@@ -189,10 +191,6 @@ class EpisodeKeeper:
 
     def _begun(self, match: int, number: int) -> "_Played":
         return _Played(match, number, [[] for _ in range(self.sides)])
-
-    def _png(self, match: Match) -> bytes:
-        name = type(world_of(match)).__name__
-        return png_of(picture_of(match, name, "pictures", "leave pictures out"))
 
     def _rows(self, match: int) -> Indices:
         """Return the environments that are the sides of a match."""

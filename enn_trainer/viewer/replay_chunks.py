@@ -68,10 +68,26 @@ class _Layout:
             self._of_frames("beside value", "<f4")
         self._entities()
         num_actors = [self._action(a) for a in range(len(self.header["actions"]))]
+
+        # Attention and influence in some frames, and pictures of some steps.
         if self.schema["attention"]:
-            self._attention()
+            count = int(self._of_frames("attention", "?").sum())
+            names = [f"attention {what}" for what in ("layers", "heads", "size")]
+            layers, heads, size = (self.column(name, "<u4", count, None) for name in names)
+            is_whole = self.header["attention"] == "whole"
+            kept = size if is_whole else np.minimum(size, STRONGEST)
+            num_weights = int((layers * heads * size * kept).sum())
+            if not is_whole:
+                self.column("attention column", "<u4", num_weights, None)
+            self.column("attention weight", "<f4", num_weights, None)
         if self.schema["influence"] is not None:
-            self._influence(num_actors)
+            shown_at = np.flatnonzero(self._of_frames("influence", "?"))
+            size = self.column("influence size", "<u4", len(shown_at), None)
+            self.column("influence entity", "<u4", int(size.sum()), None)
+            self.column("influence value", "<f4", int(size.sum()), None)
+            for a in self.schema["influence"]:
+                cells = int((size * num_actors[a][shown_at]).sum())
+                self.column(f"influence {a}", "<f4", cells, None)
         if self.schema["pictures"]:
             count = int(self.column("picture", "?", self.steps, None).sum())
             size = self.column("picture size", "<u4", count, None)
@@ -147,28 +163,6 @@ class _Layout:
             if a in (schema[what] or []):
                 self.column(f"{what} {a}", "<f4", pairs, before)
         return counts
-
-    def _attention(self) -> None:
-        """Write or read the columns of the attention in some frames."""
-        count = int(self._of_frames("attention", "?").sum())
-        names = [f"attention {what}" for what in ("layers", "heads", "size")]
-        layers, heads, size = (self.column(name, "<u4", count, None) for name in names)
-        is_whole = self.header["attention"] == "whole"
-        kept = size if is_whole else np.minimum(size, STRONGEST)
-        num_weights = int((layers * heads * size * kept).sum())
-        if not is_whole:
-            self.column("attention column", "<u4", num_weights, None)
-        self.column("attention weight", "<f4", num_weights, None)
-
-    def _influence(self, num_actors: list[Array]) -> None:
-        """Write or read the columns of the influence in some frames."""
-        shown_at = np.flatnonzero(self._of_frames("influence", "?"))
-        size = self.column("influence size", "<u4", len(shown_at), None)
-        self.column("influence entity", "<u4", int(size.sum()), None)
-        self.column("influence value", "<f4", int(size.sum()), None)
-        for a in self.schema["influence"]:
-            cells = int((size * num_actors[a][shown_at]).sum())
-            self.column(f"influence {a}", "<f4", cells, None)
 
     def _of_frames(self, name: str, dtype: str) -> Array:
         """Write or read a column with a number for each frame."""

@@ -286,15 +286,6 @@ def _rounding(replay: Replay, tables: list[Columns], rung: _Rung) -> tuple[Json,
     return rounding, errors
 
 
-def _raw_chunk(block: Block | None, entry: list[int]) -> bytes | None:
-    """Return the bytes of a chunk, None if they are damaged."""
-    crc, size, raw_size = entry
-    if block is None or block.crc != crc or len(block.packed) != size or raw_size > _MAX_CHUNK:
-        return None
-    raw = block.unpacked(raw_size)
-    return raw if raw is not None and len(raw) == raw_size else None
-
-
 def _header_of(block: Block | None) -> Json:
     if block is None:
         raise ReplayError("expected a replay, got a file without one, or its first part is damaged")
@@ -325,7 +316,11 @@ def _replay_of(blocks: Mapping[str, Block]) -> Replay:
     for schema in header["episodes"]:
         chunks = []
         for i, entry in enumerate(schema["chunks"]):
-            if (raw := _raw_chunk(blocks.get(str(number)), entry)) is None:
+            (crc, size, raw_size), block = entry, blocks.get(str(number))
+            raw = None
+            if block is not None and (block.crc, len(block.packed)) == (crc, size):
+                raw = block.unpacked(min(raw_size, _MAX_CHUNK))
+            if raw is None or len(raw) != raw_size:
                 damaged.append(f"chunk {number}")
             elif not damaged:
                 steps = min(CHUNK_STEPS, schema["steps"] - i * CHUNK_STEPS)
