@@ -54,12 +54,9 @@ def recorded(
         batch: the same on a device.
         decisions: of an agent.
     """
-    return recording_format.Decisions(
-        obs,
-        decisions.chosen_on_host(),
-        logits=decisions.log_probs_on_host(batch.actions),
-        values=decisions.values.float().cpu().numpy(),
-    )
+    chosen, values = decisions.chosen_on_host(), decisions.values.float().cpu().numpy()
+    logits = decisions.log_probs_on_host(batch.actions)
+    return recording_format.Decisions(obs, chosen, logits=logits, values=values)
 
 
 def _joined(of_sides: list[read_recording.Episode], actions: ActionSpaces) -> Episode:
@@ -73,16 +70,10 @@ def _joined(of_sides: list[read_recording.Episode], actions: ActionSpaces) -> Ep
     order = np.arange(sides * size).reshape(sides, size).T.reshape(-1)
     decisions = recording_format.Decisions.cat(pieces).take(order)
     rewards = np.stack([one.rewards[steps] for one in of_sides], axis=1).reshape(-1)
-    ending = of_sides[0].ending
-    return episode_of_frames(
-        decisions,
-        rewards,
-        actions,
-        terminated=ending == "terminated",
-        truncated=ending == "truncated",
-        steps=None if (steps == np.arange(size)).all() else steps,
-        env=None if of_sides[0].env is None else of_sides[0].env // sides,
-    )
+    numbers = None if (steps == np.arange(size)).all() else steps
+    env = None if of_sides[0].env is None else of_sides[0].env // sides
+    ends = {name: of_sides[0].ending == name for name in ("terminated", "truncated")}
+    return episode_of_frames(decisions, rewards, actions, **ends, steps=numbers, env=env)
 
 
 def episode_of_frames(

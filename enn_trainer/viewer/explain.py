@@ -133,12 +133,10 @@ def explain(
             choices = [names[i] for i in action.actees.values.tolist()]
         known = decisions.distributions.get(name)
         log_probs = None if known is None else known.all_log_probs
-        actions[name] = ExplainedAction(
-            [names[i] for i in action.actors.values.tolist()],
-            choices,
-            None if log_probs is None else _float32(log_probs.exp()),
-            _float32(decisions.entropies[name].values),
-        )
+        probs = None if log_probs is None else _float32(log_probs.exp())
+        actors = [names[i] for i in action.actors.values.tolist()]
+        entropies = _float32(decisions.entropies[name].values)
+        actions[name] = ExplainedAction(actors, choices, probs, entropies)
     [changes] = influence(agent, batch, decisions, [removed])
     return Explanation([*ids], actions, decisions.values.item(), attention, changes)
 
@@ -330,13 +328,12 @@ def without(
         left, parts[name] = part.action, part
         moved_actees = None if left.actees is None else moved(left.actees)
         actions[name] = replace(left, actors=moved(left.actors), actees=moved_actees)
-    return replace(
-        copies,
-        features={name: rows.keep(kept[name]) for name, rows in copies.features.items()},
-        visible={name: rows.keep(kept[name]) for name, rows in copies.visible.items()},
-        kinds={name: rows.keep(kept[name]) for name, rows in copies.kinds.items()},
-        actions=actions,
-    ), parts
+
+    def rest(named: Mapping[str, RaggedTensor]) -> dict[str, RaggedTensor]:
+        return {name: rows.keep(kept[name]) for name, rows in named.items()}
+
+    features, visible, kinds = map(rest, (copies.features, copies.visible, copies.kinds))
+    return replace(copies, features=features, visible=visible, kinds=kinds, actions=actions), parts
 
 
 def _total_variation(own: Ragged | None, changed: Ragged | None, part: ActionSubset) -> Float32:

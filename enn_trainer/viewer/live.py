@@ -17,8 +17,8 @@ from enn_trainer.experience.players import AgentPlayer, Decisions, Players
 from enn_trainer.policy import PPOAgent
 from enn_trainer.viewer.episodes import episode_of_frames, recorded
 from enn_trainer.viewer.explain import MOST_ENTITIES, Float32, explain
-from enn_trainer.viewer.replay import Episode, Replay
-from enn_trainer.viewer.replay_chunks import encoded_chunk
+from enn_trainer.viewer.replay import Replay
+from enn_trainer.viewer.replay_chunks import Columns, Json, encoded_chunk
 from enn_trainer.viewer.replay_columns import encode_episode
 from enn_trainer.viewer.replay_format import CHUNK_STEPS, live_header
 from enn_trainer.viewer.what_if import Change, what_if
@@ -37,6 +37,7 @@ MOST_FPS = 1000.0
 MOST_STEPS = 10_000
 """Steps of an episode that are kept; of longer ones the last."""
 _LOOK_S = 0.5  # between two looks at a signal
+_OF_ALL_PAGES = ("joined", "left", "explain", "what_if")
 
 Message = dict[str, Any]
 Place = tuple[int, str | None]
@@ -198,7 +199,7 @@ class LiveGame(PersonPlayers):
             self._steps.pop(0)
             self._left_out += 1
         if not self._schema:
-            schema, _ = encode_episode(self._replay, self._joined(self._steps))
+            schema, _ = self._encoded(self._steps)
             self._schema = {**schema, "steps": 0}
             self._show_episode(self._pages)
 
@@ -219,16 +220,18 @@ class LiveGame(PersonPlayers):
 
     def _raw(self, first: int, count: int) -> str:
         """Return a chunk of some steps, in base64."""
-        episode = self._joined(self._steps[first - self._left_out :][:count])
-        _, columns = encode_episode(self._replay, episode)
+        _, columns = self._encoded(self._steps[first - self._left_out :][:count])
         raw = encoded_chunk(self._header, self._schema, count, columns, {})
         return base64.b64encode(raw).decode()
 
-    def _joined(self, steps: Sequence[recording_format.Decisions]) -> Episode:
-        """Return some steps as an episode."""
-        decisions, ends = recording_format.Decisions.cat(steps), ("terminated", "truncated")
-        rewards, neither = decisions.obs.reward, dict.fromkeys(ends, False)
-        return episode_of_frames(decisions, rewards, self.action_space, **neither)
+    def _encoded(self, steps: Sequence[recording_format.Decisions]) -> tuple[Json, Columns]:
+        """Return some steps as the entry and the columns of an episode."""
+        kept, ends = (
+            recording_format.Decisions.cat(steps),
+            {"terminated": False, "truncated": False},
+        )
+        episode = episode_of_frames(kept, kept.obs.reward, self.action_space, **ends)
+        return encode_episode(self._replay, episode)
 
     def _show_waiting(self, pages: Collection[int]) -> None:
         """Send the current frame and the actors that a person has to choose for."""
@@ -256,6 +259,8 @@ class LiveGame(PersonPlayers):
                 raise ValueError(
                     f"expected one of {', '.join(self._doers)}, got {short_repr(kind)}"
                 )
+            if kind not in _OF_ALL_PAGES and self._holder not in (None, page):
+                raise ValueError("another tab has the places; this one looks on")
             self._doers[kind](page, message)
         except (ValueError, TypeError, KeyError, OverflowError) as error:
             text = f"{kind}: {error}" if str(error) else "unknown message"
@@ -284,7 +289,6 @@ class LiveGame(PersonPlayers):
 
     def _take(self, page: int, message: Message) -> None:
         """Take a place, or give one or all back."""
-        self._may_decide(page)
         if message["type"] == "give" and "side" not in message:
             return self._set_places(None, [])
         side, key = _whole(message, "side", self._replay.sides), message.get("key")
@@ -301,7 +305,6 @@ class LiveGame(PersonPlayers):
 
     def _choose(self, page: int, message: Message) -> None:
         """Choose for actors, or leave the rest of the step to the agent."""
-        self._may_decide(page)
         asked = message.get("episode"), message.get("step")
         if self._hand is None or asked != (self._episode, self._step):
             raise ValueError("step: expected the current one, which waits; that one is over")
@@ -318,13 +321,8 @@ class LiveGame(PersonPlayers):
                 raise ValueError(f"choices: expected {expected}, got {place}")
             self._hand.choose(*actor, choice)
 
-    def _may_decide(self, page: int) -> None:
-        if self._holder not in (None, page):
-            raise ValueError("another tab has the places; this one looks on")
-
     def _pace(self, page: int, message: Message) -> None:
         """Pause or go on, or change the rate."""
-        self._may_decide(page)
         if message["type"] == "pause":
             self._is_paused = bool(message.get("on"))
         else:

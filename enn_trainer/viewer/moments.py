@@ -161,14 +161,15 @@ def _gone(episode: Episode, sides: int) -> list[tuple[int, int]]:
     """Return frame and position of entities that the next frame does not have, the first ones."""
     obs, offset, found = episode.obs, np.zeros(len(episode.obs), np.int64), []
     for name, rows in obs.features.items():
-        identity = obs.identity.get(name)
-        if identity is not None:
+        if (identity := obs.identity.get(name)) is not None:
             frame = np.repeat(np.arange(len(obs)), identity.lengths)
-            place = row_indices(np.zeros(len(obs), np.int64), identity.lengths)
-            key = frame * (identity.values.max(initial=0) + 1) + identity.values
-            next_key = key + sides * (identity.values.max(initial=0) + 1)
-            lost = ~np.isin(next_key, key) & (frame < len(obs) - sides)
-            found += list(zip(frame[lost], (offset[frame] + place)[lost], strict=True))
+            position, size = (
+                row_indices(offset, identity.lengths),
+                identity.values.max(initial=0) + 1,
+            )
+            key = frame * size + identity.values
+            lost = ~np.isin(key + sides * size, key) & (frame < len(obs) - sides)
+            found += list(zip(frame[lost], position[lost], strict=True))
         offset = offset + rows.lengths
     found.sort(key=lambda one: -abs(float(obs.reward[one[0]])))
     return [(int(frame), int(position)) for frame, position in found[:MOST]]

@@ -137,7 +137,7 @@ class EpisodeKeeper:
         for match, one in [*self._running.items()]:
             one.rewards.append(obs.reward[self._rows(match)])
             first = match * self.sides
-            one.truncated, one.terminated = bool(obs.truncated[first]), bool(obs.terminated[first])
+            one.ends = {name: bool(getattr(obs, name)[first]) for name in one.ends}
             if obs.done[first] or len(one.frames) == self.settings.max_steps:
                 self._ended.append(self._running.pop(match))
             if obs.done[first] and one.number + 1 < self._quota[match]:
@@ -175,18 +175,9 @@ class EpisodeKeeper:
         kept, episodes = recording_format.Decisions.cat(self._kept), []
         for one in sorted(played, key=lambda one: (one.number, one.match)):
             decisions = kept.take(np.concatenate(one.frames))
-            episodes.append(
-                episode_of_frames(
-                    decisions,
-                    np.concatenate(one.rewards),
-                    self._action_space,
-                    terminated=one.terminated,
-                    truncated=one.truncated,
-                    names=_names(decisions.obs, one.ids),
-                    pictures=one.pictures,
-                    env=one.match,
-                )
-            )
+            rewards, names = np.concatenate(one.rewards), _names(decisions.obs, one.ids)
+            others = {**one.ends, "names": names, "pictures": one.pictures, "env": one.match}
+            episodes.append(episode_of_frames(decisions, rewards, self._action_space, **others))
         return episodes
 
     def _begun(self, match: int, number: int) -> "_Played":
@@ -210,8 +201,7 @@ class _Played:
     frames: list[Indices] = field(default_factory=list)
     rewards: list[Float32] = field(default_factory=list)
     pictures: dict[int, bytes] = field(default_factory=dict)
-    terminated: bool = False
-    truncated: bool = False
+    ends: dict[str, bool] = field(default_factory=lambda: {"terminated": False, "truncated": False})
 
 
 def _names(
@@ -221,11 +211,9 @@ def _names(
     sides, names = len(ids_of_sides), []
     for side, ids in enumerate(ids_of_sides):
         printed, frames = printed_ids(ids), np.arange(side, len(obs), sides)
-        of_types = {}
-        for name, rows in obs.identity.items():
-            numbers = np.unique(rows.take(frames).values).tolist()
-            of_types[name] = {number: printed[number] for number in numbers}
-        names.append({name: texts for name, texts in of_types.items() if texts})
+        shown = {name: np.unique(rows.take(frames).values) for name, rows in obs.identity.items()}
+        of_types = {name: numbers.tolist() for name, numbers in shown.items() if len(numbers)}
+        names.append({name: {n: printed[n] for n in known} for name, known in of_types.items()})
     return names if any(names) else []
 
 

@@ -2,7 +2,7 @@
 
 import html
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import numpy as np
@@ -113,9 +113,7 @@ def replay(
                 )
 
         # Play and explain.
-        settings = ReplaySettings(
-            episodes=episodes, max_steps=max_steps, positions=positions, pictures=pictures
-        )
+        settings = ReplaySettings(None, episodes, max_steps, positions, pictures=pictures)
         other = None if beside is None else beside.agent
         keeper = EpisodeKeeper(envs, np.arange(len(envs)), settings)
         seed_of_play = derive_seed(seed, "eval")
@@ -143,6 +141,4 @@ def _env_list(env: Environment | Match | CreateEnv, episodes: int, stack: ExitSt
         raise TypeError(f"env: expected {expected}, got what makes {type(world).__name__}")
     sides = match_of(world).num_sides
     world.close()
-    envs = EnvList(env, episodes * sides)
-    stack.callback(envs.close)
-    return envs
+    return stack.enter_context(closing(EnvList(env, episodes * sides)))

@@ -331,21 +331,14 @@ def _replay_of(blocks: Mapping[str, Block]) -> Replay:
             episodes.append(episode_of(header, schema, columns, obs_space, action_space))
     if damaged:
         raise ReplayError(f"damaged: {', '.join(damaged)}; a browser plays the rest")
-    return Replay(
-        title=header["title"],
-        about=dict(header["about"]),
-        obs_space=obs_space,
-        action_space=action_space,
-        sides=header["sides"],
-        discount=header["discount"],
-        episodes=episodes,
-        moments=[Moment(*moment) for moment in header["moments"]],
-        view=header["view"],
-        unseen={
-            name: [(int(i), columns) for i, columns in unseen]
-            for name, unseen in header.get("unseen", {}).items()
-        },
-    )
+    title, about, view = header["title"], dict(header["about"]), header["view"]
+    spaces, sides, discount = (obs_space, action_space), header["sides"], header["discount"]
+    moments = [Moment(*moment) for moment in header["moments"]]
+    unseen = {
+        name: [(int(i), columns) for i, columns in types]
+        for name, types in header.get("unseen", {}).items()
+    }
+    return Replay(title, about, *spaces, sides, discount, episodes, moments, view, unseen)
 
 
 def _kinds(kinds: list[Any]) -> list[Kind]:
