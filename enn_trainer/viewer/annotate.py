@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from enn_trainer.policy import PPOAgent, device_of, eval_mode
-from enn_trainer.viewer.episodes import probs_of, recorded
+from enn_trainer.viewer.episodes import answers_of, recorded
 from enn_trainer.viewer.explain import (
     MOST_ENTITIES,
     attention_of,
@@ -14,7 +14,7 @@ from enn_trainer.viewer.explain import (
     most_probable,
 )
 from enn_trainer.viewer.moments import find_moments
-from enn_trainer.viewer.replay import Answers, Episode, Replay, Unseen, types_of
+from enn_trainer.viewer.replay import Episode, Replay, Unseen, types_of
 from entity_env.ragged import Indices
 from entity_env.spaces import GLOBAL, ObsSpace
 from entity_env.vec.vec_obs import take_obs
@@ -52,8 +52,7 @@ def explain_replay(
             for episode in replay.episodes:
                 batch = EntityBatch.of(episode.obs, device_of(beside))
                 known = recorded(episode.obs, batch, most_probable(beside, batch))
-                probs = probs_of(known.logits, known.obs, replay.action_space)
-                episode.beside = Answers(probs, known.values)
+                episode.beside = answers_of(known, replay.action_space)
         replay.moments = find_moments(replay)
         if (explained := beside if agent is None else agent) is not None:
             annotate(replay, explained, is_own, watch)
@@ -108,7 +107,7 @@ def annotate(
     for done, (episode, frames) in enumerate(pieces):
         watch(done / len(pieces))
         batch = EntityBatch.of(take_obs(episode.obs, frames), device_of(agent))
-        decisions = most_probable(agent, batch, frames)
+        decisions = most_probable(agent, batch)
         attention = attention_of(agent, batch)
         if attention is not None:
             episode.attention |= dict(zip(frames.tolist(), attention, strict=True))

@@ -1,6 +1,6 @@
 """Episodes of a recording, as a replay shows them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from entity_env.ragged import Ragged, exclusive_cumsum
 from entity_env.recording import read_recording, recording_format
 from entity_env.recording.read_recording import Recording
 from entity_env.recording.recording_format import RecordingError
-from entity_env.spaces import ActionName, ActionSpaces
+from entity_env.spaces import ActionSpaces
 from entity_env.vec.vec_obs import VecObs
 from rogue_net.ragged import EntityBatch
 
@@ -30,10 +30,8 @@ def episodes_of(recording: Recording, sides: int = 1) -> Iterator[Episode]:
         RecordingError: the file is damaged, or is not one of matches of so many sides.
     """
     if sides > 1 and (recording.num_envs is None or recording.num_envs % sides):
-        raise RecordingError(
-            f"{recording.path}: expected a multiple of {sides} environments, the sides of a match, "
-            f"got {recording.num_envs}"
-        )
+        expected = f"a multiple of {sides} environments, the sides of a match"
+        raise RecordingError(f"{recording.path}: expected {expected}, got {recording.num_envs}")
     waiting: dict[int, list[read_recording.Episode]] = {}
     for one in recording.episodes():
         number = -1 if one.env is None else one.env // sides
@@ -82,27 +80,24 @@ def episode_of_frames(
     """Return the episode of some frames.
 
     Args:
-        decisions: the F frames, and the choices in them.
+        decisions: the F frames, and the choices in them, with logits or log-probabilities.
         rewards: (F,) float32, of the step taken in each.
         actions: the action spaces.
         **others: fields of `Episode`.
     """
-    obs, values = replace(decisions.obs, reward=rewards), decisions.values
-    answers = Answers(probs_of(decisions.logits, obs, actions), values)
+    obs, answers = replace(decisions.obs, reward=rewards), answers_of(decisions, actions)
     by_hand = {name: decisions.is_by_hand(name, unknown=False) for name in decisions.by_hand}
     return Episode(obs, decisions.actions, answers, by_hand=by_hand or None, **others)
 
 
-def probs_of(
-    logits: Mapping[ActionName, Ragged], obs: VecObs, actions: ActionSpaces
-) -> dict[ActionName, Ragged]:
-    """Return the probabilities of recorded logits or log-probabilities, see `Answers`.
+def answers_of(decisions: recording_format.Decisions, actions: ActionSpaces) -> Answers:
+    """Return the probabilities and values of frames with logits or log-probabilities.
 
     Log-probabilities are only exponentiated, so that an agent's own stay those to the bit.
     """
     found = {}
-    for name, rows in logits.items():
-        action = obs.action_masks[name]
+    for name, rows in decisions.logits.items():
+        action = decisions.obs.action_masks[name]
         counts = np.asarray(actions[name].num_choices(action))
         flat, starts = rows.values.astype(np.float32).reshape(-1), exclusive_cumsum(counts)
         if action.mask is not None:
@@ -112,4 +107,4 @@ def probs_of(
             probs = np.exp(flat - np.repeat(np.maximum.reduceat(flat, starts), counts))
             probs /= np.repeat(np.add.reduceat(probs, starts), counts)
         found[name] = Ragged(probs.reshape(rows.values.shape), rows.lengths)
-    return found
+    return Answers(found, decisions.values)

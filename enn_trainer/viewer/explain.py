@@ -141,17 +141,15 @@ def explain(
     return Explanation([*ids], actions, decisions.values.item(), attention, changes)
 
 
-def most_probable(agent: PPOAgent, batch: EntityBatch, frames: Indices | None = None) -> Decisions:
+def most_probable(agent: PPOAgent, batch: EntityBatch) -> Decisions:
     """Return the most probable choices of an agent in B frames, with its probabilities and values.
 
     Args:
         agent: the network, in evaluation mode; it is not changed.
         batch: the frames.
-        frames: (B,) int64, the numbers that errors name them by; None for 0, 1, ...
     """
-    numbers = np.arange(batch.num_frames) if frames is None else frames
     with torch.inference_mode():
-        return AgentPlayer(agent, None).choose(batch, numbers, 0)
+        return AgentPlayer(agent, None).choose(batch, np.arange(batch.num_frames), 0)
 
 
 def attention_of(agent: PPOAgent, batch: EntityBatch) -> list[Float32] | None:
@@ -243,7 +241,7 @@ def influence(
     with torch.inference_mode():
         copies, parts = without(batch, frames, removed)
         own = decisions.take(frames)
-        changed = most_probable(agent, copies, frames) if len(frames) else own
+        changed = most_probable(agent, copies) if len(frames) else own
         before = own.log_probs_on_host({name: part.whole for name, part in parts.items()})
         after = changed.log_probs_on_host(copies.actions)
         value = _float32(own.values - changed.values)

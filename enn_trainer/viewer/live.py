@@ -226,10 +226,8 @@ class LiveGame(PersonPlayers):
 
     def _encoded(self, steps: Sequence[recording_format.Decisions]) -> tuple[Json, Columns]:
         """Return some steps as the entry and the columns of an episode."""
-        kept, ends = (
-            recording_format.Decisions.cat(steps),
-            {"terminated": False, "truncated": False},
-        )
+        kept = recording_format.Decisions.cat(steps)
+        ends = {"terminated": False, "truncated": False}
         episode = episode_of_frames(kept, kept.obs.reward, self.action_space, **ends)
         return encode_episode(self._replay, episode)
 
@@ -256,9 +254,8 @@ class LiveGame(PersonPlayers):
         kind = message.get("type")
         try:
             if not isinstance(kind, str) or kind not in self._doers:
-                raise ValueError(
-                    f"expected one of {', '.join(self._doers)}, got {short_repr(kind)}"
-                )
+                expected = ", ".join(self._doers)
+                raise ValueError(f"expected one of {expected}, got {short_repr(kind)}")
             if kind not in _OF_ALL_PAGES and self._holder not in (None, page):
                 raise ValueError("another tab has the places; this one looks on")
             self._doers[kind](page, message)
@@ -328,9 +325,8 @@ class LiveGame(PersonPlayers):
         else:
             fps = message.get("value")
             if fps is not None and not (isinstance(fps, int | float) and 0 < fps <= MOST_FPS):
-                raise ValueError(
-                    f"value: expected 0 to {MOST_FPS:g} or none, got {short_repr(fps)}"
-                )
+                expected = f"0 to {MOST_FPS:g} or none"
+                raise ValueError(f"value: expected {expected}, got {short_repr(fps)}")
             self._fps = fps
         self._send("paused", self._pages, on=self._is_paused, fps=self._fps)
 

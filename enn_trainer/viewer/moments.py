@@ -78,13 +78,11 @@ def _moments_of(replay: Replay, number: int, episode: Episode) -> Iterator[tuple
             for a in _largest(scores, frames, LEAST_TOLD, apart):
                 frame, position = int(frames[a]), int(mask.actors.values[a])
                 if kind == "unlikely choice":
-                    choice = int(episode.chosen[name].values[a])
-                    if (actees := mask.actees) is None:
+                    choice, actees = int(episode.chosen[name].values[a]), mask.actees
+                    if actees is None:
                         shown = space.labels[choice]
                     else:
-                        shown = describe(
-                            episode, frame, actees.values[actees.starts[frame] + choice]
-                        )
+                        shown = describe(episode, frame, actees[frame].values[choice])
                     text = f"= {shown}, with probability {taken[a]:.2g}"
                 elif kind == "undecided":
                     text = f"at {share[a]:.0%} of the largest entropy"
@@ -163,10 +161,8 @@ def _gone(episode: Episode, sides: int) -> list[tuple[int, int]]:
     for name, rows in obs.features.items():
         if (identity := obs.identity.get(name)) is not None:
             frame = np.repeat(np.arange(len(obs)), identity.lengths)
-            position, size = (
-                row_indices(offset, identity.lengths),
-                identity.values.max(initial=0) + 1,
-            )
+            position = row_indices(offset, identity.lengths)
+            size = identity.values.max(initial=0) + 1
             key = frame * size + identity.values
             lost = ~np.isin(key + sides * size, key) & (frame < len(obs) - sides)
             found += list(zip(frame[lost], position[lost], strict=True))

@@ -50,10 +50,8 @@ class PlayedReplay(Replay):
         try:
             page, _ = page_of(self, MOST_SHOWN_MB)
         except ReplayError as error:
-            text = (
-                f"{error}. Or write a page to open in a browser: .write('replay.html', max_mb=...)"
-            )
-            return f"<p>{html.escape(text)}</p>"
+            fix = "write a page to open in a browser: .write('replay.html', max_mb=...)"
+            return f"<p>{html.escape(f'{error}. Or {fix}')}</p>"
         return (
             f'<iframe title="{html.escape(self.title)}" sandbox="allow-scripts" '
             'style="width: 100%; height: 720px; border: 0" '
@@ -107,10 +105,8 @@ def replay(
         for name, one in ("the agent", agent), ("beside", beside):
             found = None if one is None else diff_spaces(one.obs_space, one.action_space, *spaces)
             if found is not None and (different := [*found.changed, *found.reordered_labels]):
-                raise ValueError(
-                    f"env: expected the spaces of {name}; {'; '.join(different)}; "
-                    "load_agent(..., env=...) adapts an agent to a world"
-                )
+                got = f"{'; '.join(different)}; load_agent(..., env=...) adapts an agent to a world"
+                raise ValueError(f"env: expected the spaces of {name}; {got}")
 
         # Play and explain.
         settings = ReplaySettings(None, episodes, max_steps, positions, pictures=pictures)

@@ -14,6 +14,7 @@ from entity_env.observation import GLOBAL
 from entity_env.ragged import exclusive_cumsum, row_indices
 from entity_env.spaces import ACTION_SPACES
 
+ATTENTION_SHAPE = "attention layers", "attention heads", "attention size"
 STRONGEST = 4
 """Weights kept of each row of attention, from the second rung on."""
 _FREE_ROWS = 1 << 16  # that may take no bytes, as of types without features
@@ -72,8 +73,8 @@ class _Layout:
         # Attention and influence in some frames, and pictures of some steps.
         if self.schema["attention"]:
             count = int(self._of_frames("attention", "?").sum())
-            names = [f"attention {what}" for what in ("layers", "heads", "size")]
-            layers, heads, size = (self.column(name, "<u4", count, None) for name in names)
+            shape = (self.column(name, "<u4", count, None) for name in ATTENTION_SHAPE)
+            layers, heads, size = shape
             is_whole = self.header["attention"] == "whole"
             kept = size if is_whole else np.minimum(size, STRONGEST)
             num_weights = int((layers * heads * size * kept).sum())
@@ -138,10 +139,8 @@ class _Layout:
         """Write or read the columns of an action; return its number of actors by frame."""
         schema, (_, class_name, fields) = self.schema, self.header["actions"][a]
         counts = self._of_frames(f"actors {a}", "<u4")
-        actors, frame = (
-            self._places(f"actor {a}", counts),
-            np.repeat(np.arange(len(counts)), counts),
-        )
+        actors = self._places(f"actor {a}", counts)
+        frame = np.repeat(np.arange(self.frames), counts)
         _check_positions(actors, self.num_entities[frame] + 1)
         rows, before = len(actors), previous_rows(self.keys[self.starts[frame] + actors])
         columns = ACTION_SPACES[class_name](**fields).mask_columns

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from enn_trainer.errors import ReplayError
 from enn_trainer.viewer.explain import Influence, split_influence
 from enn_trainer.viewer.replay import Answers, Episode, Replay, types_of
-from enn_trainer.viewer.replay_chunks import STRONGEST, Array, Columns, Json
+from enn_trainer.viewer.replay_chunks import ATTENTION_SHAPE, STRONGEST, Array, Columns, Json
 from entity_env.observation import GLOBAL, ObsSpace
 from entity_env.ragged import Indices, Ragged
 from entity_env.serialization.bounds import Allowance
@@ -21,10 +21,9 @@ from entity_env.vec.vec_obs import VecObs
 def encode_episode(replay: Replay, episode: Episode) -> tuple[Json, Columns]:
     """Return the entry of an episode in the header, still without chunks, and its columns."""
     flat = _columns_of(replay, episode)
-    steps, rest = divmod(len(episode.obs), replay.sides)
+    steps, rest = divmod(frames := len(episode.obs), replay.sides)
     if rest or not steps:
-        got = len(episode.obs)
-        raise ReplayError(f"episodes: expected frames of {replay.sides} sides, got {got}")
+        raise ReplayError(f"episodes: expected frames of {replay.sides} sides, got {frames}")
 
     def given(column: str) -> list[int]:
         """Return the types or actions with a column; there are fewer of them than columns."""
@@ -110,12 +109,9 @@ def _columns_of(replay: Replay, episode: Episode) -> Columns:
 def attention_columns(kept: Mapping[int, Array], frames: int, strongest: bool) -> Columns:
     """Return the columns of attention: weights, or the strongest of each row and their places."""
     weights = [kept[frame] for frame in sorted(kept)]
-    flat = {
-        "attention": _is_in(kept, frames),
-        "attention layers": np.array([w.shape[0] for w in weights]),
-        "attention heads": np.array([w.shape[1] for w in weights]),
-        "attention size": np.array([w.shape[2] for w in weights]),
-    }
+    flat = {"attention": _is_in(kept, frames)}
+    for axis, name in enumerate(ATTENTION_SHAPE):
+        flat[name] = np.array([w.shape[axis] for w in weights])
     if strongest:
         order = [np.argsort(-w, axis=-1, kind="stable")[..., :STRONGEST] for w in weights]
         flat["attention column"] = _joined(order)
@@ -205,7 +201,7 @@ def episode_of(
 
 def _attention(header: Json, flat: Columns) -> dict[int, Array]:
     found, at = {}, 0
-    shapes = [flat[f"attention {what}"].tolist() for what in ("layers", "heads", "size")]
+    shapes = [flat[name].tolist() for name in ATTENTION_SHAPE]
     allowance = Allowance(flat["attention weight"].nbytes)
     for frame, *shape, n in zip(np.flatnonzero(flat["attention"]).tolist(), *shapes, strict=True):
         kept = n if header["attention"] == "whole" else min(n, STRONGEST)

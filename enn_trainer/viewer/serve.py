@@ -135,14 +135,12 @@ class LiveServer:
     def _follow(self, connection: ServerConnection) -> None:
         """Exchange messages with a page until one of both closes the connection."""
         with suppress(ConnectionClosed, TimeoutError, OSError):
-            problem = self._exchange(connection)
-            connection.close(_POLICY, problem)
+            connection.close(_POLICY, self._exchange(connection))
 
     def _exchange(self, connection: ServerConnection) -> str:
         """Exchange messages with a page, and return the rule that it broke."""
-        hello = _message(connection.recv(timeout=HELLO_S))
-        token = hello.get("token") if hello is not None else None
-        if not hmac.compare_digest(str(token).encode(), self.token.encode()):
+        hello = _message(connection.recv(timeout=HELLO_S)) or {}
+        if not hmac.compare_digest(str(hello.get("token")).encode(), self.token.encode()):
             return "expected the token of the address that the terminal shows"
         with self._lock:
             if len(self._tabs) >= MOST_PAGES:
