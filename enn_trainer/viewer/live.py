@@ -7,7 +7,7 @@ import base64
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Protocol, get_type_hints
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -191,7 +191,7 @@ class LiveGame(PersonPlayers):
         frames = take_obs(obs, np.arange(len(obs)))
         for name, mask in frames.action_masks.items():
             mask.mask = mask.full_mask(self.action_space[name].mask_columns)
-        frames.visible = {name: obs.visibility(name) for name in obs.features if name != GLOBAL}
+        frames.visible = {n: frames.visibility(n) for n in frames.features if n != GLOBAL}
         kept = recorded(frames, batch, decisions)
         kept.actions, kept.by_hand = hand.fill(kept.actions)
         self._steps.append(kept)
@@ -427,11 +427,10 @@ def _whole(message: Message, field: str, limit: int) -> int:
 
 def _change(given: Any) -> Change:
     """Return a change that a page sent."""
-    types = get_type_hints(Change)
+    types: dict[str, list[type]] = {key: [int] for key in ("position", "feature", "kind")}
+    types |= {"value": [int, float], "visible": [bool], "removed": [bool]}
     is_change = isinstance(given, dict) and "position" in given and len(given) > 1
-    if not is_change or not all(
-        isinstance(one, types.get(name, ())) for name, one in given.items()
-    ):
+    if not is_change or not all(type(one) in types.get(name, ()) for name, one in given.items()):
         expected = "a feature, a kind, visible or removed of a position"
         raise ValueError(f"changes: expected {expected}, got {short_repr(given)}")
     return Change(**given)

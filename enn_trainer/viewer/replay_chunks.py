@@ -73,8 +73,8 @@ class _Layout:
         # Attention and influence in some frames, and pictures of some steps.
         if self.schema["attention"]:
             count = int(self._of_frames("attention", "?").sum())
-            shape = (self.column(name, "<u4", count, None) for name in ATTENTION_SHAPE)
-            layers, heads, size = shape
+            shapes = [self.column(name, "<u4", count, None) for name in ATTENTION_SHAPE]
+            layers, heads, size = shapes
             is_whole = self.header["attention"] == "whole"
             kept = size if is_whole else np.minimum(size, STRONGEST)
             num_weights = int((layers * heads * size * kept).sum())

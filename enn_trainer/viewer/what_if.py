@@ -30,7 +30,7 @@ class Change(NamedTuple):
     position: int
     feature: int | None = None
     kind: int | None = None
-    value: int | float = math.nan
+    value: float = math.nan
     visible: bool = True
     removed: bool = False
 
