@@ -22,6 +22,7 @@ from enn_trainer.cli.arguments import (
 )
 from enn_trainer.cli.eval_command import (
     add_playing_options,
+    add_positions_option,
     as_typed,
     check_trusted,
     config_of,
@@ -140,7 +141,7 @@ def _of_recording(path: Path, options: argparse.Namespace) -> Replay:
     replay = Replay(
         path.name, {}, recording.obs_space, recording.action_space, sides=1, discount=1.0
     )
-    replay.view = plain_view(None, replay.obs_space, _positions(options))
+    replay.view = plain_view(None, replay.obs_space, options.positions)
     episodes = episodes_of(recording, max_steps=options.max_steps)
     replay.episodes = list(islice(episodes, options.episodes))
     if options.agent is None:
@@ -171,7 +172,7 @@ def _play(saved: SavedRun, options: argparse.Namespace) -> Replay:
     settings = ReplaySettings(
         episodes=options.episodes,
         max_steps=options.max_steps,
-        positions=_positions(options),
+        positions=options.positions,
         pictures=options.pictures,
         beside=None
         if options.beside is None
@@ -183,11 +184,6 @@ def _play(saved: SavedRun, options: argparse.Namespace) -> Replay:
     if options.beside is not None:
         replay.about["agent beside"] = options.beside
     return replay
-
-
-def _positions(options: argparse.Namespace) -> list[str]:
-    """Return the features that `--positions` names."""
-    return options.positions.split(",") if options.positions else []
 
 
 def parser() -> OneLineParser:
@@ -206,8 +202,7 @@ def parser() -> OneLineParser:
 
     # The environment, choices and output.
     add_playing_options(parser, MOST_STEPS)
-    where = "features that are the position (default: the view of the world, then usual names)"
-    parser.option("--positions", "A,B[,C]", where)
+    add_positions_option(parser)
     parser.option("--out", "FILE", "page (default: replay.html beside the checkpoint)", type=Path)
     size = f"largest size of the page in megabytes (default: {DEFAULT_MB:g})"
     parser.option("--max-mb", "MB", size, type=float, default=DEFAULT_MB)

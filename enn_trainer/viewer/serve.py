@@ -37,6 +37,15 @@ _TOO_MANY = 512  # messages to a page at which it is closed
 _MOST_UNREAD = 1000  # messages of pages from which on more are refused
 _POLICY = 1008  # the status of a closed socket: the page broke a rule
 
+_HEADERS = {
+    "Connection": "close",
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
 
 class _Tab:
     """A page that follows the game, with the messages that it has not taken yet."""
@@ -61,10 +70,8 @@ class _Tab:
 
     def close(self, reason: str) -> None:
         """Close the connection, without waiting for the page."""
-        closing = threading.Thread(
-            target=self.connection.close, args=(_POLICY, reason), daemon=True
-        )
-        closing.start()
+        arguments = _POLICY, reason
+        threading.Thread(target=self.connection.close, args=arguments, daemon=True).start()
 
 
 class LiveServer:
@@ -128,14 +135,13 @@ class LiveServer:
     def _follow(self, connection: ServerConnection) -> None:
         """Exchange messages with a page until one of both closes the connection."""
         with suppress(ConnectionClosed, TimeoutError, OSError):
-            problem = self._exchange(connection)
-            connection.close(_POLICY, problem)
+            connection.close(_POLICY, self._exchange(connection))
 
     def _exchange(self, connection: ServerConnection) -> str:
         """Exchange messages with a page, and return the rule that it broke."""
-        hello = _message(connection.recv(timeout=HELLO_S))
-        token = hello.get("token") if hello is not None else None
-        if not hmac.compare_digest(str(token).encode("utf-8", "replace"), self.token.encode()):
+        hello = _message(connection.recv(timeout=HELLO_S)) or {}
+        token = str(hello.get("token")).encode("utf-8", "replace")
+        if not hmac.compare_digest(token, self.token.encode()):
             return "expected the token of the address that the terminal shows"
         with self._lock:
             if len(self._tabs) >= MOST_PAGES:
@@ -196,16 +202,5 @@ def _message(data: str | bytes) -> Message | None:
 
 
 def _response(status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> Response:
-    headers = Headers(
-        [
-            ("Content-Type", kind),
-            ("Content-Length", str(len(body))),
-            ("Connection", "close"),
-            ("Cache-Control", "no-store"),
-            ("Content-Security-Policy", "frame-ancestors 'none'"),
-            ("Cross-Origin-Resource-Policy", "same-origin"),
-            ("Referrer-Policy", "no-referrer"),
-            ("X-Content-Type-Options", "nosniff"),
-        ]
-    )
-    return Response(status, "", headers, body)
+    own = {"Content-Type": kind, "Content-Length": str(len(body))}
+    return Response(status, "", Headers({**own, **_HEADERS}), body)

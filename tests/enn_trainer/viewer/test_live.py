@@ -382,7 +382,8 @@ def test_what_if_is_what_the_agent_would_do_in_that_frame(world: Any) -> None:
         name = next(iter(space.entities))
         changed = {**obs.features, name: np.array(obs.features[name], np.float32).copy()}
         changed[name][0, 0] += 3
-        other = what_if(played.network, frame, space, [Change(0, {0: float(changed[name][0, 0])})])
+        change = Change(0, feature=0, value=float(changed[name][0, 0]))
+        other = what_if(played.network, frame, space, [change])
         obs.features = changed
         told = agent.explain(obs, [])
         assert other.value == pytest.approx(told.value, abs=1e-5)
@@ -401,7 +402,7 @@ def test_removed_targets_have_no_probability_and_the_rest_has_all() -> None:
     actees = frame.action_masks["attack"].actees
     assert actees is not None
     gone = int(actees.values[1])
-    answer = what_if(played.network, frame, played.spaces[0], [Change(gone, is_removed=True)])
+    answer = what_if(played.network, frame, played.spaces[0], [Change(gone, removed=True)])
     for probs in answer.probs["attack"].values():
         assert np.isnan(probs[1])
         assert np.nansum(probs) == pytest.approx(1)
