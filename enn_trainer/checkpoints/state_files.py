@@ -486,8 +486,8 @@ def read_tensors(saved: Checkpoint, name: str) -> dict[str, Tensor]:
     return tensors_of(f"{saved.path}: {name}", saved.read(name))
 
 
-def read_members(saved: Checkpoint) -> list[Member]:
-    """Return the members of the league of a save; [] without one.
+def read_league(saved: Checkpoint) -> League:
+    """Return the league of a save, without members if it has none.
 
     Raises:
         CheckpointError: a file is damaged.
@@ -497,4 +497,13 @@ def read_members(saved: Checkpoint) -> list[Member]:
         league.load_state_dict(_read_rest(saved)[1].get(LEAGUE, {}))
     except ValueError as error:
         raise CheckpointError(f"{saved.path}: {REST}: {LEAGUE}: {error}") from None
-    return league.members
+    return league
+
+
+def read_members(saved: Checkpoint) -> list[Member]:
+    """Return the members of the league of a save; [] without one.
+
+    Raises:
+        CheckpointError: a file is damaged.
+    """
+    return read_league(saved).members

@@ -50,6 +50,7 @@ _HELP = {
     "watch": "show what an agent sees and does: enn watch runs/xor",
     "serve": "play beside an agent, or in its place, on a page: enn serve runs/duel",
     "eval": "measure an agent: enn eval runs/xor --episodes 1000",
+    "league": "rate and play the opponents of a run, exploit one: enn league show runs/duel",
     "checkpoints": "list, verify, delete, pin, show, compare saves: enn checkpoints list runs/xor",
     "inspect": "say what a file or folder is: enn inspect runs/xor",
     "play": "play an environment by hand: enn play Minefield --record mine.rec",

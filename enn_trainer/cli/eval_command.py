@@ -33,7 +33,7 @@ from enn_trainer.cli.trust import NamedEnv, code_in, find_untrusted, line_with_t
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.eval_config import EvalEnvConfig, EvalSuiteConfig, all_suites, with_env
 from enn_trainer.errors import CheckpointError, ConfigError, ReplayError
-from enn_trainer.evaluation.eval_metrics import with_interval
+from enn_trainer.evaluation.eval_metrics import Measured, with_interval
 from enn_trainer.evaluation.evaluator import Evaluator, SuiteResult, create_opponent, differences
 from enn_trainer.evaluation.video import require_writer
 from enn_trainer.runtime.execution import Lanes
@@ -368,6 +368,8 @@ def table(results: Mapping[str, SuiteResult], console: Console | None = None) ->
     for suite, result in results.items():
         title, num_episodes = suite or UNNAMED, str(result.episodes)
         found = {name: m for name, m in result.metrics.items() if m.count}
+        scores = {n: against["score"] for n, against in result.opponents.items()}
+        found |= {f"score against {n}": score for n, score in scores.items() if score.count}
         for name, m in found.items():
             low, high = f"{m.min:.4g}", f"{m.max:.4g}"
             rows.append([title, name, with_interval(m), low, high, str(m.count), num_episodes])
@@ -444,13 +446,21 @@ def report(
     def finite(value: object) -> object:  # None for NaN and infinity, as the mean of no values
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
+    def plain(metrics: Mapping[str, Measured]) -> dict[str, Any]:
+        return {
+            tag: {key: finite(value) for key, value in vars(m).items()}
+            for tag, m in metrics.items()
+        }
+
     suites = {}
     for name, suite in all_suites(config.eval, config.env):
-        metrics = {
-            tag: {key: finite(value) for key, value in vars(m).items()}
-            for tag, m in results[name].metrics.items()
+        metrics = plain(results[name].metrics)
+        about: dict[str, Any] = {
+            "episodes": results[name].episodes,
+            "missing": results[name].missing,
         }
-        about = {"episodes": results[name].episodes, "missing": results[name].missing}
+        if against := results[name].opponents:
+            about["opponents"] = {member: plain(found) for member, found in against.items()}
         suites[name] = {"config": flatten_config(suite), **about, "metrics": metrics}
     seed = config.seed if config.eval.seed is None else config.eval.seed
     return {"checkpoint": str(path.resolve()), "step": step, "seed": seed, "suites": suites}

@@ -51,6 +51,7 @@ class Member:
         spaces: spaces of its network, as RON; "" of others.
         weights: safetensors file with the policy and its statistics; empty of others.
         elo: rating.
+        ci95: half the width of its 95% confidence interval; 0 of the first member.
         is_rated: True if the rating stays, as of snapshots, which have that of the agent at the
             time; False if it is fitted to results.
         is_in_pool: False once it has left the pool; it stays until its last game has ended.
@@ -66,6 +67,7 @@ class Member:
     spaces: str = field(default="", repr=False)
     weights: bytes = field(default=b"", repr=False)
     elo: float = FIRST_ELO
+    ci95: float = 0.0
     is_rated: bool = False
     is_in_pool: bool = True
     results: FloatArray = field(default_factory=lambda: np.zeros((0, 3)), compare=False)
@@ -149,7 +151,7 @@ class League(StatePart):
             capacity: number of snapshots that stay.
             every: frames between two snapshots.
         """
-        self.add(replace(snapshot, elo=self.elo, is_rated=True))
+        self.add(replace(snapshot, elo=self.elo, ci95=self.ci95, is_rated=True))
         self.next_snapshot = (snapshot.step // every + 1) * every
         while len(snapshots := [m for m in self.pool if m.origin == SNAPSHOT]) > capacity:
             steps = np.array([member.step for member in snapshots])
@@ -214,9 +216,8 @@ class League(StatePart):
         before = np.array([m.elo for m in self.members])
         agent, ratings = rate_agent(scores, games, self.elo, before, fitted)
         self.elo, self.ci95 = float(agent.elo[0]), float(agent.ci95[0])
-        self.members = [
-            replace(m, elo=float(elo)) for m, elo in zip(self.members, ratings.elo, strict=True)
-        ]
+        rated = zip(self.members, ratings.elo.tolist(), ratings.ci95.tolist(), strict=True)
+        self.members = [m if m.is_rated else replace(m, elo=e, ci95=c) for m, e, c in rated]
 
     def state_dict(self) -> StateDict:
         """Return members without their weights, the next snapshot and the agent's rating."""

@@ -85,7 +85,7 @@ def make_opponent(
 
 def network_of(
     member: Member,
-    agent: PPOAgent,
+    agent: PPOAgent | None,
     obs_space: ObsSpace,
     action_space: Mapping[str, ActionSpace],
     device: torch.device,
@@ -94,7 +94,8 @@ def network_of(
 
     Args:
         member: with a network.
-        agent: of the run, of which a copy plays where networks are the user's own.
+        agent: of the run, of which a copy plays where networks are the user's own; None if there
+            is no such network at hand.
         obs_space: observation space of the run.
         action_space: action space of the run.
         device: device of the network.
@@ -105,6 +106,10 @@ def network_of(
     where = Path(f"selfplay: {member.name}")
     network: Any
     if not member.config:
+        if agent is None:
+            raise CheckpointError(
+                f"{where}: its network is one of your own, which only the run that has it can play"
+            )
         network = copy.deepcopy(agent)
         load_weights(str(where), network, tensors_of(str(where), member.weights))
     else:

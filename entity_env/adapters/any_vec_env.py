@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.errors import InvalidObservation, exits_as_errors
+from entity_env.errors import InvalidObservation, InvalidSpace, exits_as_errors, short_repr
 from entity_env.kinds import label_dtype
 from entity_env.ragged import Ragged, from_ragged_buffer, is_ragged_buffer, to_ragged_buffer
 from entity_env.real_numbers import as_flags, real_array
@@ -36,13 +36,20 @@ class AnyVecEnv(VecEnv):
         validate: raise for numbers that are not finite, with the environment and field.
 
     Raises:
-        InvalidSpace: a space does not pass the checks of `check_env`.
+        InvalidSpace: a space does not pass the checks of `check_env`, or `sides` is no divisor of
+            the number of environments.
     """
 
     @exits_as_errors()
     def __init__(self, env: Any, validate: bool = False) -> None:
         self.env = env
         self.validate = validate
+        self.sides = getattr(env, "sides", 1)
+        if type(self.sides) is not int or self.sides < 1 or len(env) % self.sides:
+            got = f"{short_repr(self.sides)} of {len(env)} environments"
+            raise InvalidSpace(
+                f"sides: expected a divisor of the number of environments, got {got}"
+            )
         self._takes_buffers = False
         self._steps: npt.NDArray[np.int64] | None = None  # unknown after a state was set
         spaces = _own_obs_space(env.obs_space()), _own_action_spaces(env.action_space())

@@ -10,6 +10,7 @@ from entity_env import (
     CategoricalActionSpace,
     Entity,
     InvalidObservation,
+    InvalidSpace,
     ObsSpace,
     VecCategoricalActionMask,
     VecEnv,
@@ -65,6 +66,25 @@ class Shows(VecEnv):
             done=done,
             metrics={},
         )
+
+
+class Sides(Shows):
+    """Two environments that say they are sides of a match."""
+
+    sides = 2
+
+
+def test_sides_of_matches_are_kept() -> None:
+    assert AnyVecEnv(Sides()).sides == 2
+    assert AnyVecEnv(Shows()).sides == 1
+
+
+@pytest.mark.parametrize("sides", [0, 3, 2.0, "two"])
+def test_sides_that_do_not_divide_the_environments_are_refused(sides: Any) -> None:
+    envs = Shows()
+    envs.sides = sides
+    with pytest.raises(InvalidSpace, match="sides: expected a divisor"):
+        AnyVecEnv(envs)
 
 
 ODD: dict[str, tuple[str, Any, str]] = {

@@ -1,0 +1,307 @@
+"""The command `enn league`."""
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from rich.console import Console
+
+from enn_trainer.checkpoints.lookup import find, read_saved_run
+from enn_trainer.checkpoints.run_dir import new_run_dir
+from enn_trainer.checkpoints.state_files import read_config, read_league
+from enn_trainer.cli.arguments import OneLineParser, positive, writable, write_json
+from enn_trainer.cli.eval_command import check_trusted, config_of, eval_progress
+from enn_trainer.cli.load_world import envs_by_id
+from enn_trainer.cli.trust import line_with_trust
+from enn_trainer.config import TrainConfig
+from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
+from enn_trainer.runtime.start_folder import paths_from
+from enn_trainer.selfplay.league import SNAPSHOT
+from enn_trainer.selfplay.payoff import Payoff
+from enn_trainer.selfplay.tournament import Exploited, Tournament, exploit, play_league
+from enn_trainer.tables import show_lines, show_table
+from entity_env.named_world import names_bot
+
+Run: TypeAlias = Callable[[argparse.Namespace], int | None]
+SHARE = 0.005
+"""Smallest probability of a mixture that is shown."""
+
+_EPILOG = """\
+A PLAYER is a save or a run (also RUN@STEP, RUN@best, RUN@opponent:NAME), all opponents of a run
+(RUN@opponents), random, or a bot (file.py:Name). The world is that of the first run among them.
+
+examples:
+  enn league """
+
+
+def league_command(arguments: Sequence[str]) -> int:
+    """Run `enn league`: show, play and exploit opponents.
+
+    Returns:
+        0, or the status of the signal that ended it.
+
+    Raises:
+        ConfigError, CheckpointError, EntityEnvError: a mistake in the arguments, or in the world.
+    """
+    options = parser().parse_args(arguments)
+    options.line = line_with_trust("enn league", arguments)
+    run: Run = options.run
+    try:
+        with stopped_by(signal.SIGINT, signal.SIGTERM), paths_from(Path.cwd()):
+            return run(options) or 0
+    except StoppedAtOnce as stop:
+        print("interrupted", file=sys.stderr)
+        return int(stop.status)
+
+
+def _show(options: argparse.Namespace) -> None:
+    saved = find(Path(options.path))
+    league, config = read_league(saved), read_config(saved)
+    if not league.members:
+        raise CheckpointError(f"{saved.path}: expected a save of a run with opponents, it has none")
+    weights = np.ones(len(league.pool))
+    if config.selfplay is not None:
+        weights = league.weights(config.selfplay, None, saved.step)
+    share = dict(zip((m.name for m in league.pool), weights / weights.sum(), strict=True))
+    if options.json:
+        listed: list[dict[str, Any]] = [
+            {
+                **{name: getattr(m, name) for name in ("name", "origin", "kind", "elo", "ci95")},
+                "step": None if m.origin != SNAPSHOT else m.step,
+                "games": m.games,
+                "results": m.results.tolist(),
+                "score": m.score,
+                "weight": share.get(m.name, 0.0),
+            }
+            for m in league.members
+        ]
+        agent = {"elo": league.elo, "ci95": league.ci95, "step": saved.step}
+        print(json.dumps({"agent": agent, "members": listed}, indent=1))
+        return
+    rows = [["the agent", f"{saved.step:,}", _elo(league.elo, league.ci95), *[""] * 6]]
+    for m in league.members:
+        wins, draws, losses = (f"{x:.1f}" for x in m.results.sum(axis=0))
+        step = f"{m.step:,}" if m.origin == SNAPSHOT else ""
+        weight = f"{share[m.name]:.1%}" if m.name in share else "left"
+        numbers = [str(m.games), wins, draws, losses, f"{m.score:.2f}", weight]
+        rows.append([m.name, step, _elo(m.elo, m.ci95), *numbers])
+    columns = ("player", "step", "Elo", "games", "wins", "draws", "losses", "score", "weight")
+    show_table(columns, rows, Console(), num_left=1)
+    print(
+        "wins, draws and losses are the agent's, aged; Elo is a chain of estimates: to measure, "
+        f"enn league play {options.path}@opponents {options.path}"
+    )
+
+
+def _play(options: argparse.Namespace) -> None:
+    config = _config(options, options.players)
+    for flag, path in ("--json", options.json), ("--png", options.png):
+        if path is not None:
+            writable(path, flag)
+    if options.png is not None and options.png.suffix != ".png":
+        raise ConfigError(f"--png: expected a file named .png, got {options.png}")
+    if options.png is not None:
+        import matplotlib  # noqa: F401 (of an extra, before time is spent)
+    with eval_progress() as watch:
+        played = play_league(
+            options.players,
+            envs_by_id,
+            options.games,
+            config.seed if options.seed is None else options.seed,
+            config=config,
+            metric=options.metric,
+            processes=options.processes,
+            max_steps=options.max_steps,
+            watch=lambda share: watch("games", share),
+        )
+    if options.json is not None:
+        write_json(options.json, as_plain(played))
+    if options.png is not None:
+        draw(played, options.png)
+    show(played)
+    for path in options.json, options.png:
+        if path is not None:
+            print(f"written to {path}")
+
+
+def _exploit(options: argparse.Namespace) -> None:
+    saved = read_saved_run(Path(options.path))
+    config = _config(options, [options.path])
+    config = replace(
+        config,
+        total_timesteps=options.timesteps or config.total_timesteps,
+        eval=None,
+        capture_samples=None,
+        capture_logits=False,
+        capture_samples_subsample=1,
+        stop=[],
+    )
+    results: list[Exploited] = []
+    parent = saved.path.parent if options.out is None else options.out
+    for seed in range(config.seed + 1, config.seed + 1 + options.seeds):
+        folder = new_run_dir(Path(parent, "exploits"), f"seed-{seed}")
+        of_seed = replace(config, seed=seed)
+        results.append(exploit(options.path, envs_by_id, of_seed, folder, options.games))
+    rows = [[r.path.name, f"{r.score:.3f} ± {r.ci95:.3f}", str(r.path)] for r in results]
+    show_table(("agent", "score ± 95% ci", "run"), rows, Console(), num_left=1)
+    best = max(results, key=lambda r: r.score)
+    print(
+        f"{options.path} can be beaten with a score of at least {best.score:.3f}, by {best.path}; "
+        "0.5 would be even"
+    )
+
+
+def _config(options: argparse.Namespace, players: Sequence[str]) -> TrainConfig:
+    """Return the configuration of the first run among some players, with the world that is typed.
+
+    Raises:
+        ConfigError: there is no run among them, or the save names code that nobody typed.
+    """
+    runs = [p for p in players if p != "random" and not names_bot(p)]
+    if not runs:
+        raise ConfigError(
+            "PLAYER: expected a run or a save among them, which says what world it is"
+        )
+    path = Path(runs[0].removesuffix("@opponents"))
+    saved = read_saved_run(path)
+    given = argparse.Namespace(
+        **{**vars(options), "suite": [], "baseline": [], "episodes": 1, "opponent": None},
+        deterministic=False,
+        num_envs=None,
+    )
+    given.max_steps, given.processes = getattr(options, "max_steps", 1), 1
+    given.seed = None
+    config = config_of(saved.config, given)
+    if not options.trust:
+        check_trusted(saved, config, options)
+    return replace(config, eval=None)
+
+
+def show(played: Tournament) -> None:
+    """Print the tables of a round robin."""
+    console, names = Console(), played.names
+    payoff, ratings, mixture = played.payoff, played.ratings, played.mixture
+    columns = ["player", *(["Elo", "mixture"] if ratings is not None else []), *names]
+    rows = []
+    for i, name in enumerate(names):
+        row = [name]
+        if ratings is not None and mixture is not None:
+            row += [_elo(ratings.elo[i], ratings.ci95[i])]
+            row += [f"{mixture[i]:.1%}" if mixture[i] > SHARE else ""]
+        rows.append([*row, *(_cell(payoff, i, j) for j in range(len(names)))])
+    show_table(columns, rows, console, num_left=1)
+    for ring in played.rings:
+        one, two, three = (names[i] for i in ring)
+        show_lines([f"ring: {one} beats {two} beats {three} beats {one}"], console)
+
+
+def as_plain(played: Tournament) -> dict[str, Any]:
+    """Return the results of a round robin as plain data for JSON."""
+    fields = {name: _lists(values) for name, values in played.payoff._asdict().items()}
+    content: dict[str, Any] = {"players": [*played.names], **fields}
+    if played.ratings is not None and played.mixture is not None:
+        content |= {
+            "elo": _lists(played.ratings.elo),
+            "elo_ci95": _lists(played.ratings.ci95),
+            "rings": [[played.names[i] for i in ring] for ring in played.rings],
+            "mixture": _lists(played.mixture),
+        }
+    return content
+
+
+def draw(played: Tournament, path: Path) -> None:
+    """Draw the matrix of a round robin, which needs the extra `plot`.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    from matplotlib.figure import Figure
+
+    names, payoff = played.names, played.payoff
+    size = 2.5 + 0.55 * len(names)
+    figure = Figure(figsize=(size + 1.5, size), layout="constrained")
+    ax = figure.subplots()
+    is_score = played.ratings is not None
+    low, high = (0.0, 1.0) if is_score else (None, None)
+    image = ax.imshow(payoff.mean, cmap="RdBu", vmin=low, vmax=high)
+    ax.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8)
+    ax.set_yticks(range(len(names)), names, fontsize=8)
+    for i, j in np.argwhere(np.isfinite(payoff.mean)).tolist():
+        ax.text(j, i, f"{payoff.mean[i, j]:.2f}", ha="center", va="center", fontsize=7)
+    what = "score" if is_score else "mean"
+    ax.set_title(f"{what} of the player of a row against that of a column", fontsize=10)
+    figure.colorbar(image, ax=ax, label=what)
+    try:
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise ConfigError(f"--png: {path} cannot be written: {reason}") from None
+
+
+def _elo(elo: float, ci95: float) -> str:
+    return f"{elo:.0f}" + (f" ± {ci95:.0f}" if ci95 else "")
+
+
+def _cell(payoff: Payoff, i: int, j: int) -> str:
+    mean, half = payoff.mean[i, j], (payoff.high[i, j] - payoff.low[i, j]) / 2
+    return f"{mean:.3g} ± {half:.2g}" if np.isfinite(mean) else ""
+
+
+def _lists(values: Any) -> Any:
+    """Return an array as lists, with None for NaN."""
+    return [_lists(v) if np.ndim(v) else float(v) if np.isfinite(v) else None for v in values]
+
+
+def parser() -> OneLineParser:
+    """Return the parser of `enn league`."""
+    about = "Show the opponents of a run, play them against each other, and exploit one."
+    parser = OneLineParser(prog="enn league", description=about)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, run: Run, help: str, example: str) -> OneLineParser:
+        epilog = f"{_EPILOG}{example}"
+        found: OneLineParser = commands.add_parser(name, help=help, description=help, epilog=epilog)
+        found.set_defaults(run=run)
+        return found
+
+    one = command("show", _show, "members, results and ratings of a run", "show runs/duel")
+    one.add_argument("path", metavar="RUN", help="a run, or one of its saves")
+    one.flag("--json", "print as JSON")
+
+    example = "play runs/duel@opponents runs/rival random --games 200 --png payoff.png"
+    one = command("play", _play, "a round robin of players", example)
+    one.add_argument("players", metavar="PLAYER", nargs="+", help="see below")
+    many = "games of each pair, rounded up to all seats equally often (default: 200)"
+    one.option("--games", "N", many, type=positive, default=200)
+    one.option("--metric", "NAME", "means of this metric instead, such as episodic_reward")
+    one.option("--seed", "N", "random seed (default: the run's)", type=int)
+    one.option(
+        "--processes", "N", "number of worker processes (default: 1)", type=positive, default=1
+    )
+    steps = "limit of the steps of all games of a match (default: 1000000)"
+    one.option("--max-steps", "N", steps, type=positive, default=1_000_000)
+    one.option("--json", "FILE", "results as JSON", type=Path)
+    one.option("--png", "FILE", "picture of the matrix", type=Path)
+    one.env_options("another world", "its arguments")
+    one.flag("--trust", "import the environment that the checkpoint names")
+
+    help = "train new agents against a player alone: their score is a lower bound"
+    one = command("exploit", _exploit, help, "exploit runs/duel --timesteps 500000 --seeds 3")
+    one.add_argument("path", metavar="PLAYER", help="a run or a save")
+    one.option("--timesteps", "N", "frames of each agent (default: as in training)", type=positive)
+    one.option("--seeds", "N", "number of agents (default: 1)", type=positive, default=1)
+    one.option(
+        "--games", "N", "games to measure the score by (default: 400)", type=positive, default=400
+    )
+    one.option("--out", "FOLDER", "folder of the new runs (default: the run's)", type=Path)
+    one.env_options("another world", "its arguments")
+    one.flag("--trust", "import the environment that the checkpoint names")
+    return parser

@@ -1,0 +1,268 @@
+"""Round robins of players, and agents that are trained against one player alone."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from enn_trainer.checkpoints.lookup import members_of
+from enn_trainer.config import TrainConfig
+from enn_trainer.config.selfplay_config import SelfplayConfig
+from enn_trainer.errors import ConfigError
+from enn_trainer.evaluation.evaluator import create_opponent
+from enn_trainer.experience.bot_player import BotPlayer
+from enn_trainer.experience.envs import EnvSource, env_factory
+from enn_trainer.experience.players import AgentPlayer
+from enn_trainer.policy import Opponent
+from enn_trainer.runtime.start_folder import located
+from enn_trainer.selfplay.elo import FloatArray, Ratings, bradley_terry
+from enn_trainer.selfplay.league import unique_name
+from enn_trainer.selfplay.league_players import MemberPlayer
+from enn_trainer.selfplay.matchmaking import IntArray
+from enn_trainer.selfplay.members import network_of
+from enn_trainer.selfplay.payoff import (
+    Payoff,
+    Results,
+    count_results,
+    find_rings,
+    metric_payoff,
+    round_robin,
+    score_payoff,
+    unbeaten_mixture,
+)
+from enn_trainer.selfplay.play_games import play_games
+from enn_trainer.state_manager import StateManager
+from enn_trainer.trainer import train
+from entity_env.bot import Bot
+from entity_env.seeding import derive_seed
+from entity_env.spaces import ActionSpace, ObsSpace
+from entity_env.vec.vec_env import VecEnv
+
+CPU = torch.device("cpu")
+_DIVISIBLE = 120  # by any small number of sides
+MOST_MATCHES = 64
+"""Matches that are played at the same time."""
+
+
+@dataclass(frozen=True)
+class Tournament:
+    """Results of a round robin of P players.
+
+    Attributes:
+        names: of the players.
+        payoff: (P, P) scores, or mean returns or another metric, with 95% intervals.
+        ratings: Elo of the players by maximum likelihood; None of another metric than scores.
+        rings: positions of three players each, of whom the first beats the second, the second the
+            third, and the third the first; none of another metric.
+        mixture: (P,) float64, probabilities of players that no player beats by more than .001; None
+            of another metric.
+    """
+
+    names: Sequence[str]
+    payoff: Payoff
+    ratings: Ratings | None = None
+    rings: Sequence[tuple[int, int, int]] = ()
+    mixture: FloatArray | None = None
+
+
+def opponents_by_name(
+    paths: Sequence[str | type[Bot]], obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]
+) -> dict[str, Opponent]:
+    """Return the networks and bots that paths lead to, by different names.
+
+    Args:
+        paths: saves and runs in any form of `eval.opponent`, RUN@opponents, "random", and bots.
+        obs_space: observation space of the world.
+        action_space: action space of the world.
+
+    Raises:
+        CheckpointError: there is no such save, or it is of another world.
+        ConfigError: there is no such bot.
+    """
+    found: dict[str, Opponent] = {}
+    spaces = obs_space, action_space
+    for path in paths:
+        if isinstance(path, str) and path.endswith("@opponents"):
+            for member in members_of(located(path)):
+                made: Opponent
+                if member.kind == "network":
+                    made = network_of(member, None, *spaces, CPU)
+                else:
+                    made = create_opponent(member.origin, *spaces, CPU, "PLAYER")
+                found[unique_name(member.name, found)] = made
+            continue
+        made = create_opponent(path, *spaces, CPU, "PLAYER")
+        name = path if isinstance(path, str) else path.__name__
+        found[unique_name(name.rpartition(":")[2].strip("/"), found)] = made
+    return found
+
+
+def players_of(
+    opponents: Mapping[str, Opponent],
+    seed: int,
+    obs_space: ObsSpace,
+    action_space: Mapping[str, ActionSpace],
+    sides: int,
+) -> dict[str, MemberPlayer]:
+    """Return players of networks and bots, whose choices are a function of a seed and the game."""
+    spaces = obs_space, action_space
+    of_networks, of_bots = derive_seed(seed, "networks"), derive_seed(seed, "bots")
+    return {
+        name: BotPlayer(made, of_bots, obs_space, *spaces, sides)
+        if isinstance(made, type)
+        else AgentPlayer(made, of_networks)
+        for name, made in opponents.items()
+    }
+
+
+def play_league(
+    players: Sequence[str | type[Bot]],
+    env: EnvSource,
+    games: int = 200,
+    seed: int = 0,
+    *,
+    config: TrainConfig | None = None,
+    metric: str | None = None,
+    processes: int = 1,
+    max_steps: int = 1_000_000,
+    watch: Callable[[float], None] = lambda share: None,
+) -> Tournament:
+    """Play a round robin: each pair in all seats equally often.
+
+    The result is a function of players, world, games and seed, not of processes.
+
+    Args:
+        players: saves and runs, RUN@opponents, "random", and bots, by path or class.
+        env: a match class or factory, as for `train`.
+        games: games of each pair, rounded up so that each player has each seat equally often.
+        seed: seed of matches and choices.
+        config: configuration with the arguments of the world; None for its defaults.
+        metric: a metric whose means are shown, such as "episodic_reward", in place of scores.
+        processes: number of worker processes.
+        max_steps: limit of the steps of all games of a match.
+        watch: called with the share of games that have ended, from 0 to 1.
+
+    Raises:
+        CheckpointError: there is no such save, or it is of another world.
+        ConfigError: there are fewer than two players, or the world is no match.
+        InvalidObservation: games do not end, or a side gives no result.
+    """
+    settings = config or TrainConfig()
+    make = env_factory(env)
+
+    def matches(count: int, sides: int) -> VecEnv:
+        return make(settings.env, count * sides, min(processes, count), 0)
+
+    # Players and games. The number of sides is known once there are environments.
+    probe = make(settings.env, _DIVISIBLE if config is None else config.rollout.num_envs, 1, 0)
+    spaces, sides = (probe.obs_space(), probe.action_space()), probe.sides
+    probe.close()
+    if sides < 2:
+        raise ConfigError(f"env: expected a world with several sides, got one with {sides}")
+    made = opponents_by_name(players, *spaces)
+    if len(made) < 2:
+        raise ConfigError(f"PLAYER: expected at least two players, got {', '.join(made) or 'none'}")
+    names, lineups = [*made], round_robin(len(made), sides, games)
+
+    # Play.
+    of_games = [[names[i] for i in seats] for seats in lineups.tolist()]
+    envs = matches(min(MOST_MATCHES, len(lineups)), sides)
+    selfplay = settings.selfplay
+    by = metric or (selfplay.result if selfplay is not None else "") or "episodic_reward"
+    try:
+        results = play_games(
+            envs,
+            spaces[0],
+            players_of(made, seed, *spaces, sides),
+            of_games,
+            by,
+            seed,
+            max_steps=max_steps,
+            watch=lambda ended: watch(ended / len(lineups)),
+        )
+    finally:
+        envs.close()
+    return tournament_of(names, lineups, results, is_score=metric is None)
+
+
+def tournament_of(
+    names: Sequence[str], lineups: IntArray, results: FloatArray, is_score: bool
+) -> Tournament:
+    """Return the tables of a round robin.
+
+    Args:
+        names: of the players.
+        lineups: (G, S) int64, the player in each seat.
+        results: (G, S) float64, the result of each seat.
+        is_score: True to compare results as wins, draws and losses; False for their means.
+    """
+    if not is_score:
+        rows, columns, values = [], [], []
+        for seats, of_seats in zip(lineups.tolist(), results.tolist(), strict=True):
+            for player in {*seats}:
+                mine = [v for seat, v in zip(seats, of_seats, strict=True) if seat == player]
+                rows.append(player)
+                columns.append(next(seat for seat in seats if seat != player))
+                values.append(float(np.mean(mine)))
+        of_pairs = np.array(rows), np.array(columns), np.array(values)
+        return Tournament(names, metric_payoff(*of_pairs, len(names)))
+    counted: Results = count_results(lineups, results, len(names))
+    payoff = score_payoff(counted)
+    excess = np.nan_to_num(payoff.mean - 0.5)
+    return Tournament(
+        names,
+        payoff,
+        bradley_terry(counted.scores),
+        find_rings(payoff),
+        unbeaten_mixture((excess - excess.T) / 2),
+    )
+
+
+class Exploited(NamedTuple):
+    """Result of an agent that was trained against one player alone.
+
+    Attributes:
+        score: mean score of the new agent against it, in all seats equally often: a lower bound of
+            what can be won.
+        ci95: half the width of its 95% confidence interval.
+        path: the run of the new agent.
+    """
+
+    score: float
+    ci95: float
+    path: Path
+
+
+def exploit(
+    saved: str | Path, env: EnvSource, config: TrainConfig, folder: str | Path, games: int = 400
+) -> Exploited:
+    """Train a new agent against one player alone, and measure its score.
+
+    Args:
+        saved: the player, in any form of `eval.opponent`.
+        env: a match class or factory, as for `train`.
+        config: configuration of the new run, whose `selfplay` is replaced.
+        folder: folder of the new run.
+        games: games to measure the score by.
+
+    Raises:
+        CheckpointError: there is no such save, or it is of another world.
+        ConfigError: the world is no match.
+    """
+    alone = SelfplayConfig(
+        share=1.0,
+        opponents=[str(saved)],
+        snapshot_every=0,
+        choose="uniform",
+        result="" if config.selfplay is None else config.selfplay.result,
+    )
+    manager = StateManager(checkpoint_dir=Path(folder))
+    manager._config = replace(config, selfplay=alone)
+    train(manager, env)
+    seed = derive_seed(config.seed, "exploit")
+    played = play_league([str(folder), str(saved)], env, games, seed, config=config)
+    low, high = played.payoff.low[0, 1], played.payoff.high[0, 1]
+    return Exploited(float(played.payoff.mean[0, 1]), float(high - low) / 2, Path(folder))
