@@ -86,7 +86,7 @@ class FromPettingZoo(Adapted, Match):
         self._make = partial(self.make_world, make_env, **kwargs)
         self.env = self._make()
         try:
-            self._translators = _translators_of(self.env, mapping, is_team=teams is not None)
+            self._translators = translators_of(self.env, mapping, is_team=teams is not None)
             self.translators = list(dict.fromkeys(self._translators.values()))
             agents = list(self.env.possible_agents)
             if teams is None:
@@ -151,8 +151,8 @@ class FromPettingZoo(Adapted, Match):
         if hasattr(env, "agent_iter") or not getattr(env, "possible_agents", None):
             raise EntityEnvError(
                 f"make_env: expected a parallel environment with possible_agents, got "
-                f"{type(env).__name__}; one in which agents take turns is converted by "
-                "pettingzoo.utils.conversions.aec_to_parallel, if it allows that, and one of "
+                f"{type(env).__name__}; one in which agents take turns is for "
+                "FromPettingZooTurns, and one of "
                 "Gymnasium with several agents is for FromGymnasiumAgents"
             )
         return env
@@ -241,7 +241,7 @@ class FromPettingZoo(Adapted, Match):
         return obs
 
 
-def _translators_of(
+def translators_of(
     env: Any, mapping: FieldMap | Mapping[str, FieldMap] | None, is_team: bool
 ) -> dict[AgentName, AgentTranslator]:
     """Return the translator of each agent; agents with equal spaces share one.

@@ -5,6 +5,7 @@ from entity_env.examples.cherry_pick import CherryPick
 from entity_env.examples.count import Count
 from entity_env.examples.duel import Duel
 from entity_env.examples.floor_is_lava import FloorIsLava
+from entity_env.examples.kuhn_poker import KuhnPoker
 from entity_env.examples.minefield import Minefield
 from entity_env.examples.minefield_vec import VecMinefield
 from entity_env.examples.minesweeper import MineSweeper
@@ -16,6 +17,7 @@ from entity_env.examples.not_hotdog import NotHotdog
 from entity_env.examples.pick_matching_balls import PickMatchingBalls
 from entity_env.examples.rock_paper_scissors import RockPaperScissors
 from entity_env.examples.treasure_hunt import TreasureHunt
+from entity_env.examples.uneven_throws import UnevenThrows
 from entity_env.examples.xor import Xor
 from entity_env.match import Match
 
@@ -34,6 +36,8 @@ ENV_REGISTRY: dict[str, type[Environment] | type[Match]] = {
     "RockPaperScissors": RockPaperScissors,
     "TreasureHunt": TreasureHunt,
     "Duel": Duel,
+    "KuhnPoker": KuhnPoker,
+    "UnevenThrows": UnevenThrows,
 }
 
 __all__ = [
@@ -42,6 +46,7 @@ __all__ = [
     "Count",
     "Duel",
     "FloorIsLava",
+    "KuhnPoker",
     "MineSweeper",
     "Minefield",
     "MoveToOrigin",
@@ -51,6 +56,7 @@ __all__ = [
     "PickMatchingBalls",
     "RockPaperScissors",
     "TreasureHunt",
+    "UnevenThrows",
     "VecMinefield",
     "VecMultiSnake",
     "Xor",

@@ -77,7 +77,7 @@ def test_every_shipped_world_has_its_facts_in_the_same_order() -> None:
 
 def test_settings_exist_and_make_the_world_with_the_arguments_of_its_facts() -> None:
     named = {w.name: w for w in KNOWN_WORLDS.values() if w.config}
-    assert KNOWN_WORLDS.keys() - named == {"MineSweeper"}
+    assert KNOWN_WORLDS.keys() - named == {"MineSweeper", "KuhnPoker", "UnevenThrows"}
     for name, known in named.items():
         env = StateManager(init_path=ROOT / f"configs/{known.config}.ron").config.env
         assert env.id == name

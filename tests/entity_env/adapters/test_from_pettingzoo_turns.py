@@ -1,0 +1,195 @@
+"""Turn-based worlds as matches: who moves, what everybody sees, and when rewards arrive."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from pettingzoo import AECEnv
+
+from entity_env import EntityEnvError, EnvList, Observation, ParallelEnvList, check_env
+from entity_env.adapters.from_pettingzoo_turns import FromPettingZooTurns
+from entity_env.adapters.mapping import FieldMap, Rows
+from tests.entity_env.adapters.same import assert_workers_show_the_same
+from tests.entity_env.adapters.worlds import choose
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from pettingzoo.classic import connect_four_v3, tictactoe_v3
+
+BOARD = FieldMap(entities={"Cell": Rows("observation")})
+
+
+@pytest.mark.parametrize("module", [tictactoe_v3, connect_four_v3])
+@pytest.mark.parametrize("seed", range(4))
+def test_classic_games_are_those_of_pettingzoo(module: Any, seed: int) -> None:
+    match: Any = FromPettingZooTurns.of(module.env, BOARD)()
+    game, rng = module.env(), np.random.default_rng(seed)
+    match.seed(seed)
+    frames = match.reset()
+    game.reset(seed=seed)
+    assert match.num_sides == len(game.possible_agents) == 2
+    while not frames[0].done:
+        mover = game.possible_agents.index(game.agent_selection)
+        for side, agent in enumerate(game.possible_agents):
+            seen = game.observe(agent)
+            board = np.asarray(frames[side].features["Cell"])[:, 2:]
+            np.testing.assert_array_equal(board, seen["observation"].reshape(-1, 2))
+            assert bool(frames[side].actions) == (side == mover)
+        mask = frames[mover].actions["action"].mask
+        np.testing.assert_array_equal(mask, game.observe(game.agent_selection)["action_mask"])
+        actions = [choose(frame, match.obs_space(), match.action_space(), rng) for frame in frames]
+        game.step(int(actions[mover]["action"].index))  # type: ignore[attr-defined]
+        frames = match.act(actions)
+        assert [frame.reward for frame in frames] == [
+            game.rewards[agent] for agent in game.possible_agents
+        ]
+        assert frames[0].done == any(game.terminations.values())
+    assert all(frame.terminated and not frame.actions for frame in frames)
+
+
+@pytest.mark.parametrize("module", [tictactoe_v3, connect_four_v3])
+def test_classic_games_keep_the_contract(module: Any) -> None:
+    world = FromPettingZooTurns.of(module.env, BOARD)
+    report = check_env(world, episodes=3)
+    assert report.ok, str(report)
+
+
+def test_workers_show_the_same() -> None:
+    world = FromPettingZooTurns.of(tictactoe_v3.env, BOARD)
+    apart = ParallelEnvList(world, 4, num_processes=2)
+    assert_workers_show_the_same(apart, EnvList(world, 4), 12)
+
+
+class Rounds(AECEnv[str, Any, Any]):
+    """Three agents, who move as `ORDER` says and die as `DEATHS` says; moves pay the others."""
+
+    metadata = {"name": "rounds", "is_parallelizable": False}  # noqa: RUF012
+    render_mode = None
+    ORDER = "aabcbaccc"
+    # After which move an agent dies, and if it is terminated.
+    DEATHS = {"b": (4, True), "a": (5, False), "c": (8, True)}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.possible_agents = ["a", "b", "c"]
+        box = spaces.Box(-1000, 1000, (2,), np.float32)
+        self.observation_spaces = dict.fromkeys(self.possible_agents, box)
+        self.action_spaces = dict.fromkeys(self.possible_agents, spaces.Discrete(3))
+
+    def observation_space(self, agent: str) -> Any:
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> Any:
+        return self.action_spaces[agent]
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        self.agents, self.taken = [*self.possible_agents], list[Any]()
+        self.start = 0 if seed is None else seed % 7
+        self.rewards = dict.fromkeys(self.agents, 0)
+        self._cumulative_rewards = dict.fromkeys(self.agents, 0)
+        self.terminations = dict.fromkeys(self.agents, False)
+        self.truncations = dict.fromkeys(self.agents, False)
+        # The third choice is allowed to "a" alone.
+        self.infos = {
+            agent: {"action_mask": np.array([1, 1, agent == "a"], np.int8)} for agent in self.agents
+        }
+        self.agent_selection = "a"
+
+    def observe(self, agent: str) -> Any:
+        return np.array([self.start + len(self.taken), ord(agent)], np.float32)
+
+    def step(self, action: Any) -> None:
+        agent = self.agent_selection
+        if self.terminations[agent] or self.truncations[agent]:
+            self._was_dead_step(action)
+            return
+        assert action in range(3)
+        # A move pays its number to the next agent in the alphabet that is alive.
+        number = len(self.taken)
+        self.taken.append((agent, int(action)))
+        self._clear_rewards()
+        for other, (move, is_terminated) in self.DEATHS.items():
+            if move == number:
+                (self.terminations if is_terminated else self.truncations)[other] = True
+        receiver = "bca"["abc".index(agent)]
+        if receiver in self.agents:
+            self.rewards[receiver] = number + 1
+        if number + 1 < len(self.ORDER):
+            self.agent_selection = self.ORDER[number + 1]
+        self._deads_step_first()
+
+
+def play(match: Any, choice: int = 0) -> list[list[Observation]]:
+    match.seed(3)
+    shown, rng = [match.reset()], np.random.default_rng(choice)
+    while not shown[-1][0].done:
+        own = match.obs_space(), match.action_space()
+        shown.append(match.act([choose(frame, *own, rng) for frame in shown[-1]]))
+    return shown
+
+
+def test_rewards_arrive_when_the_world_gives_them_and_deaths_when_they_happen() -> None:
+    match: Any = FromPettingZooTurns.of(Rounds)()
+    shown = play(match)
+    assert [agent for agent, _ in match.env.taken] == [*Rounds.ORDER]
+    assert len(shown) == len(Rounds.ORDER) + 1
+    movers = [
+        "".join(a for a, f in zip("abc", frames, strict=True) if f.actions) for frames in shown
+    ]
+    assert movers == [*Rounds.ORDER, ""]
+    rewards = [[frame.reward for frame in frames] for frames in shown]
+    assert rewards == [
+        [0, 0, 0],
+        [0, 1, 0],  # a pays b
+        [0, 2, 0],
+        [0, 0, 3],  # b pays c
+        [4, 0, 0],  # c pays a
+        [0, 0, 5],  # b, which dies
+        [0, 0, 0],  # a pays nobody, as b is gone, and is cut off
+        [0, 0, 0],
+        [0, 0, 0],
+        [0, 0, 0],
+    ]
+    # Dead agents see nothing before the end, when everybody sees its last frame.
+    alive = [[int(np.any(frame.global_features)) for frame in frames] for frames in shown]
+    assert alive == [[1, 1, 1]] * 5 + [[1, 0, 1]] + [[0, 0, 1]] * 3 + [[1, 1, 1]]
+    times = [[np.asarray(f.global_features)[0] for f in frames] for frames in shown]
+    assert times[4] == [7, 7, 7]
+    assert times[-1] == [9, 8, 12]
+    assert [f.terminated for f in shown[-1]] == [False, True, True]
+    assert [f.truncated for f in shown[-1]] == [True, False, False]
+    assert not any(f.done for frames in shown[:-1] for f in frames)
+
+
+def test_masks_of_infos_are_those_of_the_agent_to_move() -> None:
+    match: Any = FromPettingZooTurns.of(Rounds)()
+    allowed: dict[str, set[int]] = {"a": set(), "b": set(), "c": set()}
+    for seed in range(12):
+        play(match, seed)
+        for agent, choice in match.env.taken:
+            allowed[agent].add(choice)
+    assert allowed == {"a": {0, 1, 2}, "b": {0, 1}, "c": {0, 1}}
+    assert check_env(FromPettingZooTurns.of(Rounds), episodes=2).ok
+
+
+def test_seed_reaches_the_world() -> None:
+    match: Any = FromPettingZooTurns.of(Rounds)()
+    starts = set()
+    for seed in range(7):
+        match.seed(seed)
+        starts.add(float(np.asarray(match.reset()[0].global_features)[0]))
+    assert len(starts) == 7
+
+
+@pytest.mark.parametrize(
+    ("make_env", "words"),
+    [
+        (Rounds(), "expected a function"),
+        (dict, "expected an AEC environment with possible_agents, got dict"),
+    ],
+)
+def test_other_things_are_refused(make_env: Any, words: str) -> None:
+    with pytest.raises(EntityEnvError, match=words):
+        FromPettingZooTurns.of(make_env)
