@@ -149,6 +149,7 @@ def run_command(
             init_renames=renames(options),
         )
         manager.is_saved_by_default = not options.no_save
+        manager.trusts_save = options.trust
         if options.resume_from and not (manager.init_path and manager.init_path.is_dir()):
             raise ConfigError(f"--resume-from: expected a checkpoint, got {options.resume_from}")
 
@@ -209,6 +210,7 @@ def dry_run(manager: StateManager, run: Callable[[StateManager], object]) -> Non
                 trial.init_from = manager.init_from if saved is None else None
                 trial.overrides, trial.environment = manager.overrides, manager.environment
             trial.is_dry = True
+            trial.trusts_save = manager.trusts_save or half == 2  # which is the trial's own
             _shorten(trial.config, end, folder)
             run(trial)
             manager.interrupted_by = trial.interrupted_by

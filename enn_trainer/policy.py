@@ -1,12 +1,14 @@
 """`PPOAgent`, the protocol of networks that can be trained."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from entity_env.bot import Bot
+from entity_env.spaces import ActionSpace, ObsSpace
 from rogue_net.ragged import EntityBatch
 from rogue_net.rogue_net import NetOutput
 
@@ -31,6 +33,14 @@ class PPOAgent(Protocol):
 
     def update_input_stats(self, batch: EntityBatch) -> None:
         """Update the input statistics with a rollout, if the network has any."""
+
+
+Opponent: TypeAlias = PPOAgent | type[Bot]
+"""A network, or the class of a bot."""
+CreateOpponent: TypeAlias = Callable[
+    [str, ObsSpace, Mapping[str, ActionSpace], torch.device], Opponent
+]
+"""(path, obs_space, action_space, device) -> opponent."""
 
 
 def device_of(agent: PPOAgent) -> torch.device:

@@ -62,6 +62,7 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
     save_interval_s: float | None = None  # overrules `checkpoint.every_seconds`
     is_dry: bool = False  # its saves are temporary, see `dry_run`
     is_saved_by_default: bool = False  # a run without `checkpoint_dir` gets a folder of its own
+    trusts_save: bool = False  # bots that only the save names may be imported
     interrupted_by: int = 0  # the signal that requested that the last run stops
     say: Callable[[str], None] = staticmethod(print)
     """Prints messages about saves and the configuration, one line each."""

@@ -16,7 +16,8 @@ from enn_trainer.config.hyperstate_door import ManagerBase
 from enn_trainer.config.load import COMMAND_LINE
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import ConfigError
-from enn_trainer.evaluation.evaluator import CreateOpponent, RunEvaluator, scalars_of
+from enn_trainer.evaluation.bots import check_bots_trusted
+from enn_trainer.evaluation.evaluator import RunEvaluator, scalars_of
 from enn_trainer.evaluation.evaluator import create_opponent as default_opponent
 from enn_trainer.experience.collector import Collector, collect
 from enn_trainer.experience.envs import EnvSource, env_factory
@@ -30,7 +31,7 @@ from enn_trainer.experience.recording import (
 )
 from enn_trainer.experience.running_episodes import RunningEpisodes
 from enn_trainer.open_run import begin_episodes, open_envs, open_state
-from enn_trainer.policy import PPOAgent
+from enn_trainer.policy import CreateOpponent, PPOAgent
 from enn_trainer.runtime.execution import ONE_LANE, ExecutionContext, Lanes
 from enn_trainer.runtime.process import choose_device, keep_freed_memory, process_settings
 from enn_trainer.runtime.spans import Spans
@@ -148,6 +149,8 @@ class Trainer:
             lanes = stack.enter_context(Lanes.of(self.state.agent))
             self.manager.hand_back(state_manager)
             self.callbacks.load_states(self.state.memory, self.manager.say)
+            if create_opponent is None:
+                check_bots_trusted(self.manager)
             opponents = create_opponent or default_opponent
             own_folder = run_folder(self.manager)
             self.evaluation = RunEvaluator(

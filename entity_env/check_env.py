@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from entity_env.bot import Bot
+from entity_env.check_bot import check_bot
 from entity_env.environment import Environment
 from entity_env.match import CreateEnv, Match, match_of, world_of
 from entity_env.plain_state import impure
@@ -20,7 +22,11 @@ _STATE_STEPS = 20
 
 
 def check_env(
-    env: Environment | Match | CreateEnv, episodes: int = 3, max_steps: int = 1000, seed: int = 0
+    env: Environment | Match | CreateEnv,
+    episodes: int = 3,
+    max_steps: int = 1000,
+    seed: int = 0,
+    bot: type[Bot] | None = None,
 ) -> Report:
     """Play random legal actions and report everything that is wrong; raise nothing for it.
 
@@ -33,11 +39,14 @@ def check_env(
         episodes: the number of episodes to play.
         max_steps: the number of steps after which an episode is broken off.
         seed: the seed of actions and episodes.
+        bot: the class of a bot, which is judged as well, if nothing is wrong with the environment:
+            it plays all sides, must choose what is allowed, and is a function of its seed and of
+            its state.
     """
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (others draw from it)
     try:
         with np.errstate(over="ignore"):  # too large for float32: reported as infinite
-            return _Check(env, seed, episodes, max_steps).run()
+            return _Check(env, seed, episodes, max_steps, bot).run()
     finally:
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002
@@ -51,6 +60,7 @@ class _Check:
     seed: int
     episodes: int
     max_steps: int
+    bot: type[Bot] | None
 
     def run(self) -> Report:
         self.report = Report(getattr(self.env, "__name__", type(self.env).__name__))
@@ -90,6 +100,9 @@ class _Check:
                 self.report.problem(drawn_from, f"{text} drawn from", fix)
             if self.report.ok:
                 self._check_state(match, fresh, spaces)
+            if self.report.ok and self.bot is not None:
+                limits = self.episodes, self.max_steps
+                check_bot(self.bot, fresh, spaces, self.report, self.seed, *limits)
         for match in self.made:
             with contextlib.suppress(Stop):
                 answer(self.report, "close", "", match.close)

@@ -4,6 +4,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 import types
 import warnings
@@ -14,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from entity_env.bot import Bot
 from entity_env.environment import Environment
 from entity_env.errors import UnknownWorld, did_you_mean
 from entity_env.examples import ENV_REGISTRY
@@ -73,6 +75,30 @@ def find_world(name: str, folder: Path | None = None) -> Any:
         hint = did_you_mean(attribute, vars(module))
         raise UnknownWorld(f"expected something in {where}, got {attribute!r}{hint}")
     return getattr(module, attribute)
+
+
+_BOT = re.compile(r"(.+\.py|[^\W\d]\w*(\.[^\W\d]\w*)*):[^\W\d]\w*")
+
+
+def names_bot(name: str) -> bool:
+    """Return whether a name has the form of a bot: `path/file.py:Name` or `package.module:Name`."""
+    return _BOT.fullmatch(name) is not None
+
+
+def find_bot(name: str, folder: Path | None = None) -> type[Bot]:
+    """Import the class of a bot by a name, as `find_world` does.
+
+    Raises:
+        UnknownWorld: there is nothing of this name, it cannot be imported, or is no such class.
+    """
+    found = find_world(name, folder)
+    if not (inspect.isclass(found) and issubclass(found, Bot)):
+        raise UnknownWorld(f"expected a subclass of entity_env.Bot, got {name}, which is none")
+    try:
+        inspect.signature(found).bind()
+    except TypeError as error:
+        raise UnknownWorld(f"expected a bot that is made without arguments: {error}") from None
+    return found
 
 
 def is_environment_factory(make: object) -> bool:

@@ -203,7 +203,7 @@ class Stop(Exception):  # noqa: N818 (ends an episode)
 
 
 class Player:
-    """Random player of one environment, which reports what is wrong with its answers."""
+    """Player of one environment, by default at random, which reports all that is wrong with it."""
 
     def __init__(
         self, match: Match, spaces: Spaces, report: Report, seed: int, max_steps: int
@@ -231,9 +231,25 @@ class Player:
                 self.report.remark(part, text, fix, where)
         return self.trace
 
+    def begin(self, episode: int, where: str) -> None:
+        """Prepare the choices of an episode."""
+        self._rng = np.random.default_rng(derive_seed(self.seed, "choices", episode))
+
+    def choose(self, frames: Sequence[Observation], batch: VecObs, where: str) -> Choices:
+        """Return legal choices of all sides.
+
+        Args:
+            frames: valid observations, one of each side.
+            batch: the same, with features of 0.
+            where: the place, for messages.
+
+        Raises:
+            Stop: there are none; the cause has been reported.
+        """
+        return random_choices(batch, self.action_space, self._rng)
+
     def _play_episode(self, episode: int, before_act: Callable[[int], None]) -> None:
         # Begin the episode.
-        rng = np.random.default_rng(derive_seed(self.seed, "choices", episode))
         where = f"episode {episode}, step 0"
         seed = derive_seed(self.seed, "episode", episode)
         answer(self.report, "seed", where, self.match.seed, seed)
@@ -243,10 +259,11 @@ class Player:
             text = "expected an episode that begins, got one that is over"
             self.report.problem("done", text, "return done=False from reset", where)
             return
+        self.begin(episode, where)
         # Take steps until it ends.
         for step in range(1, self.max_steps + 1):
             before_act(step - 1)
-            choices = random_choices(batch, self.action_space, rng)
+            choices = self.choose(frames, batch, where)
             blanks = [_blank_features(o, self.obs_space) for o in frames]
             actions = unbatch_actions(choices, batch, blanks, *self.spaces)
             self.actions.append(actions)

@@ -96,7 +96,7 @@ class ActionSpace(ABC):
     kind: ClassVar[str]
     """The kind in messages."""
     mask_type: ClassVar[type[ActionMask]]
-    action_type: ClassVar[type[Action]]
+    action_type: ClassVar[type[Action]] = Action
     batch_mask_type: ClassVar[type[VecActionMask]]
     is_global: ClassVar[bool] = False
     """True if no entity takes the action: its actor is the global entity of the frame."""
@@ -226,15 +226,18 @@ class ActionSpace(ABC):
             for of, actors, selectable, flags in frames
         ]
 
-    @abstractmethod
     def _mask(self, actors: IDs, actees: IDs, allowed: npt.NDArray[np.bool_]) -> ActionMask:
         """Return the mask of a frame, of (actors, choices) flags."""
+        return self.mask_type()
 
-    @abstractmethod
     def _actors_and_choices(
         self, name: ActionName, mask: VecActionMask, obs: Sequence[Observation], obs_space: ObsSpace
     ) -> Iterable[tuple[Sequence[EntityID], Sequence[EntityID]]]:
-        """Yield the actors of each frame, and all that they choose among."""
+        """Yield the actors of each frame, by default their positions, and what they choose among.
+
+        Actions of a kind that does not name its actors list them in this order.
+        """
+        return zip(map(np.ndarray.tolist, mask.actors.of_frames()), repeat(self.labels))
 
     def _allowed(self, mask: VecActionMask) -> Iterator[npt.NDArray[np.bool_]]:
         """Yield the flags of each frame, (actors, choices)."""
@@ -250,8 +253,9 @@ class ActionSpace(ABC):
         Raises:
             InvalidAction: it is no such action, or not of exactly these actors.
         """
-        kind = self.action_type.__name__
-        expected = f"a {kind} of the actors {short_repr([*actors], LONG)}"
+        expected = f"a {self.action_type.__name__}"
+        if not self.is_global:
+            expected += f" of the actors {short_repr([*actors], LONG)}"
         if not actors:
             expected = "no action, as nobody can act"
             if action is None:
@@ -259,7 +263,7 @@ class ActionSpace(ABC):
         if not isinstance(action, self.action_type):
             got = "none" if action is None else type(action).__name__
             raise InvalidAction(f": expected {expected}, got {got}")
-        acting: Any = [GLOBAL] if self.is_global else vars(action)["actors"]
+        acting = getattr(action, "actors", actors)
         try:
             chosen = dict(zip(acting, action.chosen, strict=True))
             if len(chosen) == len(acting) and chosen.keys() == set(actors):
@@ -430,12 +434,6 @@ class GlobalCategoricalActionSpace(_LabelledActionSpace):
 
     def _mask(self, actors: IDs, actees: IDs, allowed: npt.NDArray[np.bool_]) -> ActionMask:
         return GlobalCategoricalActionMask(mask=allowed[0])
-
-    def _actors_and_choices(
-        self, name: ActionName, mask: VecActionMask, obs: Sequence[Observation], obs_space: ObsSpace
-    ) -> Iterable[tuple[Sequence[EntityID], Sequence[EntityID]]]:
-        for can_act in mask.actors.lengths.tolist():
-            yield [GLOBAL] * can_act, self.index_to_label
 
 
 @dataclass

@@ -86,9 +86,13 @@ class ActionDistribution(ABC):
             action: the actors.
         """
 
-    @abstractmethod
-    def certain(self, chosen: Tensor) -> Self:
-        """Return the distribution that gives the choices, (A,) int64, the probability 1."""
+    def certain(self, chosen: Tensor) -> Self | None:
+        """Return the distribution that gives choices the probability 1, if there is one.
+
+        Args:
+            chosen: (A,) int64.
+        """
+        return None
 
     @classmethod
     @abstractmethod

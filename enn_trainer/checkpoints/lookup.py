@@ -6,6 +6,7 @@ read here as well, to be played, measured, shown and compared.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -292,7 +293,8 @@ def _read_member_run(path: Path, name: str, agent: PPOAgent | None) -> SavedRun:
             "name that instead"
         )
     if member.config:
-        return run_of_member(member, saved.path)
+        run = run_of_member(member, saved.path)
+        return run._replace(config=replace(read_config(saved), net=run.config.net, vf_net=None))
     network: Any = agent
     if network is None:
         raise CheckpointError(

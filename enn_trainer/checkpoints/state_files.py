@@ -1,7 +1,7 @@
 """Conversion between `State` and the files of a save."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -99,7 +99,8 @@ def saved_network(
     weights = {k: v.detach().cpu().contiguous() for k, v in network.state_dict().items()}
     policy = {name: w for name, w in weights.items() if not name.startswith("regression_heads.")}
     spaces = ron.dumps(ron.Struct("Spaces", dump_spaces(obs_space, action_space)))
-    return SavedNetwork(dump_config(replace(config, vf_net=None)), spaces, save_tensors(policy))
+    of_net = TrainConfig(net=config.net, name="opponent")  # the rest may change during a run
+    return SavedNetwork(dump_config(of_net), spaces, save_tensors(policy))
 
 
 def read_spaces(plain: Mapping[str, Any]) -> dict[str, Any]:

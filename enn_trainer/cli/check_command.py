@@ -5,12 +5,14 @@ from collections.abc import Sequence
 
 from enn_trainer.cli.arguments import OneLineParser, not_negative, positive
 from enn_trainer.cli.load_world import load_world, parse_kwargs
+from enn_trainer.evaluation.bots import bot_class
 from entity_env.check_env import check_env
 
 _EPILOG = """\
 examples:
   enn check Minefield
-  enn check orchard.py:Orchard trees=9 --episodes 10"""
+  enn check orchard.py:Orchard trees=9 --episodes 10
+  enn check Duel --bot bots.py:Greedy"""
 
 
 def parser() -> OneLineParser:
@@ -20,6 +22,7 @@ def parser() -> OneLineParser:
     parser.world()
     hidden = {"dest": "env_kwargs", "nargs": "+", "action": "extend"}  # its name before
     parser.option("--kwargs", "KEY=VALUE", argparse.SUPPRESS, **hidden)
+    parser.option("--bot", "NAME", "also check a bot, file.py:Name or module:Name")
     parser.option("--episodes", "N", "episodes to play (default: 3)", type=positive, default=3)
     most = "maximal steps of an episode (default: 1000)"
     parser.option("--max-steps", "N", most, type=positive, default=1000)
@@ -39,7 +42,8 @@ def check_command(arguments: Sequence[str]) -> int:
     options = parser().parse_intermixed_args(arguments)
     kwargs = parse_kwargs([*options.kwargs, *options.env_kwargs], "KEY=VALUE")
     create_env = load_world(options.env, kwargs, "KEY=VALUE")
-    report = check_env(create_env, options.episodes, options.max_steps, options.seed)
+    bot = None if options.bot is None else bot_class(options.bot, "--bot")
+    report = check_env(create_env, options.episodes, options.max_steps, options.seed, bot)
     report.name = options.env.rpartition(":")[2]
     print(report)
     return 0 if report.ok else 1

@@ -42,6 +42,7 @@ def parser() -> OneLineParser:
     parser.add_argument("arguments", nargs="*", metavar=what, help=files)
     parser.option("--config", "FILE", "a configuration file (RON)", type=Path)
     parser.option("--checkpoint-dir", "DIR", "save the clone here; a new folder", type=Path)
+    parser.option("--player", "NAME", "learn the decisions of this player, not of the agent")
     parser.option("--hps-info", "QUERY", "list the settings, or search them", nargs="?", const="")
     return parser
 
@@ -64,6 +65,8 @@ def clone_command(arguments: Sequence[str]) -> int:
     # Clone.
     recordings = [a for a in options.arguments if "=" not in a or Path(a).is_file()]
     overrides = [a for a in options.arguments if a not in recordings]
+    if options.player is not None:
+        overrides.append(f"clone.player={options.player}")
     try:
         if options.checkpoint_dir is None:
             raise ConfigError("--checkpoint-dir: expected a folder to save the clone in, got none")

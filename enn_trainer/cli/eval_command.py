@@ -80,6 +80,7 @@ examples:
   enn eval runs/mines --episodes 20 --suite nmines=3 --suite nmines=1,nrobots=2 --out mines.json
   enn eval runs/xor --episodes 100 --baseline random --baseline greedy
   enn eval runs/duel --episodes 20 --opponent random
+  enn eval runs/duel --episodes 20 --opponent bots.py:Greedy
   enn eval runs/orchard --env orchard.py:Orchard trees=9 --video orchard.gif"""
 
 
@@ -304,7 +305,7 @@ def parser() -> OneLineParser:
     parser = OneLineParser(prog="enn eval", description=about, epilog=_EPILOG)
     # The agent, its opponent and the episodes.
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a checkpoint, or a run's folder")
-    parser.option("--opponent", "PATH", 'a checkpoint, or "random"')
+    parser.option("--opponent", "PATH", 'a checkpoint, a bot (file.py:Name), or "random"')
     many = f"episodes of each suite (default: {DEFAULT_EPISODES})"
     parser.option("--episodes", "N", many, type=positive, default=DEFAULT_EPISODES)
     suite = "also evaluate with these arguments of the environment; may be repeated"

@@ -7,8 +7,11 @@ from pathlib import Path
 from enn_trainer.cli.arguments import OneLineParser, not_negative, positive
 from enn_trainer.cli.load_world import make_world, parse_kwargs
 from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.evaluation.bots import bot_class
 from enn_trainer.load_agent import load_agent
 from enn_trainer.runtime.start_folder import located, paths_from
+from entity_env.bot import Bot
+from entity_env.named_world import names_bot
 from entity_env.play.game import HELP, Agent, play_by_hand
 
 _EPILOG = f"""\
@@ -17,12 +20,13 @@ input:
 
 With --agent its probabilities stand beside the choices, and Enter takes the most probable one. In a
 match you play all sides in turn, or --side alone; then the agent plays the others and draws its
-actions by their probabilities.
+actions by their probabilities. It can be a bot, file.py:Name or module:Name.
 
 examples:
   enn play Minefield
   enn play MineSweeper orbital_cannon=true nmines=3 --record mines.rec
-  enn play Duel --agent runs/duel --side 0"""
+  enn play Duel --agent runs/duel --side 0
+  enn play Duel --agent bots.py:Greedy --side 0"""
 
 
 def parser() -> OneLineParser:
@@ -30,7 +34,7 @@ def parser() -> OneLineParser:
     about = "Play an environment by hand."
     parser = OneLineParser(prog="enn play", description=about, epilog=_EPILOG)
     parser.world()
-    parser.option("--agent", "CHECKPOINT", "agent whose advice is shown")
+    parser.option("--agent", "CHECKPOINT", "agent or bot whose advice is shown")
     parser.option("--side", "N", "the only side of a match that you play", type=int)
     parser.option("--record", "FILE", "record to FILE, which may exist already", type=Path)
     parser.option("--episodes", "N", "stop after N (default: ask after each)", type=positive)
@@ -53,11 +57,13 @@ def play_command(arguments: Sequence[str]) -> None:
     if record is not None and (record.is_dir() or not record.parent.is_dir()):
         raise ConfigError(f"--record: expected a file in a folder that exists, got {record}")
     to = None if record is None else record.absolute()
-    agent: Agent | None = None
+    agent: Agent | type[Bot] | None = None
     with paths_from(Path.cwd()):
         kwargs = parse_kwargs([*options.kwargs, *options.env_kwargs], "KEY=VALUE")
         world = make_world(options.env, kwargs, "KEY=VALUE")
-        if options.agent is not None:
+        if options.agent is not None and names_bot(options.agent):
+            agent = bot_class(options.agent, "--agent")
+        elif options.agent is not None:
             try:
                 agent = load_agent(located(options.agent), seed=seed, env=world).act
             except CheckpointError as error:

@@ -20,9 +20,10 @@ from enn_trainer.cli.eval_command import add_world_options, as_typed, check_trus
 from enn_trainer.cli.load_world import envs_by_id, make_any_world
 from enn_trainer.cli.trust import line_with_trust
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.evaluation.evaluator import RandomAgent, create_agent
+from enn_trainer.evaluation.evaluator import RandomAgent, create_opponent
+from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.collector import Collector
-from enn_trainer.experience.players import AgentPlayer, Players, SeatedPlayers
+from enn_trainer.experience.players import AgentPlayer, Players, SeatedPlayers, SeatPlayer
 from enn_trainer.experience.recording import Recorder
 from enn_trainer.load_agent import network_in_world
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
@@ -41,7 +42,7 @@ The page is that of `enn watch`, live: the agent plays, and you may take the pla
 side. Then the game waits for your choices, or goes on with --fps. It is open to this machine alone.
 
 examples:
-  enn serve runs/duel --opponent random
+  enn serve runs/duel --opponent bots.py:Greedy
   enn serve runs/orchard --env orchard.py:Orchard trees=9 --record corrections.rec
   enn serve runs/duel --follow --fps {DEFAULT_FPS:g}"""
 
@@ -95,19 +96,19 @@ def _serve(options: argparse.Namespace) -> None:
         obs_space, action_space = envs.obs_space(), envs.action_space()
         seed = derive_seed(config.seed if options.seed is None else options.seed, "eval")
 
-        def player(agent: object) -> AgentPlayer:
-            is_greedy = options.deterministic and not isinstance(agent, RandomAgent)
-            return AgentPlayer(agent, None if is_greedy else seed)  # type: ignore[arg-type]
-
-        agent = player(network_in_world(saved, obs_space, action_space))
-        seats, everywhere = [agent] * sides, np.arange(sides)
+        agent = AgentPlayer(
+            network_in_world(saved, obs_space, action_space),
+            None if options.deterministic else seed,
+        )
+        seats: list[SeatPlayer] = [agent] * sides
+        everywhere = np.arange(sides)
         players: Players = agent
         if options.opponent is not None:
             if sides < 2:
                 raise ConfigError(
                     "--opponent: expected a match of several sides, got a world of one"
                 )
-            other = player(create_agent("--opponent", options.opponent, obs_space, action_space))
+            other = _opponent(options, envs, seed)
             seats = [other if side % 2 else agent for side in range(sides)]
             players = SeatedPlayers([(agent, everywhere[::2]), (other, everywhere[1::2])])
 
@@ -147,6 +148,16 @@ def _serve(options: argparse.Namespace) -> None:
                 collector.step(t, None)
 
 
+def _opponent(options: argparse.Namespace, envs: VecEnv, seed: int) -> SeatPlayer:
+    """Return the player that `--opponent` names."""
+    spaces, device = (envs.obs_space(), envs.action_space()), torch.device("cpu")
+    found = create_opponent(options.opponent, *spaces, device, "--opponent")
+    if isinstance(found, type):
+        return BotPlayer(found, seed, envs.obs_space(), *spaces, envs.sides)
+    is_greedy = options.deterministic and not isinstance(found, RandomAgent)
+    return AgentPlayer(found, None if is_greedy else seed)
+
+
 def _check(options: argparse.Namespace) -> None:
     """Raise for options that cannot be served.
 
@@ -184,7 +195,7 @@ def parser() -> OneLineParser:
     parser = OneLineParser(prog="enn serve", description=about, epilog=_EPILOG)
     # The agent, its opponent and the environment.
     parser.add_argument("checkpoint", metavar="RUN", help="a checkpoint, or a run's folder")
-    parser.option("--opponent", "PATH", 'a checkpoint, or "random"')
+    parser.option("--opponent", "PATH", 'a checkpoint, a bot (file.py:Name), or "random"')
     parser.flag("--follow", "play each episode with the newest save of the run")
     add_world_options(parser)
 

@@ -17,6 +17,7 @@ from enn_trainer.config import EnvConfig, TrainConfig
 from enn_trainer.config.eval_config import EvalEnvConfig
 from enn_trainer.config.load import Names, load_config
 from enn_trainer.errors import ConfigError
+from enn_trainer.evaluation.bots import bots_named_in
 from enn_trainer.experience.recording import run_folder
 from enn_trainer.session import TrainResult
 from enn_trainer.state import State
@@ -194,7 +195,9 @@ def resume_command(
     if not in_place:
         where = ["train", "--resume-from", str(path)]
     named, naming = [env for env in envs_named_in(config) if names_code(env.id)], []
-    if named:
+    if bots_named_in(config):
+        naming = [TRUST]
+    elif named:
         is_all = find_untrusted(named, {config.env.id}, []) is None
         naming = [f"env.id={config.env.id}"] if is_all else [TRUST]
     return shell_command("enn", *where, *naming, *raised_bounds(config, reached))

@@ -192,7 +192,7 @@ def parser() -> OneLineParser:
     parser.add_argument(
         "checkpoint", metavar="RUN", help="a checkpoint, a run's folder, or a recording (.rec)"
     )
-    parser.option("--opponent", "PATH", 'a checkpoint, or "random"')
+    parser.option("--opponent", "PATH", 'a checkpoint, a bot (file.py:Name), or "random"')
     parser.option("--beside", "PATH", "another agent, that sees the same frames without acting")
     parser.option("--agent", "PATH", "for a recording: an agent, that sees its frames")
     many = f"episodes to show (default: {EPISODES})"

@@ -59,7 +59,8 @@ class EvalSuiteConfig(Section):
         num_envs: Number of environments that run side by side.
         env: Changes of the environment.
         deterministic: Take the most probable choices instead of sampling.
-        opponent: Path of a checkpoint whose policy plays the other side, or "random"; "" for none.
+        opponent: Path of a checkpoint whose policy plays the other side, a bot (file.py:Name or
+            module:Name), or "random"; "" for none.
         opponent_only: Let the opponent play itself, and leave the policy out.
     """
 
@@ -95,7 +96,8 @@ class EvalConfig(Section):
         capture_logits: Keep the log-probabilities of all choices with the samples.
         capture_samples_subsample: Keep one of this many frames, chosen at random.
         run_on_first_step: Evaluate before the first update, too.
-        opponent: Path of a checkpoint whose policy plays the other side, or "random".
+        opponent: Path of a checkpoint whose policy plays the other side, a bot (file.py:Name or
+            module:Name), or "random".
         opponent_only: Let the opponent play itself, and leave the policy out.
         episodes: Number of whole episodes per evaluation, as many in each environment.
         max_steps: Number of steps in each environment after which whole episodes are given up.

@@ -118,6 +118,8 @@ class BCConfig(Section):
             all choices.
         who: "hand" to learn the choices of a person alone in frames whose recording says who chose,
             "all" to learn all of them.
+        player: Learn the decisions of this player alone, such as an opponent in the pool of the run
+            that was recorded; "" for the agent, who played where a recording says nothing else.
     """
 
     path: str = field(metadata=PATH)
@@ -125,6 +127,7 @@ class BCConfig(Section):
     bs: int = limited(256, at_least=1)
     loss: ImitationLoss = "cross_entropy"
     who: Who = "hand"
+    player: str = ""
 
     def _check(self, check: Validator) -> None:
         check.require(self.path != "", "path: expected a recording, got ''")
@@ -150,6 +153,8 @@ class CloneConfig(Section):
             not enough memory for all: the first whole episodes, equally many frames of each file.
         who: "hand" to learn the choices of a person alone in frames whose recording says who chose,
             "all" to learn all of them.
+        player: Learn the decisions of this player alone, such as an opponent in the pool of the run
+            that was recorded; "" for the agent, who played where a recording says nothing else.
     """
 
     loss: ImitationLoss = "cross_entropy"
@@ -161,6 +166,7 @@ class CloneConfig(Section):
     patience: Optional[int] = limited(3, at_least=1)
     max_frames: Optional[int] = limited(None, at_least=1)
     who: Who = "hand"
+    player: str = ""
 
 
 @dataclass

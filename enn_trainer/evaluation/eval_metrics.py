@@ -8,6 +8,8 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from enn_trainer.selfplay.elo import compare_sides
+from entity_env.errors import InvalidObservation
 from entity_env.spaces import GLOBAL, ObsSpace
 from entity_env.vec.vec_env import Metric, VecEnv, VecEnvWrapper, VecObs, add_metrics
 
@@ -78,15 +80,18 @@ class EpisodeStatistics(VecEnvWrapper):
     Args:
         env: B environments.
         quota: (B,) int64, the number of episodes of each that count; `NO_END` for all steps.
+        result: metric by which the sides of a match are compared at its end, for the metric
+            `score`: 1 for a win, 1/2 for a draw, 0 for a loss, as a mean over the other sides.
+            "episodic_reward", or a metric of the last observations; None for no comparison.
 
     Attributes:
         num_ended: (B,) int64, the number of episodes that have ended, whether they count or not.
         tallies: what is counted, by metric.
     """
 
-    def __init__(self, env: VecEnv, quota: Ints) -> None:
+    def __init__(self, env: VecEnv, quota: Ints, result: str | None = None) -> None:
         super().__init__(env)
-        self.quota = quota
+        self.quota, self._result = quota, result
         self.num_ended = np.zeros(len(env), dtype=np.int64)
         self._return = np.zeros(len(env), dtype=np.float64)
         self._length = np.zeros(len(env), dtype=np.int64)
@@ -135,6 +140,8 @@ class EpisodeStatistics(VecEnvWrapper):
             values = np.zeros(len(obs))
             values[given] = rows.values
             self.tallies[name].add(given[counts[given]], values)
+        if self._result is not None and len(ended):
+            self.tallies["score"].add(ended, self._scores(obs, self._result))
         others = {name: m for name, m in obs.metrics.items() if name not in obs.env_metrics}
         add_metrics(self._of_all, others)
 
@@ -147,12 +154,41 @@ class EpisodeStatistics(VecEnvWrapper):
         self._entities = _entities(obs)
         return obs
 
-    def measured(self) -> dict[str, Measured]:
+    def _scores(self, obs: VecObs, result: str) -> Floats:
+        """Return the score of each environment whose match ended, (B,) float64; others have any.
+
+        Raises:
+            InvalidObservation: a side gave no such metric, or one that is not finite.
+        """
+        values = self._return
+        if result != "episodic_reward":
+            rows, values = obs.env_metrics.get(result), np.full(len(obs), math.nan)
+            if rows is not None:
+                values[rows.lengths > 0] = rows.values
+        if len(wrong := np.flatnonzero(obs.done & ~np.isfinite(values))):
+            raise InvalidObservation(
+                f"environment {wrong[0]}: expected a finite {result!r} in the metrics of the last "
+                f"observation, by which sides are compared, got {values[wrong[0]]}; the metrics "
+                f"are {', '.join(['episodic_reward', *obs.env_metrics])}"
+            )
+        compared = compare_sides(values.reshape(-1, self.sides))
+        # A side draws with itself, which does not count.
+        scores: Floats = (compared.sum(axis=2) - 0.5) / (self.sides - 1)
+        return scores.flatten()
+
+    def measured(self, among: npt.NDArray[np.bool_] | None = None) -> dict[str, Measured]:
         """Return the metrics so far.
 
         Where all steps count, unfinished episodes count with their steps so far.
+
+        Args:
+            among: (B,) bool, the environments to measure; None for all. Metrics that are not known
+                by environment are left out of a part.
         """
         unlimited = np.flatnonzero(self.quota == NO_END)
+        if among is not None:
+            unlimited = unlimited[among[unlimited]]
+            return {name: tally.measured(unlimited, among) for name, tally in self.tallies.items()}
         of_all = {
             name: Measured(m.mean if m.count else math.nan, None, m.min, m.max, m.count)
             for name, m in self._of_all.items()
@@ -168,12 +204,13 @@ class Tally:
 
     Attributes:
         running: (4, B), of the running episodes.
-        over: (4, episodes) each, of episodes that have ended, in the order of ends.
+        over: (episodes,) environments and (4, episodes) each, of episodes that have ended, in the
+            order of ends.
     """
 
     def __init__(self, num_envs: int) -> None:
         self.running = _nothing(num_envs)
-        self.over: list[Floats] = []
+        self.over: list[tuple[Ints, Floats]] = []
 
     def add(self, envs: Ints, of_all: npt.NDArray[np.generic]) -> None:
         """Count the values of some environments, out of those of all."""
@@ -187,12 +224,18 @@ class Tally:
     def end_episodes(self, envs: Ints) -> None:
         """Begin new episodes in some environments."""
         if len(envs):
-            self.over.append(self.running[:, envs])
+            self.over.append((envs, self.running[:, envs]))
             self.running[:, envs] = _nothing(len(envs))
 
-    def measured(self, running: Ints) -> Measured:
-        """Return the metric over all ended episodes and the running ones of some environments."""
-        episodes = np.concatenate([*self.over, self.running[:, running]], axis=1)
+    def measured(self, running: Ints, among: npt.NDArray[np.bool_] | None = None) -> Measured:
+        """Return the metric over ended episodes and the running ones of some environments.
+
+        Args:
+            running: the environments whose running episodes count.
+            among: (B,) bool, the environments whose ended episodes count; None for all.
+        """
+        over = [of_all if among is None else of_all[:, among[envs]] for envs, of_all in self.over]
+        episodes = np.concatenate([*over, self.running[:, running]], axis=1)
         count, total, low, high = episodes[:, episodes[0] > 0]
         if not len(count):
             return Measured(math.nan, None, math.nan, math.nan, 0)

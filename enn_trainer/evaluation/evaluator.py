@@ -13,11 +13,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from enn_trainer.checkpoints.lookup import SavedRun, read_saved_run
+from enn_trainer.checkpoints.lookup import SavedRun, members_of, read_saved_run
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.eval_config import all_suites, suite_path
 from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.evaluation.bots import bot_class
 from enn_trainer.evaluation.eval_metrics import EpisodeStatistics, Measured, quotas, with_interval
 from enn_trainer.evaluation.video import (
     REPLAYS,
@@ -27,21 +28,26 @@ from enn_trainer.evaluation.video import (
     film_of_suite,
     require_writer,
 )
+from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.collector import Collector, Watcher, play
 from enn_trainer.experience.envs import EnvFactory, global_randomness_kept, in_section
-from enn_trainer.experience.players import AgentPlayer, SeatedPlayers
+from enn_trainer.experience.players import AgentPlayer, SeatedPlayers, SeatPlayer
 from enn_trainer.experience.recording import capture_of_evals, recorders
 from enn_trainer.load_agent import network_in_world
-from enn_trainer.policy import PPOAgent, eval_mode
+from enn_trainer.policy import CreateOpponent, Opponent, PPOAgent, eval_mode
 from enn_trainer.runtime.execution import ONE_LANE, Lanes
 from enn_trainer.runtime.start_folder import absolute, located
+from enn_trainer.selfplay.league import LEAGUE, League, Member
+from enn_trainer.selfplay.members import make_opponent
 from enn_trainer.state import State
 from enn_trainer.viewer.annotate import explain_replay
 from enn_trainer.viewer.played import EpisodeKeeper, ReplaySettings
 from enn_trainer.viewer.replay import Replay
 from enn_trainer.viewer.replay_format import write_replay
+from entity_env.bot import Bot
 from entity_env.environment import Environment
 from entity_env.match import Match
+from entity_env.named_world import names_bot
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.vec.vec_env import VecEnv
@@ -50,39 +56,55 @@ from rogue_net.heads import HEADS
 from rogue_net.ragged import EntityBatch
 from rogue_net.wiring import Wired
 
-CreateOpponent = Callable[[str, ObsSpace, Mapping[str, ActionSpace], torch.device], PPOAgent]
-
 
 def create_opponent(
-    path: str, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], device: torch.device
-) -> PPOAgent:
+    path: str | type[Bot],
+    obs_space: ObsSpace,
+    action_space: Mapping[str, ActionSpace],
+    device: torch.device,
+    field: str = "eval.opponent",
+) -> Opponent:
     """Load an opponent.
 
-    Entity types and features that the opponent was not trained with are hidden from it.
+    Entity types and features that a network was not trained with are hidden from it.
 
     Args:
-        path: a checkpoint of this project or of enn_trainer 0.1.16, or `random`.
+        path: a checkpoint of this project or of enn_trainer 0.1.16; `random`; or a bot, by
+            `file.py:Name` or `package.module:Name`, or its class.
         obs_space: observation space of the environment.
         action_space: action space of the environment.
-        device: device of the opponent.
+        device: device of a network.
+        field: the setting, for messages.
 
     Raises:
         CheckpointError: there is no valid checkpoint, or its actions differ, or the environment
             lacks features that it needs.
+        ConfigError: there is no such bot.
     """
-    return create_agent("eval.opponent", path, obs_space, action_space).to(device)
+    if not isinstance(path, str):
+        return path
+    if not names_bot(path):
+        return create_agent(field, path, obs_space, action_space).to(device)
+    return bot_class(path, field)
 
 
 def create_agent(
     field: str, path: str, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]
 ) -> "RandomAgent | Wired":
-    """Load an agent as `create_opponent` does; errors begin with the name of a field."""
+    """Load a network as `create_opponent` does; errors begin with the name of a field."""
     if path == "random":
         return RandomAgent(action_space)
+    if names_bot(path):
+        expected = "a checkpoint or random, which have probabilities"
+        raise ConfigError(f"{field}: expected {expected}, got the bot {path}")
     try:
         return network_in_world(read_saved_run(located(path)), obs_space, action_space)
     except CheckpointError as error:
         raise CheckpointError(f"{field}: {error}") from None
+
+
+POOL = "pool"
+"""Opponents in evaluations: all members of the run's pool."""
 
 
 class RandomAgent(nn.Module):
@@ -139,6 +161,7 @@ class SuiteResult(NamedTuple):
         film_problem: the reason why a requested video is missing; None without a problem.
         replay: the first episodes, if they were asked for without a page to write.
         page: the page with the first episodes; None without one.
+        opponents: metrics by name against each member of a pool, by the name of the member.
         page_problem: the reason why a requested page is missing; None without a problem.
     """
 
@@ -152,6 +175,7 @@ class SuiteResult(NamedTuple):
     replay: Replay | None = None
     page: Path | None = None
     page_problem: str | None = None
+    opponents: Mapping[str, Mapping[str, Measured]] = {}
 
     def in_words(self) -> str:
         """Return the result as one line of text."""
@@ -254,7 +278,7 @@ class Evaluator:
         for name, suite in self._suites:
             if stop():
                 break
-            opponent = None if suite.opponent is None else self._opponents[suite.opponent]
+            opponent = self._opponents.get(suite.opponent or "")
             path, shown = None if film is None else film_of_suite(film, name), replay
             if shown is not None and shown.path is not None:
                 shown = replace(shown, path=film_of_suite(shown.path, name))
@@ -318,7 +342,9 @@ class Evaluator:
             quota = quotas(suite.episodes, counted)
             if film is not None:
                 envs = filmed = stack.enter_context(FilmedEnvs(envs, film, quota > 0))
-            statistics = EpisodeStatistics(envs, quota)
+            is_pool = suite.opponent == POOL
+            result = self._result_metric() if is_pool else None
+            statistics = EpisodeStatistics(envs, quota, result)
             capture = None if name else capture_of_evals(config, self._folder)
             watchers: list[Watcher] = [*recorders(capture, statistics, state.run_name, stack)]
             if shown is not None:
@@ -340,10 +366,16 @@ class Evaluator:
             collector = Collector(statistics, players, self._device, watchers)
             play(collector, state.obs_space, steps, seed, run_step=state.step, stop=is_over)
             results: dict[str, Any] = {}
+            if is_pool:
+                assert isinstance(players, SeatedPlayers)
+                results["opponents"] = {
+                    name: statistics.measured(counted & against)
+                    for name, against in self._matches_of_members(envs).items()
+                }
             if keeper is not None:
                 learner = players.learner if isinstance(players, SeatedPlayers) else players
                 network = learner.agent if isinstance(learner, AgentPlayer) else None
-                results = self._shown(suite, keeper, network, watch)
+                results |= self._shown(suite, keeper, network, watch)
 
         # The result, with the setting that limits the steps.
         played = statistics.measured(), statistics.num_episodes(), statistics.num_missing()
@@ -385,12 +417,15 @@ class Evaluator:
 
     def _players(
         self, suite: EvalConfig, envs: VecEnv, seed: int
-    ) -> tuple[AgentPlayer | SeatedPlayers, npt.NDArray[np.bool_]]:
+    ) -> tuple[SeatPlayer | SeatedPlayers, npt.NDArray[np.bool_]]:
         """Return the players of a suite, and (num_envs,) bool, the environments that count."""
         known, actions = (self._state.obs_space, self._state.action_space), envs.action_space()
         is_reordered = bool(diff_spaces(*known, envs.obs_space(), actions).reordered_labels)
 
-        def player(agent: PPOAgent, is_greedy: bool) -> AgentPlayer:
+        def player(agent: Opponent, is_greedy: bool) -> SeatPlayer:
+            if isinstance(agent, type):
+                spaces = known[0], envs.obs_space(), actions
+                return BotPlayer(agent, seed, *spaces, envs.sides)
             if is_reordered:  # labels in another order than the run's
                 agent = Wired(agent, known[0], actions, *known)
             return AgentPlayer(agent, None if is_greedy else seed, self._lanes)
@@ -398,6 +433,16 @@ class Evaluator:
         agent, everywhere = player(self._state.agent, suite.deterministic), np.arange(len(envs))
         if suite.opponent is None:
             return agent, everywhere >= 0
+        if suite.opponent == POOL:
+            pool, spaces = self._pool(), (known[0], known[1])
+            counted = self._seats_of_agent(envs)
+            seats = [(agent, everywhere[counted])]
+            for member, against in zip(pool, self._matches_of_members(envs).values(), strict=True):
+                made = make_opponent(
+                    member, self._state.agent, self._create_opponent, *spaces, self._device
+                )
+                seats.append((player(made, suite.deterministic), everywhere[against & ~counted]))
+            return SeatedPlayers(seats), counted
         other = self._opponents[suite.opponent]
         opponent = player(other, suite.deterministic and not isinstance(other, RandomAgent))
         if suite.opponent_only:
@@ -405,10 +450,49 @@ class Evaluator:
         seats = [(agent, everywhere[::2]), (opponent, everywhere[1::2])]
         return SeatedPlayers(seats), everywhere % 2 == 0
 
-    def _make_opponents(self) -> dict[str, PPOAgent]:
+    def _pool(self) -> list[Member]:
+        """Return the members of the run's pool.
+
+        Raises:
+            ConfigError: there are none.
+        """
+        if isinstance(self._state, SavedRun):
+            try:
+                return members_of(self._state.path)
+            except CheckpointError as error:
+                raise ConfigError(f"eval.opponent: {error}") from None
+        league = self._state.parts.get(LEAGUE)
+        if not isinstance(league, League):
+            raise ConfigError(
+                "eval.opponent: expected a run with opponents (selfplay) beside 'pool', got none"
+            )
+        return league.pool
+
+    def _result_metric(self) -> str:
+        """Return the metric by which sides are compared."""
+        selfplay = self._config.selfplay
+        return "episodic_reward" if selfplay is None else selfplay.result or "episodic_reward"
+
+    def _seats_of_agent(self, envs: VecEnv) -> npt.NDArray[np.bool_]:
+        """Return the environments of the agent against a pool, (num_envs,) bool."""
+        match, side = np.divmod(np.arange(len(envs)), envs.sides)
+        seats: npt.NDArray[np.bool_] = side == match // len(self._pool()) % envs.sides
+        return seats
+
+    def _matches_of_members(self, envs: VecEnv) -> dict[str, npt.NDArray[np.bool_]]:
+        """Return the environments of matches against each member, (num_envs,) bool, by name."""
+        pool, match = self._pool(), np.arange(len(envs)) // envs.sides
+        return {member.name: match % len(pool) == i for i, member in enumerate(pool)}
+
+    def _make_opponents(self) -> dict[str, Opponent]:
         """Make the opponents of all suites, by the path in the configuration."""
         state = self._state
         paths = {suite.opponent for _, suite in self._suites if suite.opponent is not None}
+        if POOL in paths:
+            paths.remove(POOL)
+            self._pool()  # raises if there is none
+            if any(s.opponent_only and s.opponent == POOL for _, s in self._suites):
+                raise ConfigError("eval.opponent_only: expected false beside eval.opponent='pool'")
         return {
             path: self._create_opponent(path, state.obs_space, state.action_space, self._device)
             for path in sorted(paths)
@@ -445,6 +529,13 @@ class Evaluator:
         processes = processes or suite.processes or min(config.rollout.processes, num_envs)
         try:
             envs = self._create_envs(suite.env, num_envs, processes, 0)
+            if suite.opponent == POOL:
+                # As many matches against each member and in each seat.
+                whole = len(self._pool()) * envs.sides**2
+                if num_envs % whole:
+                    envs.close()
+                    num_envs = max(whole, num_envs - num_envs % whole)
+                    envs = self._create_envs(suite.env, num_envs, processes, 0)
         except ConfigError as error:
             own = f"eval.{suite_path(name)}.num_envs" if name else "eval.num_envs"
             field = self._origin(name, "num_envs")

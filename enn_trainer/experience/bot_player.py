@@ -110,7 +110,8 @@ class BotPlayer(FramePlayer):
             none[name] = RaggedTensor(torch.zeros_like(chosen[name].values).float(), rows.lengths)
             space = self.action_space[name]
             uniform = HEADS[type(space)].uniform(space, batch.actions[name])
-            certain[name] = uniform.certain(chosen[name].values)
+            if (distribution := uniform.certain(chosen[name].values)) is not None:
+                certain[name] = distribution
         return Decisions(chosen, none, none, values, certain)
 
     def values(self, batch: EntityBatch, environments: Environments) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.config.train_config import Who
 from enn_trainer.errors import ConfigError
+from entity_env.errors import LONG, did_you_mean, short_repr
 from entity_env.ragged import Ragged, exclusive_cumsum
 from entity_env.recording.entity_gym_samples import is_entity_gym, open_entity_gym_samples
 from entity_env.recording.read_recording import Episode, Recording
@@ -142,6 +143,7 @@ class Reading:
         teacher_for: the setting that needs the probabilities of all choices; None without one.
         max_frames: approximate limit of frames of all recordings together; None for no limit.
         who: "hand" to leave out the choices that an agent made, where a recording says who chose.
+        player: name of the player whose frames are read, "" for the agent.
     """
 
     obs_space: ObsSpace
@@ -150,6 +152,7 @@ class Reading:
     teacher_for: str | None = None
     max_frames: int | None = None
     who: Who = "all"
+    player: str = ""
 
     def read(self, recordings: Mapping[Path, Recording]) -> Demonstrations | None:
         """Read all frames, episode after episode, or return None if there are none.
@@ -174,6 +177,7 @@ class Reading:
         for episode in recording.episodes():
             if limit is not None and total >= limit:
                 break
+            episode = frames_of(self.player, episode)
             num_frames = len(episode.decisions)
             if num_frames:
                 waiting.append(episode)
@@ -231,6 +235,34 @@ class Reading:
             teacher,
             torch.from_numpy(np.concatenate(returns)).to(self.device),
             +endings,
+        )
+
+
+def frames_of(player: str, episode: Episode) -> Episode:
+    """Return an episode with the frames of one player alone, and the rewards of all its steps."""
+    own = np.flatnonzero(episode.decisions.player == player)
+    if len(own) == len(episode.decisions):
+        return episode
+    return replace(episode, decisions=episode.decisions.take(own), steps=episode.steps[own])
+
+
+def check_player(player: str, recordings: Iterable[Recording], setting: str) -> None:
+    """Raise if recordings have frames, but none of a player.
+
+    Args:
+        player: the name, "" for the agent.
+        recordings: the recordings, which are read.
+        setting: name of the setting, for messages.
+
+    Raises:
+        ConfigError: the message lists the players.
+    """
+    known = {name for r in recordings for step in r.steps() for name in step.decisions.player}
+    if known and player not in known:
+        raise ConfigError(
+            f'{setting}: expected a player of the recording, "" for the agent, among '
+            f"{short_repr(sorted(known), LONG)}, got {short_repr(player)}"
+            f"{did_you_mean(player, known)}"
         )
 
 

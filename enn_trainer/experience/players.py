@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -240,12 +240,12 @@ class FramePlayer(Players):
         """
 
 
+SeatPlayer: TypeAlias = AgentPlayer | FramePlayer
+"""Players who can choose in some of the environments."""
+
+
 def choose(
-    player: AgentPlayer | FramePlayer,
-    obs: VecObs,
-    batch: EntityBatch,
-    environments: Environments,
-    t: int,
+    player: SeatPlayer, obs: VecObs, batch: EntityBatch, environments: Environments, t: int
 ) -> Decisions:
     """Let a player choose in some of the frames of a step."""
     own = batch.take(environments)
@@ -261,7 +261,7 @@ class SeatedPlayers(Players):
         seats: the players with their environments, each of which is in one of them.
     """
 
-    def __init__(self, seats: Sequence[tuple[AgentPlayer | FramePlayer, Environments]]) -> None:
+    def __init__(self, seats: Sequence[tuple[SeatPlayer, Environments]]) -> None:
         self.learner, self.learnt = seats[0]
         self.seats = [(player, theirs) for player, theirs in seats if len(theirs)]
 

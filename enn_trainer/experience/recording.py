@@ -3,8 +3,10 @@
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
 
 from enn_trainer.checkpoints.format import METRICS_FILE
 from enn_trainer.config import EvalConfig, TrainConfig
@@ -41,8 +43,10 @@ class Recorder(RecordingWriter):
         }
         values = decisions.values.float().cpu().numpy()
         chosen = decisions.chosen_on_host()
-        by_hand = dict(decisions.by_hand)
-        self.keep(Decisions(obs, chosen, probs, logits, values, by_hand), run_step)
+        kept = Decisions(obs, chosen, probs, logits, values, dict(decisions.by_hand))
+        if decisions.players:
+            kept = replace(kept, player=np.array(decisions.players, dtype=object))
+        self.keep(kept, run_step)
 
 
 @dataclass(frozen=True)

@@ -118,9 +118,9 @@ def rate_agent(
     deviations[0] = DEVIATION
     if fitted is not None:
         deviations[1:][fitted] = DEVIATION
-    matrix = np.zeros((1 + num_members, 1 + num_members))
-    matrix[0, 1:], matrix[1:, 0] = scores, games - scores
-    elo, covariance = _fit(matrix, np.concatenate([[last], members]), deviations)
+    agent, others = np.zeros(num_members, dtype=np.int64), np.arange(1, 1 + num_members)
+    results = scores, games - scores
+    elo, covariance = _fit(agent, others, *results, np.concatenate([[last], members]), deviations)
     ci95 = _Z_975 * np.sqrt(np.diag(covariance))
     return Ratings(elo[:1], ci95[:1]), Ratings(elo[1:], ci95[1:])
 
@@ -141,15 +141,21 @@ def bradley_terry(scores: FloatArray) -> Ratings:
     https://doi.org/10.1214/aos/1079120141, on the conditions of a finite maximum.
     """
     num_players = len(scores)
-    prior = np.full(num_players, FIRST_ELO)
-    elo, covariance = _fit(scores, prior, np.full(num_players, ROUND_ROBIN_DEVIATION))
+    i, j = np.triu_indices(num_players, k=1)
+    prior, deviations = np.full((2, num_players), [[FIRST_ELO], [ROUND_ROBIN_DEVIATION]])
+    elo, covariance = _fit(i, j, scores[i, j], scores[j, i], prior, deviations)
     from_mean = np.eye(num_players) - 1 / num_players
     variances = np.diag(from_mean @ covariance @ from_mean)
     return Ratings(elo, _Z_975 * np.sqrt(np.maximum(variances, 0)))
 
 
 def _fit(
-    scores: FloatArray, prior: FloatArray, deviations: FloatArray
+    first: npt.NDArray[np.int64],
+    second: npt.NDArray[np.int64],
+    won: FloatArray,
+    lost: FloatArray,
+    prior: FloatArray,
+    deviations: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
     """Return the most probable ratings, and their covariance by the curvature at the maximum.
 
@@ -157,7 +163,10 @@ def _fit(
     it, converges from anywhere.
 
     Args:
-        scores: (P, P) float, [i, j] is wins + draws / 2 of i against j; the diagonal is ignored.
+        first: (E,) int64, the first player of each pair that has met.
+        second: (E,) int64, the second one.
+        won: (E,) float, wins + draws / 2 of the first one.
+        lost: (E,) float, wins + draws / 2 of the second one.
         prior: (P,) float, means of the normal priors.
         deviations: (P,) float, their standard deviations; 0 for a rating that is known.
 
@@ -165,34 +174,35 @@ def _fit(
         (P,) ratings and (P, P) covariance, which is 0 for known ratings.
 
     Raises:
-        ValueError: a score, a rating or a deviation is not finite, or a score is negative.
+        ValueError: a score or a rating is not finite, or a score is negative.
     """
-    off_diagonal = ~np.eye(len(scores), dtype=bool)
-    scores = np.where(off_diagonal, scores, 0.0)
-    for name, values in {"scores": scores, "ratings": prior, "deviations": deviations}.items():
+    scores = np.concatenate([won, lost])
+    for name, values in {"scores": scores, "ratings": prior}.items():
         if not np.isfinite(values).all():
             raise ValueError(f"{name}: expected finite numbers, got {values.tolist()}")
     if (scores < 0).any():
         raise ValueError(f"scores: expected numbers of at least 0, got {scores.min()}")
+
+    # A: (E, F), 1 for the first and -1 for the second player of a pair, of F ratings to be fitted.
     free = np.flatnonzero(deviations > 0)
-    games = scores + scores.T
+    pairs = (first[:, None] == free).astype(np.float64) - (second[:, None] == free)
     precision = 1 / np.square(deviations[free])
+    games = won + lost
 
     def log_posterior(elo: FloatArray) -> float:
         # sum_ij s_ij log p_ij - sum_i (r_i - m_i)^2 / (2 sigma_i^2), log p = -log(1 + exp(-x))
-        logits = _PER_POINT * (elo[:, None] - elo)
-        fit = -(scores * np.logaddexp(0, -logits)).sum()
-        return float(fit - (precision * np.square((elo - prior)[free])).sum() / 2)
+        logits = _PER_POINT * (elo[first] - elo[second])
+        fit = won @ np.logaddexp(0, -logits) + lost @ np.logaddexp(0, logits)
+        return float(-fit - precision @ np.square((elo - prior)[free]) / 2)
 
     elo, value = prior.astype(np.float64), log_posterior(prior)
     while True:
-        # gradient_i = c sum_j (s_ij - n_ij p_ij) - (r_i - m_i) / sigma_i^2,   c = log(10) / 400
-        p = win_probability(elo[:, None] - elo)
-        gradient = _PER_POINT * (scores - games * p).sum(1)[free] - precision * (elo - prior)[free]
-        # -Hessian = c^2 (diag(sum_j w_ij) - w) + diag(1 / sigma^2),   w_ij = n_ij p_ij (1 - p_ij)
+        # gradient = c A^T (s - n p) - (r - m) / sigma^2,   c = log(10) / 400
+        p = win_probability(elo[first] - elo[second])
+        gradient = _PER_POINT * (won - games * p) @ pairs - precision * (elo - prior)[free]
+        # -Hessian = c^2 A^T diag(n p (1 - p)) A + diag(1 / sigma^2)
         weights = _PER_POINT**2 * games * p * (1 - p)
-        curvature = np.diag(weights.sum(1)) - weights
-        curvature = curvature[np.ix_(free, free)] + np.diag(precision)
+        curvature = (pairs.T * weights) @ pairs + np.diag(precision)
         step = np.linalg.solve(curvature, gradient)
 
         # Halve the step until it increases the posterior; stop where rounding hides an increase.
@@ -204,6 +214,6 @@ def _fit(
                 break
             step = step / 2
         else:
-            covariance = np.zeros_like(games)
+            covariance = np.zeros((len(prior), len(prior)))
             covariance[np.ix_(free, free)] = np.linalg.inv(curvature)
             return elo, covariance

@@ -15,7 +15,7 @@ from enn_trainer.checkpoints.state_files import saved_network
 from enn_trainer.checkpoints.weights import load_weights, tensors_of
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError
-from enn_trainer.policy import PPOAgent
+from enn_trainer.policy import CreateOpponent, Opponent, PPOAgent
 from enn_trainer.selfplay.league import SNAPSHOT, Member
 from enn_trainer.selfplay.matchmaking import NAMED
 from enn_trainer.state_part import SavedNetwork
@@ -53,6 +53,34 @@ def member_of_save(saved: SavedRun, name: str, origin: str) -> Member:
     """Return the agent of a save as a member, which does not need the save any more."""
     run = saved.agent, saved.config, saved.obs_space, saved.action_space
     return replace(snapshot_of(*run, saved.step), name=name, step=NAMED, origin=origin)
+
+
+def make_opponent(
+    member: Member,
+    agent: PPOAgent,
+    create_opponent: CreateOpponent,
+    obs_space: ObsSpace,
+    action_space: Mapping[str, ActionSpace],
+    device: torch.device,
+) -> Opponent:
+    """Return the network, or the class of the bot, of a member.
+
+    Args:
+        member: in a league.
+        agent: of the run, of which a copy plays where networks are the user's own.
+        create_opponent: makes the members that are not kept with the run, by their origin.
+        obs_space: observation space of the run.
+        action_space: action space of the run.
+        device: device of a network.
+
+    Raises:
+        CheckpointError: it cannot be used.
+        ConfigError: there is no such bot.
+    """
+    spaces = obs_space, action_space
+    if member.kind == "network":
+        return network_of(member, agent, *spaces, device)
+    return create_opponent(member.origin, *spaces, device)
 
 
 def network_of(

@@ -9,15 +9,17 @@ import numpy as np
 import torch
 
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
-from enn_trainer.checkpoints.lookup import read_saved_run
+from enn_trainer.checkpoints.lookup import members_of, read_saved_run
 from enn_trainer.checkpoints.migrate.space_diff import incompatibilities
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.selfplay_config import RANDOM, SelfplayConfig
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.evaluation.evaluator import CreateOpponent, RandomAgent, create_opponent
+from enn_trainer.evaluation.bots import bot_class
+from enn_trainer.evaluation.evaluator import create_opponent
+from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.collector import Episodes, Rollout
 from enn_trainer.experience.players import AgentPlayer, Players
-from enn_trainer.policy import PPOAgent
+from enn_trainer.policy import CreateOpponent
 from enn_trainer.runtime.start_folder import located
 from enn_trainer.selfplay.league import (
     LEAGUE,
@@ -31,11 +33,17 @@ from enn_trainer.selfplay.league import (
 )
 from enn_trainer.selfplay.league_players import LeaguePlayers, MemberPlayer
 from enn_trainer.selfplay.matchmaking import NAMED, draw_in_play
-from enn_trainer.selfplay.members import member_of_save, network_of, snapshot_of
+from enn_trainer.selfplay.members import (
+    make_opponent,
+    member_of_save,
+    network_of,
+    snapshot_of,
+)
 from enn_trainer.selfplay.seating import AGENT, Game, Seating, Table
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
 from entity_env.errors import InvalidObservation
+from entity_env.named_world import names_bot
 from entity_env.seeding import derive_seed
 from entity_env.vec.vec_env import AddMetricsWrapper
 
@@ -172,32 +180,48 @@ class SelfPlay(Callback):
 
         Raises:
             CheckpointError: there is no such save, or it is of another world.
+            ConfigError: there is no such bot.
         """
         state = self._state
+        spaces = state.obs_space, state.action_space
         if entry == RANDOM:
             return [Member(RANDOM, NAMED, entry, "random")]
         if self._create_opponent is not create_opponent:
             return [Member(unique_name(Path(entry).name, ()), NAMED, entry, "custom")]
+        if names_bot(entry):
+            bot_class(entry, "selfplay.opponents")  # raises if there is none
+            return [Member(entry.rpartition(":")[2], NAMED, entry, "bot")]
+        if entry.endswith("@opponents"):
+            found = [
+                replace(
+                    member, step=NAMED, origin=entry, is_rated=False, games=0, results=NO_RESULTS
+                )
+                for member in members_of(located(entry))
+                if member.kind == "network"
+            ]
+            for member in found:
+                network_of(member, state.agent, *spaces, CPU)  # raises if it does not fit
+            return found
         saved = read_saved_run(located(entry))
         known = saved.obs_space, saved.action_space
-        if different := incompatibilities(*known, state.obs_space, state.action_space):
+        if different := incompatibilities(*known, *spaces):
             raise CheckpointError(f"{saved.path} is of another world: {'; '.join(different)}")
-        name = f"{saved.path.parent.name}-{saved.step}"
+        name = saved.member or f"{saved.path.parent.name}-{saved.step}"
         return [member_of_save(saved, name, entry)]
 
     def _player(self, name: str) -> MemberPlayer:
         """Return the player of a member in all environments in which it is seated."""
         state, member = self._state, self.league.member(name)
         spaces = state.obs_space, state.action_space
-        seed = derive_seed(self._seed, "opponents act")
-        network: PPOAgent
-        if member.kind == "random":
-            network = RandomAgent(state.action_space)
-        elif member.kind == "custom":
-            network = self._create_opponent(member.origin, *spaces, self._device)
-        else:
-            network = network_of(member, state.agent, *spaces, self._device)
-        return AgentPlayer(network, seed)
+        made = make_opponent(member, state.agent, self._create_opponent, *spaces, self._device)
+        if isinstance(made, type):
+            of_bots = derive_seed(self._seed, "bots")
+            return BotPlayer(made, of_bots, spaces[0], *spaces, self._table.sides)
+        return AgentPlayer(made, derive_seed(self._seed, "opponents act"))
+
+
+CPU = torch.device("cpu")
+NO_RESULTS = np.zeros((0, 3))
 
 
 def seat_players(config: TrainConfig, state: State, num_envs: int, sides: int) -> None:

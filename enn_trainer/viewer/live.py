@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from enn_trainer.experience.person import PersonPlayers
-from enn_trainer.experience.players import AgentPlayer, Decisions, Players
+from enn_trainer.experience.players import AgentPlayer, Decisions, Players, SeatPlayer
 from enn_trainer.viewer.episodes import episode_of_frames
 from enn_trainer.viewer.explain import (
     MOST_ENTITIES,
@@ -81,7 +81,7 @@ class LiveGame(PersonPlayers):
 
     Args:
         others: play where no person does.
-        seats: the agent of each side, for explanations.
+        seats: the player of each side; agents are explained.
         replay: with the spaces and the view; it has no episodes.
         link: to the pages.
         fps: steps in a second, in which a person has to choose; None to wait for the person.
@@ -91,7 +91,7 @@ class LiveGame(PersonPlayers):
     def __init__(
         self,
         others: Players,
-        seats: Sequence[AgentPlayer],
+        seats: Sequence[SeatPlayer],
         replay: Replay,
         link: Link,
         fps: float | None = None,
@@ -374,7 +374,10 @@ class LiveGame(PersonPlayers):
         kept = self._steps[step - self._left_out]
         facts = {"type": message["type"], "episode": self._episode, "step": step, "side": side}
         # The agent of a side stays the same in an episode.
-        player = AgentPlayer(self._seats[side].agent, None)
+        seat = self._seats[side]
+        if not isinstance(seat, AgentPlayer):
+            raise ValueError(f"side: expected one of a network, got {side}, which a bot plays")
+        player = AgentPlayer(seat.agent, None)
         return facts, take_obs(kept.decisions.obs, np.array([side])), player
 
     def _explain(self, page: int, message: Message) -> None:

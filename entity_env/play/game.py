@@ -15,9 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import Action
+from entity_env.bot import Bot
 from entity_env.environment import Environment, Observation
 from entity_env.errors import EntityEnvError
 from entity_env.match import Match, Solo
+from entity_env.play.bots import SideBots
 from entity_env.play.hand import Hand
 from entity_env.ragged import Ragged
 from entity_env.recording.record import RecordingVecEnv
@@ -235,7 +237,7 @@ def play_by_hand(
     *,
     seed: int = 0,
     episodes: int | None = None,
-    agent: Agent | None = None,
+    agent: Agent | type[Bot] | None = None,
     side: int | None = None,
     record: str | Path | None = None,
 ) -> list[PlayedEpisode]:
@@ -249,7 +251,8 @@ def play_by_hand(
         show: shows text.
         seed: of the episodes.
         episodes: how many to play; without it the person is asked after each.
-        agent: its probabilities and value are shown, and the probabilities recorded.
+        agent: its probabilities and value are shown, and the probabilities recorded; or the class
+            of a bot, one of which advises or plays each side.
         side: the only side that the person plays; the agent plays the others.
         record: a file for a recording with a frame for each side; one that exists is continued. An
             episode that the person quits is "unfinished" in it.
@@ -259,7 +262,7 @@ def play_by_hand(
         RecordingError: the file is damaged, or a recording of something else.
         InvalidObservation: the environment returned what its spaces do not allow.
     """
-    game = _Game(create_env(), ask, show, agent, side)
+    game = _Game(create_env(), ask, show, agent, side, seed)
     if side is not None and (agent is None or side not in range(game.num_sides)):
         game.close()
         raise EntityEnvError(
@@ -284,11 +287,20 @@ class _Game(Match):
     """A match in which a person plays. It keeps its last frames, and how an episode ended."""
 
     def __init__(
-        self, env: Environment | Match, ask: Ask, show: Show, agent: Agent | None, side: int | None
+        self,
+        env: Environment | Match,
+        ask: Ask,
+        show: Show,
+        agent: Agent | type[Bot] | None,
+        side: int | None,
+        seed: int,
     ) -> None:
         self.match = env if isinstance(env, Match) else Solo(env)
         self.num_sides = self.match.num_sides
         self.ask, self.show, self.agent, self.side = ask, show, agent, side
+        self.bots: SideBots | None = None
+        if isinstance(agent, type):
+            self.bots = SideBots(agent, self.num_sides, seed)
         self.frames: list[Observation] = []
         self.end = ""
 
@@ -306,6 +318,8 @@ class _Game(Match):
 
     def reset(self) -> list[Observation]:
         self.frames = self.match.reset()
+        if self.bots is not None:
+            self.bots.begin()
         return self.frames
 
     def act(self, actions: Sequence[Mapping[ActionName, Action]]) -> list[Observation]:
@@ -344,8 +358,9 @@ class _Game(Match):
         lengths = {name: mask.actors.lengths for name, mask in batch.action_masks.items()}
         hand = Hand(batch, action_space, {n: np.repeat(by_person, m) for n, m in lengths.items()})
         menus: list[dict[ActionName, Menu]] = []
-        for side, obs in enumerate(self.frames):
-            advice, value = ({}, None) if self.agent is None else self.agent(obs)
+        for side, (obs, (advice, value)) in enumerate(
+            zip(self.frames, self.advice(batch), strict=True)
+        ):
             own = menus_of(obs, obs_space, action_space, advice)
             menus.append(own)
 
@@ -382,6 +397,15 @@ class _Game(Match):
             return envs.act(actions, obs_space)
         probs, logits = ({}, {}) if self.agent is None else self.probs_and_logits(menus, actions)
         return envs.act(actions, obs_space, probs, logits, by_hand=by_hand)
+
+    def advice(self, batch: VecObs) -> list[tuple[Mapping[ActionName, Action], float | None]]:
+        """Return the actions that the agent would take for each side, and the value."""
+        if self.bots is not None:
+            spaces = self.obs_space(), self.action_space()
+            return [(actions, None) for actions in self.bots.act(self.frames, batch, *spaces)]
+        if self.agent is None or isinstance(self.agent, type):
+            return [({}, None)] * self.num_sides
+        return list(map(self.agent, self.frames))
 
     def probs_and_logits(
         self, menus: Sequence[Mapping[str, Menu]], actions: Mapping[ActionName, Ragged]

@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -163,9 +163,7 @@ class RecordingWriter:
         if not self.keep_logits:
             decisions = replace(decisions, logits={})
         # a copy: environments may reuse what they return
-        self._pending = {**vars(decisions.take(kept)), "kept": kept, "run_step": run_step}
-        if not decisions.by_hand:
-            del self._pending["by_hand"]  # readers of earlier releases know nothing of it
+        self._pending = {**decisions.take(kept).payload(), "kept": kept, "run_step": run_step}
 
     def after_step(self, obs: VecObs) -> None:
         """Write the step whose outcome and next frames these are."""
@@ -265,9 +263,10 @@ class RecordingVecEnv(VecEnvWrapper):
         values: npt.NDArray[np.float32] | None = None,
         run_step: int | None = None,
         by_hand: Mapping[ActionName, Ragged] | None = None,
+        player: Sequence[str] | None = None,
     ) -> VecObs:
         """Take a step everywhere and record it; the arguments are those of `act_async`."""
-        self.act_async(actions, obs_filter, probs, logits, values, run_step, by_hand)
+        self.act_async(actions, obs_filter, probs, logits, values, run_step, by_hand, player)
         return self.wait()
 
     def act_async(
@@ -279,6 +278,7 @@ class RecordingVecEnv(VecEnvWrapper):
         values: npt.NDArray[np.float32] | None = None,
         run_step: int | None = None,
         by_hand: Mapping[ActionName, Ragged] | None = None,
+        player: Sequence[str] | None = None,
     ) -> None:
         """Begin a step everywhere, which `wait` records.
 
@@ -291,6 +291,8 @@ class RecordingVecEnv(VecEnvWrapper):
             values: (B,) float32, the expected return of each frame.
             run_step: the frames of the run before this step. It never decreases in a file.
             by_hand: bool (actors,) per frame, True for the choices that a person made.
+            player: (B,), the player of each frame by name, "" for the agent; by default it is the
+                agent everywhere.
 
         Raises:
             RecordingError: there was no reset, or `obs_filter` differs from it.
@@ -304,6 +306,8 @@ class RecordingVecEnv(VecEnvWrapper):
         )
         if values is not None:
             decisions = replace(decisions, values=values)
+        if player is not None:
+            decisions = replace(decisions, player=np.array(player, dtype=object))
         self.writer.keep(decisions, run_step)
         self.env.act_async(actions, obs_filter)
 

@@ -20,6 +20,9 @@ of B environments, with K of its frames:
     values                  (K,) float32, the expected return; NaN if not given
     by_hand                 action -> bool (actors,) per frame, True for choices that a person made;
                             not there if it is not known
+    player                  (K,) uint8 or wider, the player of each frame, a position in `players`;
+                            neither is there if it is the agent everywhere
+    players                 names, "" for the agent
     kept                    (K,) int64, the environments of these frames, ascending
     episode, step           (B,) int64, episode of the frame and its step in it, from 0. No two
                             episodes of a file have the same number
@@ -46,7 +49,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.errors import EntityEnvError
+from entity_env.errors import EntityEnvError, short_repr
 from entity_env.ragged import Ragged
 from entity_env.serialization.bounds import Allowance
 from entity_env.serialization.messages import MessageError, pack, rebuilt, unpack
@@ -77,6 +80,8 @@ class Decisions:
         values: (K,) float32, the expected return of each frame; NaN if not recorded.
         by_hand: bool (actors,) per frame, True for the choices that a person made; empty where it
             is not known who chose.
+        player: (K,) object, the player of each frame by name; "" for the agent, and where nothing
+            else was recorded.
 
     Raises:
         ValueError: one of them is not of K frames.
@@ -88,13 +93,18 @@ class Decisions:
     logits: dict[ActionName, Ragged] = field(default_factory=dict)
     values: npt.NDArray[np.float32] = None  # type: ignore[assignment]
     by_hand: dict[ActionName, Ragged] = field(default_factory=dict)
+    player: npt.NDArray[np.object_] = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         if self.values is None:
             self.values = np.full(len(self.obs), np.nan, dtype=np.float32)
+        if self.player is None:
+            self.player = np.full(len(self.obs), "", dtype=object)
         frames = len(self.obs)
         if self.values.shape != (frames,):
             raise ValueError(f"values: expected {frames} frames, got {len(self.values)}")
+        if self.player.shape != (frames,):
+            raise ValueError(f"player: expected {frames} frames, got {len(self.player)}")
         per_frame = {
             "features": self.obs.features,
             "visible": self.obs.visible,
@@ -141,6 +151,7 @@ class Decisions:
             _take_all(self.logits, frames),
             self.values[frames],
             _take_all(self.by_hand, frames),
+            self.player[frames],
         )
 
     @staticmethod
@@ -154,7 +165,23 @@ class Decisions:
             _cat_all([piece.logits for piece in pieces], frames),
             np.concatenate([piece.values for piece in pieces]),
             _cat_all([piece.by_hand for piece in pieces], frames),
+            np.concatenate([piece.player for piece in pieces]),
         )
+
+    def payload(self) -> dict[str, Any]:
+        """Return the fields of a record, without those that say nothing.
+
+        Readers of earlier releases do not know these.
+        """
+        fields_by_name = dict(vars(self))
+        del fields_by_name["player"]
+        if not self.by_hand:
+            del fields_by_name["by_hand"]
+        if (self.player != "").any():
+            names, positions = np.unique(self.player, return_inverse=True)
+            fields_by_name["players"] = names.tolist()
+            fields_by_name["player"] = positions.astype(np.min_scalar_type(len(names)))
+        return fields_by_name
 
 
 def _take_all(named: Mapping[str, Ragged], frames: npt.NDArray[np.int64]) -> dict[str, Ragged]:
@@ -334,6 +361,9 @@ def read_step(file: BinaryIO, path: Path, record: Record, header: Header) -> Ste
     try:
         parts = [part.name for part in fields(Decisions)]
         choices = {name: payload.pop(name) for name in parts if name in payload}
+        if "player" in choices or "players" in payload:
+            positions, names = choices.get("player"), payload.pop("players", None)
+            choices["player"] = _players_by_name(positions, names)
         decisions = rebuilt(Decisions, choices, Allowance(0))
         step: Step = rebuilt(Step, {**payload, "decisions": decisions}, Allowance(0))
         if len(step.reward) != header.num_envs:
@@ -342,6 +372,22 @@ def read_step(file: BinaryIO, path: Path, record: Record, header: Header) -> Ste
     except ValueError as error:
         raise damaged(path, record, f"is not a step: {error}") from None
     return step
+
+
+def _players_by_name(positions: Any, names: Any) -> npt.NDArray[np.object_]:
+    """Return the player of each frame by name, (K,) object.
+
+    Raises:
+        ValueError: these are no positions in a list of names; names the field.
+    """
+    are_names = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    expect(are_names, "players", "names", short_repr(names))
+    are_ints = isinstance(positions, np.ndarray) and positions.dtype.kind in "iu"
+    expect(are_ints and positions.ndim == 1, "player", "a whole number for each frame", positions)
+    in_range = ((positions >= 0) & (positions < len(names))).all()
+    expect(in_range, "player", f"positions in {len(names)} names", positions)
+    by_position: npt.NDArray[np.object_] = np.array(names, dtype=object)
+    return by_position[positions.astype(np.int64)]
 
 
 def check_header(header: Header) -> None:

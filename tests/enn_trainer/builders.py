@@ -12,6 +12,7 @@ from enn_trainer import (
 from entity_env import (
     Observation,
 )
+from entity_env.examples import Duel
 from tests.enn_trainer.worlds import Meadow
 
 SMALL = [
@@ -36,6 +37,30 @@ def run_small(tmp_path: Path, *overrides: str, env: Any = Meadow, **kwargs: Any)
         checkpoint_dir=kwargs.pop("checkpoint_dir", None),
         init_path=kwargs.pop("init_path", None),
     )
+    train(manager, env, **kwargs)
+    return manager
+
+
+POOL = [
+    "rollout.num_envs=16",
+    "rollout.steps=12",
+    "rollout.processes=1",
+    "optim.bs=36",
+    "optim.update_epochs=1",
+    "net.d_model=8",
+    "net.n_layer=1",
+    "cuda=false",
+    "selfplay.share=0.5",
+    "selfplay.snapshot_every=200",
+    "selfplay.in_play=2",
+]
+"""Of matches of two sides: 12 of 16 frames of a step are the agent's."""
+
+
+def run_pool(folder: Path | None, *overrides: str, env: Any = Duel, **kwargs: Any) -> StateManager:
+    """Train against a pool of snapshots, with a save after every update."""
+    manager = StateManager(overrides=[*POOL, *overrides], checkpoint_dir=folder)
+    manager.save_interval_s = 0.0
     train(manager, env, **kwargs)
     return manager
 

@@ -1,6 +1,6 @@
 """A small world, somebody who knows what to do in it, and recordings of that."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -148,16 +148,18 @@ def record(
     num_envs: int = 16,
     x: int = 0,
     says_who: bool = False,
+    players: Sequence[str] | None = None,
 ) -> Path:
     """Let the expert, or chance, play. The file holds what was done, and logits if asked for.
 
-    With `says_who` a person is said to have made every second choice of each step.
+    With `says_who` a person is said to have made every second choice of each step. With `players`
+    these are said to play by turns: another one in the next environment, and in the next step.
     """
     envs = RecordingVecEnv(EnvList(world, num_envs), path, subsample)
     envs.seed(1)
     rng = np.random.default_rng(0)
     obs = envs.reset(envs.obs_space())
-    for _ in range(steps):
+    for t in range(steps):
         liked = logits_of(obs, x)
         actions = {
             name: chosen(obs, name, rng.random(rows.values.shape) if at_random else rows.values)
@@ -167,7 +169,10 @@ def record(
             n: replace(rows, values=np.arange(len(rows.values)) % 2 == 0)
             for n, rows in actions.items()
         }
-        more = {"logits": liked if logits else None, "by_hand": who if says_who else None}
+        more: dict[str, Any] = {"logits": liked if logits else None}
+        more["by_hand"] = who if says_who else None
+        if players is not None:
+            more["player"] = [players[(t + env) % len(players)] for env in range(num_envs)]
         obs = envs.act(actions, envs.obs_space(), **more)
     envs.close()
     return path

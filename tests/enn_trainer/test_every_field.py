@@ -31,7 +31,7 @@ from entity_env import InvalidObservation
 from entity_env.ragged import Ragged
 from entity_env.recording.read_recording import Recording
 from entity_env.recording.record import recording_header
-from entity_env.recording.recording_format import PREFIX, Step, framed
+from entity_env.recording.recording_format import PREFIX, Decisions, Step, framed
 from rogue_net import RogueNet
 from tests.enn_trainer.builders import SMALL, weights
 from tests.enn_trainer.network_fields import NETWORK_CASES, net
@@ -254,23 +254,40 @@ def imitates_otherwise(change: str, *beside: str) -> Case:
     return case
 
 
-def learns_from_people(runs: Runs) -> None:
-    """A recording says that a person made every second choice; all of them, if asked for."""
+def rewritten(runs: Runs, change: Callable[[Decisions], object]) -> Path:
+    """A recording of a run in which something about its decisions is changed."""
     made = runs(FILE, "capture_logits=true").folder / "file.rec"
-    recording, path = Recording.open(made), made.with_name("who.rec")
+    recording, path = Recording.open(made), made.with_name("changed.rec")
     assert recording.num_envs is not None
     header = recording_header(recording.obs_space, recording.action_space, recording.num_envs)
     payloads = [header]
     for step in recording.steps():
-        decisions = step.decisions
+        change(step.decisions)
+        fields = {name: value for name, value in vars(step).items() if name != "decisions"}
+        payloads.append({**fields, **step.decisions.payload()})
+    path.write_bytes(PREFIX + b"".join(map(framed, payloads)))
+    return path
+
+
+def learns_from_people(runs: Runs) -> None:
+    """A recording says that a person made every second choice; all of them, if asked for."""
+
+    def change(decisions: Decisions) -> None:
         decisions.by_hand = {
             name: Ragged(np.arange(len(rows.values)) % 2 == 0, rows.lengths)
             for name, rows in decisions.actions.items()
         }
-        fields = {name: value for name, value in vars(step).items() if name != "decisions"}
-        payloads.append({**fields, **vars(decisions)})
-    path.write_bytes(PREFIX + b"".join(map(framed, payloads)))
-    learns_otherwise("bc.who=all", f"bc.path={path}")(runs)
+
+    learns_otherwise("bc.who=all", f"bc.path={rewritten(runs, change)}")(runs)
+
+
+def learns_from_a_player(runs: Runs) -> None:
+    """A recording says that an opponent played in every second environment."""
+
+    def change(decisions: Decisions) -> None:
+        decisions.player[1::2] = "step-0"
+
+    learns_otherwise("bc.player=step-0", f"bc.path={rewritten(runs, change)}")(runs)
 
 
 def tells_wandb(*overrides: str, project: str, entity: str | None) -> Case:
@@ -541,6 +558,7 @@ CASES: dict[str, Case] = {
     "BCConfig.coef": imitates_otherwise("bc.coef=0.5", "bc.path={}"),
     "BCConfig.bs": imitates_otherwise("bc.bs=5", "bc.path={}"),
     "BCConfig.who": learns_from_people,
+    "BCConfig.player": learns_from_a_player,
     "BCConfig.loss": imitates_otherwise("bc.loss=kl", "bc.path={}"),
     "TrainConfig.cuda_empty_cache": refused(
         "cuda=false", "cuda_empty_cache=true", field="cuda_empty_cache"

@@ -187,7 +187,7 @@ def assert_moved(
     assert widened == 1
 
 
-@pytest.mark.parametrize("name", ["a/b", "ent_tunings", "policy", "value"])
+@pytest.mark.parametrize("name", ["a/b", "ent_tunings", "policy", "value", "entropy"])
 def test_names_that_mean_something_else_are_refused(name: str, tmp_path: Path) -> None:
     def initial(config: Any, ctx: dict[str, Any]) -> State:
         state = init_train_state(config, ctx)

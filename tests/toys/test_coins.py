@@ -27,11 +27,14 @@ from enn_trainer import (
 )
 from enn_trainer.checkpoints.format import verify
 from enn_trainer.checkpoints.migrate.evolve import evolve
+from enn_trainer.experience.bot_player import BotPlayer
+from enn_trainer.experience.collector import Collector
 from enn_trainer.experience.players import draw_uniforms
 from entity_env import (
     Action,
     ActionMask,
     ActionSpace,
+    Bot,
     Entity,
     EnvList,
     Match,
@@ -412,3 +415,28 @@ def test_draws_beyond_the_first_are_others() -> None:
     three = draw_uniforms({"toss": ActionBatch(actors, num_draws=3)}, 7, env, 3)["toss"]
     assert torch.equal(three[:, 0], one)
     assert np.abs(np.corrcoef(three.T.numpy()) - np.eye(3)).max() < 0.4
+
+
+class Throws(Bot):
+    """Let as many coins fall heads as it draws."""
+
+    def act(self, observation: Observation) -> Mapping[str, Action]:
+        assert isinstance(observation.actions["toss"], CoinsMask)
+        throwers = len(observation.features["Thrower"])
+        return {"toss": CoinsAction(self.rng.integers(NUM_COINS + 1, size=throwers))}
+
+
+def test_bots_choose_it() -> None:
+    envs = EnvList(Tossing, 4)
+    spaces = envs.obs_space(), envs.action_space()
+    player = BotPlayer(Throws, 3, envs.obs_space(), *spaces)
+    collector = Collector(envs, player)
+    collector.seed(1)
+    collector.reset(envs.obs_space())
+    thrown = []
+    for t in range(20):
+        _, decisions, _ = collector.step(t, None)
+        rows = decisions.chosen["toss"].values
+        thrown += rows.tolist()
+        assert not decisions.distributions
+    assert set(thrown) == set(range(NUM_COINS + 1))

@@ -23,7 +23,12 @@ from enn_trainer.config import CloneRunConfig
 from enn_trainer.config.load import load_config
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import ConfigError
-from enn_trainer.experience.demonstrations import Demonstrations, Reading, open_recordings
+from enn_trainer.experience.demonstrations import (
+    Demonstrations,
+    Reading,
+    check_player,
+    open_recordings,
+)
 from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import ExecutionContext, Lanes
 from enn_trainer.runtime.interrupt import Interrupts
@@ -157,7 +162,7 @@ def _read(
             say(f"{path}: its end is torn off and left out")
     teacher_for = "clone.loss='kl'" if settings.loss == "kl" else None
     gamma = float(config.ppo.gamma)
-    whose = settings.max_frames, settings.who
+    whose = settings.max_frames, settings.who, settings.player
     reading = Reading(state.obs_space, gamma, device, teacher_for, *whose)
     seed = derive_seed(config.seed, "clone split")
     parts = {path: r.split(settings.test_fraction, seed) for path, r in files.items()}
@@ -166,6 +171,7 @@ def _read(
 
     # Check that there is something to train on.
     if train is None or not train.num_actors().any():
+        check_player(settings.player, files.values(), "clone.player")
         hint = "; lower clone.test_fraction" if test is not None else ""
         if train is not None and settings.max_frames is not None:
             hint = "; raise clone.max_frames"

@@ -16,6 +16,7 @@ from enn_trainer.errors import ConfigError
 from enn_trainer.experience.demonstrations import (
     Demonstrations,
     Reading,
+    check_player,
     check_same_spaces,
     open_recording,
     with_actors,
@@ -61,10 +62,10 @@ class CloningLoss(AuxiliaryLoss):
             f"bc.path: {bc.path}", recording, "the world", state.obs_space, state.action_space
         )
         teacher_for = "bc.loss='kl'" if bc.loss == "kl" else None
-        shown = Reading(state.obs_space, 1.0, device, teacher_for, who=bc.who).read(
-            {path: recording}
-        )
+        reading = Reading(state.obs_space, 1.0, device, teacher_for, who=bc.who, player=bc.player)
+        shown = reading.read({path: recording})
         if shown is None or not shown.num_actors().any():
+            check_player(bc.player, [recording], "bc.player")
             whose = " whose choices a person made" if bc.who == "hand" else ""
             raise ConfigError(f"bc.path: expected frames with actors{whose}, {bc.path} has none")
         self.shown = with_actors(shown)

@@ -156,6 +156,7 @@ def workplace(
         shutil.copytree(path, folder / "runs" / name)
     shutil.copytree(GOLDEN, folder / "runs" / "old")
     (folder / "orchard.py").write_text(ORCHARD)
+    shutil.copy(ROOT / "tests/entity_env/duel_bots.py", folder / "bots.py")
     (folder / "mine.ron").write_text('TrainConfig(version: 5, env: (id: "Minefield"))')
     with contextlib.chdir(folder):
         arguments = ["env.id=orchard.py:Orchard", *SMALL, "--checkpoint-dir", "runs/orchard"]

@@ -49,6 +49,7 @@ BY_VERSION = {schema.version: schema for schema in map(load_schema, SCHEMAS)}
 # the field. A field that is not here may give older configurations another meaning.
 NEUTRAL: dict[str, Any] = {
     "bc.who": "hand",  # recordings of that time do not say who chose
+    "bc.player": "",  # nor who played
     "net.precision": "float32",
     "vf_net.precision": "float32",
     "optim.groups": [],

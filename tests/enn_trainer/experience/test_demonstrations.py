@@ -13,6 +13,7 @@ from enn_trainer import ConfigError
 from enn_trainer.experience.demonstrations import (
     Demonstrations,
     Reading,
+    check_player,
     open_recordings,
     returns_of,
     with_actors,
@@ -32,9 +33,10 @@ def read(
     teacher_for: str | None = None,
     max_frames: int | None = None,
     who: Literal["hand", "all"] = "all",
+    player: str = "",
 ) -> Demonstrations:
     recordings = open_recordings([path])
-    reading = Reading(Sorting().obs_space(), 0.5, CPU, teacher_for, max_frames, who)
+    reading = Reading(Sorting().obs_space(), 0.5, CPU, teacher_for, max_frames, who, player)
     shown = reading.read(recordings)
     assert shown is not None
     return shown
@@ -174,13 +176,60 @@ def test_who_chose_has_to_fit_the_choices(tmp_path: Path) -> None:
         read(changed(tmp_path, by_hand={"side": fewer}))
 
 
+@pytest.mark.parametrize("player", ["", "a", "b"])
+def test_frames_of_one_player_have_the_returns_of_their_side(tmp_path: Path, player: str) -> None:
+    """Differential: the frames of that player among those of a file that does not say who played.
+
+    Here players even change in the middle of an episode, as where an opponent is lost.
+    """
+    turns = ["", "a", "b", "a"]
+    whole = read(record(tmp_path / "plain", logits=True), "kl")
+    path = record(tmp_path / "played", logits=True, players=turns)
+    own = read(path, "kl", player=player)
+    said = [e.decisions.player for e in Recording.open(path).episodes() if len(e.decisions)]
+    frames = np.flatnonzero(np.concatenate(said) == player)
+    assert len(frames) == turns.count(player) * len(whole) // 4
+    expected = whole.take(frames)
+    torch.testing.assert_close(own.returns, expected.returns, rtol=0, atol=0, equal_nan=True)
+    for name, rows in expected.batch.features.items():
+        assert torch.equal(own.batch.features[name].values, rows.values)
+    for name in ("side", "pick"):
+        assert torch.equal(own.actions[name].values, expected.actions[name].values)
+        assert torch.equal(own.teacher[name].values, expected.teacher[name].values)
+        acting = expected.batch.actions[name].actors
+        assert torch.equal(own.batch.actions[name].actors.values, acting.values)
+        assert np.array_equal(own.batch.actions[name].actors.lengths, acting.lengths)
+
+
+def test_a_limit_counts_the_frames_of_the_player(tmp_path: Path) -> None:
+    path = record(tmp_path / "rec", players=["", "a", "b", "c"])
+    assert 100 <= len(read(path, max_frames=100, player="b")) < 110
+
+
+def test_a_person_beside_others_is_learnt_from(tmp_path: Path) -> None:
+    """The choices of the person in the frames of the player, if a file says both."""
+    path = record(tmp_path / "rec", says_who=True, players=["", "a"])
+    both, own = read(path, who="hand"), read(path)
+    assert len(both) == len(own) == 16 * 60 // 2
+    assert 0 < both.num_actors().sum() < own.num_actors().sum()
+
+
+def test_an_unknown_player_is_an_error_that_names_those_there_are(tmp_path: Path) -> None:
+    files = open_recordings([record(tmp_path / "rec", steps=3, players=["", "step-0"])]).values()
+    for known in ("", "step-0"):
+        check_player(known, files, "clone.player")
+    message = r"clone\.player: expected .*\['', 'step-0'\], got 'step-1', did you mean step-0\?$"
+    with pytest.raises(ConfigError, match=message):
+        check_player("step-1", files, "clone.player")
+
+
 def changed(tmp_path: Path, of_step: dict[str, object] | None = None, **changes: object) -> Path:
     """A recording of one step in which something was changed."""
     path = record(tmp_path / "one", steps=1)
     (step,) = Recording.open(path).steps()
     recording = Recording.open(path)
     header = recording_header(recording.obs_space, recording.action_space, 16)
-    fields = {**vars(replace(step.decisions, **changes)), **vars(step)}  # type: ignore[arg-type]
+    fields = {**replace(step.decisions, **changes).payload(), **vars(step)}  # type: ignore[arg-type]
     del fields["decisions"]
     fields |= of_step or {}
     (tmp_path / "changed").write_bytes(PREFIX + framed(header) + framed(fields))

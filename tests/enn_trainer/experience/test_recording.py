@@ -12,17 +12,20 @@ import numpy as np
 import pytest
 import torch
 
-from enn_trainer import ConfigError, StateManager, Trainer, train
-from enn_trainer.experience.collector import Collector, collect
+from enn_trainer import Callback, ConfigError, StateManager, Trainer, train
+from enn_trainer.cli import run as enn
+from enn_trainer.experience.collector import Collector, Rollout, collect
 from enn_trainer.experience.players import AgentPlayer, draw_uniforms
 from enn_trainer.experience.recording import Capture, Recorder, recorders
+from enn_trainer.selfplay.league_players import LeaguePlayers
+from enn_trainer.viewer.replay_format import read_replay
 from entity_env import Action, CategoricalActionSpace, EnvList, Observation, Ragged, VecObs
 from entity_env.examples import Duel
 from entity_env.recording.read_recording import Recording
 from entity_env.recording.record import RecordingVecEnv
-from entity_env.recording.recording_format import Step
+from entity_env.recording.recording_format import Step, records
 from rogue_net import EntityBatch, RogueNet, RogueNetConfig
-from tests.enn_trainer.builders import SMALL, run_small, weights
+from tests.enn_trainer.builders import SMALL, run_pool, run_small, weights
 from tests.enn_trainer.worlds import Meadow
 from tests.entity_env.builders import assert_same
 from tests.fork_server import ENN, run_program, start_program
@@ -203,6 +206,96 @@ def test_evaluations_against_an_opponent_are_recorded(tmp_path: Path, only: bool
         assert (step.decisions.values[1::2] == 0).all()
     trained = np.stack([s.decisions.values[::2] for s in steps if s.run_step])
     assert (trained == 0).all() == only
+
+
+OPPOSED = ['selfplay.opponents=["random"]', "capture_samples=pool.rec", "capture_logits=true"]
+STEADY = ["optim.anneal_lr=false", "ppo.anneal_entropy=false"]
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run against a pool of its snapshots and a random player, which records its rollouts."""
+    run = tmp_path_factory.mktemp("pool") / "run"
+    run_pool(run, *OPPOSED, *STEADY, "total_timesteps=576")
+    return run
+
+
+def test_a_run_against_a_pool_records_all_sides_and_who_played(pool: Path) -> None:
+    steps = steps_of(pool / "pool.rec")
+    assert [step.run_step for step in steps] == list(range(0, 576, 12)), "frames of the agent"
+    for step in steps:
+        assert step.kept.tolist() == list(range(16))
+        of_matches = step.decisions.player.reshape(-1, 2)
+        assert (of_matches[:4] == "").all(), "mirror play"
+        assert ((of_matches[4:] == "").sum(axis=1) == 1).all(), "the agent has one seat"
+    players = np.concatenate([step.decisions.player for step in steps])
+    assert (players == "").sum() == 576
+    assert {*players} == {"", "random", "step-0", "step-288"}
+    for step in steps:  # a random player likes all that it may choose equally
+        rows = step.decisions.logits["attack"]
+        of_random = [len(np.unique(one[np.isfinite(one)])) <= 1 for one in frames(rows)]
+        assert all(np.array(of_random)[step.decisions.player == "random"])
+    # Games begin with their players, who stay.
+    for episode in Recording.open(pool / "pool.rec").episodes():
+        assert len({*episode.decisions.player}) == 1
+
+
+def test_players_are_recorded_as_those_who_learn_and_do_not(pool: Path) -> None:
+    """The frames that are said to be the agent's are those that a rollout holds."""
+    told: list[np.ndarray[Any, Any]] = []
+    learnt: list[np.ndarray[Any, Any]] = []
+    act = LeaguePlayers.act
+
+    def noting(players: LeaguePlayers, *args: Any) -> Any:
+        decisions = act(players, *args)
+        assert players.learnt is not None
+        learnt.append(players.learnt.copy())
+        told.append(np.flatnonzero(np.array(decisions.players, object) == ""))
+        return decisions
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LeaguePlayers, "act", noting)
+        run_pool(None, "total_timesteps=288")
+    assert len(told) == 24
+    for one, other in zip(told, learnt, strict=True):
+        assert one.tolist() == other.tolist()
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_resumed_run_against_a_pool_records_the_same_bytes(
+    pool: Path, tmp_path: Path, processes: int
+) -> None:
+    """Its games go on with their players; steps that no save has are recorded again."""
+    run = tmp_path / "run"
+    run_pool(run, *OPPOSED, *STEADY, "total_timesteps=288")
+    size = (run / "pool.rec").stat().st_size
+    with pytest.raises(ZeroDivisionError):
+        run_pool(run, "total_timesteps=576", callbacks=[Fails()])
+    assert (run / "pool.rec").stat().st_size > size
+    run_pool(run, "total_timesteps=576", f"rollout.processes={processes}")
+    straight, resumed = steps_as_bytes(pool / "pool.rec"), steps_as_bytes(run / "pool.rec")
+    assert len(straight) > 10_000
+    assert straight == resumed
+
+
+class Fails(Callback):
+    """Fails once steps are recorded, before they are learnt from."""
+
+    def on_rollout_end(self, trainer: Trainer, rollout: Rollout) -> None:
+        raise ZeroDivisionError
+
+
+def steps_as_bytes(path: Path) -> bytes:
+    """All but the header, in which the run has its name."""
+    with path.open("rb") as file:
+        header = next(records(file, path))
+    return path.read_bytes()[header.end :]
+
+
+def test_a_recording_of_a_run_against_a_pool_is_watched(pool: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert enn(["watch", str(pool / "pool.rec"), "--out", str(page), "--episodes", "3"]) == 0
+    assert len(read_replay(page).episodes) == 3
 
 
 @pytest.mark.slow

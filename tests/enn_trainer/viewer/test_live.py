@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.collector import Collector
-from enn_trainer.experience.players import AgentPlayer
+from enn_trainer.experience.players import AgentPlayer, SeatedPlayers
 from enn_trainer.experience.recording import Recorder
 from enn_trainer.load_agent import RogueNetAgent
 from enn_trainer.viewer.explain import attention_of
@@ -31,6 +32,7 @@ from entity_env.vec.vec_obs import take_obs
 from rogue_net.config import RogueNetConfig
 from rogue_net.ragged import EntityBatch
 from rogue_net.rogue_net import RogueNet
+from tests.entity_env.duel_bots import Greedy
 
 Answer = Callable[[Message], list[Message]]
 
@@ -390,6 +392,30 @@ def test_removed_targets_have_no_probability_and_the_rest_has_all() -> None:
     for probs in answer.probs["attack"].values():
         assert np.isnan(probs[1])
         assert np.nansum(probs) == pytest.approx(1)
+
+
+def test_a_side_that_a_bot_plays_is_shown_and_has_no_explanation() -> None:
+    def page(told: Message) -> list[Message]:
+        if told["type"] != "steps" or told["first"] != 2:
+            return []
+        asked = {"type": "explain", "episode": told["episode"], "step": 2}
+        return [{**asked, "side": 0}, {**asked, "side": 1}]
+
+    played = Played(Duel, page)
+    agent = AgentPlayer(played.network, 1)
+    bots = BotPlayer(Greedy, 1, played.spaces[0], *played.spaces, 2)
+    players = SeatedPlayers([(agent, np.array([0])), (bots, np.array([1]))])
+    replay = Replay("live", {}, *played.spaces, 2, 0.99)
+    played.game = LiveGame(players, [agent, bots], replay, played.pages)
+    for (_, decisions, _), message in zip(played.play(4), played.pages.of("steps"), strict=True):
+        episode = played.episode(message)
+        assert np.isfinite(episode.answers.values[0])
+        assert np.isnan(episode.answers.values[1])
+        chosen = decisions.chosen_on_host()["attack"]
+        assert np.array_equal(episode.chosen["attack"].values, chosen.values)
+    assert [one["side"] for one in played.pages.of("explained")] == [0]
+    [error] = played.pages.of("error")
+    assert error["text"] == "explain: side: expected one of a network, got 1, which a bot plays"
 
 
 def test_a_paused_game_waits_until_it_goes_on() -> None:

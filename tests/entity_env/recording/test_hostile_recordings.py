@@ -149,6 +149,38 @@ def test_a_field_of_another_kind_is_an_error_that_names_the_byte(tmp_path: Path)
         assert re.match(rf"{path}: (record at byte \d+|episode \d+, step \d+: logits)", error)
 
 
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ({"player": ints(0)}, "players: expected names, got None"),
+        ({"players": ["a"]}, "player: expected a whole number for each frame, got None"),
+        ({"player": ints(0), "players": "a"}, "players: expected names, got 'a'"),
+        ({"player": ints(0), "players": [b"a"]}, "players: expected names"),
+        ({"player": ["a"], "players": ["a"]}, "player: expected a whole number for each frame"),
+        ({"player": np.zeros(1), "players": ["a"]}, "player: expected a whole number"),
+        (
+            {"player": np.zeros((1, 1), np.int8), "players": ["a"]},
+            "player: expected a whole number",
+        ),
+        ({"player": np.array([True]), "players": ["a"]}, "player: expected a whole number"),
+        ({"player": ints(1), "players": ["a"]}, r"player: expected positions in 1 names, got .*1"),
+        ({"player": ints(-1), "players": ["a"]}, "player: expected positions in 1 names"),
+        ({"player": np.array([2**64 - 1], np.uint64), "players": ["a"]}, "player: expected posi"),
+        ({"player": ints(0), "players": []}, "player: expected positions in 0 names"),
+        ({"player": ints(0, 0), "players": ["a"]}, "player: expected 1 frames, got 2"),
+        ({"player": ints(), "players": ["a"]}, "player: expected 1 frames, got 0"),
+    ],
+)
+def test_players_that_fit_no_frames_are_refused(
+    tmp_path: Path, values: dict[str, Any], error: str
+) -> None:
+    path = write(tmp_path / "file", {**step(), "player": np.uint8([0]), "players": ["a"]})
+    assert [one.decisions.player.tolist() for one in Recording.open(path).steps()] == [["a"]]
+    path = write(tmp_path / "file", {**step(), **values})
+    with pytest.raises(RecordingError, match=rf"record at byte \d+ is not a step: {error}"):
+        list(Recording.open(path).steps())
+
+
 def test_a_header_of_another_kind_is_an_error_that_names_the_field(tmp_path: Path) -> None:
     path = tmp_path / "file"
     for i, place in enumerate(places(recording_header(OBS, ACTIONS, 1))):

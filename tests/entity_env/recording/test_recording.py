@@ -458,6 +458,56 @@ def test_logprobs_are_those_that_were_handed_in(tmp_path: Path) -> None:
     np.testing.assert_allclose(step.decisions.logprobs["go"].values, logprobs, rtol=1e-6)
 
 
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.lists(st.text(max_size=5), min_size=3, max_size=3), max_size=4), st.data())
+def test_players_are_kept_by_frame(names: list[list[str]], data: st.DataObject) -> None:
+    """Whatever they are called; also in a sub-sample, by episode, and in any order of frames."""
+    subsample = data.draw(st.integers(1, 2))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "file")
+        envs = RecordingVecEnv(EnvList(Tiny, 3), path, subsample)
+        obs, rng = envs.reset(envs.obs_space()), np.random.default_rng(0)
+        for players in names:
+            actions = random_choices(envs, obs, rng)
+            obs = envs.act(actions, envs.obs_space(), player=players)
+        envs.close()
+        steps = list(Recording.open(path).steps())
+        episodes = list(Recording.open(path).episodes())
+    of_frame = {}
+    for step, players in zip(steps, names, strict=True):
+        kept = [players[env] for env in step.kept]
+        assert step.decisions.player.tolist() == kept
+        at = zip(step.episode[step.kept].tolist(), step.step[step.kept].tolist(), strict=True)
+        of_frame |= zip(at, kept, strict=True)
+    of_episodes = {
+        (one.number, int(number)): player
+        for one in episodes
+        for number, player in zip(one.steps, one.decisions.player, strict=True)
+    }
+    assert of_episodes == of_frame
+    if steps:
+        joined = Decisions.cat([step.decisions for step in steps])
+        order = np.array(data.draw(st.permutations(range(len(joined)))), np.int64)
+        assert joined.take(order).player.tolist() == joined.player[order].tolist()
+
+
+def test_nothing_is_written_of_players_where_the_agent_is_the_only_one(tmp_path: Path) -> None:
+    """So that earlier releases read the file, and earlier files read as those of the agent."""
+    for name, player in (("plain", None), ("agent", ["", ""]), ("pool", ["", "step-0"])):
+        envs = RecordingVecEnv(EnvList(Tiny, 2), tmp_path / name)
+        envs.seed(1)
+        obs = envs.reset(envs.obs_space())
+        actions = random_choices(envs, obs, np.random.default_rng(0))
+        envs.act(actions, envs.obs_space(), player=player)
+        envs.close()
+    plain, agent, pool = ((tmp_path / n).read_bytes() for n in ("plain", "agent", "pool"))
+    assert plain == agent
+    assert b"player" not in plain
+    assert len(plain) < len(pool) < len(plain) + 60
+    (step,) = Recording.open(tmp_path / "plain").steps()
+    assert step.decisions.player.tolist() == ["", ""]
+
+
 def test_misuse_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="subsample: expected at least 1, got 0"):
         RecordingVecEnv(EnvList(Tiny, 1), tmp_path / "file", subsample=0)
@@ -472,6 +522,8 @@ def test_misuse_is_refused(tmp_path: Path) -> None:
         envs.act(actions, envs.obs_space(), probs={"go": actions["go"][0]})
     with pytest.raises(ValueError, match="values: expected 2 frames, got 1"):
         envs.act(actions, envs.obs_space(), values=np.zeros(1, dtype=np.float32))
+    with pytest.raises(ValueError, match="player: expected 2 frames, got 1"):
+        envs.act(actions, envs.obs_space(), player=["step-0"])
     envs.close()
     envs.close()
 

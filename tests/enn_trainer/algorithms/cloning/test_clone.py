@@ -5,6 +5,7 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,11 @@ from enn_trainer.state import init_train_state
 from entity_env import Observation
 from entity_env.examples import Xor
 from entity_env.play.game import play_by_hand
+from entity_env.recording.read_recording import Recording
+from entity_env.recording.record import recording_header
+from entity_env.recording.recording_format import PREFIX, framed
 from rogue_net import RogueNet, RogueNetConfig
+from tests.enn_trainer.builders import run_pool
 from tests.enn_trainer.demonstrated import SMALL, CutOff, Sorting, config, record
 from tests.fork_server import ENN, start_program
 
@@ -121,6 +126,57 @@ def test_kl_without_logits_is_refused(tmp_path: Path) -> None:
     path = record(tmp_path / "rec", steps=4)
     with pytest.raises(ConfigError, match=r"clone.loss='kl': expected a recording with the logits"):
         clone(path, config("clone.loss=kl"), say=quiet)
+
+
+@pytest.fixture(scope="module")
+def league(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The rollouts of a run against a pool."""
+    folder = tmp_path_factory.mktemp("league")
+    run_pool(folder / "run", f"capture_samples={folder / 'league.rec'}", "total_timesteps=432")
+    return folder / "league.rec"
+
+
+def frames_alone(path: Path, player: str) -> Path:
+    """A recording of the frames of one player, which does not say who played."""
+    recording = Recording.open(path)
+    assert recording.num_envs is not None
+    header = recording_header(recording.obs_space, recording.action_space, recording.num_envs)
+    payloads = [header]
+    for step in recording.steps():
+        own = np.flatnonzero(step.decisions.player == player)
+        decisions = replace(step.decisions.take(own), player=np.full(len(own), "", object))
+        payloads.append({**vars(step), **decisions.payload(), "kept": step.kept[own]})
+        del payloads[-1]["decisions"]
+    alone = path.with_name(f"alone{player}.rec")
+    alone.write_bytes(PREFIX + b"".join(map(framed, payloads)))
+    return alone
+
+
+@pytest.mark.parametrize("player", ["", "step-0"])
+def test_the_frames_of_a_player_and_no_others_are_cloned(league: Path, player: str) -> None:
+    """Those of the agent by default; to the bit as from a file that holds no others."""
+    few = config("clone.epochs=1")
+    own = clone(league, config("clone.epochs=1", f"clone.player={player}"), say=quiet)
+    alone = clone(frames_alone(league, player), few, say=quiet)
+    assert torch.equal(weights(own), weights(alone))
+    by_default = clone(league, few, say=quiet)
+    assert torch.equal(weights(own), weights(by_default)) == (player == "")
+
+
+def test_the_command_clones_a_player(
+    league: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["clone", str(league), *SMALL, "clone.epochs=1", "env.id=Duel"]
+    folder = ["--checkpoint-dir", str(tmp_path / "run")]
+    assert enn([*command, "--player", "step-1", *folder]) == 2
+    told = capsys.readouterr().err
+    assert "clone.player: expected a player of the recording" in told
+    assert "['', 'step-0', 'step-288'], got 'step-1', did you mean step-0?" in told
+    assert enn([*command, "--player", "step-0", *folder]) == 0
+    saved = load_agent(tmp_path / "run").agent.state_dict()
+    own = clone(league, config("clone.epochs=1", "clone.player=step-0"), say=quiet)
+    for name, tensor in own.state.agent.state_dict().items():
+        assert torch.equal(saved[name], tensor), name
 
 
 def test_what_a_person_played_is_cloned(tmp_path: Path) -> None:

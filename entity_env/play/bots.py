@@ -1,0 +1,68 @@
+"""Bots in a game that a person plays: one for each side."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from entity_env.actions import Action, ActionName
+from entity_env.bot import Bot, ask_bots, shown_frames
+from entity_env.observation import Observation, ObsSpace
+from entity_env.seeding import derive_seed
+from entity_env.spaces import ActionSpaces, Probabilities
+from entity_env.vec.batching import unbatch_actions
+from entity_env.vec.vec_obs import VecObs
+
+
+class SideBots:
+    """One instance of a bot for each side of a match.
+
+    Args:
+        create_bot: the class of the bot.
+        num_sides: number of sides.
+        seed: seed of all games.
+    """
+
+    def __init__(self, create_bot: type[Bot], num_sides: int, seed: int) -> None:
+        self._bots = [create_bot() for _ in range(num_sides)]
+        self._seed, self._games, self._steps = seed, 0, 0
+
+    def begin(self) -> None:
+        """Begin the next game."""
+        for side, bot in enumerate(self._bots):
+            bot.seed(derive_seed(self._seed, "bot", side, self._games))
+        self._games, self._steps = self._games + 1, 0
+
+    def act(
+        self,
+        obs: Sequence[Observation],
+        batch: VecObs,
+        obs_space: ObsSpace,
+        action_space: ActionSpaces,
+    ) -> list[dict[ActionName, Action]]:
+        """Return the actions of each side, with probability 1 for what it chose.
+
+        Args:
+            obs: the frame of each side.
+            batch: the same frames.
+            obs_space: their space.
+            action_space: the actions.
+
+        Raises:
+            InvalidAction: a choice is not legal.
+        """
+        spaces = obs_space, action_space
+        frames = shown_frames(batch, obs_space, *spaces)
+        step = self._steps
+        choices = ask_bots(
+            self._bots, frames, batch, *spaces, where=lambda side: f"side {side}, step {step}"
+        )
+        self._steps += 1
+        certain: dict[ActionName, Probabilities] = {}
+        for name, space in action_space.items():
+            counts = space.num_choices(batch.action_masks[name])
+            of_sides = zip(choices[name].of_frames(), choices[name].starts, strict=True)
+            certain[name] = [
+                np.eye(counts[start] if len(chosen) else 0, dtype=np.float32)[chosen]
+                for chosen, start in of_sides
+            ]
+        return unbatch_actions(choices, batch, obs, *spaces, certain)
