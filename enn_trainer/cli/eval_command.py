@@ -346,6 +346,16 @@ def add_world_options(parser: OneLineParser) -> None:
     parser.option("--seed", "N", "random seed (default: the run's)", type=not_negative)
 
 
+def add_positions_option(parser: OneLineParser) -> None:
+    """Add the option `--positions` of pages: a list of features, empty by default."""
+    where = "features that are the position (default: the view of the world, then usual names)"
+    parser.option("--positions", "A,B[,C]", where, type=_names, default=[])
+
+
+def _names(text: str) -> list[str]:
+    return text.split(",") if text else []
+
+
 def table(results: Mapping[str, SuiteResult], console: Console | None = None) -> None:
     """Print the results: a table on a terminal, plain columns elsewhere.
 

@@ -16,7 +16,13 @@ import torch
 
 from enn_trainer.checkpoints.lookup import SavedRun, read_saved_run
 from enn_trainer.cli.arguments import OneLineParser, failed, not_negative, writable
-from enn_trainer.cli.eval_command import add_world_options, as_typed, check_trusted, config_of
+from enn_trainer.cli.eval_command import (
+    add_positions_option,
+    add_world_options,
+    as_typed,
+    check_trusted,
+    config_of,
+)
 from enn_trainer.cli.load_world import envs_by_id, make_any_world
 from enn_trainer.cli.trust import line_with_trust
 from enn_trainer.errors import CheckpointError, ConfigError
@@ -122,8 +128,7 @@ def _serve(options: argparse.Namespace) -> None:
 
         about = {"save": str(saved.path), "environment": f"{config.env.id} {config.env.kwargs}"}
         replay = Replay(config.env.id, about, obs_space, action_space, sides, config.ppo.gamma)
-        positions = options.positions.split(",") if options.positions else []
-        replay.view = plain_view(own, obs_space, positions, config.net)
+        replay.view = plain_view(own, obs_space, options.positions, config.net)
         try:
             server = stack.enter_context(closing(LiveServer(options.port)))
         except OSError as error:
@@ -134,16 +139,16 @@ def _serve(options: argparse.Namespace) -> None:
         if options.record is not None:
             watchers.append(Recorder(options.record, action_space))
             stack.callback(watchers[0].close)
-        print(f"{server.address}\nopen it in a browser of this machine; Ctrl-C ends the server")
-        sys.stdout.flush()
-        if options.open:
-            webbrowser.open(server.address)
 
         # Play.
         collector = Collector(envs, game, watchers=watchers)
         collector.seed(seed)
         with torch.no_grad():
             collector.reset(obs_space)
+            print(f"{server.address}\nopen it in a browser of this machine; Ctrl-C ends the server")
+            sys.stdout.flush()
+            if options.open:
+                webbrowser.open(server.address)
             for t in itertools.count():
                 collector.step(t, None)
 
@@ -203,8 +208,7 @@ def parser() -> OneLineParser:
     rate = "steps in a second, also while you choose (default: wait for you)"
     parser.option("--fps", "N", rate, type=float)
     parser.option("--record", "FILE", "record to FILE, which may exist already", type=Path)
-    where = "features that are the position (default: the view of the world, then usual names)"
-    parser.option("--positions", "A,B[,C]", where)
+    add_positions_option(parser)
     port = f"port (default: {DEFAULT_PORT}); 0 for a free one"
     parser.option("--port", "N", port, type=not_negative, default=DEFAULT_PORT)
     parser.option("--host", "ADDRESS", f"address to listen on: {HOST}, no other", default=HOST)

@@ -22,6 +22,7 @@ from enn_trainer.cli.arguments import (
 )
 from enn_trainer.cli.eval_command import (
     add_playing_options,
+    add_positions_option,
     as_typed,
     check_trusted,
     config_of,
@@ -33,6 +34,7 @@ from enn_trainer.cli.load_world import envs_by_id
 from enn_trainer.cli.trust import line_with_trust
 from enn_trainer.errors import CheckpointError, ConfigError, ReplayError
 from enn_trainer.evaluation.evaluator import EXPLAINING, Evaluator, create_agent, create_opponent
+from enn_trainer.experience.demonstrations import open_recording
 from enn_trainer.runtime.execution import Lanes
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.start_folder import paths_from
@@ -43,10 +45,12 @@ from enn_trainer.viewer.played import EPISODES, MOST_STEPS, ReplaySettings, plai
 from enn_trainer.viewer.replay import Replay
 from enn_trainer.viewer.replay_format import check_replaceable, write_replay
 from entity_env.errors import InvalidView
-from entity_env.recording.read_recording import Recording
 from entity_env.recording.recording_format import RecordingError
 
 DEFAULT_MB = 20.0
+_OF_RUNS = ["beside", "pictures", "opponent", "env", "env_kwargs"]
+_OF_RUNS += ["seed", "num_envs", "deterministic"]
+"""Options of agents that play, which recordings have none of."""
 _NAMED = re.compile("^(?=(max-mb|positions|pictures):)")
 """Begin of messages about arguments of functions, which are options of the command."""
 _EPILOG = """\
@@ -92,12 +96,14 @@ def watch_command(arguments: Sequence[str]) -> int:
 def _watch(options: argparse.Namespace) -> int:
     """Play or read the episodes, and write the page; return the exit status."""
     path = Path(options.checkpoint)
-    if path.is_file() and path.suffix == ".rec":
-        for name in "beside", "pictures":
-            if getattr(options, name):
-                expected = f"--{name}: expected a run to play, got the recording {path}"
+    if path.is_file():
+        for name in _OF_RUNS:
+            if (given := getattr(options, name)) not in (None, []) and given is not False:
+                option = f"--{name.replace('_', '-')}"
+                expected = f"{option}: expected a run to play, got the recording {path}"
                 raise ConfigError(f"{expected}; --agent shows what an agent would have done in it")
         out = writable(options.out or path.with_suffix(".html"), "--out")
+        check_replaceable(out)
         replay = _of_recording(path, options)
     else:
         if options.agent is not None:
@@ -130,13 +136,14 @@ def _watch(options: argparse.Namespace) -> int:
 
 def _of_recording(path: Path, options: argparse.Namespace) -> Replay:
     """Return the first episodes of a recording."""
-    recording = Recording.open(path)
+    recording = open_recording(path)
     # The file does not say which frames are those of one match.
     replay = Replay(
         path.name, {}, recording.obs_space, recording.action_space, sides=1, discount=1.0
     )
-    replay.view = plain_view(None, replay.obs_space, _positions(options))
-    replay.episodes = list(islice(episodes_of(recording), options.episodes))
+    replay.view = plain_view(None, replay.obs_space, options.positions)
+    episodes = episodes_of(recording, max_steps=options.max_steps)
+    replay.episodes = list(islice(episodes, options.episodes))
     if options.agent is None:
         replay.moments = find_moments(replay)
         return replay
@@ -165,7 +172,7 @@ def _play(saved: SavedRun, options: argparse.Namespace) -> Replay:
     settings = ReplaySettings(
         episodes=options.episodes,
         max_steps=options.max_steps,
-        positions=_positions(options),
+        positions=options.positions,
         pictures=options.pictures,
         beside=None
         if options.beside is None
@@ -177,11 +184,6 @@ def _play(saved: SavedRun, options: argparse.Namespace) -> Replay:
     if options.beside is not None:
         replay.about["agent beside"] = options.beside
     return replay
-
-
-def _positions(options: argparse.Namespace) -> list[str]:
-    """Return the features that `--positions` names."""
-    return options.positions.split(",") if options.positions else []
 
 
 def parser() -> OneLineParser:
@@ -200,8 +202,7 @@ def parser() -> OneLineParser:
 
     # The environment, choices and output.
     add_playing_options(parser, MOST_STEPS)
-    where = "features that are the position (default: the view of the world, then usual names)"
-    parser.option("--positions", "A,B[,C]", where)
+    add_positions_option(parser)
     parser.option("--out", "FILE", "page (default: replay.html beside the checkpoint)", type=Path)
     size = f"largest size of the page in megabytes (default: {DEFAULT_MB:g})"
     parser.option("--max-mb", "MB", size, type=float, default=DEFAULT_MB)

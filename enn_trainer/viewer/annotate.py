@@ -1,19 +1,23 @@
 """Moments, attention and influence in the frames of a replay, by asking its agent again."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
-import torch
 
-from enn_trainer.experience.players import AgentPlayer, Decisions
 from enn_trainer.policy import PPOAgent, device_of, eval_mode
-from enn_trainer.viewer.episodes import probs_of
-from enn_trainer.viewer.explain import MOST_ENTITIES, attention_of, influence, most_attended
+from enn_trainer.viewer.episodes import answers_of, recorded
+from enn_trainer.viewer.explain import (
+    MOST_ENTITIES,
+    attention_of,
+    influence,
+    most_attended,
+    most_probable,
+)
 from enn_trainer.viewer.moments import find_moments
-from enn_trainer.viewer.replay import Answers, Episode, Replay, Unseen
+from enn_trainer.viewer.replay import Episode, Replay, Unseen, types_of
 from entity_env.ragged import Indices
-from entity_env.spaces import GLOBAL, ActionName, ActionSpace, ObsSpace
-from entity_env.vec.vec_obs import VecObs, take_obs
+from entity_env.spaces import GLOBAL, ObsSpace
+from entity_env.vec.vec_obs import take_obs
 from rogue_net.ragged import EntityBatch
 from rogue_net.wiring import Wired
 
@@ -37,7 +41,8 @@ def explain_replay(
         agent: the network that acts; it is not changed. None if it is not known.
         beside: another network, for the same spaces; it is not changed.
         is_own: True if the agent acts for a side in an episode: only there its attention and
-            influence are shown. Without `agent` they are those of `beside`.
+            influence are shown, and disagreements with the other agent found. Without `agent` they
+            are those of `beside`.
         watch: called with the share of frames that are done, from 0 to 1.
     """
     with eval_mode(agent, beside):
@@ -46,26 +51,12 @@ def explain_replay(
                 replay.unseen[name] = unseen
         if beside is not None:
             for episode in replay.episodes:
-                episode.beside = answers_of(beside, episode.obs, replay.action_space)
-        replay.moments = find_moments(replay)
+                batch = EntityBatch.of(episode.obs, device_of(beside))
+                known = recorded(episode.obs, batch, most_probable(beside, batch))
+                episode.beside = answers_of(known, replay.action_space)
+        replay.moments = find_moments(replay, is_own)
         if (explained := beside if agent is None else agent) is not None:
             annotate(replay, explained, is_own, watch)
-
-
-def answers_of(
-    agent: PPOAgent, obs: VecObs, action_space: Mapping[ActionName, ActionSpace]
-) -> Answers:
-    """Return the probabilities and values of an agent in some frames, at least one.
-
-    Args:
-        agent: the network, in evaluation mode; it is not changed.
-        obs: the frames.
-        action_space: their actions.
-    """
-    batch, decisions = _ask(agent, obs, np.arange(len(obs)))
-    log_probs = decisions.log_probs_on_host(batch.actions)
-    values = decisions.values.float().cpu().numpy()
-    return Answers(probs_of(log_probs, obs, action_space), values)
 
 
 def unseen_by(agent: PPOAgent | None, obs_space: ObsSpace) -> Unseen:
@@ -73,10 +64,8 @@ def unseen_by(agent: PPOAgent | None, obs_space: ObsSpace) -> Unseen:
     known, network = obs_space, agent
     while isinstance(network, Wired):
         known, network = network.known, network.network
-    own = {**known.entities, GLOBAL: known.global_entity}
-    unseen: Unseen = []
-    shown = {**obs_space.entities, GLOBAL: obs_space.global_entity}
-    for i, (name, entity) in enumerate(shown.items()):
+    own, unseen = types_of(known), Unseen()
+    for i, (name, entity) in enumerate(types_of(obs_space).items()):
         columns = None
         if name in own:
             columns = [j for j, one in enumerate(entity.columns) if one not in own[name].columns]
@@ -107,12 +96,10 @@ def annotate(
     for number, episode in enumerate(replay.episodes):
         lengths = [rows.lengths for name, rows in episode.obs.features.items() if name != GLOBAL]
         counts: Indices = np.sum([np.zeros(len(episode.obs), np.int64), *lengths], axis=0)
-        moments = [m.step * replay.sides + m.side for m in replay.moments if m.episode == number]
         all_frames, is_small = np.arange(len(counts)), counts <= MOST_ENTITIES
-        sides = [side for side in range(replay.sides) if is_own(episode, side)]
-        shown = (is_small | np.isin(all_frames, moments)) & np.isin(
-            all_frames % replay.sides, sides
-        )
+        is_moment = np.isin(all_frames, [*replay.moment_frames(number)])
+        own = np.array([is_own(episode, side) for side in range(replay.sides)])
+        shown = own[all_frames % replay.sides] & (is_small | is_moment)
         for chosen, at_once in (shown & is_small, FRAMES_AT_ONCE), (shown & ~is_small, 1):
             frames = np.flatnonzero(chosen)
             pieces += [(episode, frames[i : i + at_once]) for i in range(0, len(frames), at_once)]
@@ -120,7 +107,8 @@ def annotate(
     # Attention and influence.
     for done, (episode, frames) in enumerate(pieces):
         watch(done / len(pieces))
-        batch, decisions = _ask(agent, episode.obs, frames)
+        batch = EntityBatch.of(take_obs(episode.obs, frames), device_of(agent))
+        decisions = most_probable(agent, batch)
         attention = attention_of(agent, batch)
         if attention is not None:
             episode.attention |= dict(zip(frames.tolist(), attention, strict=True))
@@ -130,10 +118,3 @@ def annotate(
         ]
         found = influence(agent, batch, decisions, entities)
         episode.influence |= dict(zip(frames.tolist(), found, strict=True))
-
-
-def _ask(agent: PPOAgent, obs: VecObs, frames: Indices) -> tuple[EntityBatch, Decisions]:
-    """Return some frames on the device of an agent, and its most probable choices in them."""
-    batch = EntityBatch.of(take_obs(obs, frames), device_of(agent))
-    with torch.inference_mode():
-        return batch, AgentPlayer(agent, None).choose(batch, frames, 0)

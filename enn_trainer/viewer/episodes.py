@@ -1,37 +1,40 @@
 """Episodes of a recording, as a replay shows them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from enn_trainer.experience import players
 from enn_trainer.viewer.explain import Float32
 from enn_trainer.viewer.replay import Answers, Episode
 from entity_env.ragged import Ragged, exclusive_cumsum
-from entity_env.recording import read_recording
+from entity_env.recording import read_recording, recording_format
 from entity_env.recording.read_recording import Recording
-from entity_env.recording.recording_format import Decisions, RecordingError
-from entity_env.spaces import ActionName, ActionSpace
+from entity_env.recording.recording_format import RecordingError
+from entity_env.spaces import ActionSpaces
 from entity_env.vec.vec_obs import VecObs
+from rogue_net.ragged import EntityBatch
 
 
-def episodes_of(recording: Recording, sides: int = 1) -> Iterator[Episode]:
+def episodes_of(
+    recording: Recording, sides: int = 1, max_steps: int | None = None
+) -> Iterator[Episode]:
     """Yield the episodes of a recording, each at its end; unfinished ones last.
 
     Args:
         recording: of environments, or of matches.
         sides: the number of sides of a match, whose frames are shown together. `Episode.env` then
             counts matches.
+        max_steps: the steps of an episode that are shown; None for all.
 
     Raises:
         RecordingError: the file is damaged, or is not one of matches of so many sides.
     """
     if sides > 1 and (recording.num_envs is None or recording.num_envs % sides):
-        raise RecordingError(
-            f"{recording.path}: expected a multiple of {sides} environments, the sides of a match, "
-            f"got {recording.num_envs}"
-        )
+        expected = f"a multiple of {sides} environments, the sides of a match"
+        raise RecordingError(f"{recording.path}: expected {expected}, got {recording.num_envs}")
     waiting: dict[int, list[read_recording.Episode]] = {}
     for one in recording.episodes():
         number = -1 if one.env is None else one.env // sides
@@ -39,64 +42,71 @@ def episodes_of(recording: Recording, sides: int = 1) -> Iterator[Episode]:
         match.append(one)
         if len(match) == sides:  # all sides of a match begin and end together
             of_sides = sorted(waiting.pop(number), key=lambda side: side.env or 0)
-            yield _joined(of_sides, recording.action_space)
+            yield _joined(of_sides, recording.action_space, max_steps)
+
+
+def recorded(
+    obs: VecObs, batch: EntityBatch, decisions: players.Decisions
+) -> recording_format.Decisions:
+    """Return frames and the choices in them as a recording has them.
+
+    Args:
+        obs: the frames.
+        batch: the same on a device.
+        decisions: of an agent.
+    """
+    chosen, values = decisions.chosen_on_host(), decisions.values.float().cpu().numpy()
+    logits = decisions.log_probs_on_host(batch.actions)
+    return recording_format.Decisions(obs, chosen, logits=logits, values=values)
 
 
 def _joined(
-    of_sides: list[read_recording.Episode], actions: Mapping[ActionName, ActionSpace]
+    of_sides: list[read_recording.Episode], actions: ActionSpaces, max_steps: int | None
 ) -> Episode:
     """Return the episode of a match, or of an environment, from the recordings of its sides."""
     # The steps that were kept of all sides, and the frames of these, side by side.
     steps = of_sides[0].steps
     for one in of_sides[1:]:
         steps = np.intersect1d(steps, one.steps)
+    ending = of_sides[0].ending if max_steps is None or len(steps) <= max_steps else "unfinished"
+    steps = steps[:max_steps]
     sides, size = len(of_sides), len(steps)
     pieces = [one.decisions.take(np.flatnonzero(np.isin(one.steps, steps))) for one in of_sides]
     order = np.arange(sides * size).reshape(sides, size).T.reshape(-1)
-    decisions = Decisions.cat(pieces).take(order)
-    rewards = np.stack([one.rewards[steps] for one in of_sides], axis=1).reshape(-1)
-    ending = of_sides[0].ending
-    return episode_of_frames(
-        decisions,
-        rewards,
-        actions,
-        terminated=ending == "terminated",
-        truncated=ending == "truncated",
-        steps=None if (steps == np.arange(size)).all() else steps,
-        env=None if of_sides[0].env is None else of_sides[0].env // sides,
-    )
+    decisions = recording_format.Decisions.cat(pieces).take(order)
+    unknown = np.full(size, np.nan, np.float32)  # in sub-sampled files of entity-gym
+    of_steps = [unknown if one.env is None else one.rewards[steps] for one in of_sides]
+    rewards = np.stack(of_steps, axis=1).reshape(-1)
+    numbers = None if (steps == np.arange(size)).all() else steps
+    env = None if of_sides[0].env is None else of_sides[0].env // sides
+    ends = {name: ending == name for name in ("terminated", "truncated")}
+    return episode_of_frames(decisions, rewards, actions, **ends, steps=numbers, env=env)
 
 
 def episode_of_frames(
-    decisions: Decisions,
-    rewards: Float32,
-    actions: Mapping[ActionName, ActionSpace],
-    **others: Any,
+    decisions: recording_format.Decisions, rewards: Float32, actions: ActionSpaces, **others: Any
 ) -> Episode:
     """Return the episode of some frames.
 
     Args:
-        decisions: the F frames, and the choices in them.
+        decisions: the F frames, and the choices in them, with logits or log-probabilities.
         rewards: (F,) float32, of the step taken in each.
         actions: the action spaces.
         **others: fields of `Episode`.
     """
-    obs, values = replace(decisions.obs, reward=rewards), decisions.values
-    answers = Answers(probs_of(decisions.logits, obs, actions), values)
+    obs, answers = replace(decisions.obs, reward=rewards), answers_of(decisions, actions)
     by_hand = {name: decisions.is_by_hand(name, unknown=False) for name in decisions.by_hand}
     return Episode(obs, decisions.actions, answers, by_hand=by_hand or None, **others)
 
 
-def probs_of(
-    logits: Mapping[ActionName, Ragged], obs: VecObs, actions: Mapping[ActionName, ActionSpace]
-) -> dict[ActionName, Ragged]:
-    """Return the probabilities of recorded logits or log-probabilities, see `Answers`.
+def answers_of(decisions: recording_format.Decisions, actions: ActionSpaces) -> Answers:
+    """Return the probabilities and values of frames with logits or log-probabilities.
 
     Log-probabilities are only exponentiated, so that an agent's own stay those to the bit.
     """
     found = {}
-    for name, rows in logits.items():
-        action = obs.action_masks[name]
+    for name, rows in decisions.logits.items():
+        action = decisions.obs.action_masks[name]
         counts = np.asarray(actions[name].num_choices(action))
         flat, starts = rows.values.astype(np.float32).reshape(-1), exclusive_cumsum(counts)
         if action.mask is not None:
@@ -106,4 +116,4 @@ def probs_of(
             probs = np.exp(flat - np.repeat(np.maximum.reduceat(flat, starts), counts))
             probs /= np.repeat(np.add.reduceat(probs, starts), counts)
         found[name] = Ragged(probs.reshape(rows.values.shape), rows.lengths)
-    return found
+    return Answers(found, decisions.values)

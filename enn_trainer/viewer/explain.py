@@ -16,7 +16,7 @@ from enn_trainer.runtime.execution import ONE_LANE
 from entity_env.actions import ActionName, EntityID
 from entity_env.errors import short_repr
 from entity_env.ragged import Indices, Ragged, row_indices
-from entity_env.spaces import GLOBAL, ActionSpace
+from entity_env.spaces import GLOBAL, ActionSpaces
 from rogue_net.ragged import (
     ActionSubset,
     Bools,
@@ -95,7 +95,7 @@ def explain(
     agent: PPOAgent,
     batch: EntityBatch,
     ids: Sequence[EntityID],
-    action_space: Mapping[ActionName, ActionSpace],
+    action_space: ActionSpaces,
     entities: Sequence[EntityID] | None = None,
 ) -> Explanation:
     """Explain the decisions of an agent in one frame.
@@ -113,8 +113,7 @@ def explain(
         ValueError: the frame has no entity with one of these ids.
     """
     # Decisions and attention.
-    with torch.inference_mode():
-        decisions = AgentPlayer(agent, None).choose(batch, np.zeros(1, np.int64), 0)
+    decisions = most_probable(agent, batch)
     weights = attention_of(agent, batch)
     attention = None if weights is None else weights[0]
 
@@ -122,10 +121,9 @@ def explain(
     if entities is None:
         removed = most_attended(attention, len(ids), MOST_ENTITIES)
     else:
-        positions = {one: i for i, one in enumerate(ids)}
-        if unknown := [one for one in entities if one not in positions]:
+        if unknown := [one for one in entities if one not in ids]:
             raise ValueError(f"entities: expected ids of the frame, got {short_repr(unknown)}")
-        removed = np.array([positions[one] for one in entities], dtype=np.int64)
+        removed = np.array([ids.index(one) for one in entities], dtype=np.int64)
 
     # Names of actors and choices.
     names, actions = [*ids, GLOBAL], {}
@@ -135,14 +133,23 @@ def explain(
             choices = [names[i] for i in action.actees.values.tolist()]
         known = decisions.distributions.get(name)
         log_probs = None if known is None else known.all_log_probs
-        actions[name] = ExplainedAction(
-            [names[i] for i in action.actors.values.tolist()],
-            choices,
-            None if log_probs is None else _float32(log_probs.exp()),
-            _float32(decisions.entropies[name].values),
-        )
+        probs = None if log_probs is None else _float32(log_probs.exp())
+        actors = [names[i] for i in action.actors.values.tolist()]
+        entropies = _float32(decisions.entropies[name].values)
+        actions[name] = ExplainedAction(actors, choices, probs, entropies)
     [changes] = influence(agent, batch, decisions, [removed])
     return Explanation([*ids], actions, decisions.values.item(), attention, changes)
+
+
+def most_probable(agent: PPOAgent, batch: EntityBatch) -> Decisions:
+    """Return the most probable choices of an agent in B frames, with its probabilities and values.
+
+    Args:
+        agent: the network, in evaluation mode; it is not changed.
+        batch: the frames.
+    """
+    with torch.inference_mode():
+        return AgentPlayer(agent, None).choose(batch, np.arange(batch.num_frames), 0)
 
 
 def attention_of(agent: PPOAgent, batch: EntityBatch) -> list[Float32] | None:
@@ -233,9 +240,8 @@ def influence(
     frames = np.repeat(np.arange(batch.num_frames), counts)
     with torch.inference_mode():
         copies, parts = without(batch, frames, removed)
-        own = changed = decisions.take(frames)
-        if len(frames):
-            changed = AgentPlayer(agent, None).choose(copies, frames, 0)
+        own = decisions.take(frames)
+        changed = most_probable(agent, copies) if len(frames) else own
         before = own.log_probs_on_host({name: part.whole for name, part in parts.items()})
         after = changed.log_probs_on_host(copies.actions)
         value = _float32(own.values - changed.values)
@@ -320,13 +326,12 @@ def without(
         left, parts[name] = part.action, part
         moved_actees = None if left.actees is None else moved(left.actees)
         actions[name] = replace(left, actors=moved(left.actors), actees=moved_actees)
-    return replace(
-        copies,
-        features={name: rows.keep(kept[name]) for name, rows in copies.features.items()},
-        visible={name: rows.keep(kept[name]) for name, rows in copies.visible.items()},
-        kinds={name: rows.keep(kept[name]) for name, rows in copies.kinds.items()},
-        actions=actions,
-    ), parts
+
+    def rest(named: Mapping[str, RaggedTensor]) -> dict[str, RaggedTensor]:
+        return {name: rows.keep(kept[name]) for name, rows in named.items()}
+
+    features, visible, kinds = map(rest, (copies.features, copies.visible, copies.kinds))
+    return replace(copies, features=features, visible=visible, kinds=kinds, actions=actions), parts
 
 
 def _total_variation(own: Ragged | None, changed: Ragged | None, part: ActionSubset) -> Float32:

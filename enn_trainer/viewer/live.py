@@ -6,34 +6,28 @@ Messages are dictionaries of plain data, which `serve.py` carries; they are list
 import base64
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from enn_trainer.experience.person import PersonPlayers
 from enn_trainer.experience.players import AgentPlayer, Decisions, Players, SeatPlayer
-from enn_trainer.viewer.episodes import episode_of_frames
-from enn_trainer.viewer.explain import (
-    MOST_ENTITIES,
-    Float32,
-    attention_of,
-    influence,
-    most_attended,
-)
-from enn_trainer.viewer.replay import Episode, Replay
-from enn_trainer.viewer.replay_chunks import encoded_chunk
-from enn_trainer.viewer.replay_columns import columns_of, episode_schema
+from enn_trainer.policy import PPOAgent
+from enn_trainer.viewer.episodes import episode_of_frames, recorded
+from enn_trainer.viewer.explain import MOST_ENTITIES, Float32, explain
+from enn_trainer.viewer.replay import Replay
+from enn_trainer.viewer.replay_chunks import Columns, Json, encoded_chunk
+from enn_trainer.viewer.replay_columns import encode_episode
 from enn_trainer.viewer.replay_format import CHUNK_STEPS, live_header
 from enn_trainer.viewer.what_if import Change, what_if
 from entity_env.errors import short_repr
 from entity_env.play.hand import Hand
 from entity_env.ragged import Ragged
 from entity_env.recording import recording_format
-from entity_env.spaces import GLOBAL, ActionName, ActionSpace
-from entity_env.vec.vec_obs import VecActionMask, VecObs, take_obs
+from entity_env.spaces import GLOBAL, ActionName
+from entity_env.vec.vec_obs import VecObs, take_obs
 from rogue_net.ragged import EntityBatch
 
 HOST = "127.0.0.1"
@@ -43,6 +37,7 @@ MOST_FPS = 1000.0
 MOST_STEPS = 10_000
 """Steps of an episode that are kept; of longer ones the last."""
 _LOOK_S = 0.5  # between two looks at a signal
+_OF_ALL_PAGES = ("joined", "left", "explain", "what_if")
 
 Message = dict[str, Any]
 Place = tuple[int, str | None]
@@ -60,13 +55,6 @@ class Link(Protocol):
 
     def send(self, message: Message, pages: Collection[int]) -> None:
         """Send a message to some pages; those that are slow may miss some `steps`."""
-
-
-class _Step(NamedTuple):
-    """A step of S sides: what they saw and chose, and the rewards."""
-
-    decisions: recording_format.Decisions
-    rewards: Float32
 
 
 class LiveGame(PersonPlayers):
@@ -107,11 +95,20 @@ class LiveGame(PersonPlayers):
         self._holder: int | None = None  # the page that has the places
         self._places: list[Place] = []
         self._episode, self._about = -1, ""
-        self._steps: list[_Step] = []
+        self._steps: list[recording_format.Decisions] = []  # with their rewards
         self._left_out = 0  # steps of the episode that are no longer kept
         self._hand: Hand | None = None  # while the current frame is decided
         self._is_left_to_agent = False
         self._last_step_s = 0.0
+        self._doers: dict[str, Callable[[int, Message], None]] = {
+            "joined": self._welcome,
+            "left": self._part,
+            **dict.fromkeys(["take", "give"], self._take),
+            **dict.fromkeys(["choose", "agent"], self._choose),
+            "explain": self._explain,
+            "what_if": self._what_if,
+            **dict.fromkeys(["pause", "fps"], self._pace),
+        }
 
     # The game.
 
@@ -160,18 +157,18 @@ class LiveGame(PersonPlayers):
     def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
         """Let the others and the person choose."""
         decisions = super().act(obs, batch, t)
-        kept, self._hand = self._steps[-1].decisions, None
+        kept, self._hand = self._steps[-1], None
         kept.actions, kept.by_hand = decisions.chosen_on_host(), dict(decisions.by_hand)
         return decisions
 
     def after_step(self, obs: VecObs) -> None:
         """Show what came of the step."""
         super().after_step(obs)
-        self._steps[-1].rewards[:] = obs.reward
-        self._send(self._shown(self._step, 1))
+        self._obs.reward[:] = obs.reward
+        self._show_steps(self._step, 1, self._pages)
         if obs.done.any():
             ends = {name: bool(getattr(obs, name).all()) for name in ("terminated", "truncated")}
-            self._send({"type": "end", "episode": self._episode, **ends})
+            self._send("end", self._pages, episode=self._episode, **ends)
             self._begin_episode()
 
     def _begin_episode(self) -> None:
@@ -181,7 +178,7 @@ class LiveGame(PersonPlayers):
     @property
     def _obs(self) -> VecObs:
         """The current frames."""
-        return self._steps[-1].decisions.obs
+        return self._steps[-1].obs
 
     @property
     def _step(self) -> int:
@@ -190,113 +187,94 @@ class LiveGame(PersonPlayers):
 
     def _keep(self, obs: VecObs, batch: EntityBatch, decisions: Decisions, hand: Hand) -> None:
         """Keep the current frames, with what the others choose in them."""
-        kept = _filled(take_obs(obs, np.arange(len(obs))), self.action_space)
-        log_probs = decisions.log_probs_on_host(batch.actions)
-        values = decisions.values.float().cpu().numpy()
-        actions, nobody = hand.fill(decisions.chosen_on_host())
-        kept_decisions = recording_format.Decisions(kept, actions, {}, log_probs, values, nobody)
-        self._steps.append(_Step(kept_decisions, np.zeros(len(obs), np.float32)))
+        # Masks and visibility are written out, as other steps of the episode may have them.
+        frames = take_obs(obs, np.arange(len(obs)))
+        for name, mask in frames.action_masks.items():
+            mask.mask = mask.full_mask(self.action_space[name].mask_columns)
+        frames.visible = {n: frames.visibility(n) for n in frames.features if n != GLOBAL}
+        kept = recorded(frames, batch, decisions)
+        kept.actions, kept.by_hand = hand.fill(kept.actions)
+        self._steps.append(kept)
         if len(self._steps) > MOST_STEPS:
             self._steps.pop(0)
             self._left_out += 1
         if not self._schema:
-            self._schema = {**episode_schema(self._replay, self._joined(self._steps)), "steps": 0}
-            self._send(self._opening())
+            schema, _ = self._encoded(self._steps)
+            self._schema = {**schema, "steps": 0}
+            self._show_episode(self._pages)
 
     # Messages.
 
-    def _opening(self) -> Message:
-        facts = {"episode": self._episode, "schema": self._schema, "about": self._about}
-        return {"type": "episode", **facts}
+    def _send(self, kind: str, pages: Collection[int], **facts: Any) -> None:
+        """Send a message to some pages."""
+        self._link.send({"type": kind, **facts}, pages)
 
-    def _shown(self, first: int, count: int) -> Message:
-        """Return the message with some steps of the episode."""
-        facts = {"episode": self._episode, "first": first, "count": count}
-        return {"type": "steps", **facts, "raw": self._raw(first, count)}
+    def _show_episode(self, pages: Collection[int]) -> None:
+        schema, about = self._schema, self._about
+        self._send("episode", pages, episode=self._episode, schema=schema, about=about)
+
+    def _show_steps(self, first: int, count: int, pages: Collection[int]) -> None:
+        """Send some steps of the episode."""
+        facts = {"first": first, "count": count, "raw": self._raw(first, count)}
+        self._send("steps", pages, episode=self._episode, **facts)
 
     def _raw(self, first: int, count: int) -> str:
         """Return a chunk of some steps, in base64."""
-        episode = self._joined(self._steps[first - self._left_out :][:count])
-        columns = columns_of(self._replay, episode)
+        _, columns = self._encoded(self._steps[first - self._left_out :][:count])
         raw = encoded_chunk(self._header, self._schema, count, columns, {})
         return base64.b64encode(raw).decode()
 
-    def _joined(self, steps: Sequence[_Step]) -> Episode:
-        """Return some steps as an episode."""
-        decisions = recording_format.Decisions.cat([step.decisions for step in steps])
-        rewards = np.concatenate([step.rewards for step in steps])
+    def _encoded(self, steps: Sequence[recording_format.Decisions]) -> tuple[Json, Columns]:
+        """Return some steps as the entry and the columns of an episode."""
+        kept = recording_format.Decisions.cat(steps)
         ends = {"terminated": False, "truncated": False}
-        return episode_of_frames(decisions, rewards, self.action_space, **ends)
-
-    def _send(self, message: Message) -> None:
-        """Send a message to all pages."""
-        self._link.send(message, self._pages)
+        episode = episode_of_frames(kept, kept.obs.reward, self.action_space, **ends)
+        return encode_episode(self._replay, episode)
 
     def _show_waiting(self, pages: Collection[int]) -> None:
         """Send the current frame and the actors that a person has to choose for."""
         assert self._hand is not None
-        masks, names = self._obs.action_masks, list(self.action_space)
-        actors = []
-        for name, row in self._hand.waiting():
-            side, position = _located(masks[name].actors)[row]
-            actors.append([side, names.index(name), position])
-        ms = None
+        waiting, ms = set(self._hand.waiting()), None
+        actors = [place for place, actor in self._actors().items() if actor in waiting]
         if self._fps is not None:
             ms = max(0, round(1000 * (self._last_step_s + 1 / self._fps - time.monotonic())))
-        facts = {"episode": self._episode, "step": self._step, "actors": actors, "ms": ms}
-        self._link.send({"type": "waiting", **facts, "raw": self._raw(self._step, 1)}, pages)
+        facts = {"actors": actors, "ms": ms, "raw": self._raw(self._step, 1)}
+        self._send("waiting", pages, episode=self._episode, step=self._step, **facts)
 
     def _show_places(self, pages: Collection[int]) -> None:
         for one in pages:
             yours = one == self._holder and bool(self._places)
-            self._link.send({"type": "places", "places": self._places, "yours": yours}, [one])
+            self._send("places", [one], places=self._places, yours=yours)
 
     def _listen(self, timeout_s: float) -> bool:
         """Do what a page asks for next; return False if none asks in time."""
         if (received := self._link.receive(timeout_s)) is None:
             return False
         page, message = received
-        try:
-            self._do(page, message)
-        except (ValueError, TypeError, KeyError, OverflowError) as error:
-            text = f"{message.get('type')}: {error}" if str(error) else "unknown message"
-            self._link.send({"type": "error", "text": text}, [page])
-        return True
-
-    def _do(self, page: int, message: Message) -> None:
-        """Do what a page asks for.
-
-        Raises:
-            ValueError: the message does not fit the game; names the field.
-        """
         kind = message.get("type")
-        doers: dict[Any, Callable[[int, Message], None]] = {
-            "joined": self._welcome,
-            "left": self._part,
-            "take": self._take,
-            "give": self._take,
-            "choose": self._choose,
-            "agent": self._choose,
-            "explain": self._explain,
-            "what_if": self._what_if,
-            "pause": self._pace,
-            "fps": self._pace,
-        }
-        if not isinstance(kind, str) or kind not in doers:
-            raise ValueError(f"expected one of {', '.join(doers)}, got {short_repr(kind)}")
-        doers[kind](page, message)
+        try:
+            if not isinstance(kind, str) or kind not in self._doers:
+                expected = ", ".join(self._doers)
+                raise ValueError(f"expected one of {expected}, got {short_repr(kind)}")
+            if kind not in _OF_ALL_PAGES and self._holder not in (None, page):
+                raise ValueError("another tab has the places; this one looks on")
+            self._doers[kind](page, message)
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
+            text = f"{kind}: {error}" if str(error) else "unknown message"
+            self._send("error", [page], text=text)
+        return True
 
     def _welcome(self, page: int, message: Message) -> None:
         """Send all that happened in the episode so far."""
         self._pages.add(page)
-        facts = {"header": self._header, "fps": self._fps, "paused": self._is_paused}
-        self._link.send({"type": "welcome", **facts}, [page])
+        pace = {"fps": self._fps, "paused": self._is_paused}
+        self._send("welcome", [page], header=self._header, **pace)
         if not self._schema:
             return
-        self._link.send(self._opening(), [page])
+        self._show_episode([page])
         end = self._step + (self._hand is None)
         for first in range(self._left_out, end, CHUNK_STEPS):
-            self._link.send(self._shown(first, min(CHUNK_STEPS, end - first)), [page])
+            self._show_steps(first, min(CHUNK_STEPS, end - first), [page])
         self._show_places([page])
         if self._hand is not None and any(self._hand.waiting()):
             self._show_waiting([page])
@@ -308,7 +286,6 @@ class LiveGame(PersonPlayers):
 
     def _take(self, page: int, message: Message) -> None:
         """Take a place, or give one or all back."""
-        self._may_decide(page)
         if message["type"] == "give" and "side" not in message:
             return self._set_places(None, [])
         side, key = _whole(message, "side", self._replay.sides), message.get("key")
@@ -325,97 +302,74 @@ class LiveGame(PersonPlayers):
 
     def _choose(self, page: int, message: Message) -> None:
         """Choose for actors, or leave the rest of the step to the agent."""
-        self._may_decide(page)
         asked = message.get("episode"), message.get("step")
         if self._hand is None or asked != (self._episode, self._step):
             raise ValueError("step: expected the current one, which waits; that one is over")
         if message["type"] == "agent":
             self._is_left_to_agent = True
             return
-        names, masks = list(self.action_space), self._obs.action_masks
-        choices = message.get("choices")
-        if not isinstance(choices, list):
-            raise ValueError(f"choices: expected a list, got {short_repr(choices)}")
-        for one in choices:
+        actors = self._actors()
+        for one in _list(message, "choices"):
             if not (isinstance(one, list) and [type(number) for number in one] == [int] * 4):
                 raise ValueError(f"choices: expected four numbers each, got {short_repr(one)}")
-            side, action, position, choice = one
-            if not 0 <= action < len(names):
-                raise ValueError(f"choices: expected an action, got number {action}")
-            located = _located(masks[names[action]].actors)
-            if (side, position) not in located:
-                raise ValueError(f"choices: side {side} has no actor {position} in this step")
-            self._hand.choose(names[action], located.index((side, position)), choice)
-
-    def _may_decide(self, page: int) -> None:
-        if self._holder not in (None, page):
-            raise ValueError("another tab has the places; this one looks on")
+            *place, choice = one
+            if (actor := actors.get(tuple(place))) is None:
+                expected = "side, action and position of an actor of this step"
+                raise ValueError(f"choices: expected {expected}, got {place}")
+            self._hand.choose(*actor, choice)
 
     def _pace(self, page: int, message: Message) -> None:
         """Pause or go on, or change the rate."""
-        self._may_decide(page)
         if message["type"] == "pause":
             self._is_paused = bool(message.get("on"))
         else:
             fps = message.get("value")
             if fps is not None and not (isinstance(fps, int | float) and 0 < fps <= MOST_FPS):
-                raise ValueError(
-                    f"value: expected 0 to {MOST_FPS:g} or none, got {short_repr(fps)}"
-                )
+                expected = f"0 to {MOST_FPS:g} or none"
+                raise ValueError(f"value: expected {expected}, got {short_repr(fps)}")
             self._fps = fps
-        self._send({"type": "paused", "on": self._is_paused, "fps": self._fps})
+        self._send("paused", self._pages, on=self._is_paused, fps=self._fps)
 
-    def _found(self, message: Message) -> tuple[Message, VecObs, AgentPlayer]:
+    def _found(self, message: Message) -> tuple[Message, VecObs, PPOAgent]:
         """Return the frame that a message names, as facts and alone, and the agent of its side."""
         side = _whole(message, "side", self._replay.sides)
         step = _whole(message, "step", self._step + 1)
         if message.get("episode") != self._episode or step < self._left_out:
             raise ValueError("step: expected one of the running episode; that one is gone")
-        kept = self._steps[step - self._left_out]
-        facts = {"type": message["type"], "episode": self._episode, "step": step, "side": side}
-        # The agent of a side stays the same in an episode.
-        seat = self._seats[side]
+        obs = take_obs(self._steps[step - self._left_out].obs, np.array([side]))
+        facts = {"episode": self._episode, "step": step, "side": side}
+        seat = self._seats[side]  # which stays the same in an episode
         if not isinstance(seat, AgentPlayer):
             raise ValueError(f"side: expected one of a network, got {side}, which a bot plays")
-        player = AgentPlayer(seat.agent, None)
-        return facts, take_obs(kept.decisions.obs, np.array([side])), player
+        return facts, obs, seat.agent
 
     def _explain(self, page: int, message: Message) -> None:
         """Send attention and influence in a frame."""
-        facts, obs, player = self._found(message)
-        batch = EntityBatch.of(obs)
-        num_entities = int(batch.entities_of_frames()[0])
-        decisions = player.choose(batch, np.zeros(1, np.int64), 0)
-        all_weights, attention = attention_of(player.agent, batch), None
-        weights = None if all_weights is None else all_weights[0]
-        if weights is not None:
-            layers, heads, size, _ = weights.shape
-            packed = base64.b64encode(weights.astype("<f4").tobytes()).decode()
+        facts, obs, agent = self._found(message)
+        batch, attention = EntityBatch.of(obs), None
+        positions = range(int(batch.entities_of_frames()[0]))
+        entities = _list(message, "entities")[:MOST_ENTITIES] if "entities" in message else None
+        found = explain(agent, batch, positions, self.action_space, entities)
+        if found.attention is not None:
+            layers, heads, size, _ = found.attention.shape
+            packed = base64.b64encode(found.attention.astype("<f4").tobytes()).decode()
             attention = {"layers": layers, "heads": heads, "size": size, "weights": packed}
-        entities = most_attended(weights, num_entities, MOST_ENTITIES)
-        if isinstance(asked := message.get("entities"), list):
-            asked = [_whole({"entities": one}, "entities", num_entities) for one in asked]
-            entities = np.array(asked[:MOST_ENTITIES], np.int64)
-        [found] = influence(player.agent, batch, decisions, [entities])
+        names, changes = list(self.action_space), found.influence
         shown = {
-            "entities": found.entities.tolist(),
-            "values": _finite(found.value),
+            "entities": changes.entities.tolist(),
+            "values": _finite(changes.value),
             "choices": [
-                [list(self.action_space).index(name), [_finite(row) for row in table]]
-                for name, table in found.choice.items()
+                [names.index(name), [_finite(row) for row in table]]
+                for name, table in changes.choice.items()
             ],
         }
-        facts["type"] = "explained"
-        self._link.send({**facts, "attention": attention, "influence": shown}, [page])
+        self._send("explained", [page], **facts, attention=attention, influence=shown)
 
     def _what_if(self, page: int, message: Message) -> None:
         """Send the agent's answer to a changed frame."""
-        facts, obs, player = self._found(message)
-        given = message.get("changes")
-        if not isinstance(given, list):
-            raise ValueError(f"changes: expected a list, got {short_repr(given)}")
-        changes = [_change(one) for one in given]
-        answer = what_if(player.agent, obs, self._replay.obs_space, changes)
+        facts, obs, agent = self._found(message)
+        changes = [_change(one) for one in _list(message, "changes")]
+        answer = what_if(agent, obs, self._replay.obs_space, changes)
         names = list(self.action_space)
         decisions = [
             [names.index(name), actor, _finite(probs)]
@@ -423,7 +377,15 @@ class LiveGame(PersonPlayers):
             for actor, probs in table.items()
         ]
         [value] = _finite(np.array([answer.value], np.float32))
-        self._link.send({**facts, "value": value, "decisions": decisions}, [page])
+        self._send("what_if", [page], **facts, value=value, decisions=decisions)
+
+    def _actors(self) -> dict[tuple[int, int, int], tuple[ActionName, int]]:
+        """Return action and number of each actor of the step by side, index of action, position."""
+        return {
+            (side, a, position): (name, row)
+            for a, name in enumerate(self.action_space)
+            for row, (side, position) in enumerate(_located(self._obs.action_masks[name].actors))
+        }
 
     def _keys(self, obs: VecObs, side: int) -> list[str]:
         """Return the keys of the entities in the frame of a side, the global one last."""
@@ -443,14 +405,15 @@ def _located(actors: Ragged) -> list[tuple[int, int]]:
     return list(zip(sides.tolist(), actors.values.tolist(), strict=True))
 
 
-def _filled(obs: VecObs, action_space: Mapping[ActionName, ActionSpace]) -> VecObs:
-    """Return frames with masks and visibility written out, which other steps of them may have."""
-    masks: dict[ActionName, VecActionMask] = {}
-    for name, mask in obs.action_masks.items():
-        given: Any = mask
-        masks[name] = replace(given, mask=mask.full_mask(action_space[name].mask_columns))
-    visible = {name: obs.visibility(name) for name in obs.features if name != GLOBAL}
-    return replace(obs, action_masks=masks, visible={**obs.visible, **visible})
+def _list(message: Message, field: str) -> list[Any]:
+    """Return a field that is a list.
+
+    Raises:
+        ValueError: it is another value; names the field.
+    """
+    if not isinstance(value := message.get(field), list):
+        raise ValueError(f"{field}: expected a list, got {short_repr(value)}")
+    return value
 
 
 def _whole(message: Message, field: str, limit: int) -> int:
@@ -467,19 +430,13 @@ def _whole(message: Message, field: str, limit: int) -> int:
 
 def _change(given: Any) -> Change:
     """Return a change that a page sent."""
-    if not isinstance(given, dict) or type(given.get("position")) is not int:
-        raise ValueError(f"changes: expected entities by position, got {short_repr(given)}")
-    position = given["position"]
-    if given.get("removed") is True or given.get("visible") is False:
-        return Change(position, is_hidden="removed" not in given, is_removed="removed" in given)
-    value = given.get("value")
-    if type(given.get("kind")) is int and type(value) is int:
-        return Change(position, labels={given["kind"]: value})
-    if type(given.get("feature")) is int and isinstance(value, int | float):
-        return Change(position, numbers={given["feature"]: float(value)})
-    raise ValueError(
-        f"changes: expected a feature, a kind, visible or removed, got {short_repr(given)}"
-    )
+    types: dict[str, list[type]] = {key: [int] for key in ("position", "feature", "kind")}
+    types |= {"value": [int, float], "visible": [bool], "removed": [bool]}
+    is_change = isinstance(given, dict) and "position" in given and len(given) > 1
+    if not is_change or not all(type(one) in types.get(name, ()) for name, one in given.items()):
+        expected = "a feature, a kind, visible or removed of a position"
+        raise ValueError(f"changes: expected {expected}, got {short_repr(given)}")
+    return Change(**given)
 
 
 def _finite(values: Float32) -> list[float | None]:

@@ -1,13 +1,14 @@
 """Moments of a replay: the frames that are worth seeing first."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from enn_trainer.viewer.explain import Float32
-from enn_trainer.viewer.replay import Episode, Moment, Replay
+from enn_trainer.viewer.replay import Episode, Moment, Replay, entity_at
 from entity_env.ragged import Indices, exclusive_cumsum, row_indices
-from entity_env.spaces import GLOBAL, ActionName, ActionSpace
+from entity_env.spaces import GLOBAL
 
 MOST = 5
 """Moments of each kind."""
@@ -17,7 +18,9 @@ LEAST_TOLD = 0.01
 """Least difference of probabilities, and share of the range of returns, that is worth a moment."""
 
 
-def find_moments(replay: Replay) -> list[Moment]:
+def find_moments(
+    replay: Replay, is_own: Callable[[Episode, int], bool] = lambda episode, side: True
+) -> list[Moment]:
     """Return at most five moments of each kind, some steps apart, the most remarkable ones first.
 
     The kinds are "value error", the greatest difference between a value and the discounted return
@@ -25,10 +28,15 @@ def find_moments(replay: Replay) -> list[Moment]:
     taken; "undecided", the greatest entropy as a share of its maximum; "disagreement", the greatest
     total variation between the probabilities of two agents; and "gone", an entity that the next
     frame does not have. A side of a match has moments of its own.
+
+    Args:
+        replay: of episodes.
+        is_own: True if the first of two agents acts for a side in an episode; they disagree there.
     """
     found: dict[str, list[tuple[float, Moment]]] = {}
     for number, episode in enumerate(replay.episodes):
-        for score, moment in _moments_of(replay, number, episode):
+        own = np.array([is_own(episode, side) for side in range(replay.sides)])
+        for score, moment in _moments_of(replay, number, episode, own):
             found.setdefault(moment.kind, []).append((score, moment))
     return [moment for scored in found.values() for moment in _best(scored)]
 
@@ -44,23 +52,21 @@ def _best(scored: list[tuple[float, Moment]]) -> list[Moment]:
     return kept[:MOST]
 
 
-def _moments_of(replay: Replay, number: int, episode: Episode) -> Iterator[tuple[float, Moment]]:
+def _moments_of(
+    replay: Replay, number: int, episode: Episode, own: npt.NDArray[np.bool_]
+) -> Iterator[tuple[float, Moment]]:
     """Yield the moments of an episode, with scores that are compared within a kind."""
-
-    def moment(kind: str, frame: int, entity: int | None, text: str) -> Moment:
-        step, side = divmod(frame, replay.sides)
-        return Moment(kind, number, step, side, entity, text)
-
-    apart = STEPS_APART * replay.sides
+    sides, apart = replay.sides, STEPS_APART * replay.sides
 
     # Values and returns.
-    returns = returns_of(episode, replay.sides, replay.discount)
+    returns = returns_of(episode, sides, replay.discount)
     errors = np.abs(episode.answers.values - returns)
     extent = np.ptp(returns[np.isfinite(returns)]) if np.isfinite(returns).any() else 0.0
     least = max(LEAST_TOLD * float(extent), 1e-6)
     for frame in _largest(errors, np.arange(len(errors)), least, apart):
         text = f"value {episode.answers.values[frame]:.3g}, then a return of {returns[frame]:.3g}"
-        yield float(errors[frame]), moment("value error", frame, None, text)
+        moment = Moment("value error", number, *divmod(frame, sides), None, text)
+        yield float(errors[frame]), moment
 
     # Choices.
     for name, space in replay.action_space.items():
@@ -77,24 +83,31 @@ def _moments_of(replay: Replay, number: int, episode: Episode) -> Iterator[tuple
         kinds = {"unlikely choice": 1 - taken, "undecided": share}
         if episode.beside is not None and name in episode.beside.probs:
             other = episode.beside.probs[name].values.reshape(-1)
-            kinds["disagreement"] = np.bincount(actor, np.abs(probs - other), len(counts)) / 2
+            distance = np.bincount(actor, np.abs(probs - other), len(counts)) / 2
+            kinds["disagreement"] = np.where(own[frames % replay.sides], distance, 0)
         for kind, scores in kinds.items():
             for a in _largest(scores, frames, LEAST_TOLD, apart):
                 frame, position = int(frames[a]), int(mask.actors.values[a])
                 if kind == "unlikely choice":
-                    what = choice(episode, name, space, frame, a)
-                    text = f"= {what}, with probability {taken[a]:.2g}"
+                    choice, actees = int(episode.chosen[name].values[a]), mask.actees
+                    if actees is None:
+                        shown = space.labels[choice]
+                    else:
+                        shown = describe(episode, frame, actees[frame].values[choice])
+                    text = f"= {shown}, with probability {taken[a]:.2g}"
                 elif kind == "undecided":
                     text = f"at {share[a]:.0%} of the largest entropy"
                 else:
                     text = f"differs by {scores[a]:.0%}"
                 text = f"{describe(episode, frame, position)}: {name} {text}"
-                yield float(scores[a]), moment(kind, frame, position, text)
+                where = divmod(frame, sides)
+                yield float(scores[a]), Moment(kind, number, *where, position, text)
 
     # Entities that the next frame of the same side does not have, first where rewards are large.
-    for frame, position in _gone(episode, replay.sides):
+    for frame, position in _gone(episode, sides):
         text = f"{describe(episode, frame, position)} is gone after this step"
-        yield abs(float(episode.obs.reward[frame])), moment("gone", frame, position, text)
+        moment = Moment("gone", number, *divmod(frame, sides), position, text)
+        yield abs(float(episode.obs.reward[frame])), moment
 
 
 def returns_of(episode: Episode, sides: int, discount: float) -> Float32:
@@ -113,27 +126,15 @@ def returns_of(episode: Episode, sides: int, discount: float) -> Float32:
 
 def describe(episode: Episode, frame: int, position: int) -> str:
     """Return the type of an entity and its printed id, or its place among those of its type."""
-    for name, rows in episode.obs.features.items():
-        if name == GLOBAL:
-            continue
-        if position < rows.lengths[frame]:
-            identity = episode.obs.identity.get(name)
-            if identity is None or identity.lengths[frame] == 0:
-                return f"{name} {position}"
-            number = int(identity.values[identity.starts[frame] + position])
-            names = episode.names[frame % len(episode.names)] if episode.names else {}
-            return f"{name} {names.get(name, {}).get(number, number)}"
-        position -= int(rows.lengths[frame])
-    return "the frame"  # the actor of global actions stands behind all entities
-
-
-def choice(episode: Episode, name: ActionName, space: ActionSpace, frame: int, actor: int) -> str:
-    """Return the choice of the actor of this index, by its label or as an entity."""
-    index = int(episode.chosen[name].values[actor])
-    actees = episode.obs.action_masks[name].actees
-    if actees is None:
-        return space.labels[index]
-    return describe(episode, frame, int(actees.values[actees.starts[frame] + index]))
+    name, place = entity_at(episode.obs, frame, position)
+    if name == GLOBAL:  # the actor of global actions
+        return "the frame"
+    identity = episode.obs.identity.get(name)
+    if identity is None or identity.lengths[frame] == 0:
+        return f"{name} {place}"
+    number = int(identity.values[identity.starts[frame] + place])
+    names = episode.names[frame % len(episode.names)] if episode.names else {}
+    return f"{name} {names.get(name, {}).get(number, number)}"
 
 
 def _entropy_shares(probs: Float32, actor: Indices, size: int) -> Float32:
@@ -169,14 +170,13 @@ def _gone(episode: Episode, sides: int) -> list[tuple[int, int]]:
     """Return frame and position of entities that the next frame does not have, the first ones."""
     obs, offset, found = episode.obs, np.zeros(len(episode.obs), np.int64), []
     for name, rows in obs.features.items():
-        identity = obs.identity.get(name)
-        if identity is not None:
+        if (identity := obs.identity.get(name)) is not None:
             frame = np.repeat(np.arange(len(obs)), identity.lengths)
-            place = row_indices(np.zeros(len(obs), np.int64), identity.lengths)
-            key = frame * (identity.values.max(initial=0) + 1) + identity.values
-            next_key = key + sides * (identity.values.max(initial=0) + 1)
-            lost = ~np.isin(next_key, key) & (frame < len(obs) - sides)
-            found += list(zip(frame[lost], (offset[frame] + place)[lost], strict=True))
+            position = row_indices(offset, identity.lengths)
+            size = identity.values.max(initial=0) + 1
+            key = frame * size + identity.values
+            lost = ~np.isin(key + sides * size, key) & (frame < len(obs) - sides)
+            found += list(zip(frame[lost], position[lost], strict=True))
         offset = offset + rows.lengths
     found.sort(key=lambda one: -abs(float(obs.reward[one[0]])))
     return [(int(frame), int(position)) for frame, position in found[:MOST]]

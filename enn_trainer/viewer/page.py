@@ -55,8 +55,8 @@ class Block(NamedTuple):
 def fill_page(header: Block, chunks: Sequence[Block]) -> bytes:
     """Return the page with a header and its chunks."""
     before, after = PAGE.read_bytes().split(_PLACE)
-    lines = [_line(b"header", header)]
-    lines += [_line(b"%d" % number, chunk) for number, chunk in enumerate(chunks)]
+    names = [b"header", *(b"%d" % number for number in range(len(chunks)))]
+    lines = map(_line, names, [header, *chunks])
     return b"".join([before, *lines, after])
 
 

@@ -13,22 +13,22 @@ from enn_trainer.evaluation.eval_metrics import quotas
 from enn_trainer.evaluation.video import env_list_of, picture_of, png_of
 from enn_trainer.experience.players import Decisions, Environments
 from enn_trainer.policy import PPOAgent
-from enn_trainer.viewer.episodes import episode_of_frames
+from enn_trainer.viewer.episodes import episode_of_frames, recorded
 from enn_trainer.viewer.explain import Float32
 from enn_trainer.viewer.replay import Episode, Replay
 from entity_env.actions import EntityID, EntityName
 from entity_env.errors import EntityEnvError, short_repr, truncate
-from entity_env.match import Match, world_of
+from entity_env.match import world_of
 from entity_env.ragged import Indices
 from entity_env.recording import recording_format
-from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.spaces import ActionSpaces, ObsSpace
 from entity_env.vec.vec_env import VecEnv
 from entity_env.vec.vec_obs import VecObs, take_obs
 from entity_env.view import View, view_of
 from rogue_net.config import RogueNetConfig
 from rogue_net.ragged import EntityBatch
 
-CreateAgent: TypeAlias = Callable[[ObsSpace, Mapping[ActionName, ActionSpace]], PPOAgent]
+CreateAgent: TypeAlias = Callable[[ObsSpace, ActionSpaces], PPOAgent]
 """Factory of an agent for the spaces of an environment."""
 EPISODES = 3
 MOST_NAME = 100
@@ -120,19 +120,13 @@ class EpisodeKeeper:
         if self.is_done():
             return
         rows = np.concatenate([self._rows(match) for match in self._running])
-        own, frames = decisions.take(rows), batch.take(rows)
-        self._kept.append(
-            recording_format.Decisions(
-                take_obs(obs, rows),
-                own.chosen_on_host(),
-                logits=own.log_probs_on_host(frames.actions),
-                values=own.values.float().cpu().numpy(),
-            )
-        )
+        self._kept.append(recorded(take_obs(obs, rows), batch.take(rows), decisions.take(rows)))
         for match, one in self._running.items():
             if (env_list := self._env_list) is not None:
                 if self.settings.pictures:
-                    one.pictures[len(one.frames)] = self._png(env_list.matches[match])
+                    shown = env_list.matches[match]
+                    given = type(world_of(shown)).__name__, "pictures", "leave pictures out"
+                    one.pictures[len(one.frames)] = png_of(picture_of(shown, *given))
                 for side, ids in enumerate(one.ids):  # before a step that ends the episode
                     ids += env_list.tracked_ids(match * self.sides + side, len(ids))
             one.frames.append(np.arange(self.sides) + self._num_frames)
@@ -143,7 +137,7 @@ class EpisodeKeeper:
         for match, one in [*self._running.items()]:
             one.rewards.append(obs.reward[self._rows(match)])
             first = match * self.sides
-            one.truncated, one.terminated = bool(obs.truncated[first]), bool(obs.terminated[first])
+            one.ends = {name: bool(getattr(obs, name)[first]) for name in one.ends}
             if obs.done[first] or len(one.frames) == self.settings.max_steps:
                 self._ended.append(self._running.pop(match))
             if obs.done[first] and one.number + 1 < self._quota[match]:
@@ -181,26 +175,13 @@ class EpisodeKeeper:
         kept, episodes = recording_format.Decisions.cat(self._kept), []
         for one in sorted(played, key=lambda one: (one.number, one.match)):
             decisions = kept.take(np.concatenate(one.frames))
-            episodes.append(
-                episode_of_frames(
-                    decisions,
-                    np.concatenate(one.rewards),
-                    self._action_space,
-                    terminated=one.terminated,
-                    truncated=one.truncated,
-                    names=_names(decisions.obs, one.ids),
-                    pictures=one.pictures,
-                    env=one.match,
-                )
-            )
+            rewards, names = np.concatenate(one.rewards), _names(decisions.obs, one.ids)
+            others = {**one.ends, "names": names, "pictures": one.pictures, "env": one.match}
+            episodes.append(episode_of_frames(decisions, rewards, self._action_space, **others))
         return episodes
 
     def _begun(self, match: int, number: int) -> "_Played":
         return _Played(match, number, [[] for _ in range(self.sides)])
-
-    def _png(self, match: Match) -> bytes:
-        name = type(world_of(match)).__name__
-        return png_of(picture_of(match, name, "pictures", "leave pictures out"))
 
     def _rows(self, match: int) -> Indices:
         """Return the environments that are the sides of a match."""
@@ -220,8 +201,7 @@ class _Played:
     frames: list[Indices] = field(default_factory=list)
     rewards: list[Float32] = field(default_factory=list)
     pictures: dict[int, bytes] = field(default_factory=dict)
-    terminated: bool = False
-    truncated: bool = False
+    ends: dict[str, bool] = field(default_factory=lambda: {"terminated": False, "truncated": False})
 
 
 def _names(
@@ -231,11 +211,9 @@ def _names(
     sides, names = len(ids_of_sides), []
     for side, ids in enumerate(ids_of_sides):
         printed, frames = printed_ids(ids), np.arange(side, len(obs), sides)
-        of_types = {}
-        for name, rows in obs.identity.items():
-            numbers = np.unique(rows.take(frames).values).tolist()
-            of_types[name] = {number: printed[number] for number in numbers}
-        names.append({name: texts for name, texts in of_types.items() if texts})
+        shown = {name: np.unique(rows.take(frames).values) for name, rows in obs.identity.items()}
+        of_types = {name: numbers.tolist() for name, numbers in shown.items() if len(numbers)}
+        names.append({name: {n: printed[n] for n in known} for name, known in of_types.items()})
     return names if any(names) else []
 
 

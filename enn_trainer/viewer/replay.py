@@ -9,8 +9,9 @@ import numpy.typing as npt
 
 from enn_trainer.viewer.explain import Float32, Influence
 from entity_env.actions import ActionName, EntityName
+from entity_env.observation import Entity
 from entity_env.ragged import Ragged
-from entity_env.spaces import ActionSpace, ObsSpace
+from entity_env.spaces import GLOBAL, ActionSpaces, ObsSpace
 from entity_env.vec.vec_obs import VecObs
 
 Unseen: TypeAlias = list[tuple[int, list[int] | None]]
@@ -115,10 +116,33 @@ class Replay:
     title: str
     about: dict[str, str]
     obs_space: ObsSpace
-    action_space: Mapping[ActionName, ActionSpace]
+    action_space: ActionSpaces
     sides: int
     discount: float
     episodes: list[Episode] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
     view: Mapping[str, Any] | None = None
     unseen: dict[str, Unseen] = field(default_factory=dict)
+
+    def moment_frames(self, episode: int) -> set[int]:
+        """Return the frames of an episode, by its index, in which there are moments."""
+        return {m.step * self.sides + m.side for m in self.moments if m.episode == episode}
+
+
+def types_of(obs_space: ObsSpace) -> dict[EntityName, Entity]:
+    """Return the types of a space in order, those of what is global behind the others."""
+    return {**obs_space.entities, GLOBAL: obs_space.global_entity}
+
+
+def entity_at(obs: VecObs, frame: int, position: int) -> tuple[EntityName, int]:
+    """Return the type of an entity of a frame, and its place among those of the type.
+
+    The global entity is behind all others. Of a position that the frame does not have the place is
+    beyond those of the type.
+    """
+    for name, rows in obs.features.items():
+        if name != GLOBAL:
+            if position < rows.lengths[frame]:
+                return name, position
+            position -= int(rows.lengths[frame])
+    return GLOBAL, position

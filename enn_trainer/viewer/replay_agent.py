@@ -1,8 +1,8 @@
 """`replay`: episodes of a loaded agent, for programs and notebooks."""
 
 import html
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from enn_trainer.viewer.replay import Replay
 from enn_trainer.viewer.replay_format import WrittenReplay, page_of, write_replay
 from entity_env.environment import Environment
 from entity_env.errors import short_repr
-from entity_env.match import Match, match_of, world_of
+from entity_env.match import CreateEnv, Match, match_of, world_of
 from entity_env.seeding import derive_seed
 from entity_env.vec.serial import EnvList
 
@@ -50,10 +50,8 @@ class PlayedReplay(Replay):
         try:
             page, _ = page_of(self, MOST_SHOWN_MB)
         except ReplayError as error:
-            text = (
-                f"{error}. Or write a page to open in a browser: .write('replay.html', max_mb=...)"
-            )
-            return f"<p>{html.escape(text)}</p>"
+            fix = "write a page to open in a browser: .write('replay.html', max_mb=...)"
+            return f"<p>{html.escape(f'{error}. Or {fix}')}</p>"
         return (
             f'<iframe title="{html.escape(self.title)}" sandbox="allow-scripts" '
             'style="width: 100%; height: 720px; border: 0" '
@@ -63,7 +61,7 @@ class PlayedReplay(Replay):
 
 def replay(
     agent: RogueNetAgent,
-    env: Environment | Match | Callable[[], Environment | Match],
+    env: Environment | Match | CreateEnv,
     episodes: int = EPISODES,
     seed: int = 0,
     max_steps: int = MOST_STEPS,
@@ -107,15 +105,11 @@ def replay(
         for name, one in ("the agent", agent), ("beside", beside):
             found = None if one is None else diff_spaces(one.obs_space, one.action_space, *spaces)
             if found is not None and (different := [*found.changed, *found.reordered_labels]):
-                raise ValueError(
-                    f"env: expected the spaces of {name}; {'; '.join(different)}; "
-                    "load_agent(..., env=...) adapts an agent to a world"
-                )
+                got = f"{'; '.join(different)}; load_agent(..., env=...) adapts an agent to a world"
+                raise ValueError(f"env: expected the spaces of {name}; {got}")
 
         # Play and explain.
-        settings = ReplaySettings(
-            episodes=episodes, max_steps=max_steps, positions=positions, pictures=pictures
-        )
+        settings = ReplaySettings(None, episodes, max_steps, positions, pictures=pictures)
         other = None if beside is None else beside.agent
         keeper = EpisodeKeeper(envs, np.arange(len(envs)), settings)
         seed_of_play = derive_seed(seed, "eval")
@@ -130,9 +124,7 @@ def replay(
         return played
 
 
-def _env_list(
-    env: Environment | Match | Callable[[], Environment | Match], episodes: int, stack: ExitStack
-) -> EnvList:
+def _env_list(env: Environment | Match | CreateEnv, episodes: int, stack: ExitStack) -> EnvList:
     """Return environments for some episodes; the stack closes those that are made here."""
     if isinstance(env, Environment | Match):
         return EnvList(lambda: env, match_of(env).num_sides)
@@ -145,6 +137,4 @@ def _env_list(
         raise TypeError(f"env: expected {expected}, got what makes {type(world).__name__}")
     sides = match_of(world).num_sides
     world.close()
-    envs = EnvList(env, episodes * sides)
-    stack.callback(envs.close)
-    return envs
+    return stack.enter_context(closing(EnvList(env, episodes * sides)))

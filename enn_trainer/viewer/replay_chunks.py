@@ -4,7 +4,7 @@ import io
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from entity_env.observation import GLOBAL
 from entity_env.ragged import exclusive_cumsum, row_indices
 from entity_env.spaces import ACTION_SPACES
 
+ATTENTION_SHAPE = "attention layers", "attention heads", "attention size"
 STRONGEST = 4
 """Weights kept of each row of attention, from the second rung on."""
 _FREE_ROWS = 1 << 16  # that may take no bytes, as of types without features
@@ -31,20 +32,6 @@ the difference, -1 for none; None if no row has one."""
 def all_types(header: Json) -> list[Any]:
     """Return name, numbers and kinds of each type; those of what is global are the last ones."""
     return [*header["types"], [GLOBAL, *header["global"]]]
-
-
-class _Entities(NamedTuple):
-    """The entities of F frames.
-
-    Attributes:
-        starts: (F,) int64, the index in `keys` of the first entity of each.
-        counts: (F,) int64, their number without the global actor, which is behind them.
-        keys: int64, of all frames: equal ones are the same entity.
-    """
-
-    starts: npt.NDArray[np.int64]
-    counts: npt.NDArray[np.int64]
-    keys: npt.NDArray[np.int64]
 
 
 @dataclass
@@ -80,36 +67,49 @@ class _Layout:
         self._of_frames("value", "<f4")
         if self.schema["beside"] is not None:
             self._of_frames("beside value", "<f4")
-        entities = self._entities()
-        num_actors = [self._action(a, entities) for a in range(len(self.header["actions"]))]
+        self._entities()
+        num_actors = [self._action(a) for a in range(len(self.header["actions"]))]
+
+        # Attention and influence in some frames, and pictures of some steps.
         if self.schema["attention"]:
-            self._attention()
+            count = int(self._of_frames("attention", "?").sum())
+            shapes = [self.column(name, "<u4", count, None) for name in ATTENTION_SHAPE]
+            layers, heads, size = shapes
+            is_whole = self.header["attention"] == "whole"
+            kept = size if is_whole else np.minimum(size, STRONGEST)
+            num_weights = int((layers * heads * size * kept).sum())
+            if not is_whole:
+                self.column("attention column", "<u4", num_weights, None)
+            self.column("attention weight", "<f4", num_weights, None)
         if self.schema["influence"] is not None:
-            self._influence(num_actors)
+            shown_at = np.flatnonzero(self._of_frames("influence", "?"))
+            size = self.column("influence size", "<u4", len(shown_at), None)
+            self.column("influence entity", "<u4", int(size.sum()), None)
+            self.column("influence value", "<f4", int(size.sum()), None)
+            for a in self.schema["influence"]:
+                cells = int((size * num_actors[a][shown_at]).sum())
+                self.column(f"influence {a}", "<f4", cells, None)
         if self.schema["pictures"]:
             count = int(self.column("picture", "?", self.steps, None).sum())
             size = self.column("picture size", "<u4", count, None)
             self.column("picture byte", "|u1", int(size.sum()), None)
 
-    def _entities(self) -> _Entities:
-        """Write or read the columns of each type, and return the keys of all entities."""
-        types, lengths, keys = all_types(self.header), [], []
-        for i in range(len(types) - (not self.schema["global"])):
-            counts, key = self._type(i)
-            if i < len(types) - 1:
-                lengths.append(counts)
-                keys.append(key)
+    def _entities(self) -> None:
+        """Write or read the columns of each type, and keep the keys of all entities.
 
-        # Keys in the order of entities of each frame, that of the global actor behind them.
-        num_entities: Array = np.sum([np.zeros(self.frames, np.int64), *lengths], axis=0)
-        starts = exclusive_cumsum(num_entities + 1)
-        key_at = np.empty(int(num_entities.sum()) + self.frames, np.int64)
-        key_at[starts + num_entities] = -1 - self.side
-        offset = starts.copy()
-        for counts, key in zip(lengths, keys, strict=True):
-            key_at[row_indices(offset, counts)] = key
-            offset += counts
-        return _Entities(starts, num_entities, key_at)
+        Sets `num_entities`, (F,) int64; `keys`, int64 of all entities in the order of each frame,
+        with that of the global actor behind them; and `starts`, (F,) int64, where those of a frame
+        begin. Equal keys are the same entity.
+        """
+        types = [self._type(i) for i in range(len(self.header["types"]))]
+        if self.schema["global"]:
+            self._type(len(types))
+        every_frame = np.arange(self.frames)
+        frame = np.concatenate([*(np.repeat(every_frame, n) for n, _ in types), every_frame])
+        keys = np.concatenate([*(keys for _, keys in types), -1 - self.side])
+        self.keys = keys[np.argsort(frame, kind="stable")]
+        self.num_entities = np.bincount(frame) - 1
+        self.starts = exclusive_cumsum(self.num_entities + 1)
 
     def _type(self, i: int) -> tuple[Array, Array]:
         """Write or read the columns of a type; return its rows by frame, and their keys."""
@@ -135,23 +135,21 @@ class _Layout:
             self.column(f"visible {i}", "?", rows, before)
         return counts, key
 
-    def _action(self, a: int, entities: _Entities) -> Array:
+    def _action(self, a: int) -> Array:
         """Write or read the columns of an action; return its number of actors by frame."""
         schema, (_, class_name, fields) = self.schema, self.header["actions"][a]
         counts = self._of_frames(f"actors {a}", "<u4")
-        actors, frame = (
-            self._places(f"actor {a}", counts),
-            np.repeat(np.arange(self.frames), counts),
-        )
-        _check_positions(actors, entities.counts[frame] + 1)
-        rows, before = len(actors), previous_rows(entities.keys[entities.starts[frame] + actors])
+        actors = self._places(f"actor {a}", counts)
+        frame = np.repeat(np.arange(self.frames), counts)
+        _check_positions(actors, self.num_entities[frame] + 1)
+        rows, before = len(actors), previous_rows(self.keys[self.starts[frame] + actors])
         columns = ACTION_SPACES[class_name](**fields).mask_columns
         if columns:
             widths = np.full(rows, columns[0])
         else:
             actees = self._of_frames(f"actees {a}", "<u4")
             chosen_from = self._places(f"actee {a}", actees)
-            _check_positions(chosen_from, np.repeat(entities.counts, actees))
+            _check_positions(chosen_from, np.repeat(self.num_entities, actees))
             widths = actees[frame]
         chosen = self.column(f"chosen {a}", "<u4", rows, before)
         _check_positions(chosen, widths)
@@ -164,29 +162,6 @@ class _Layout:
             if a in (schema[what] or []):
                 self.column(f"{what} {a}", "<f4", pairs, before)
         return counts
-
-    def _attention(self) -> None:
-        """Write or read the columns of the attention in some frames."""
-        count = int(self._of_frames("attention", "?").sum())
-        layers = self.column("attention layers", "<u4", count, None)
-        heads = self.column("attention heads", "<u4", count, None)
-        size = self.column("attention size", "<u4", count, None)
-        is_whole = self.header["attention"] == "whole"
-        kept = size if is_whole else np.minimum(size, STRONGEST)
-        num_weights = int((layers * heads * size * kept).sum())
-        if not is_whole:
-            self.column("attention column", "<u4", num_weights, None)
-        self.column("attention weight", "<f4", num_weights, None)
-
-    def _influence(self, num_actors: list[Array]) -> None:
-        """Write or read the columns of the influence in some frames."""
-        shown_at = np.flatnonzero(self._of_frames("influence", "?"))
-        size = self.column("influence size", "<u4", len(shown_at), None)
-        self.column("influence entity", "<u4", int(size.sum()), None)
-        self.column("influence value", "<f4", int(size.sum()), None)
-        for a in self.schema["influence"]:
-            cells = int((size * num_actors[a][shown_at]).sum())
-            self.column(f"influence {a}", "<f4", cells, None)
 
     def _of_frames(self, name: str, dtype: str) -> Array:
         """Write or read a column with a number for each frame."""

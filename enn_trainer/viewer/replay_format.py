@@ -33,6 +33,7 @@ probabilities and influence in 16 bits of their range; probabilities in 8; fewer
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,12 +51,7 @@ from enn_trainer.viewer.replay_chunks import (
     rounded,
     unrounded,
 )
-from enn_trainer.viewer.replay_columns import (
-    attention_columns,
-    columns_of,
-    episode_of,
-    episode_schema,
-)
+from enn_trainer.viewer.replay_columns import attention_columns, encode_episode, episode_of
 from entity_env.errors import short_repr
 from entity_env.kinds import Kind
 from entity_env.observation import Entity, ObsSpace
@@ -117,11 +113,9 @@ def write_replay(replay: Replay, path: str | Path, max_mb: float = 20.0) -> Writ
     """
     path = Path(path)
     check_replaceable(path)
-    try:
-        page, header = page_of(replay, max_mb)
+    page, header = page_of(replay, max_mb)
+    with _system_errors(path, "written"):
         replace_file(path, page, path.with_name(f".{path.name}-{os.getpid()}"))
-    except OSError as error:
-        raise ReplayError(f"{path}: cannot be written: {error.strerror or error}") from None
     count, errors = len(header["episodes"]), dict(header["errors"])
     return WrittenReplay(path, len(page), count, header["notes"], errors)
 
@@ -132,13 +126,11 @@ def check_replaceable(path: Path) -> None:
     Raises:
         ReplayError: there is one, or it cannot be read.
     """
-    try:
+    with _system_errors(path, "written"):
         if os.path.lexists(path):
             with read_plain(path) as file:
                 if not is_page(file.read(256)):
                     raise ReplayError(f"{path}: exists and is no replay; choose another name")
-    except OSError as error:
-        raise ReplayError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def read_replay(path: str | Path) -> Replay:
@@ -150,15 +142,23 @@ def read_replay(path: str | Path) -> Replay:
     Raises:
         ReplayError: this is no replay, or it is damaged; names the chunks.
     """
+    with _system_errors(path, "read"), read_plain(Path(path)) as file:
+        page = file.read()
     try:
-        with read_plain(Path(path)) as file:
-            return _replay_of(page_blocks(file.read()))
-    except OSError as error:
-        raise ReplayError(f"{path}: cannot be read: {error.strerror or error}") from None
+        return _replay_of(page_blocks(page))
     except ReplayError as error:
         raise ReplayError(f"{path}: {error}") from None
     except Exception as error:  # whatever damaged or hostile bytes lead to
         raise ReplayError(f"{path}: damaged: {short_repr(error)}") from None
+
+
+@contextmanager
+def _system_errors(path: str | Path, doing: str) -> Iterator[None]:
+    """Raise the errors of the operating system as those of the replay at a path."""
+    try:
+        yield
+    except OSError as error:
+        raise ReplayError(f"{path}: cannot be {doing}: {error.strerror or error}") from None
 
 
 def page_of(replay: Replay, max_mb: float) -> tuple[bytes, Json]:
@@ -183,30 +183,31 @@ def page_of(replay: Replay, max_mb: float) -> tuple[bytes, Json]:
 
 def _rungs(replay: Replay) -> Iterator[tuple[Json, list[list[Block]]]]:
     """Yield the header and, for each episode, its chunks: whole, rounded, of fewer episodes."""
-    tables = [columns_of(replay, episode) for episode in replay.episodes]
+    encoded = [encode_episode(replay, episode) for episode in replay.episodes]
     rungs = _LADDER if any(e.attention for e in replay.episodes) else (_LADDER[0], *_LADDER[2:])
     for rung in rungs:
-        header, chunks = _encoded(replay, tables, rung)
+        header, chunks = _packed(replay, encoded, rung)
         yield header, chunks
     for count in reversed(range(1, len(chunks))):
         header["episodes"].pop()
         header["moments"] = [m for m in header["moments"] if m[1] < count]
-        fewer = f"The first {count} of {len(tables)} episodes are kept."
+        fewer = f"The first {count} of {len(encoded)} episodes are kept."
         yield {**header, "notes": [*header["notes"], fewer]}, chunks[:count]
 
 
-def _encoded(replay: Replay, tables: list[Columns], rung: _Rung) -> tuple[Json, list[list[Block]]]:
+def _packed(
+    replay: Replay, encoded: list[tuple[Json, Columns]], rung: _Rung
+) -> tuple[Json, list[list[Block]]]:
     """Return the header and, for each episode, its chunks."""
-    rounding, errors = _rounding(replay, tables, rung)
+    rounding, errors = _rounding(replay, [columns for _, columns in encoded], rung)
     header = _header(replay, rung, rounding, errors)
     chunks: list[list[Block]] = []
-    for e, (episode, table) in enumerate(zip(replay.episodes, tables, strict=True)):
-        schema = episode_schema(replay, episode)
-        kept = table
+    for e, (entry, kept) in enumerate(encoded):
+        schema = {**entry, "chunks": []}
         if rung.attention != "whole":
-            at = {m.step * replay.sides + m.side for m in replay.moments if m.episode == e}
+            episode, at = replay.episodes[e], replay.moment_frames(e)
             few = {f: weights for f, weights in episode.attention.items() if f in at}
-            kept = {**table, **attention_columns(few, len(episode.obs), strongest=True)}
+            kept = {**kept, **attention_columns(few, len(episode.obs), strongest=True)}
             schema["attention"] = bool(few)
         header["episodes"].append(schema)
         cursors: dict[str, int] = {}
@@ -263,8 +264,8 @@ def _rounding(replay: Replay, tables: list[Columns], rung: _Rung) -> tuple[Json,
     """Return (bits, low, high) of the columns that are rounded, and their largest errors."""
     types = [*replay.obs_space.entities.items(), ("global", replay.obs_space.global_entity)]
     bits = {
-        f"feature {i} {j}": (rung.feature_bits, f"{type_}.{feature}")
-        for i, (type_, entity) in enumerate(types)
+        f"feature {i} {j}": (rung.feature_bits, f"{name}.{feature}")
+        for i, (name, entity) in enumerate(types)
         for j, feature in enumerate(entity.features)
     }
     for a, action in enumerate(replay.action_space):
@@ -283,15 +284,6 @@ def _rounding(replay: Replay, tables: list[Columns], rung: _Rung) -> tuple[Json,
         back = unrounded(rounded(finite, *how), *how)
         errors[name] = float(np.abs(back - finite).max(initial=0.0))
     return rounding, errors
-
-
-def _raw_chunk(block: Block | None, entry: list[int]) -> bytes | None:
-    """Return the bytes of a chunk, None if they are damaged."""
-    crc, size, raw_size = entry
-    if block is None or block.crc != crc or len(block.packed) != size or raw_size > _MAX_CHUNK:
-        return None
-    raw = block.unpacked(raw_size)
-    return raw if raw is not None and len(raw) == raw_size else None
 
 
 def _header_of(block: Block | None) -> Json:
@@ -324,8 +316,11 @@ def _replay_of(blocks: Mapping[str, Block]) -> Replay:
     for schema in header["episodes"]:
         chunks = []
         for i, entry in enumerate(schema["chunks"]):
-            raw = _raw_chunk(blocks.get(str(number)), entry)
-            if raw is None:
+            (crc, size, raw_size), block = entry, blocks.get(str(number))
+            raw = None
+            if block is not None and (block.crc, len(block.packed)) == (crc, size):
+                raw = block.unpacked(min(raw_size, _MAX_CHUNK))
+            if raw is None or len(raw) != raw_size:
                 damaged.append(f"chunk {number}")
             elif not damaged:
                 steps = min(CHUNK_STEPS, schema["steps"] - i * CHUNK_STEPS)
@@ -336,21 +331,14 @@ def _replay_of(blocks: Mapping[str, Block]) -> Replay:
             episodes.append(episode_of(header, schema, columns, obs_space, action_space))
     if damaged:
         raise ReplayError(f"damaged: {', '.join(damaged)}; a browser plays the rest")
-    return Replay(
-        title=header["title"],
-        about=dict(header["about"]),
-        obs_space=obs_space,
-        action_space=action_space,
-        sides=header["sides"],
-        discount=header["discount"],
-        episodes=episodes,
-        moments=[Moment(*moment) for moment in header["moments"]],
-        view=header["view"],
-        unseen={
-            name: [(int(i), columns) for i, columns in unseen]
-            for name, unseen in header.get("unseen", {}).items()
-        },
-    )
+    title, about, view = header["title"], dict(header["about"]), header["view"]
+    spaces, sides, discount = (obs_space, action_space), header["sides"], header["discount"]
+    moments = [Moment(*moment) for moment in header["moments"]]
+    unseen = {
+        name: [(int(i), columns) for i, columns in types]
+        for name, types in header.get("unseen", {}).items()
+    }
+    return Replay(title, about, *spaces, sides, discount, episodes, moments, view, unseen)
 
 
 def _kinds(kinds: list[Any]) -> list[Kind]:

@@ -34,7 +34,17 @@ HELLO_S = 5.0
 """Time in which a page has to show the token."""
 _WAITING = 64  # messages to a page from which on steps are dropped
 _TOO_MANY = 512  # messages to a page at which it is closed
+_MOST_UNREAD = 1000  # messages of pages from which on more are refused
 _POLICY = 1008  # the status of a closed socket: the page broke a rule
+
+_HEADERS = {
+    "Connection": "close",
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
 
 
 class _Tab:
@@ -42,16 +52,15 @@ class _Tab:
 
     def __init__(self, connection: ServerConnection) -> None:
         self.connection = connection
-        self.outbox: queue.Queue[str] = queue.Queue(_TOO_MANY)
+        # Ctrl-C may interrupt a `put` anywhere; a SimpleQueue is not left locked then.
+        self.outbox: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def put(self, text: str, can_be_dropped: bool) -> None:
         """Send a message when the page is ready for it."""
-        if can_be_dropped and self.outbox.qsize() >= _WAITING:
-            return
-        try:
-            self.outbox.put_nowait(text)
-        except queue.Full:
+        if self.outbox.qsize() >= _TOO_MANY:
             self.close("too slow")
+        elif not can_be_dropped or self.outbox.qsize() < _WAITING:
+            self.outbox.put(text)
 
     def write(self) -> None:
         """Send messages until the connection is closed."""
@@ -61,10 +70,8 @@ class _Tab:
 
     def close(self, reason: str) -> None:
         """Close the connection, without waiting for the page."""
-        closing = threading.Thread(
-            target=self.connection.close, args=(_POLICY, reason), daemon=True
-        )
-        closing.start()
+        arguments = _POLICY, reason
+        threading.Thread(target=self.connection.close, args=arguments, daemon=True).start()
 
 
 class LiveServer:
@@ -83,7 +90,7 @@ class LiveServer:
 
     def __init__(self, port: int = 0) -> None:
         self.token = secrets.token_hex(16)
-        self._inbox: queue.Queue[tuple[int, Message]] = queue.Queue(1000)
+        self._inbox: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
         self._tabs: dict[int, _Tab] = {}
         self._lock = threading.Lock()
         self._next = 0
@@ -128,14 +135,13 @@ class LiveServer:
     def _follow(self, connection: ServerConnection) -> None:
         """Exchange messages with a page until one of both closes the connection."""
         with suppress(ConnectionClosed, TimeoutError, OSError):
-            problem = self._exchange(connection)
-            connection.close(_POLICY, problem)
+            connection.close(_POLICY, self._exchange(connection))
 
     def _exchange(self, connection: ServerConnection) -> str:
         """Exchange messages with a page, and return the rule that it broke."""
-        hello = _message(connection.recv(timeout=HELLO_S))
-        token = hello.get("token") if hello is not None else None
-        if not hmac.compare_digest(str(token).encode(), self.token.encode()):
+        hello = _message(connection.recv(timeout=HELLO_S)) or {}
+        token = str(hello.get("token")).encode("utf-8", "replace")
+        if not hmac.compare_digest(token, self.token.encode()):
             return "expected the token of the address that the terminal shows"
         with self._lock:
             if len(self._tabs) >= MOST_PAGES:
@@ -152,7 +158,7 @@ class LiveServer:
                 now_s, count = time.monotonic(), count + 1
                 if now_s - began_s > 1:
                     began_s, count = now_s, 1
-                if count > MOST_PER_S:
+                if count > MOST_PER_S or self._inbox.qsize() >= _MOST_UNREAD:
                     return f"expected at most {MOST_PER_S} messages a second"
                 if message is None or message.get("type") in ("joined", "left"):
                     tab.put('{"type":"error","text":"expected an object with a type"}', False)
@@ -161,8 +167,7 @@ class LiveServer:
         finally:
             with self._lock:
                 del self._tabs[number]
-            with suppress(queue.Full):
-                tab.outbox.put_nowait("")
+            tab.outbox.put("")
             self._inbox.put((number, {"type": "left"}))
 
     def _answer(self, connection: ServerConnection, request: Request) -> Response | None:
@@ -197,16 +202,5 @@ def _message(data: str | bytes) -> Message | None:
 
 
 def _response(status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> Response:
-    headers = Headers(
-        [
-            ("Content-Type", kind),
-            ("Content-Length", str(len(body))),
-            ("Connection", "close"),
-            ("Cache-Control", "no-store"),
-            ("Content-Security-Policy", "frame-ancestors 'none'"),
-            ("Cross-Origin-Resource-Policy", "same-origin"),
-            ("Referrer-Policy", "no-referrer"),
-            ("X-Content-Type-Options", "nosniff"),
-        ]
-    )
-    return Response(status, "", headers, body)
+    own = {"Content-Type": kind, "Content-Length": str(len(body))}
+    return Response(status, "", Headers({**own, **_HEADERS}), body)

@@ -1,15 +1,15 @@
 """Answers of an agent to a frame that was changed: other features, hidden or removed entities."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
-from enn_trainer.experience.players import AgentPlayer
 from enn_trainer.policy import PPOAgent
-from enn_trainer.viewer.explain import Float32, without
-from entity_env.actions import ActionName, EntityName
+from enn_trainer.viewer.explain import Float32, most_probable, without
+from enn_trainer.viewer.replay import entity_at, types_of
+from entity_env.actions import ActionName
 from entity_env.spaces import GLOBAL, ObsSpace
 from entity_env.vec.vec_obs import VecObs, take_obs
 from rogue_net.ragged import EntityBatch
@@ -20,17 +20,19 @@ class Change(NamedTuple):
 
     Attributes:
         position: of the entity in the frame; the number of entities for what is global.
-        numbers: features by column, and their values.
-        labels: kinds by column, and the indices of their labels.
-        is_hidden: True to hide it from the policy.
-        is_removed: True to remove it.
+        feature: the column of a number to change.
+        kind: the column of a kind to change.
+        value: the number, or the index of the label.
+        visible: False to hide it from the policy.
+        removed: True to remove it.
     """
 
     position: int
-    numbers: Mapping[int, float] = {}
-    labels: Mapping[int, int] = {}
-    is_hidden: bool = False
-    is_removed: bool = False
+    feature: int | None = None
+    kind: int | None = None
+    value: float = math.nan
+    visible: bool = True
+    removed: bool = False
 
 
 class WhatIf(NamedTuple):
@@ -62,14 +64,16 @@ def what_if(agent: PPOAgent, obs: VecObs, obs_space: ObsSpace, changes: Sequence
     # Change features and visibility, then remove entities, the last ones first.
     changed = take_obs(obs, np.zeros(1, np.int64))
     for i, change in enumerate(changes):
-        _apply(changed, obs_space, change, f"changes[{i}]")
+        try:
+            _apply(changed, obs_space, change)
+        except ValueError as error:
+            raise ValueError(f"changes[{i}]: {error}") from None
     batch = EntityBatch.of(changed)
     num_entities = int(batch.entities_of_frames()[0])
-    removed = sorted({change.position for change in changes if change.is_removed}, reverse=True)
+    removed = sorted({change.position for change in changes if change.removed}, reverse=True)
     for position in removed:
         batch, _ = without(batch, 0, np.array([position]))
-    with torch.inference_mode():
-        decisions = AgentPlayer(agent, None).choose(batch, np.zeros(1, np.int64), 0)
+    decisions = most_probable(agent, batch)
 
     # From positions of the changed frame to those of the real one.
     left = np.delete(np.arange(num_entities + 1), removed)
@@ -89,42 +93,31 @@ def what_if(agent: PPOAgent, obs: VecObs, obs_space: ObsSpace, changes: Sequence
     return WhatIf(decisions.values.item(), probs)
 
 
-def _apply(obs: VecObs, obs_space: ObsSpace, change: Change, where: str) -> None:
+def _apply(obs: VecObs, obs_space: ObsSpace, change: Change) -> None:
     """Change features and visibility of an entity of a frame, in place.
 
     Raises:
         ValueError: there is no such entity, feature or label.
     """
-    name, row = _located(obs, change.position, where)
-    entity = obs_space.global_entity if name == GLOBAL else obs_space.entities[name]
-    for column, value in change.numbers.items():
+    name, row = entity_at(obs, 0, change.position)
+    if name not in obs.features or not 0 <= row < obs.features[name].items():
+        raise ValueError(f"expected an entity of the frame, got position {change.position}")
+    entity = types_of(obs_space)[name]
+    if (column := change.feature) is not None:
         if not 0 <= column < len(entity.features):
-            raise ValueError(f"{where}: expected a feature of {name}, got number {column}")
-        if not np.isfinite(np.float32(value)):
-            raise ValueError(f"{where}: expected a finite number, got {value}")
-        obs.features[name].values[row, column] = value
-    for column, label in change.labels.items():
+            raise ValueError(f"expected a feature of {name}, got number {column}")
+        if not abs(change.value) <= np.finfo(np.float32).max:
+            raise ValueError(f"expected a finite number, got {change.value}")
+        obs.features[name].values[row, column] = change.value
+    if (column := change.kind) is not None:
         if not 0 <= column < len(entity.kinds):
-            raise ValueError(f"{where}: expected a kind of {name}, got number {column}")
-        if not 0 <= label < len(entity.kinds[column].labels):
-            labels = entity.kinds[column].labels
-            raise ValueError(f"{where}: expected a label among {labels}, got number {label}")
-        obs.kinds[name].values[row, column] = label
-    if (change.is_hidden or change.is_removed) and name == GLOBAL:
-        raise ValueError(f"{where}: expected an entity, as what is global cannot be hidden")
-    if change.is_hidden:
+            raise ValueError(f"expected a kind of {name}, got number {column}")
+        if change.value not in range(len(labels := entity.kinds[column].labels)):
+            raise ValueError(f"expected a label among {labels}, got number {change.value}")
+        obs.kinds[name].values[row, column] = change.value
+    if name == GLOBAL and (change.removed or not change.visible):
+        raise ValueError("expected an entity, as what is global cannot be hidden")
+    if not change.visible:
         shown = obs.visibility(name)
         shown.values[row] = False
         obs.visible = {**obs.visible, name: shown}
-
-
-def _located(obs: VecObs, position: int, where: str) -> tuple[EntityName, int]:
-    """Return the type of an entity of a frame, and its place among those of the type."""
-    row = position
-    for name, rows in obs.features.items():
-        if name != GLOBAL and 0 <= row < len(rows.values):
-            return name, row
-        row -= 0 if name == GLOBAL else len(rows.values)
-    if row == 0 and GLOBAL in obs.features:
-        return GLOBAL, 0
-    raise ValueError(f"{where}: expected an entity of the frame, got position {position}")

@@ -3,6 +3,7 @@
 import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -174,9 +175,9 @@ class RecordingWriter:
 
     def close(self) -> None:
         """Close the file. Safe to call twice."""
-        if self._file is not None:
-            self._file.close()
-        self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
     def check_shown(self, name: str, shown: ObsSpace) -> None:
         """Raise if frames show other features than at the begin; `name` is the argument.
@@ -189,8 +190,14 @@ class RecordingWriter:
 
     def _write(self, payload: dict[str, Any]) -> None:
         assert self._file is not None
-        self._file.write(framed(payload))
-        self._file.flush()
+        try:
+            self._file.write(framed(payload))
+            self._file.flush()
+        except OSError as error:
+            error.filename = str(self.path)  # which a full disk does not name
+            with suppress(OSError):  # again, as a part is left to write
+                self.close()
+            raise
 
 
 class RecordingVecEnv(VecEnvWrapper):

@@ -386,8 +386,9 @@ def _players_by_name(positions: Any, names: Any) -> npt.NDArray[np.object_]:
     expect(are_ints and positions.ndim == 1, "player", "a whole number for each frame", positions)
     in_range = ((positions >= 0) & (positions < len(names))).all()
     expect(in_range, "player", f"positions in {len(names)} names", positions)
-    by_position: npt.NDArray[np.object_] = np.array(names, dtype=object)
-    return by_position[positions.astype(np.int64)]
+    by_position = np.array(names, dtype=object)
+    players: npt.NDArray[np.object_] = by_position[positions.astype(np.int64)]
+    return players
 
 
 def check_header(header: Header) -> None:

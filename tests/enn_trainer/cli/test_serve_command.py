@@ -158,6 +158,18 @@ def test_a_run_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str])
     assert "/no/such/run" in line
 
 
+def test_another_file_is_not_recorded_to(
+    mines_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notes = tmp_path / "notes.rec"
+    notes.write_text("nobody wants to lose these")
+    assert run(["serve", str(mines_run), "--record", str(notes), "--port", "0"]) == 1
+    out, err = capsys.readouterr()
+    assert "is not a recording" in err
+    assert out == "", "there is no address to open"
+    assert notes.read_text() == "nobody wants to lose these"
+
+
 def test_an_opponent_needs_a_match(mines_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["serve", str(mines_run), "--opponent", "random", "--port", "0"]) == 2
     assert "--opponent: expected a match of several sides" in capsys.readouterr().err

@@ -15,10 +15,12 @@ from enn_trainer.cli import run
 from enn_trainer.viewer.replay import Answers, Replay
 from enn_trainer.viewer.replay_format import read_replay
 from entity_env.examples import MineSweeper
+from entity_env.recording.entity_gym_samples import open_entity_gym_samples
 from entity_env.seeding import derive_seed
 from entity_env.vec.serial import EnvList
 from tests.enn_trainer.builders import MINES
 from tests.enn_trainer.viewer.replays import differences
+from tests.entity_env.builders import SAMPLES
 
 
 def watched(tmp_path: Path, *arguments: str) -> Replay:
@@ -132,6 +134,25 @@ def test_recording_is_shown(mines_run: Path, tmp_path: Path) -> None:
         assert np.isfinite(episode.answers.values).all()
         assert set(episode.answers.probs) == set(shown.action_space)
         assert episode.beside is None
+    cut = watched(tmp_path, str(file), "--episodes", "2", "--max-steps", "3")
+    assert [len(one.obs) for one in cut.episodes] == [min(len(e.obs), 3) for e in shown.episodes]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["full", "subsampled"])
+def test_recording_of_entity_gym_is_shown(name: str, tmp_path: Path) -> None:
+    file = SAMPLES / f"{name}.bin"
+    recorded = [*open_entity_gym_samples(file).episodes()]
+    shown = watched(tmp_path, str(file), "--episodes", "99", "--agent", "random")
+    assert len(shown.episodes) == len([one for one in recorded if len(one.steps)]) > 0
+    for episode in shown.episodes:
+        assert np.isnan(episode.obs.reward).all() == (name == "subsampled")
+        assert episode.beside is not None
+    if name == "subsampled":
+        assert any(one.steps is not None for one in shown.episodes)
+    else:
+        returns = sorted(float(one.obs.reward.sum()) for one in shown.episodes)
+        assert returns == pytest.approx(sorted(one.episodic_reward for one in recorded))
 
 
 @pytest.mark.slow
@@ -193,6 +214,9 @@ def test_another_agent_answers_to_the_same_frames(
         (["MINES", "--agent", "MINES"], "--agent: expected a recording"),
         (["NOTES", "--beside", "MINES"], "--beside: expected a run to play"),
         (["NOTES", "--pictures"], "--pictures: expected a run to play"),
+        (["NOTES", "--opponent", "random"], "--opponent: expected a run to play"),
+        (["NOTES", "--seed", "0"], "--seed: expected a run to play"),
+        (["NOTES", "nmines=3"], "--env-kwargs: expected a run to play"),
         (
             ["MINES", "nmines=2", "--env", f"{__name__}:Blind", "--pictures"],
             "--pictures: expected a world that renders, Blind does not",

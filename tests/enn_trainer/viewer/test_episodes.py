@@ -72,6 +72,22 @@ def test_a_recording_of_a_part_of_the_frames_shows_the_steps_that_all_sides_have
         assert (np.diff(one.steps) > 0).all()
 
 
+@pytest.mark.parametrize(("world", "sides"), [(Duel, 2), (TreasureHunt, 1)])
+def test_long_episodes_are_cut(world: type, sides: int, tmp_path: Path) -> None:
+    recording, _ = recorded(world, tmp_path / "a.rec", steps=30)
+    whole = list(episodes_of(recording, sides))
+    lengths = [len(one.obs) // sides for one in whole]
+    limit = sorted(lengths)[len(lengths) // 2] - 1
+    cut = list(episodes_of(recording, sides, limit))
+    assert [len(one.obs) // sides for one in cut] == [min(length, limit) for length in lengths]
+    assert any(length <= limit for length in lengths)
+    for one, other, length in zip(whole, cut, lengths, strict=True):
+        np.testing.assert_array_equal(other.obs.reward, one.obs.reward[: limit * sides])
+        assert other.steps is None
+        assert other.terminated == (one.terminated and length <= limit)
+        assert other.truncated == (one.truncated and length <= limit)
+
+
 def test_a_match_needs_all_its_sides_in_the_recording(tmp_path: Path) -> None:
     recording, _ = recorded(TreasureHunt, tmp_path / "a.rec", steps=2)
     with pytest.raises(RecordingError, match="a multiple of 3 environments"):

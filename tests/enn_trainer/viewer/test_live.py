@@ -317,6 +317,19 @@ def test_what_is_not_chosen_in_time_is_the_agents() -> None:
             },
             r"changes\[0\]: expected a feature of Ally, got number 9",
         ),
+        *(
+            (
+                {
+                    "type": "what_if",
+                    "side": 0,
+                    "step": 0,
+                    "episode": 0,
+                    "changes": [{"position": 0, "feature": 0, "value": value}],
+                },
+                r"changes\[0\]: expected a finite number, got",
+            )
+            for value in (1e39, -1e39, float("nan"), float("inf"))
+        ),
         ({"type": "fps", "value": -1}, "value: expected 0 to 1000 or none, got -1"),
         ({"type": "fps", "value": float("nan")}, "value: expected 0 to 1000 or none, got nan"),
     ],
@@ -369,7 +382,8 @@ def test_what_if_is_what_the_agent_would_do_in_that_frame(world: Any) -> None:
         name = next(iter(space.entities))
         changed = {**obs.features, name: np.array(obs.features[name], np.float32).copy()}
         changed[name][0, 0] += 3
-        other = what_if(played.network, frame, space, [Change(0, {0: float(changed[name][0, 0])})])
+        change = Change(0, feature=0, value=float(changed[name][0, 0]))
+        other = what_if(played.network, frame, space, [change])
         obs.features = changed
         told = agent.explain(obs, [])
         assert other.value == pytest.approx(told.value, abs=1e-5)
@@ -388,7 +402,7 @@ def test_removed_targets_have_no_probability_and_the_rest_has_all() -> None:
     actees = frame.action_masks["attack"].actees
     assert actees is not None
     gone = int(actees.values[1])
-    answer = what_if(played.network, frame, played.spaces[0], [Change(gone, is_removed=True)])
+    answer = what_if(played.network, frame, played.spaces[0], [Change(gone, removed=True)])
     for probs in answer.probs["attack"].values():
         assert np.isnan(probs[1])
         assert np.nansum(probs) == pytest.approx(1)

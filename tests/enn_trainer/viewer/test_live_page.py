@@ -291,3 +291,9 @@ def test_a_wrong_token_is_refused_and_an_end_is_told(browser: Any, duel_run: Pat
             tab.wait_for("the server has ended; what was seen stays", "#problem")
             tab.press("Home", step=0)
             assert tab.page.query_selector("#inspector dl")
+            for key in ("h", "Shift+H", "g", "1", "a", "w"):  # nobody is there to be asked
+                tab.press(key)
+            tab.press(".")
+            tab.press(" ")
+            tab.press("Home", step=0)
+            assert "the server has ended" in tab.page.inner_text("#problem")

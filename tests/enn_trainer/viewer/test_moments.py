@@ -1,5 +1,7 @@
 """Moments of an episode that is written out."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -65,10 +67,12 @@ def neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moments, "STEPS_APART", 1)
 
 
-def moments_of(*episodes: Episode, sides: int = 1) -> dict[str, list[Moment]]:
+def moments_of(
+    *episodes: Episode, sides: int = 1, own: Sequence[int] = (0, 1)
+) -> dict[str, list[Moment]]:
     replay = Replay("", {}, SPACE, ACTIONS, sides, 0.5, [*episodes])
     found: dict[str, list[Moment]] = {}
-    for moment in find_moments(replay):
+    for moment in find_moments(replay, lambda episode, side: side in own):
         found.setdefault(moment.kind, []).append(moment)
     return found
 
@@ -118,6 +122,19 @@ def test_disagreements_are_found_where_another_agent_answers() -> None:
     beside = Answers({"move": ragged(other, ROBOTS)}, np.zeros(4, np.float32))
     (found,) = moments_of(episode(beside=beside))["disagreement"]
     assert (found.step, found.entity, found.text) == (1, 0, "Robot Ann: move differs by 60%")
+
+
+def test_another_agent_disagrees_with_the_first_one_and_not_with_its_opponent() -> None:
+    other = [[0.9, 0.1], [0.7, 0.3], [0.2, 0.8], [0.99, 0.01], [1.0, 0.0]]
+    beside = Answers({"move": ragged(other, ROBOTS)}, np.zeros(4, np.float32))
+
+    def disagreements(own: Sequence[int]) -> list[tuple[int, int]]:
+        found = moments_of(episode(beside=beside), sides=2, own=own)
+        return sorted((one.step, one.side) for one in found.get("disagreement", []))
+
+    assert disagreements([0, 1]) == disagreements([1]) == [(0, 1)]
+    assert disagreements([0]) == [(0, 0)], "the greater one beside it is the opponent's"
+    assert disagreements([]) == []
 
 
 def test_entities_that_the_next_frame_lacks_are_gone() -> None:

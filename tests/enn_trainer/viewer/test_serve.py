@@ -1,11 +1,12 @@
 """The server of a live game is open to pages that have its token, and to nobody else."""
 
 import json
+import signal
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
@@ -116,6 +117,7 @@ def test_sockets_of_other_origins_are_refused(server: serve.LiveServer, origin: 
         '{"type": "hello"}',
         '{"type": "hello", "token": ["a"]}',
         '{"type": "hello", "token": "ä"}',
+        '{"type": "hello", "token": "\\ud800"}',
         '{"type": "take", "side": 0}',
         "[]",
         "{",
@@ -235,6 +237,45 @@ def test_slow_tab_misses_steps_and_stops_nobody(server: serve.LiveServer) -> Non
             missed.append(json.loads(slow.recv(timeout=20)))
     assert len(missed) < len(steps)
     assert [m["first"] for m in missed[:-1]] == sorted(m["first"] for m in missed[:-1])
+
+
+def test_a_signal_in_the_middle_of_a_message_leaves_no_lock_behind() -> None:
+    """Ctrl-C ends the server anywhere, whose threads then need the queues to end."""
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    connection: Any = None  # as nothing is written
+    tab = serve._Tab(connection)
+    handler = signal.signal(signal.SIGVTALRM, stop)
+    try:
+        for _ in range(100):
+            with suppress(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_VIRTUAL, 1e-4)
+                while True:
+                    tab.put("a step", False)
+                    tab.outbox.get_nowait()
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, handler)
+    other = threading.Thread(target=tab.put, args=("the last one", False), daemon=True)
+    other.start()
+    other.join(10)
+    assert not other.is_alive()
+
+
+def test_it_ends_while_messages_wait_that_nobody_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "MOST_PER_S", 10_000)
+    server = serve.LiveServer()
+    with opened(server) as page:
+        page.send(hello(server))
+        with suppress(ConnectionClosed):
+            for _ in range(1500):
+                page.send('{"type": "pause"}')
+        ending = threading.Thread(target=server.close, daemon=True)
+        ending.start()
+        ending.join(20)
+        assert not ending.is_alive()
 
 
 def test_a_port_that_is_taken_is_an_error(server: serve.LiveServer) -> None:

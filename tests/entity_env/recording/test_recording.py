@@ -237,6 +237,22 @@ def test_a_step_can_be_read_as_soon_as_it_is_taken(tmp_path: Path) -> None:
     envs.close()
 
 
+def test_a_full_disk_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    envs = RecordingVecEnv(EnvList(Tiny, 2), path)
+    obs, rng = envs.reset(envs.obs_space()), np.random.default_rng(0)
+    envs.act(random_choices(envs, obs, rng), envs.obs_space())
+    file = envs.writer._file
+    assert file is not None
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, file.fileno())
+    os.close(full)
+    with pytest.raises(OSError, match=f"No space left on device: '{path}'"):
+        envs.act(random_choices(envs, obs, rng), envs.obs_space())
+    envs.close()
+    assert len(list(Recording.open(path).steps())) == 1
+
+
 def test_recording_changes_nothing(tmp_path: Path) -> None:
     for got, expected in zip(
         record(tmp_path / "file", 12), play(EnvList(Walk, 4), 12), strict=True

@@ -87,7 +87,7 @@ export function fromBase64(text: string): Uint8Array<ArrayBuffer> {
 /** Return the data of a deflated block; fails if it is damaged or longer than `most` bytes. */
 export async function inflate(packed: Uint8Array<ArrayBuffer>, most: number): Promise<Uint8Array> {
   const reader = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate")).getReader();
-  const parts: Uint8Array[] = [];
+  const parts: Uint8Array<ArrayBuffer>[] = [];
   let size = 0;
   for (;;) {
     const { done, value } = await reader.read();
@@ -96,13 +96,7 @@ export async function inflate(packed: Uint8Array<ArrayBuffer>, most: number): Pr
     if (size > most) throw new Error("larger than the header says");
     parts.push(value);
   }
-  const data = new Uint8Array(size);
-  let at = 0;
-  for (const part of parts) {
-    data.set(part, at);
-    at += part.length;
-  }
-  return data;
+  return new Uint8Array(await new Blob(parts).arrayBuffer());
 }
 
 /** Return the last row before each one with the same key, -1 where there is none. */

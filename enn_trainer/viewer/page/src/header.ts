@@ -20,8 +20,8 @@ export function fillHeader(header: Header): void {
   offerEpisodes(episodes);
   offer("side", Array.from({ length: sides }, (_, side) => String(side + 1)));
   byId("side").parentElement!.hidden = sides < 2;
-  byId("attention").parentElement!.hidden = !episodes.some((one) => one.attention || isLive(one));
-  byId("influence").parentElement!.hidden = !episodes.some((one) => one.influence || isLive(one));
+  for (const what of ["attention", "influence"] as const)
+    byId(what).parentElement!.hidden = !episodes.some((one) => one[what] || isLive(one));
   fillMoments(header);
 }
 

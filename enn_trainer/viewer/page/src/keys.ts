@@ -66,9 +66,7 @@ export function listen(page: Page): void {
   change("episode", (value) => void page.go(value, 0));
   change("side", (value) => void page.go(page.episode, page.step, value));
   change("speed", (value) => (page.speed = value));
-  change("layer", () => page.render());
-  change("head", () => page.render());
-  change("advice", () => page.render());
+  for (const id of ["layer", "head", "advice"]) change(id, () => page.render());
   field("fps").addEventListener("change", () => page.live?.send("fps", { value: Number(field("fps").value) || null }));
   click("pause", () => page.pause());
   for (const type of ["pointerdown", "pointermove", "pointerup", "pointercancel"] as const)

@@ -92,8 +92,7 @@ export class Live {
   /** End the game: there is no connection any more. */
   end(reason: string): void {
     this.notice = `Disconnected: ${reason}${this.replay ? "; what was seen stays" : ""}.`;
-    this.hasEnded = true;
-    [this.waiting, this.isMine, this.places] = [null, false, []];
+    [this.hasEnded, this.waiting, this.isMine, this.places] = [true, null, false, []];
   }
 
   private add(number: number, first: number, steps: number, raw: string): void {
@@ -112,6 +111,7 @@ export class Live {
 
   /** Send a request to the server. */
   send(type: string, more: object = {}): void {
+    if (this.hasEnded) return;
     if (type !== "explain") this.notice = "";
     this.socket.send(JSON.stringify({ type, ...more }));
   }

@@ -301,8 +301,7 @@ export class Page {
 
   private async run(): Promise<void> {
     if (this.step === this.schema.steps - 1) await this.go(this.episode, 0);
-    let due = 0;
-    let last = performance.now();
+    let [due, last] = [0, performance.now()];
     while (this.isPlaying && this.step < this.schema.steps - 1) {
       const now = await new Promise<number>(requestAnimationFrame);
       due += ((now - last) / 1000) * SPEEDS[this.speed];

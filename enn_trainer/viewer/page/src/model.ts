@@ -305,8 +305,7 @@ function attentionOf(columns: Columns, f: number): Attention {
 
 /** Return the weight of attention from a row to a column, of a head or (-1) their mean. */
 export function attentionWeight(of: Attention, layer: number, head: number, from: number, to: number): number {
-  let total = 0;
-  let count = 0;
+  let [total, count] = [0, 0];
   for (let l = 0; l < of.layers; l++)
     for (let h = 0; h < of.heads; h++) {
       if ((layer >= 0 && l !== layer) || (head >= 0 && h !== head)) continue;

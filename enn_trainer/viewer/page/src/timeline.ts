@@ -33,8 +33,7 @@ export class Curves {
       const seek = ({ buttons, clientX }: PointerEvent) => {
         if (buttons & 1) this.onStep(plot.posToIdx(clientX - plot.over.getBoundingClientRect().left));
       };
-      plot.over.addEventListener("pointerdown", seek);
-      plot.over.addEventListener("pointermove", seek);
+      for (const type of ["pointerdown", "pointermove"] as const) plot.over.addEventListener(type, seek);
     };
     const options: uPlot.Options = {
       ...this.size(),
