@@ -245,7 +245,7 @@ class League(StatePart):
             if type(value) is not _NUMBERS[name] or not is_number:
                 raise ValueError(f"{name}: expected a number, got {value!r}")
         files: Mapping[str, bytes] = state.get("files", {})
-        members, lost = [], []
+        members, lost = [], [*self.lost]  # of the save, also when it moves to another device
         for i, plain in enumerate(state.get("members", [])):
             member = member_of_plain(f"members[{i}]", plain)
             if member.kind == "network" and member.file not in files:

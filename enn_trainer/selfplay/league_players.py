@@ -109,7 +109,7 @@ class LeaguePlayers(NamedPlayers):
         self._in_play: list[str] = []
         self._weights: FloatArray = np.zeros(0)
         self._players: dict[str, MemberPlayer] = {}
-        self._to_begin = np.arange(self.table.num_pool)
+        self._to_begin = np.arange(0)
         self.counted = np.ones(self.table.num_matches * self.table.sides, np.bool_)
         self.ended: list[Game] = []
         self._is_checked = False
@@ -118,8 +118,8 @@ class LeaguePlayers(NamedPlayers):
 
     def begin(self, obs: VecObs, is_resumed: bool) -> None:
         """Take the first frames; new games begin with the next update."""
-        seated = is_resumed and bool(self.seating.players)
-        self._to_begin = np.arange(0 if seated else self.table.num_pool)
+        if not (is_resumed and self.seating.players):
+            self._to_begin = np.arange(self.table.num_pool)
         self._place()
 
     def begin_update(self, names: list[str], weights: FloatArray) -> None:

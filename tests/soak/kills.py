@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,13 +22,14 @@ from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.run_dir import SET_ASIDE, RunDir
 from enn_trainer.checkpoints.state_files import read_config, restore
 from enn_trainer.config import TrainConfig
+from enn_trainer.state_part import full_state
 from enn_trainer.tracking import track
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks, tracked
+from tests.enn_trainer.selfplay import joust
 from tests.enn_trainer.worlds import Pasture
 from tests.soak.children import run_and_exit
 from tests.soak.small_saves import LEARNS_MORE, SETTINGS
 
-STEPS_PER_UPDATE = 8
 UPDATES = 12
 """Of a whole run; each of them is saved."""
 LIFE_S = 120.0
@@ -38,6 +39,29 @@ NOTHING = -1
 RECORDING, SAVES, RUN, ERRORS = "rollouts.rec", "saves", "it", "errors"
 METRICS = Path(SAVES, "metrics.jsonl")
 OTHERS = [f"capture_samples={RECORDING}", "eval.steps=2", "eval.interval=32", "eval.num_envs=2"]
+
+
+class Case(NamedTuple):
+    """A kind of run.
+
+    Attributes:
+        world: its environment.
+        settings: of it.
+        steps: of an update.
+    """
+
+    world: Any
+    settings: list[str]
+    steps: int
+
+
+ALONE = Case(Pasture, [*SETTINGS, *LEARNS_MORE, "checkpoint.every_seconds=0"], 8)
+WITH_POOL = Case(
+    joust.Joust,
+    [*joust.SETTINGS, *joust.POOL, "selfplay.capacity=3", "ppo.reward_scaling=true"],
+    joust.FRAMES,
+)
+"""Opponents are in files that saves share, and members come and leave."""
 
 
 class Life(NamedTuple):
@@ -87,7 +111,7 @@ class Summary(NamedTuple):
         )
 
 
-def kill_runs(folder: Path, seed: int, count: int) -> Summary:
+def kill_runs(folder: Path, seed: int, count: int, case: Case = ALONE) -> Summary:
     """Kill runs until so many kills are done, and look after each what is left.
 
     Raises:
@@ -98,14 +122,14 @@ def kill_runs(folder: Path, seed: int, count: int) -> Summary:
     track._new_run_name = _always_the_same_name  # as names are in recordings
     rng, start = Random(seed), time.monotonic()
     straight = folder / "straight"
-    pace = _straight(straight)
+    pace = _straight(straight, case)
     moments: Counter[str] = Counter()
     runs = lost = leftovers = kills = 0
     while kills < count:
         run_dir = folder / f"run-{runs}"
         had, ended = NOTHING, False
         while not ended:
-            life = _lived(run_dir, _kill_time(rng, pace) if kills < count else None)
+            life = _lived(run_dir, _kill_time(rng, pace) if kills < count else None, case)
             ended = life.ended
             moments[life.moment] += not ended
             kills += not ended
@@ -116,7 +140,7 @@ def kill_runs(folder: Path, seed: int, count: int) -> Summary:
             lost += found != begun[-1]
             leftovers += life.left_something
             had = found
-        _check_identical(straight, run_dir)
+        _check_identical(straight, run_dir, case)
         runs += 1
     return Summary(kills, moments, runs, lost, leftovers, time.monotonic() - start)
 
@@ -142,25 +166,25 @@ def _kill_time(rng: Random, pace: _Pace) -> _KillTime:
     return _KillTime(rng.choice((1, 1, 2, 3)), rng.uniform(0, 1.2 * pace.save_s))
 
 
-def _straight(run_dir: Path) -> _Pace:
+def _straight(run_dir: Path, case: Case) -> _Pace:
     """Run in this process without any kill, after which its children have all that they import."""
     run_dir.mkdir()
     reader, writer = os.pipe()
     begin = time.monotonic()
     with contextlib.redirect_stdout(io.StringIO()):
-        state = _train(run_dir, writer)
+        state = _train(run_dir, writer, case)
     os.close(reader)
     os.close(writer)
     return _Pace(time.monotonic() - begin, state.metrics["checkpoint/write_ms"] / 1e3)
 
 
-def _lived(run_dir: Path, kill: _KillTime | None) -> Life:
+def _lived(run_dir: Path, kill: _KillTime | None, case: Case) -> Life:
     """Let a process continue a run until it ends or is killed."""
     reader, writer = os.pipe()
     process = os.fork()
     if process == 0:
         os.close(reader)
-        run_and_exit(run_dir / ERRORS, lambda: _train(run_dir, writer))
+        run_and_exit(run_dir / ERRORS, lambda: _train(run_dir, writer, case))
     os.close(writer)
     try:
         said = _listened(reader, process, kill)
@@ -216,15 +240,14 @@ def _moment(lines: list[list[bytes]], left: set[str]) -> str:
     return "before or after writing a save"
 
 
-def _train(run_dir: Path, writer: int) -> State:
+def _train(run_dir: Path, writer: int, case: Case) -> State:
     """Begin or continue a run that is saved after each update, and says so beforehand."""
-    total = f"total_timesteps={UPDATES * STEPS_PER_UPDATE}"
-    overrides = [*SETTINGS, *LEARNS_MORE, *OTHERS, "checkpoint.every_seconds=0", total]
+    overrides = [*case.settings, *OTHERS, f"total_timesteps={UPDATES * case.steps}"]
     manager = StateManager(
         overrides=[*overrides, f"data_dir={run_dir}"], checkpoint_dir=run_dir / SAVES
     )
     with manager.call_before_saves(lambda: _say(writer, f"begun {manager.state.step}")):
-        train(manager, Pasture, callbacks=[_Tells(writer)])
+        train(manager, case.world, callbacks=[_Tells(writer)])
     return manager.state
 
 
@@ -269,10 +292,13 @@ def _state_of(run_dir: Path) -> State:
     return restore(saved, read_config(saved))
 
 
-def _check_identical(straight: Path, run_dir: Path) -> None:
+def _check_identical(straight: Path, run_dir: Path, case: Case) -> None:
     """Episodes go on where they were, so nothing may differ; nor may anything be left over."""
     expected, got = _state_of(straight), _state_of(run_dir)
-    assert got.step == UPDATES * STEPS_PER_UPDATE
+    assert got.step == UPDATES * case.steps
+    for name, part in expected.parts.items():
+        if name != "algorithm":
+            assert repr(full_state(got.parts[name])) == repr(full_state(part)), name
     assert_same(expected, got)
     assert_same_clocks(expected, got)
     assert got.envs is not None

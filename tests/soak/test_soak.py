@@ -20,6 +20,7 @@ NOTHING = dict.fromkeys(
         "kills",
         "manifests",
         "mutations",
+        "pool-kills",
         "recordings",
         "stops",
         "truncations",
@@ -102,9 +103,9 @@ def test_damaged_recordings_are_refused_or_read_in_little_memory() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kills", [20])
-def test_killed_runs_go_on_and_end_as_if_never_killed(kills: int) -> None:
-    said = soak(kills=kills)
+@pytest.mark.parametrize(("kind", "kills"), [("kills", 20), ("pool_kills", 10)])
+def test_killed_runs_go_on_and_end_as_if_never_killed(kind: str, kills: int) -> None:
+    said = soak(**{kind: kills})
     assert f"{kills} kills" in said
     in_saves = sum(map(int, re.findall(r"(\d+) (?:before or after )?(?:writing|deleting)", said)))
     assert in_saves >= kills / 4, said
