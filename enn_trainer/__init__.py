@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from enn_trainer.config import ParamGroupConfig as ParamGroupConfig
     from enn_trainer.config import PPOConfig as PPOConfig
     from enn_trainer.config import RolloutConfig as RolloutConfig
+    from enn_trainer.config import SelfplayConfig as SelfplayConfig
     from enn_trainer.config import TrainConfig as TrainConfig
     from enn_trainer.errors import AgentError as AgentError
     from enn_trainer.errors import CheckpointError as CheckpointError
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from enn_trainer.load_agent import load_agent as load_agent
     from enn_trainer.policy import PPOAgent as PPOAgent
     from enn_trainer.runtime.versions import __version__ as __version__
+    from enn_trainer.selfplay.tournament import exploit as exploit
+    from enn_trainer.selfplay.tournament import play_league as play_league
     from enn_trainer.session import TrainResult as TrainResult
     from enn_trainer.state import State as State
     from enn_trainer.state import init_train_state as init_train_state
@@ -61,7 +64,7 @@ export_lazily(
         "enn_trainer.config": (
             "BCConfig CheckpointConfig CloneConfig CloneRunConfig EnvConfig EvalConfig "
             "EvalEnvConfig EvalSuiteConfig MagnetConfig OptimizerConfig ParamGroupConfig "
-            "PPOConfig RolloutConfig TrainConfig"
+            "PPOConfig RolloutConfig SelfplayConfig TrainConfig"
         ),
         "enn_trainer.errors": (
             "AgentError CheckpointError ConfigError EnnTrainerError NotFiniteError"
@@ -69,6 +72,7 @@ export_lazily(
         "enn_trainer.load_agent": "Act RogueNetAgent load_agent",
         "enn_trainer.policy": "PPOAgent",
         "enn_trainer.runtime.versions": "__version__",
+        "enn_trainer.selfplay.tournament": "exploit play_league",
         "enn_trainer.session": "TrainResult",
         "enn_trainer.state": "State init_train_state",
         "enn_trainer.state_manager": "StateManager load_checkpoint",

@@ -17,6 +17,7 @@ from enn_trainer.config.rewrite_rules import (
     RenameField,
     RewriteRule,
 )
+from enn_trainer.config.selfplay_config import SelfplayConfig
 from enn_trainer.config.train_config import (
     BCConfig,
     CheckpointConfig,
@@ -43,6 +44,7 @@ __all__ = [
     "ParamGroupConfig",
     "RogueNetConfig",
     "RolloutConfig",
+    "SelfplayConfig",
     "TrainConfig",
     "Versioned",
     "RewriteRule",

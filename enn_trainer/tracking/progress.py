@@ -285,7 +285,12 @@ class _View:
 def _numbers(view: _View, p: ProgressLine) -> dict[str, str]:
     """Return the numbers that are shown after an update as text, by name."""
     metrics, fps, eps = p.metrics, p.metrics["fps"], p.metrics["eps"]
+    of_pool = {}
+    if (elo := metrics.get("selfplay/elo")) is not None:
+        of_pool["Elo"] = f"{elo:.0f} ± {metrics.get('selfplay/elo_ci95', nan):.0f}"
+        of_pool["score"] = _number(metrics.get("selfplay/score"), ".2f")
     return {
+        **of_pool,
         "episodes": f"{view.episodes:,}",
         "entropy": f"{metrics.get('losses/entropy', nan):.2f}",
         "frames/s": f"{fps:,.0f}",
@@ -306,7 +311,8 @@ def _text(view: _View, p: ProgressLine) -> str:
     mean_return = f"return {_number(p.metrics.get(RETURN), '.3f')}{change}"
     numbers = _numbers(view, p)
     names = ("length", "entropy", "kl", "explained", "frames/s", "entities/s")
-    others = [f"{name} {numbers[name]}" for name in names]
+    shown = ["Elo", "score", *names] if "Elo" in numbers else names
+    others = [f"{name} {numbers[name]}" for name in shown]
     return "  ".join([step, f"left {view.left}", mean_return, *others])
 
 
