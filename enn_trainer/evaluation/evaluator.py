@@ -434,7 +434,7 @@ class Evaluator:
         if suite.opponent is None:
             return agent, everywhere >= 0
         if suite.opponent == POOL:
-            pool, spaces = self._pool(), (known[0], known[1])
+            pool, spaces = self._members(), (known[0], known[1])
             counted = self._seats_of_agent(envs)
             seats = [(agent, everywhere[counted])]
             for member, against in zip(pool, self._matches_of_members(envs).values(), strict=True):
@@ -468,6 +468,17 @@ class Evaluator:
             )
         return league.pool
 
+    def _members(self) -> list[Member]:
+        """Return the members of the pool, of which there has to be one.
+
+        Raises:
+            ConfigError: there are none, as before the first update.
+        """
+        members = self._pool()
+        if not members:
+            raise ConfigError("eval.opponent: expected members in the pool, got none yet")
+        return members
+
     def _result_metric(self) -> str:
         """Return the metric by which sides are compared."""
         selfplay = self._config.selfplay
@@ -476,12 +487,12 @@ class Evaluator:
     def _seats_of_agent(self, envs: VecEnv) -> npt.NDArray[np.bool_]:
         """Return the environments of the agent against a pool, (num_envs,) bool."""
         match, side = np.divmod(np.arange(len(envs)), envs.sides)
-        seats: npt.NDArray[np.bool_] = side == match // len(self._pool()) % envs.sides
+        seats: npt.NDArray[np.bool_] = side == match // len(self._members()) % envs.sides
         return seats
 
     def _matches_of_members(self, envs: VecEnv) -> dict[str, npt.NDArray[np.bool_]]:
         """Return the environments of matches against each member, (num_envs,) bool, by name."""
-        pool, match = self._pool(), np.arange(len(envs)) // envs.sides
+        pool, match = self._members(), np.arange(len(envs)) // envs.sides
         return {member.name: match % len(pool) == i for i, member in enumerate(pool)}
 
     def _make_opponents(self) -> dict[str, Opponent]:
@@ -531,7 +542,7 @@ class Evaluator:
             envs = self._create_envs(suite.env, num_envs, processes, 0)
             if suite.opponent == POOL:
                 # As many matches against each member and in each seat.
-                whole = len(self._pool()) * envs.sides**2
+                whole = len(self._members()) * envs.sides**2
                 if num_envs % whole:
                     envs.close()
                     num_envs = max(whole, num_envs - num_envs % whole)

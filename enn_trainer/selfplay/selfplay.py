@@ -99,6 +99,10 @@ class SelfPlay(Callback):
         self._results: list[GameResult] = []
         self._num_games = 0
 
+    def on_train_start(self, trainer: RunningTrainer) -> None:
+        """Take the first snapshot, for an evaluation before the first update."""
+        self._add_snapshot_if_due()
+
     def on_update_start(self, trainer: RunningTrainer) -> None:
         """Take the first snapshot, and draw the members that are in play in this update."""
         self._add_snapshot_if_due()

@@ -5,7 +5,9 @@
 """
 
 import dataclasses
+import functools
 import os
+import tempfile
 import typing
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -28,6 +30,7 @@ from enn_trainer import (
 )
 from enn_trainer.cli.load_world import envs_by_id
 from entity_env import InvalidObservation
+from entity_env.examples import Duel
 from entity_env.ragged import Ragged
 from entity_env.recording.read_recording import Recording
 from entity_env.recording.record import recording_header
@@ -288,6 +291,29 @@ def learns_from_a_player(runs: Runs) -> None:
         decisions.player[1::2] = "step-0"
 
     learns_otherwise("bc.player=step-0", f"bc.path={rewritten(runs, change)}")(runs)
+
+
+DUEL = ("total_timesteps=700", "rollout.num_envs=16", "rollout.steps=12", "selfplay.share=0.5")
+
+
+@functools.cache
+def league_after(*overrides: str) -> tuple[str, str]:
+    """The states of the pool and of the seats after some updates of a game."""
+    small = [*SMALL, *DUEL, "selfplay.snapshot_every=150", *overrides]
+    with tempfile.TemporaryDirectory() as folder:
+        manager = StateManager(overrides=[*small, f"data_dir={folder}"])
+        train(manager, Duel)
+    parts = manager.state.parts
+    return repr(parts["league"].state_dict()), repr(parts["players"].state_dict())
+
+
+def plays_otherwise(change: str, *beside: str) -> Case:
+    """With the change other games are played, or they count otherwise."""
+
+    def case(runs: Runs) -> None:
+        assert league_after(*beside, change) != league_after(*beside)
+
+    return case
 
 
 def tells_wandb(*overrides: str, project: str, entity: str | None) -> Case:
@@ -560,6 +586,16 @@ CASES: dict[str, Case] = {
     "BCConfig.who": learns_from_people,
     "BCConfig.player": learns_from_a_player,
     "BCConfig.loss": imitates_otherwise("bc.loss=kl", "bc.path={}"),
+    "TrainConfig.selfplay": refused("selfplay={}", field="selfplay"),  # of a world of one side
+    "SelfplayConfig.share": plays_otherwise("selfplay.share=0.25"),
+    "SelfplayConfig.opponents": plays_otherwise('selfplay.opponents=["random"]'),
+    "SelfplayConfig.snapshot_every": plays_otherwise("selfplay.snapshot_every=100000"),
+    "SelfplayConfig.capacity": plays_otherwise("selfplay.capacity=1"),
+    "SelfplayConfig.choose": plays_otherwise("selfplay.choose=latest"),
+    "SelfplayConfig.in_play": plays_otherwise("selfplay.in_play=1"),
+    "SelfplayConfig.sides": plays_otherwise("selfplay.sides=[1]"),
+    "SelfplayConfig.result": plays_otherwise('selfplay.result=""', "selfplay.choose=uniform"),
+    "SelfplayConfig.half_life": plays_otherwise("selfplay.half_life=1"),
     "TrainConfig.cuda_empty_cache": refused(
         "cuda=false", "cuda_empty_cache=true", field="cuda_empty_cache"
     ),

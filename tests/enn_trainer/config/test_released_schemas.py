@@ -68,6 +68,7 @@ NEUTRAL: dict[str, Any] = {
     "ppo.ent_targets": {},
     "ppo.ent_target_lr": 0.1,  # without targets none is learnt
     "ppo.magnet": None,
+    "selfplay": None,
     "eval.episodes": None,
     "eval.max_steps": 10000,  # of whole episodes
     "eval.deterministic": False,

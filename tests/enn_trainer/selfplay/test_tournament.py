@@ -1,0 +1,289 @@
+"""Round robins, evaluation against a pool, and exploiters, in games whose results are known."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from enn_trainer import ConfigError, StateManager, TrainConfig, train
+from enn_trainer.cli import run as enn
+from enn_trainer.config import EnvConfig, EvalConfig, RolloutConfig
+from enn_trainer.selfplay.league import League
+from enn_trainer.selfplay.seating import AGENT, Seating
+from enn_trainer.selfplay.tournament import exploit, play_league
+from entity_env import (
+    Bot,
+    CategoricalAction,
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    Entity,
+    Match,
+    Observation,
+    ObsSpace,
+)
+from entity_env.examples import Duel
+
+THROWS = ["rock", "paper", "scissors"]
+
+
+class Throws(Match):
+    """Rock, paper, scissors of several sides: the return is wins minus losses."""
+
+    def __init__(self, num_sides: int = 2) -> None:
+        self.num_sides = num_sides
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace(entities={"Hand": Entity(["one"])})
+
+    def action_space(self) -> dict[str, Any]:
+        return {"throw": CategoricalActionSpace(THROWS)}
+
+    def reset(self) -> list[Observation]:
+        return self._observe([0] * self.num_sides, done=False)
+
+    def act(self, actions: Sequence[Mapping[str, Any]]) -> list[Observation]:
+        thrown = [int(of_side["throw"].indices[0]) for of_side in actions]
+        beats = [[(a - b) % 3 == 1 for b in thrown] for a in thrown]
+        won = np.sum(beats, axis=1) - np.sum(beats, axis=0)
+        return self._observe(won.tolist(), done=True)
+
+    def _observe(self, won: Sequence[int], done: bool) -> list[Observation]:
+        return [
+            Observation(
+                entities={"Hand": ([[1.0]], ["hand"])},
+                actions={"throw": CategoricalActionMask(actor_ids=["hand"])},
+                reward=float(reward),
+                done=done,
+                metrics={"won": float(reward)} if done else {},
+            )
+            for reward in won
+        ]
+
+
+class Three(Throws):
+    """The same with three sides."""
+
+    num_sides = 3
+
+    def __init__(self) -> None:
+        super().__init__(3)
+
+
+class _Throw(Bot):
+    label = ""
+
+    def act(self, observation: Observation) -> dict[str, Any]:
+        ids = observation.actions["throw"].actor_ids
+        return {"throw": CategoricalAction(ids, [THROWS.index(self.label)], THROWS)}
+
+
+class Rock(_Throw):
+    label = "rock"
+
+
+class Paper(_Throw):
+    label = "paper"
+
+
+class Scissors(_Throw):
+    label = "scissors"
+
+
+@pytest.fixture(autouse=True)
+def _runs_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_ring_is_found_and_its_even_mixture_is_unbeaten() -> None:
+    played = play_league([Rock, Paper, Scissors], Throws, games=10)
+    np.testing.assert_array_equal(
+        np.nan_to_num(played.payoff.mean, nan=0.5), [[0.5, 0, 1], [1, 0.5, 0], [0, 1, 0.5]]
+    )
+    assert len(played.rings) == 1
+    assert played.mixture is not None
+    np.testing.assert_allclose(played.mixture, 1 / 3, atol=1e-3)
+    assert played.ratings is not None
+    np.testing.assert_allclose(played.ratings.elo, 1200, atol=1)
+
+
+def test_means_of_a_metric_are_shown_instead_of_scores() -> None:
+    played = play_league([Rock, Paper], Throws, games=4, metric="won")
+    np.testing.assert_array_equal(np.nan_to_num(played.payoff.mean), [[0, -1], [1, 0]])
+    assert played.ratings is None
+
+
+def test_each_pair_of_three_sides_is_one_comparison() -> None:
+    played = play_league([Rock, Paper], Three, games=6)
+    np.testing.assert_array_equal(np.nan_to_num(played.payoff.mean), [[0, 0], [1, 0]])
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_result_depends_neither_on_processes_nor_on_the_matches_at_a_time(
+    processes: int,
+) -> None:
+    config = TrainConfig(rollout=RolloutConfig(num_envs=16))
+    one = play_league(["random", Attack], Duel, games=8, seed=3, config=config)
+    two = play_league(["random", Attack], Duel, games=8, seed=3, config=config, processes=processes)
+    np.testing.assert_array_equal(one.payoff.mean, two.payoff.mean)
+
+
+class Attack(Bot):
+    """Shoots at random enemies."""
+
+    def act(self, observation: Observation) -> dict[str, Any]:
+        from entity_env import SelectEntityAction
+
+        attack = observation.actions["attack"]
+        chosen = self.rng.integers(len(attack.actee_ids), size=len(attack.actor_ids))
+        return {
+            "attack": SelectEntityAction(attack.actor_ids, [attack.actee_ids[i] for i in chosen])
+        }
+
+
+def test_mistakes_are_one_line() -> None:
+    with pytest.raises(ConfigError, match="at least two players"):
+        play_league(["random"], Throws)
+
+
+SMALL = [
+    "rollout.num_envs=24",
+    "rollout.steps=8",
+    "rollout.processes=1",
+    "optim.bs=32",
+    "net.d_model=8",
+    "net.n_layer=1",
+    "cuda=false",
+]
+
+
+def test_a_league_of_three_sides_counts_pairs() -> None:
+    settings = [*SMALL, "selfplay.share=0.5", "selfplay.snapshot_every=200", "total_timesteps=1500"]
+    manager = StateManager(overrides=settings)
+    train(manager, Three)
+    league, seating = manager.state.parts["league"], manager.state.parts["players"]
+    assert isinstance(league, League)
+    assert isinstance(seating, Seating)
+    # Each game has one seat of the agent and two of opponents.
+    assert {players.count(AGENT) for players in seating.players} == {1}
+    games = int(seating.games.sum()) - len(seating.players)
+    assert sum(member.games for member in league.members) == 2 * games
+    assert league.members[0].results.shape == (3, 3)
+
+
+def test_a_pool_of_bots_resumes_to_the_bit(tmp_path: Path) -> None:
+    Path("bots.py").write_text(
+        "from entity_env import Bot, SelectEntityAction\n\n\n"
+        "class Wild(Bot):\n"
+        "    def act(self, observation):\n"
+        '        attack = observation.actions["attack"]\n'
+        "        actors, ids = attack.actor_ids, attack.actee_ids\n"
+        "        chosen = self.rng.integers(len(ids), size=len(actors))\n"
+        '        return {"attack": SelectEntityAction(actors, [ids[i] for i in chosen])}\n'
+    )
+    settings = [
+        *SMALL,
+        "selfplay.share=0.5",
+        "selfplay.snapshot_every=0",
+        'selfplay.opponents=["bots.py:Wild", "random"]',
+        "optim.anneal_lr=false",
+        "ppo.anneal_entropy=false",
+    ]
+    states = []
+    for name, stops in (("one", [1440]), ("two", [720, 1440])):
+        for total in stops:
+            manager = StateManager(
+                overrides=[*settings, f"total_timesteps={total}"], checkpoint_dir=tmp_path / name
+            )
+            train(manager, Duel)
+        states.append(manager.state)
+    one, two = states
+    for part in ("league", "players"):
+        assert repr(one.parts[part].state_dict()) == repr(two.parts[part].state_dict())
+    for name, tensor in one.agent.state_dict().items():
+        assert tensor.equal(two.agent.state_dict()[name]), name
+
+
+@pytest.fixture(scope="module")
+def pooled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of Duel with three snapshots."""
+    folder = tmp_path_factory.mktemp("pooled") / "run"
+    settings = [*SMALL, "env.id=Duel", "selfplay.share=0.5", "selfplay.snapshot_every=150"]
+    manager = StateManager(
+        overrides=[*settings, "total_timesteps=500", f"data_dir={folder.parent}"],
+        checkpoint_dir=folder,
+    )
+    train(manager, Duel)
+    return folder
+
+
+def test_evaluation_against_the_pool_spreads_episodes_over_members_and_seats(pooled: Path) -> None:
+    out = Path("report.json")
+    assert (
+        enn(["eval", str(pooled), "--opponent", "pool", "--episodes", "32", "--out", str(out)]) == 0
+    )
+    [suite] = json.loads(out.read_text())["suites"].values()
+    members = suite["opponents"]
+    assert len(members) == 4
+    assert {m["score"]["count"] for m in members.values()} == {8}
+    scores = [m["score"]["mean"] for m in members.values()]
+    assert suite["metrics"]["score"]["mean"] == pytest.approx(np.mean(scores))
+    assert suite["metrics"]["score"]["ci95"] > 0
+
+
+def test_a_run_is_evaluated_against_its_own_pool_while_it_trains(tmp_path: Path) -> None:
+    settings = [*SMALL, "selfplay.share=0.5", "total_timesteps=400", f"data_dir={tmp_path}"]
+    manager = StateManager(overrides=settings)
+    manager.config.eval = EvalConfig(episodes=8, interval=100, opponent="pool")
+    result = train(manager, Duel)
+    assert 0 <= result.eval["eval/score.mean"] <= 1
+    assert result.eval["eval/episodic_reward.count"] == 8
+
+
+def test_a_pool_that_there_is_not_is_named(tmp_path: Path) -> None:
+    manager = StateManager(overrides=[*SMALL, "total_timesteps=100"])
+    manager.config.eval = EvalConfig(episodes=8, opponent="pool")
+    with pytest.raises(ConfigError, match=r"eval\.opponent: expected a run with opponents"):
+        train(manager, Duel)
+
+
+def test_an_exploiter_beats_what_always_throws_rock(tmp_path: Path) -> None:
+    Path("throws.py").write_text(
+        "from entity_env import Bot, CategoricalAction\n\n\n"
+        "class Rock(Bot):\n"
+        "    def act(self, observation):\n"
+        '        ids = observation.actions["throw"].actor_ids\n'
+        '        return {"throw": CategoricalAction(ids, [0], ["rock", "paper", "scissors"])}\n'
+    )
+    config = TrainConfig(env=EnvConfig(), total_timesteps=8000, cuda=False)
+    config.rollout = RolloutConfig(num_envs=32, steps=4, processes=1)
+    config.optim.bs, config.optim.lr, config.ppo.ent_coef = 32, 0.01, 0.01
+    config.net.d_model, config.net.n_layer = 8, 1
+    found = exploit("throws.py:Rock", Throws, config, tmp_path / "new", games=100)
+    assert found.score > 0.9
+    assert found.path == tmp_path / "new"
+
+
+def test_league_commands_show_and_play(pooled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert enn(["league", "show", str(pooled)]) == 0
+    shown = capsys.readouterr().out
+    assert "step-0" in shown
+    assert "the agent" in shown
+    assert enn(["league", "show", str(pooled), "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert sum(member["weight"] for member in listed["members"]) == pytest.approx(1)
+    players = [f"{pooled}@opponents", str(pooled), "random"]
+    assert enn(["league", "play", *players, "--games", "4", "--json", "payoff.json"]) == 0
+    content = json.loads(Path("payoff.json").read_text())
+    assert len(content["players"]) == len(content["mean"]) == 6
+    assert sum(content["mixture"]) == pytest.approx(1)
+    assert enn(["league", "play", "random", "random"]) == 2
+    assert "expected a run or a save" in capsys.readouterr().err
+
+
+def test_a_save_without_a_pool_has_nothing_to_show(tmp_path: Path) -> None:
+    manager = StateManager(overrides=[*SMALL, "total_timesteps=100"], checkpoint_dir=tmp_path / "a")
+    train(manager, Duel)
+    assert enn(["league", "show", str(tmp_path / "a")]) == 2
