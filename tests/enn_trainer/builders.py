@@ -57,7 +57,7 @@ POOL = [
 """Of matches of two sides: 12 of 16 frames of a step are the agent's."""
 
 
-def run_pool(folder: Path | None, *overrides: str, env: Any = Duel, **kwargs: Any) -> StateManager:
+def run_pool(folder: Path, *overrides: str, env: Any = Duel, **kwargs: Any) -> StateManager:
     """Train against a pool of snapshots, with a save after every update."""
     manager = StateManager(overrides=[*POOL, *overrides], checkpoint_dir=folder)
     manager.save_interval_s = 0.0

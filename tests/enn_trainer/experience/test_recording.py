@@ -240,8 +240,9 @@ def test_a_run_against_a_pool_records_all_sides_and_who_played(pool: Path) -> No
         assert len({*episode.decisions.player}) == 1
 
 
-def test_players_are_recorded_as_those_who_learn_and_do_not(pool: Path) -> None:
-    """The frames that are said to be the agent's are those that a rollout holds."""
+def test_frames_that_are_said_to_be_the_agents_are_those_that_it_learns_from(
+    tmp_path: Path,
+) -> None:
     told: list[np.ndarray[Any, Any]] = []
     learnt: list[np.ndarray[Any, Any]] = []
     act = LeaguePlayers.act
@@ -255,12 +256,13 @@ def test_players_are_recorded_as_those_who_learn_and_do_not(pool: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LeaguePlayers, "act", noting)
-        run_pool(None, "total_timesteps=288")
+        run_pool(tmp_path, "total_timesteps=288")
     assert len(told) == 24
     for one, other in zip(told, learnt, strict=True):
         assert one.tolist() == other.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_resumed_run_against_a_pool_records_the_same_bytes(
     pool: Path, tmp_path: Path, processes: int
@@ -281,7 +283,7 @@ def test_a_resumed_run_against_a_pool_records_the_same_bytes(
 class Fails(Callback):
     """Fails once steps are recorded, before they are learnt from."""
 
-    def on_rollout_end(self, trainer: Trainer, rollout: Rollout) -> None:
+    def on_rollout_end(self, trainer: Any, rollout: Rollout) -> None:
         raise ZeroDivisionError
 
 

@@ -152,6 +152,7 @@ def frames_alone(path: Path, player: str) -> Path:
     return alone
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("player", ["", "step-0"])
 def test_the_frames_of_a_player_and_no_others_are_cloned(league: Path, player: str) -> None:
     """Those of the agent by default; to the bit as from a file that holds no others."""

@@ -244,3 +244,11 @@ def test_kl_needs_logits_and_actors_are_needed_at_all(tmp_path: Path) -> None:
     path = record(tmp_path / "empty", steps=0)
     with pytest.raises(ConfigError, match=r"bc\.path: expected frames with actors"):
         trained(tmp_path, f"bc.path={path}")
+
+
+def test_a_player_who_is_not_in_the_recording_is_refused_before_training(
+    expert: Path, tmp_path: Path
+) -> None:
+    message = r"bc\.player: expected a player of the recording, .* among \[''\], got 'step-0'"
+    with pytest.raises(ConfigError, match=message):
+        trained(tmp_path, f"bc.path={expert}", "bc.player=step-0")
