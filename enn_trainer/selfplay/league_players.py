@@ -163,7 +163,11 @@ class LeaguePlayers(NamedPlayers):
                 f"match {first + wrong[0]}: done: expected all sides to end together, got "
                 f"{done[wrong[0]].tolist()}"
             )
-        self.ended += [Game(first + i, self.seating.players[i]) for i in ended.tolist()]
+        lost = obs.lost if len(obs.lost) else np.zeros(len(obs), np.bool_)
+        self.ended += [
+            Game(first + i, self.seating.players[i], bool(lost[(first + i) * self.table.sides]))
+            for i in ended.tolist()
+        ]
         self._begin_games(ended)
 
     def _begin_games(self, matches: IntArray) -> None:

@@ -46,10 +46,12 @@ class Game(NamedTuple):
     Attributes:
         match: its match.
         players: the players by seat, with one `AGENT`.
+        is_lost: True if a lost worker process ended it, so that it has no result.
     """
 
     match: int
     players: list[str]
+    is_lost: bool = False
 
 
 class Seating(StatePart):

@@ -87,6 +87,10 @@ class SelfPlay(Callback):
         for name in self.league.lost:
             manager.say(f"selfplay: {name} is left out, as its file is damaged in all saves")
         self._update_named(manager.say)
+        if (every := self._settings.snapshot_every) > 0:  # perhaps more often than before
+            self.league.next_snapshot = min(
+                self.league.next_snapshot, (state.step // every + 1) * every
+            )
         seed = derive_seed(config.seed, "selfplay")
         self.players: Players = agent
         if self._table.num_pool:
@@ -119,7 +123,7 @@ class SelfPlay(Callback):
         self._results, self._num_games = [], 0
         if isinstance(self.players, LeaguePlayers):
             games = self.players.ended
-            self._num_games = len(games)
+            self._num_games = sum(not game.is_lost for game in games)
             if self._settings.result:
                 named = rollout.episodes, self._table, self._settings.result
                 self._results = results_of(games, *named)
@@ -314,7 +318,10 @@ def results_of(
     is_pool = episodes.environment >= first
     of_sides = episodes.metrics.get(metric, np.full(len(is_pool), math.nan))[is_pool]
     results = []
-    for (match, players), values in zip(games, of_sides.reshape(-1, table.sides), strict=True):
+    for game, values in zip(games, of_sides.reshape(-1, table.sides), strict=True):
+        match, players, is_lost = game
+        if is_lost:
+            continue
         if len(wrong := np.flatnonzero(~np.isfinite(values))):
             raise InvalidObservation(
                 f"selfplay.result: match {match}, side {wrong[0]}: expected a finite {metric!r} in "

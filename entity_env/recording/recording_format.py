@@ -470,3 +470,4 @@ def check_step(step: Step, header: Header, num_bytes: int) -> None:
     for where, obs in frames.items():
         for name in ("metrics", "final", "env_metrics"):
             expect(not getattr(obs, name), f"{where}{name}", "nothing", getattr(obs, name))
+        expect(len(obs.lost) == 0, f"{where}lost", "nothing", obs.lost)

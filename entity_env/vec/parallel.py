@@ -292,7 +292,8 @@ class ParallelEnvList(VecEnv):
         cut_off = np.ones(len(frames), dtype=np.bool_)
         last = take_obs(self._batch, frames)
         final = replace(last, action_masks={}, done=cut_off, truncated=cut_off)
-        return replace(begun, done=cut_off, truncated=cut_off.copy(), final=final)
+        flags = cut_off.copy(), cut_off.copy()
+        return replace(begun, done=cut_off, truncated=flags[0], final=final, lost=flags[1])
 
     def _replace_and_ask(self, i: int, lost: WorkerLostError, name: str, *arguments: Any) -> Any:
         """Replace a lost worker and return the answer of the new one."""

@@ -151,6 +151,9 @@ def add_metrics(total: dict[str, Metric], more: Mapping[str, Metric]) -> None:
         total[name] = total[name] + metric if name in total else metric
 
 
+_NONE_LOST = np.zeros(0, np.bool_)
+
+
 @dataclass
 class VecObs:
     """One frame of each of B environments.
@@ -177,6 +180,8 @@ class VecObs:
             the entities, 0, 1, ... in the order in which their environment, or side of a match,
             first showed them in this episode. Equal numbers are one entity, even of two types. A
             frame in which a type has no ids has no rows of it.
+        lost: (B,) bool, those of `truncated` that ended as their worker process was lost; empty if
+            none did.
     """
 
     features: dict[EntityName, Ragged]
@@ -190,6 +195,9 @@ class VecObs:
     env_metrics: dict[str, Ragged] = field(default_factory=dict)
     kinds: dict[EntityName, Ragged] = field(default_factory=dict, metadata={OMIT_EMPTY: True})
     identity: dict[EntityName, Ragged] = field(default_factory=dict, metadata={OMIT_EMPTY: True})
+    lost: npt.NDArray[np.bool_] = field(
+        default_factory=lambda: _NONE_LOST, metadata={OMIT_EMPTY: True}
+    )
 
     def __post_init__(self) -> None:
         if self.truncated is None:
@@ -235,6 +243,7 @@ class VecObs:
             env_metrics=env_metrics,
             kinds={name: Ragged.cat([p.kinds[name] for p in pieces]) for name in pieces[0].kinds},
             identity=_cat_given(pieces, "identity", np.zeros(0, np.int64)),
+            lost=_cat_lost(pieces),
         )
 
     def extend(self, other: "VecObs") -> None:
@@ -245,6 +254,13 @@ class VecObs:
         """Return which entities of a type the policy sees, bool (n,) per frame."""
         rows = self.features[name]
         return self.visible.get(name, Ragged(np.ones(rows.items(), np.bool_), rows.lengths))
+
+
+def _cat_lost(pieces: Sequence[VecObs]) -> npt.NDArray[np.bool_]:
+    """Concatenate the flags of lost workers; empty if no piece has any."""
+    if not any(len(piece.lost) for piece in pieces):
+        return _NONE_LOST
+    return np.concatenate([p.lost if len(p.lost) else np.zeros(len(p), np.bool_) for p in pieces])
 
 
 def _cat_given(

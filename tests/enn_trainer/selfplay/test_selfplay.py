@@ -232,6 +232,23 @@ def test_a_failed_update_changes_neither_league_nor_seats() -> None:
         assert (seating.games > 0).all()
 
 
+def test_a_game_that_a_lost_worker_cut_off_has_no_result() -> None:
+    manager = StateManager(overrides=[*SMALL, "rollout.processes=2", "total_timesteps=100000"])
+    with Trainer(manager, Duel) as trainer:
+        trainer.step()
+        envs = trainer.episodes._collector.env.env
+        assert trainer.league is not None
+        before = sum(member.games for member in trainer.league.members)
+        envs._workers[1].process.kill()
+        metrics = trainer.step()
+        players = trainer.episodes._collector.players
+        assert isinstance(players, LeaguePlayers)
+        lost = [game for game in players.ended if game.is_lost]
+        assert len(lost) == 4  # all matches against the pool are in that worker
+        counted = sum(member.games for member in trainer.league.members) - before
+        assert counted == metrics["selfplay/games"] == len(players.ended) - len(lost)
+
+
 def test_a_matchmaker_replaces_the_weights() -> None:
     asked: list[tuple[list[str], int]] = []
 
