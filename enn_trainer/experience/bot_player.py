@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.vec.vec_obs import VecObs, take_obs
 from rogue_net.heads import HEADS
 from rogue_net.ragged import EntityBatch, RaggedTensor
+
+T = TypeVar("T")
 
 
 class BotPlayer(FramePlayer):
@@ -119,14 +121,23 @@ class BotPlayer(FramePlayer):
         device = next(iter(batch.features.values())).values.device
         return torch.full((batch.num_frames,), math.nan, device=device)
 
-    def get_state(self) -> dict[str, Any]:
+    def get_state(self, environments: Environments | None = None) -> dict[str, Any]:
         """Return the numbers of games, and the bots with their games, as plain data.
+
+        Args:
+            environments: those whose games go on; None for all.
 
         Raises:
             EntityEnvError: the state of a bot is not plain data.
         """
+        wanted = None if environments is None else {*environments.tolist()}
+
+        def kept(by_environment: Mapping[int, T]) -> dict[int, T]:
+            found = sorted(by_environment)
+            return {i: by_environment[i] for i in found if wanted is None or i in wanted}
+
         bots = {}
-        for environment, bot in self._bots.items():
+        for environment, bot in kept(self._bots).items():
             where = f"bot {type(bot).__name__}: get_state"
             try:
                 bots[environment] = bot_state(bot)
@@ -137,8 +148,8 @@ class BotPlayer(FramePlayer):
         return {
             "num_games": self._num_games.copy(),
             "bots": bots,
-            "steps": dict(self._steps),
-            "seeds": dict(self._seeds),
+            "steps": kept(self._steps),
+            "seeds": kept(self._seeds),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:

@@ -155,9 +155,9 @@ class LeaguePlayers(NamedPlayers):
             self._is_checked = True
         first = self.table.num_matches - self.table.num_pool
         done = obs.done.reshape(-1, self.table.sides)[first:]
-        ended: IntArray = np.flatnonzero(done[:, 0])
-        if not len(ended):
+        if not done.any():
             return
+        ended: IntArray = np.flatnonzero(done[:, 0])
         if (wrong := np.flatnonzero((done != done[:, :1]).any(axis=1))).size:
             raise InvalidObservation(
                 f"match {first + wrong[0]}: done: expected all sides to end together, got "
@@ -201,15 +201,16 @@ class LeaguePlayers(NamedPlayers):
         if name not in self._players:
             player = self._players[name] = self._create_player(name)
             if isinstance(player, BotPlayer) and name in self.seating.bots:
-                player.set_state(unpack(self.seating.bots[name]))
+                player.set_state(unpack(self.seating.bots.pop(name)))
         return self._players[name]
 
     def _states_of_bots(self) -> dict[str, bytes]:
         """Return the states of the bots that are playing, by the name of the member."""
-        bots = {n: p for n, p in self._players.items() if isinstance(p, BotPlayer)}
-        states = {name: pack(player.get_state(), exact=True) for name, player in bots.items()}
-        seated = self.seating.seated()
-        return {name: state for name, state in states.items() if name in seated}
+        return {
+            name: pack(player.get_state(self.groups[name]), exact=True)
+            for name, player in self._players.items()
+            if isinstance(player, BotPlayer) and name in self.groups
+        }
 
     def _keep(self, names: Collection[str]) -> None:
         """Forget the players of all other members."""

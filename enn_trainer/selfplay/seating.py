@@ -62,7 +62,7 @@ class Seating(StatePart):
         games: (P,) int64, number of games that each match against the pool has begun.
         players: the players of these matches by seat, with one `AGENT` each; empty before the first
             games begin.
-        bots: states of bots by the name of the member, from a save.
+        bots: states of bots of a save that have not chosen since, by the name of the member.
         ask_bots: returns the states of bots that are playing, for a save; None if nobody plays yet.
     """
 
@@ -123,7 +123,7 @@ class Seating(StatePart):
             return {}
         players: list[Any] = [[*names] for names in self.players]
         table, games = dict(self.table._asdict()), self.games.tolist()
-        bots = self.bots if self.ask_bots is None else self.ask_bots()
+        bots = {**self.bots, **(self.ask_bots() if self.ask_bots is not None else {})}
         return {"table": table, "games": games, "players": players, "bots": bots}
 
     def load_state_dict(self, state: StateDict) -> None:

@@ -140,7 +140,8 @@ class SelfPlay(Callback):
         if scores:
             metrics["selfplay/score"] = float(np.mean(scores))
             metrics["selfplay/draws"] = scores.count(0.5) / len(scores)
-        steps = [member.step for member in league.pool if member.origin == SNAPSHOT]
+        if steps := [member.step for member in league.pool if member.origin == SNAPSHOT]:
+            metrics["selfplay/oldest_step"] = float(min(steps))
         metrics |= {
             "selfplay/elo": league.elo,
             "selfplay/elo_ci95": league.ci95,
@@ -148,10 +149,7 @@ class SelfPlay(Callback):
             "selfplay/members": float(len(league.pool)),
             "selfplay/in_play": float(self._in_play),
             "selfplay/opponent_frames": float(league.opponent_frames),
-            "selfplay/oldest_step": float(min(steps, default=math.nan)),
         }
-        if not steps:
-            del metrics["selfplay/oldest_step"]
 
     def _add_snapshot_if_due(self) -> None:
         """Let a copy of the agent join the pool if one is due."""
