@@ -111,7 +111,7 @@ def test_decisions_have_probability_1_and_no_values() -> None:
     envs.seed(2)
     obs = envs.reset(envs.obs_space())
     player, batch = player_in(envs), EntityBatch.of(obs)
-    player.begin(obs)
+    player.begin(obs, False)
     decisions = player.act(obs, batch, 0)
     assert decisions.values.isnan().all()
     assert sum(len(rows.values) for rows in decisions.chosen.values()) > 8
@@ -228,9 +228,9 @@ def test_bots_and_agents_share_environments() -> None:
     players = SeatedPlayers([(agent, even), (player_in(envs), odd)])
     envs.seed(1)
     obs: VecObs = envs.reset(envs.obs_space())
-    players.begin(obs)
+    players.begin(obs, False)
     alone = player_in(envs)
-    alone.begin(obs)
+    alone.begin(obs, False)
     for t in range(10):
         batch = EntityBatch.of(obs)
         together = players.act(obs, batch, t)
