@@ -63,7 +63,7 @@ def measure(
 def of_episodes(statistics: EpisodeStatistics, metric: str) -> npt.NDArray[np.float64]:
     """Return the mean of a metric in each whole episode, in the order of ends: (episodes,)."""
     count, total, _, _ = np.concatenate(
-        [np.zeros((4, 0)), *statistics.tallies[metric].over], axis=1
+        [np.zeros((4, 0)), *(of_all for _, of_all in statistics.tallies[metric].over)], axis=1
     )
     means: npt.NDArray[np.float64] = total[count > 0] / count[count > 0]
     return means

@@ -20,13 +20,16 @@ from entity_env.world_code import is_same_code
 FRAMES_PER_STEP = "the number of the agent's frames in a step"
 
 
-def take_episodes(envs: VecEnv, config: TrainConfig, state: State) -> bytes | None:
+def take_episodes(
+    envs: VecEnv, config: TrainConfig, step: int, frames_per_step: int | None = None
+) -> bytes | None:
     """Return the state of unfinished episodes, or None if environments cannot save theirs.
 
     Args:
         envs: environments of the run, between two steps.
         config: configuration of the run.
-        state: state of the run.
+        step: number of frames of the run.
+        frames_per_step: see `State.frames_per_step`; None for all environments.
 
     Raises:
         EntityEnvError: the state of an environment is not plain data.
@@ -35,15 +38,20 @@ def take_episodes(envs: VecEnv, config: TrainConfig, state: State) -> bytes | No
     if of_envs is None:
         return None
     try:
-        settings = _settings(config, state)
+        settings = _settings(config, frames_per_step)
         about = {"settings": settings, "world": _world(envs), "code": envs.world_code()}
-        return pack({"step": state.step, **about, "envs": of_envs}, exact=True)
+        return pack({"step": step, **about, "envs": of_envs}, exact=True)
     except MessageError as error:
         raise EntityEnvError(f"environments: get_state: expected plain data: {error}") from None
 
 
 def continue_episodes(
-    envs: VecEnv, state: State, config: TrainConfig, where: str, configured_id: str | None = None
+    envs: VecEnv,
+    state: State,
+    config: TrainConfig,
+    where: str,
+    configured_id: str | None = None,
+    frames_per_step: int | None = None,
 ) -> tuple[VecObs | None, str]:
     """Restore the environments of a save, if they are still the same.
 
@@ -54,6 +62,7 @@ def continue_episodes(
         where: source of the state, for messages.
         configured_id: `env.id` before it was set to the name of an environment that was handed in;
             saves of earlier releases have that.
+        frames_per_step: see `State.frames_per_step`; None for all environments.
 
     Returns:
         The current frames, or None if new episodes have to begin; and the reason, if they have to:
@@ -73,7 +82,7 @@ def continue_episodes(
             return None, f"the saved ones are of step {saved['step']}"
 
         # The environments must be made by the same settings, spaces and code.
-        now, before = _settings(config, state), saved["settings"]
+        now, before = _settings(config, frames_per_step), saved["settings"]
         if before.get("env.id") == configured_id:
             now["env.id"] = configured_id
         if FRAMES_PER_STEP in now:  # since the run has a pool of opponents
@@ -154,7 +163,8 @@ class RunningEpisodes:
             world: name of the environment class, if known.
         """
         run = self._collector, self._state, self._config
-        resumed, why = continue_episodes(*run, where, self._configured_id)
+        per_step = self._state.frames_per_step(self._config)
+        resumed, why = continue_episodes(*run, where, self._configured_id, per_step)
         self.are_valid = resumed is not None
         obs = self.begun().obs
         if resumed is None:
@@ -176,7 +186,9 @@ class RunningEpisodes:
         """Store the episodes in the state, for a save; None in an update and after a failed one."""
         self._state.envs = None
         if is_between and self.are_valid:
-            self._state.envs = take_episodes(self._collector, self._config, self._state)
+            state, config = self._state, self._config
+            per_step = state.frames_per_step(config)
+            state.envs = take_episodes(self._collector, config, state.step, per_step)
 
 
 def _world(envs: VecEnv) -> list[Any]:
@@ -201,9 +213,9 @@ def _other_code(before: dict[str, str], now: dict[str, str]) -> str:
     return ""
 
 
-def _settings(config: TrainConfig, state: State) -> dict[str, Any]:
+def _settings(config: TrainConfig, frames_per_step: int | None) -> dict[str, Any]:
     """Return the settings that define the environments, and whose frames are learnt from."""
-    learnt = state.frames_per_step(config)
+    learnt = frames_per_step or config.rollout.num_envs
     return {
         **({FRAMES_PER_STEP: learnt} if learnt != config.rollout.num_envs else {}),
         "env.id": config.env.id,
