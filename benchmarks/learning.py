@@ -302,9 +302,10 @@ def table(results: list[dict[str, Any]]) -> str:
             # In self-play one side wins what the other one loses: no return says how far it is.
             is_silent = row.control or row.metric == "win"
             almost = "" if is_silent else "; ".join(frames_to_almost(r, row.bar) for r in mine)
+            frames = max(r["frames"] for r in mine)
             lines.append(
-                f"| {row.name}{star} | {weights} | {mine[0]['frames']:,} | {bar} | {values} | "
-                f"{almost} | {seconds} | {commits} |"
+                f"| {row.name}{star} | {weights} | {frames:,} | {bar} | {values} | {almost} | "
+                f"{seconds} | {commits} |"
             )
     lines += ["", "The mean return while training, against frames; the bars are dashed.", ""]
     return "\n".join([*lines, "![learning curves](learning.svg)", ""])
