@@ -16,7 +16,14 @@ from rich.console import Console
 from enn_trainer.checkpoints.lookup import find, read_saved_run
 from enn_trainer.checkpoints.run_dir import new_run_dir
 from enn_trainer.checkpoints.state_files import read_config, read_league
-from enn_trainer.cli.arguments import OneLineParser, positive, writable, write_json
+from enn_trainer.cli.arguments import (
+    OneLineParser,
+    not_negative,
+    positive,
+    with_out,
+    writable,
+    write_json,
+)
 from enn_trainer.cli.eval_command import check_trusted, config_of, eval_progress
 from enn_trainer.cli.load_world import envs_by_id
 from enn_trainer.cli.trust import line_with_trust
@@ -51,6 +58,7 @@ def league_command(arguments: Sequence[str]) -> int:
     Raises:
         ConfigError, CheckpointError, EntityEnvError: a mistake in the arguments, or in the world.
     """
+    arguments = with_out(arguments)
     options = parser().parse_args(arguments)
     options.line = line_with_trust("enn league", arguments)
     run: Run = options.run
@@ -103,7 +111,7 @@ def _show(options: argparse.Namespace) -> None:
 
 def _play(options: argparse.Namespace) -> None:
     config = _config(options, options.players)
-    for flag, path in ("--json", options.json), ("--png", options.png):
+    for flag, path in ("--out", options.out), ("--png", options.png):
         if path is not None:
             writable(path, flag)
     if options.png is not None and options.png.suffix != ".png":
@@ -122,12 +130,15 @@ def _play(options: argparse.Namespace) -> None:
             max_steps=options.max_steps,
             watch=lambda share: watch("games", share),
         )
-    if options.json is not None:
-        write_json(options.json, as_plain(played))
+    if options.out is not None:
+        write_json(options.out, as_plain(played))
     if options.png is not None:
         draw(played, options.png)
+    if options.json:
+        print(json.dumps(as_plain(played), indent=1))
+        return
     show(played)
-    for path in options.json, options.png:
+    for path in options.out, options.png:
         if path is not None:
             print(f"written to {path}")
 
@@ -145,7 +156,7 @@ def _exploit(options: argparse.Namespace) -> None:
         stop=[],
     )
     results: list[Exploited] = []
-    parent = saved.path.parent if options.out is None else options.out
+    parent = saved.path.parent if options.into is None else options.into
     for seed in range(config.seed + 1, config.seed + 1 + options.seeds):
         folder = new_run_dir(Path(parent, "exploits"), f"seed-{seed}")
         of_seed = replace(config, seed=seed)
@@ -263,7 +274,7 @@ def _lists(values: Any) -> Any:
 def parser() -> OneLineParser:
     """Return the parser of `enn league`."""
     about = "Show the opponents of a run, play them against each other, and exploit one."
-    parser = OneLineParser(prog="enn league", description=about)
+    parser = OneLineParser(prog="enn league", description=about, epilog=f"{_EPILOG}show runs/duel")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, run: Run, help: str, example: str) -> OneLineParser:
@@ -276,32 +287,33 @@ def parser() -> OneLineParser:
     one.add_argument("path", metavar="RUN", help="a run, or one of its saves")
     one.flag("--json", "print as JSON")
 
-    example = "play runs/duel@opponents runs/rival random --games 200 --png payoff.png"
+    example = "play runs/duel@opponents runs/duel random --games 20 --png payoff.png"
     one = command("play", _play, "a round robin of players", example)
     one.add_argument("players", metavar="PLAYER", nargs="+", help="see below")
     many = "games of each pair, rounded up to all seats equally often (default: 200)"
     one.option("--games", "N", many, type=positive, default=200)
     one.option("--metric", "NAME", "means of this metric instead, such as episodic_reward")
-    one.option("--seed", "N", "random seed (default: the run's)", type=int)
+    one.option("--seed", "N", "random seed (default: the run's)", type=not_negative)
     one.option(
         "--processes", "N", "number of worker processes (default: 1)", type=positive, default=1
     )
     steps = "limit of the steps of all games of a match (default: 1000000)"
     one.option("--max-steps", "N", steps, type=positive, default=1_000_000)
-    one.option("--json", "FILE", "results as JSON", type=Path)
+    one.option("--out", "FILE", "write the results as JSON; also --json FILE.json", type=Path)
+    one.flag("--json", "print as JSON")
     one.option("--png", "FILE", "picture of the matrix", type=Path)
     one.env_options("another world", "its arguments")
     one.flag("--trust", "import the environment that the checkpoint names")
 
     help = "train new agents against a player alone: their score is a lower bound"
-    one = command("exploit", _exploit, help, "exploit runs/duel --timesteps 500000 --seeds 3")
+    one = command("exploit", _exploit, help, "exploit runs/duel --timesteps 10000 --games 100")
     one.add_argument("path", metavar="PLAYER", help="a run or a save")
     one.option("--timesteps", "N", "frames of each agent (default: as in training)", type=positive)
     one.option("--seeds", "N", "number of agents (default: 1)", type=positive, default=1)
     one.option(
         "--games", "N", "games to measure the score by (default: 400)", type=positive, default=400
     )
-    one.option("--out", "FOLDER", "folder of the new runs (default: the run's)", type=Path)
+    one.option("--into", "FOLDER", "folder of the new runs (default: the run's)", type=Path)
     one.env_options("another world", "its arguments")
     one.flag("--trust", "import the environment that the checkpoint names")
     return parser

@@ -314,6 +314,7 @@ class TrainConfig(Versioned, Section):
             "evaluations are there to be compared": [f"eval.{name}" for name in compared],
             "which saves are kept is decided anew with each of them": ["checkpoint"],
             "a run has one": ["seed"],
+            "the magnet is the agent of one of its multiples": ["ppo.magnet.every"],
             "it says when the run ends": ["total_timesteps", "max_train_time"],
             "it is the number of the run": ["trial"],
             "a file is one sample of the run": [subsample, f"eval.{subsample}"],

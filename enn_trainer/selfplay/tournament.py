@@ -157,11 +157,8 @@ def play_league(
         return make(settings.env, count * sides, min(processes, count), 0)
 
     # Players and games. The number of sides is known once there are environments.
-    probe = make(settings.env, _DIVISIBLE if config is None else config.rollout.num_envs, 1, 0)
-    spaces, sides = (probe.obs_space(), probe.action_space()), probe.sides
-    probe.close()
-    if sides < 2:
-        raise ConfigError(f"env: expected a world with several sides, got one with {sides}")
+    num_envs = _DIVISIBLE if config is None else config.rollout.num_envs
+    spaces, sides = _spaces_and_sides(env, settings, num_envs)
     made = opponents_by_name(players, *spaces)
     if len(made) < 2:
         raise ConfigError(f"PLAYER: expected at least two players, got {', '.join(made) or 'none'}")
@@ -186,6 +183,27 @@ def play_league(
     finally:
         envs.close()
     return tournament_of(names, lineups, results, is_score=metric is None)
+
+
+def _spaces_and_sides(
+    env: EnvSource, config: TrainConfig, num_envs: int
+) -> tuple[tuple[ObsSpace, Mapping[str, ActionSpace]], int]:
+    """Return the spaces of a match, and its number of sides.
+
+    Args:
+        env: a match class or factory.
+        config: configuration with the arguments of the world.
+        num_envs: a number of environments that makes whole matches.
+
+    Raises:
+        ConfigError: the world has one side.
+    """
+    envs = env_factory(env)(config.env, num_envs, 1, 0)
+    spaces, sides = (envs.obs_space(), envs.action_space()), envs.sides
+    envs.close()
+    if sides < 2:
+        raise ConfigError(f"env: expected a world with several sides, got one with {sides}")
+    return spaces, sides
 
 
 def tournament_of(
@@ -244,7 +262,8 @@ def exploit(
     Args:
         saved: the player, in any form of `eval.opponent`.
         env: a match class or factory, as for `train`.
-        config: configuration of the new run, whose `selfplay` is replaced.
+        config: configuration of the new run, whose `selfplay` is replaced; minibatches have at
+            most the frames that are the agent's.
         folder: folder of the new run.
         games: games to measure the score by.
 
@@ -259,8 +278,12 @@ def exploit(
         choose="uniform",
         result="" if config.selfplay is None else config.selfplay.result,
     )
+    rollout = config.rollout
+    _, sides = _spaces_and_sides(env, config, rollout.num_envs)
+    most = rollout.steps * rollout.num_envs // sides
+    optim = replace(config.optim, bs=min(config.optim.bs, most))
     manager = StateManager(checkpoint_dir=Path(folder))
-    manager._config = replace(config, selfplay=alone)
+    manager._config = replace(config, selfplay=alone, optim=optim)
     train(manager, env)
     seed = derive_seed(config.seed, "exploit")
     played = play_league([str(folder), str(saved)], env, games, seed, config=config)

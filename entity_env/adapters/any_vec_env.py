@@ -44,9 +44,9 @@ class AnyVecEnv(VecEnv):
     def __init__(self, env: Any, validate: bool = False) -> None:
         self.env = env
         self.validate = validate
-        self.sides = getattr(env, "sides", 1)
-        if type(self.sides) is not int or self.sides < 1 or len(env) % self.sides:
-            got = f"{short_repr(self.sides)} of {len(env)} environments"
+        self.sides = sides = getattr(env, "sides", 1)
+        if sides != 1 and (type(sides) is not int or sides < 1 or len(env) % sides):
+            got = f"{short_repr(sides)} of {len(env)} environments"
             raise InvalidSpace(
                 f"sides: expected a divisor of the number of environments, got {got}"
             )

@@ -97,7 +97,8 @@ def _encode(value: Any, exact: bool) -> Any:
         fields = {}
         for f in dataclasses.fields(value):
             content = getattr(value, f.name)
-            is_empty = isinstance(content, list | dict | np.ndarray) and not len(content)
+            is_empty = isinstance(content, list | dict) and not content
+            is_empty = is_empty or (isinstance(content, np.ndarray) and content.size == 0)
             if not (is_empty and OMIT_EMPTY in f.metadata):
                 fields[f.name] = content
         return msgpack.ExtType(_DATACLASS, pack([type(value).__name__, fields]))

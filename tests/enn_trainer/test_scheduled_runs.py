@@ -50,6 +50,7 @@ BESIDE = {
     "ppo.vf_clip_coef": [],
     "ppo.huber_delta": ["ppo.value_loss=huber"],
     "ppo.ent_target_lr": ['ppo.ent_targets={"walk": 0.1}'],
+    "ppo.magnet.coef": ["ppo.magnet.every=24", "optim.lr=0.01"],
 }
 EFFECTS |= {
     "optim.max_entities": (1000, 1),
@@ -57,6 +58,7 @@ EFFECTS |= {
     "ppo.vf_clip_coef": (10.0, 0.0001),
     "ppo.huber_delta": (10.0, 0.0001),
     "ppo.ent_target_lr": (0.1, 10.0),
+    "ppo.magnet.coef": (0.01, 10.0),
 }
 # Each may follow a schedule and has a test of its own.
 ELSEWHERE = {"eval.interval", "bc.coef"}

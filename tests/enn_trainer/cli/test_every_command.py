@@ -161,6 +161,9 @@ def workplace(
     with contextlib.chdir(folder):
         arguments = ["env.id=orchard.py:Orchard", *SMALL, "--checkpoint-dir", "runs/orchard"]
         assert run(["train", *arguments]) == 0
+        pool = ["selfplay.share=0.5", "selfplay.snapshot_every=30"]
+        duel = ["Duel", *SMALL, *pool, "--checkpoint-dir", "runs/duel", "--force"]
+        assert run(["train", *duel]) == 0
         status, _, error = enn("play Minefield --record mine.rec --episodes 2", folder, "1\n" * 500)
         assert status == 0, error
     return folder

@@ -445,6 +445,7 @@ def test_numbers_that_fix_a_run_cannot_follow_a_schedule() -> None:
             "net": "net.d_model",
             "vf_net": "vf_net.d_model",
             "rollout": "rollout.steps",
+            "selfplay": "selfplay.in_play",
             "checkpoint": "checkpoint.keep",
             "ppo.value_bins": "ppo.value_bins.low",
             "eval.suites": "eval.suites.a.steps",
