@@ -1,5 +1,6 @@
 """`PPOAgent`, the protocol of networks that can be trained."""
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -7,6 +8,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from enn_trainer.errors import ConfigError
 from entity_env.bot import Bot
 from entity_env.spaces import ActionSpace, ObsSpace
 from rogue_net.ragged import EntityBatch
@@ -41,6 +43,26 @@ CreateOpponent: TypeAlias = Callable[
     [str, ObsSpace, Mapping[str, ActionSpace], torch.device], Opponent
 ]
 """(path, obs_space, action_space, device) -> opponent."""
+
+
+def frozen_copy(agent: Any, field: str) -> Any:
+    """Return a copy of a network, in eval mode and without gradients.
+
+    Args:
+        agent: the network.
+        field: the setting that asks for it, for messages.
+
+    Raises:
+        ConfigError: it cannot be copied.
+    """
+    try:
+        network: nn.Module = copy.deepcopy(agent)
+    except Exception as error:  # of the user's own code, or of torch about it
+        raise ConfigError(
+            f"{field}: expected a network that copy.deepcopy can copy, got "
+            f"{type(agent).__name__}: {error}; give it __deepcopy__, or leave {field} out"
+        ) from error
+    return network.eval().requires_grad_(False)
 
 
 def device_of(agent: PPOAgent) -> torch.device:

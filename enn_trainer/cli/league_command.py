@@ -24,10 +24,11 @@ from enn_trainer.cli.arguments import (
     writable,
     write_json,
 )
-from enn_trainer.cli.eval_command import check_trusted, config_of, eval_progress
-from enn_trainer.cli.load_world import envs_by_id
+from enn_trainer.cli.eval_command import check_trusted, eval_progress
+from enn_trainer.cli.load_world import envs_by_id, parse_kwargs
 from enn_trainer.cli.trust import line_with_trust
-from enn_trainer.config import TrainConfig
+from enn_trainer.config import EvalEnvConfig, TrainConfig
+from enn_trainer.config.eval_config import with_env
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.start_folder import paths_from
@@ -146,15 +147,8 @@ def _play(options: argparse.Namespace) -> None:
 def _exploit(options: argparse.Namespace) -> None:
     saved = read_saved_run(Path(options.path))
     config = _config(options, [options.path])
-    config = replace(
-        config,
-        total_timesteps=options.timesteps or config.total_timesteps,
-        eval=None,
-        capture_samples=None,
-        capture_logits=False,
-        capture_samples_subsample=1,
-        stop=[],
-    )
+    timesteps = options.timesteps or config.total_timesteps
+    config = replace(config, total_timesteps=timesteps, stop=[])
     results: list[Exploited] = []
     parent = saved.path.parent if options.into is None else options.into
     for seed in range(config.seed + 1, config.seed + 1 + options.seeds):
@@ -183,17 +177,20 @@ def _config(options: argparse.Namespace, players: Sequence[str]) -> TrainConfig:
         )
     path = Path(runs[0].removesuffix("@opponents"))
     saved = read_saved_run(path)
-    given = argparse.Namespace(
-        **{**vars(options), "suite": [], "baseline": [], "episodes": 1, "opponent": None},
-        deterministic=False,
-        num_envs=None,
+    kwargs = parse_kwargs(options.env_kwargs, "--env-kwargs")
+    # Evaluations and recordings are those of the run, not of this command.
+    config = replace(
+        saved.config,
+        env=with_env(saved.config.env, EvalEnvConfig(json.dumps(kwargs), options.env)),
+        eval=None,
+        checkpoint=replace(saved.config.checkpoint, best=[]),
+        capture_samples=None,
+        capture_logits=False,
+        capture_samples_subsample=1,
     )
-    given.max_steps, given.processes = getattr(options, "max_steps", 1), 1
-    given.seed = None
-    config = config_of(saved.config, given)
     if not options.trust:
         check_trusted(saved, config, options)
-    return replace(config, eval=None)
+    return config
 
 
 def show(played: Tournament) -> None:

@@ -1,7 +1,10 @@
-"""Settings of opponents in training."""
+"""Settings of opponents in training.
+
+hyperstate's managers read this class too, and know `List[str]` and not `list[str]`.
+"""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import List, Literal, Optional
 
 from enn_trainer.config.validation import Section, Validator, limited
 
@@ -36,12 +39,12 @@ class SelfplayConfig(Section):
     """
 
     share: float = limited(0.2, at_least=0.0, at_most=1.0)
-    opponents: list[str] = field(default_factory=list)
+    opponents: List[str] = field(default_factory=list)
     snapshot_every: int = limited(50000, at_least=0)
     capacity: int = limited(16, at_least=1)
     choose: Choose = "pfsp"
     in_play: int = limited(4, at_least=1)
-    sides: list[int] = field(default_factory=list)
+    sides: List[int] = field(default_factory=list)
     result: str = "episodic_reward"
     half_life: float = limited(1000.0, above=0.0)
 
@@ -66,3 +69,8 @@ class SelfplayConfig(Section):
         )
         twice = [name for name in self.opponents if self.opponents.count(name) > 1]
         check.require(not twice, f"opponents: expected each one once, got {twice[:1]} twice")
+
+
+def result_metric(selfplay: Optional[SelfplayConfig]) -> str:
+    """Return the metric by which sides are compared where a comparison is asked for."""
+    return (selfplay.result if selfplay is not None else "") or "episodic_reward"

@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from enn_trainer.experience.collector import Episodes
 from enn_trainer.selfplay.elo import compare_sides
-from entity_env.errors import InvalidObservation
 from entity_env.spaces import GLOBAL, ObsSpace
 from entity_env.vec.vec_env import Metric, VecEnv, VecEnvWrapper, VecObs, add_metrics
 
@@ -160,21 +160,15 @@ class EpisodeStatistics(VecEnvWrapper):
         Raises:
             InvalidObservation: a side gave no such metric, or one that is not finite.
         """
-        values = self._return
-        if result != "episodic_reward":
-            rows, values = obs.env_metrics.get(result), np.full(len(obs), math.nan)
-            if rows is not None:
-                values[rows.lengths > 0] = rows.values
-        if len(wrong := np.flatnonzero(obs.done & ~np.isfinite(values))):
-            raise InvalidObservation(
-                f"environment {wrong[0]}: expected a finite {result!r} in the metrics of the last "
-                f"observation, by which sides are compared, got {values[wrong[0]]}; the metrics "
-                f"are {', '.join(['episodic_reward', *obs.env_metrics])}"
-            )
+        known = Episodes.of(obs)
+        metrics = {**known.metrics, "episodic_reward": self._return[obs.done]}
+        ended = Episodes(known.environment, metrics)
+        values = ended.results(result, self.sides, "score: ")
         compared = compare_sides(values.reshape(-1, self.sides))
         # A side draws with itself, which does not count.
-        scores: Floats = (compared.sum(axis=2) - 0.5) / (self.sides - 1)
-        return scores.flatten()
+        scores = np.zeros(len(obs))
+        scores[obs.done] = ((compared.sum(axis=2) - 0.5) / (self.sides - 1)).flatten()
+        return scores
 
     def measured(self, among: npt.NDArray[np.bool_] | None = None) -> dict[str, Measured]:
         """Return the metrics so far.

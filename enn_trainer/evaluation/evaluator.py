@@ -2,7 +2,7 @@
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from enn_trainer.checkpoints.lookup import SavedRun, members_of, read_saved_run
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.eval_config import all_suites, suite_path
+from enn_trainer.config.selfplay_config import result_metric
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.bots import bot_class
 from enn_trainer.evaluation.eval_metrics import EpisodeStatistics, Measured, quotas, with_interval
@@ -337,13 +338,13 @@ class Evaluator:
         with ExitStack() as stack:
             # Environments, with wrappers for the video and the metrics, and the recording.
             processes = None if film is None and shown is None else 1
-            envs = stack.enter_context(self._envs(name, suite, processes))
-            players, counted = self._players(suite, envs, seed)
+            pool = self._members() if suite.opponent == POOL else []
+            envs = stack.enter_context(self._envs(name, suite, processes, len(pool)))
+            players, counted = self._players(suite, envs, seed, pool)
             quota = quotas(suite.episodes, counted)
             if film is not None:
                 envs = filmed = stack.enter_context(FilmedEnvs(envs, film, quota > 0))
-            is_pool = suite.opponent == POOL
-            result = self._result_metric() if is_pool else None
+            result = result_metric(config.selfplay) if pool else None
             statistics = EpisodeStatistics(envs, quota, result)
             capture = None if name else capture_of_evals(config, self._folder)
             watchers: list[Watcher] = [*recorders(capture, statistics, state.run_name, stack)]
@@ -366,11 +367,11 @@ class Evaluator:
             collector = Collector(statistics, players, self._device, watchers)
             play(collector, state.obs_space, steps, seed, run_step=state.step, stop=is_over)
             results: dict[str, Any] = {}
-            if is_pool:
-                assert isinstance(players, SeatedPlayers)
+            if pool:
+                against = np.arange(len(envs)) // envs.sides % len(pool)
                 results["opponents"] = {
-                    name: statistics.measured(counted & against)
-                    for name, against in self._matches_of_members(envs).items()
+                    member.name: statistics.measured(counted & (against == i))
+                    for i, member in enumerate(pool)
                 }
             if keeper is not None:
                 learner = players.learner if isinstance(players, SeatedPlayers) else players
@@ -416,7 +417,7 @@ class Evaluator:
         return replay
 
     def _players(
-        self, suite: EvalConfig, envs: VecEnv, seed: int
+        self, suite: EvalConfig, envs: VecEnv, seed: int, pool: Sequence[Member]
     ) -> tuple[SeatPlayer | SeatedPlayers, npt.NDArray[np.bool_]]:
         """Return the players of a suite, and (num_envs,) bool, the environments that count."""
         known, actions = (self._state.obs_space, self._state.action_space), envs.action_space()
@@ -433,15 +434,14 @@ class Evaluator:
         agent, everywhere = player(self._state.agent, suite.deterministic), np.arange(len(envs))
         if suite.opponent is None:
             return agent, everywhere >= 0
-        if suite.opponent == POOL:
-            pool, spaces = self._members(), (known[0], known[1])
-            counted = self._seats_of_agent(envs)
+        if pool:  # the agent takes the next seat after a match against each member
+            match, side = np.divmod(everywhere, envs.sides)
+            counted, against = side == match // len(pool) % envs.sides, match % len(pool)
             seats = [(agent, everywhere[counted])]
-            for member, against in zip(pool, self._matches_of_members(envs).values(), strict=True):
-                made = make_opponent(
-                    member, self._state.agent, self._create_opponent, *spaces, self._device
-                )
-                seats.append((player(made, suite.deterministic), everywhere[against & ~counted]))
+            makers = self._state.agent, self._create_opponent, *known, self._device
+            for i, member in enumerate(pool):
+                seated = player(make_opponent(member, *makers), suite.deterministic)
+                seats.append((seated, everywhere[(against == i) & ~counted]))
             return SeatedPlayers(seats), counted
         other = self._opponents[suite.opponent]
         opponent = player(other, suite.deterministic and not isinstance(other, RandomAgent))
@@ -479,22 +479,6 @@ class Evaluator:
             raise ConfigError("eval.opponent: expected members in the pool, got none yet")
         return members
 
-    def _result_metric(self) -> str:
-        """Return the metric by which sides are compared."""
-        selfplay = self._config.selfplay
-        return "episodic_reward" if selfplay is None else selfplay.result or "episodic_reward"
-
-    def _seats_of_agent(self, envs: VecEnv) -> npt.NDArray[np.bool_]:
-        """Return the environments of the agent against a pool, (num_envs,) bool."""
-        match, side = np.divmod(np.arange(len(envs)), envs.sides)
-        seats: npt.NDArray[np.bool_] = side == match // len(self._members()) % envs.sides
-        return seats
-
-    def _matches_of_members(self, envs: VecEnv) -> dict[str, npt.NDArray[np.bool_]]:
-        """Return the environments of matches against each member, (num_envs,) bool, by name."""
-        pool, match = self._members(), np.arange(len(envs)) // envs.sides
-        return {member.name: match % len(pool) == i for i, member in enumerate(pool)}
-
     def _make_opponents(self) -> dict[str, Opponent]:
         """Make the opponents of all suites, by the path in the configuration."""
         state = self._state
@@ -519,13 +503,16 @@ class Evaluator:
         return f"rollout.{field}" if getattr(evaluation, field) is None else f"eval.{field}"
 
     @contextmanager
-    def _envs(self, name: str, suite: EvalConfig, processes: int | None) -> Iterator[VecEnv]:
+    def _envs(
+        self, name: str, suite: EvalConfig, processes: int | None, num_members: int = 0
+    ) -> Iterator[VecEnv]:
         """Return a context with the environments of a suite.
 
         Args:
             name: name of the suite.
             suite: its settings, from `all_suites`.
             processes: number of processes; None for the configured number.
+            num_members: number of members of a pool that is played against.
 
         Raises:
             ConfigError: they cannot be made, or their spaces differ from those of the run.
@@ -540,13 +527,12 @@ class Evaluator:
         processes = processes or suite.processes or min(config.rollout.processes, num_envs)
         try:
             envs = self._create_envs(suite.env, num_envs, processes, 0)
-            if suite.opponent == POOL:
-                # As many matches against each member and in each seat.
-                whole = len(self._members()) * envs.sides**2
-                if num_envs % whole:
-                    envs.close()
-                    num_envs = max(whole, num_envs - num_envs % whole)
-                    envs = self._create_envs(suite.env, num_envs, processes, 0)
+            # As many matches against each member and in each seat.
+            whole = num_members * envs.sides**2
+            if whole and num_envs % whole:
+                envs.close()
+                num_envs = max(whole, num_envs - num_envs % whole)
+                envs = self._create_envs(suite.env, num_envs, processes, 0)
         except ConfigError as error:
             own = f"eval.{suite_path(name)}.num_envs" if name else "eval.num_envs"
             field = self._origin(name, "num_envs")

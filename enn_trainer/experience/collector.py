@@ -15,6 +15,7 @@ from torch import Tensor
 
 from enn_trainer.experience.players import Decisions, Players
 from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
+from entity_env.errors import InvalidObservation
 from entity_env.spaces import ObsSpace
 from entity_env.vec.vec_env import Metric, VecEnv, VecEnvWrapper, VecObs, add_metrics
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor, to_device
@@ -191,6 +192,32 @@ class Episodes(NamedTuple):
             of_all[rows.lengths > 0] = rows.values
             metrics[name] = of_all[ended]
         return Episodes(ended, metrics)
+
+    def results(
+        self, metric: str, sides: int, where: str, counted: npt.NDArray[np.bool_] | None = None
+    ) -> npt.NDArray[np.float64]:
+        """Return the metric by which the sides of matches are compared, (E,) float64.
+
+        Args:
+            metric: its name.
+            sides: number of sides of a match.
+            where: beginning of messages.
+            counted: (E,) bool, the episodes that need to have one; None for all.
+
+        Raises:
+            InvalidObservation: one has none, or one that is not finite.
+        """
+        values = self.metrics.get(metric, np.full(len(self.environment), math.nan))
+        wrong = ~np.isfinite(values) if counted is None else counted & ~np.isfinite(values)
+        if wrong.any():
+            i = int(wrong.argmax())
+            match, side = divmod(int(self.environment[i]), sides)
+            raise InvalidObservation(
+                f"{where}match {match}, side {side}: expected a finite {metric!r} in the metrics "
+                f"of the last observation, got {values[i]}; the metrics are "
+                f"{', '.join(sorted(self.metrics))}"
+            )
+        return values
 
     @staticmethod
     def cat(pieces: Sequence["Episodes"]) -> "Episodes":

@@ -34,6 +34,7 @@ SNAPSHOT = "snapshot"
 """Origin of the members that are copies of the agent."""
 LEAGUE, PLAYERS = "league", "players"
 """Names of the parts of a state: the pool, and who plays in each match."""
+NO_RESULTS: FloatArray = np.zeros((0, 3))
 Kind = Literal["network", "random", "bot", "custom"]
 
 
@@ -70,7 +71,7 @@ class Member:
     ci95: float = 0.0
     is_rated: bool = False
     is_in_pool: bool = True
-    results: FloatArray = field(default_factory=lambda: np.zeros((0, 3)), compare=False)
+    results: FloatArray = field(default_factory=lambda: NO_RESULTS, compare=False)
     games: int = 0
 
     @property
@@ -269,7 +270,7 @@ class League(StatePart):
             if not (change.is_same_world or member.is_in_pool):
                 continue
             if not change.is_same_world:
-                member = replace(member, results=np.zeros((0, 3)), games=0)
+                member = replace(member, results=NO_RESULTS, games=0)
             if member.config:
                 network = SavedNetwork(member.config, member.spaces, member.weights)
                 upgraded = change.network(member.name, network)

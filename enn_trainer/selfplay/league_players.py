@@ -64,6 +64,22 @@ class NamedPlayers(Players):
     def _player(self, name: str) -> MemberPlayer:
         """Return the player of this name."""
 
+    def _seed_bots(self, matches: IntArray, games: IntArray, sides: int, seed: int) -> None:
+        """Begin the games of the bots that are seated in some matches.
+
+        Args:
+            matches: (n,) int64, those whose games begin.
+            games: (matches,) int64, the number of the game of each match.
+            sides: number of sides of a match.
+            seed: the seeds of bots are a function of it, the environment and the game.
+        """
+        for name, environments in self.groups.items():
+            player = self._player(name)
+            if isinstance(player, BotPlayer):
+                new = environments[np.isin(environments // sides, matches)]
+                of_games = games[new // sides]
+                player.begin_games(new, derive_seeds(seed, "bot", new, of_games))
+
     def _seat(self, names: Sequence[str]) -> None:
         """Seat players: (B,), the name of the player in each environment; the learner first."""
         found: dict[str, list[int]] = {}
@@ -176,16 +192,9 @@ class LeaguePlayers(NamedPlayers):
         drawn = self._in_play, self._weights, self._sides, self._seed
         self.seating.begin_games(matches, *drawn)
         self._place()
-        begun = np.isin(np.arange(self.table.num_pool), matches)
-        is_new = np.zeros_like(self.counted)
-        is_new[-len(begun) * self.table.sides :] = np.repeat(begun, self.table.sides)
-        for name, environments in self.groups.items():
-            player = self._player(name)
-            if isinstance(player, BotPlayer):
-                new = environments[is_new[environments]]
-                first = self.table.num_matches - self.table.num_pool
-                games = self.seating.games[new // self.table.sides - first]
-                player.begin_games(new, derive_seeds(self._seed, "bot", new, games))
+        first = self.table.num_matches - self.table.num_pool
+        games = np.concatenate([np.zeros(first, np.int64), self.seating.games])
+        self._seed_bots(first + matches, games, self.table.sides, self._seed)
 
     def _place(self) -> None:
         """Seat the agent and the members, and note the frames of the agent."""

@@ -1,6 +1,5 @@
 """Members of a league from the agent and from saves, and the networks that they play with."""
 
-import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from enn_trainer.checkpoints.state_files import saved_network
 from enn_trainer.checkpoints.weights import load_weights, tensors_of
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError
-from enn_trainer.policy import CreateOpponent, Opponent, PPOAgent
+from enn_trainer.policy import CreateOpponent, Opponent, PPOAgent, frozen_copy
 from enn_trainer.selfplay.league import SNAPSHOT, Member
 from enn_trainer.selfplay.matchmaking import NAMED
 from enn_trainer.state_part import SavedNetwork
@@ -102,6 +101,7 @@ def network_of(
 
     Raises:
         CheckpointError: its file is damaged, or it is of a world that does not fit this one.
+        ConfigError: the agent is a network that cannot be copied.
     """
     where = Path(f"selfplay: {member.name}")
     network: Any
@@ -110,7 +110,7 @@ def network_of(
             raise CheckpointError(
                 f"{where}: its network is one of your own, which only the run that has it can play"
             )
-        network = copy.deepcopy(agent)
+        network = frozen_copy(agent, "selfplay")
         load_weights(str(where), network, tensors_of(str(where), member.weights))
     else:
         run = run_of_member(member, where)

@@ -7,14 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.collector import Collector, Episodes
 from enn_trainer.experience.players import Environments
 from enn_trainer.selfplay.elo import FloatArray
 from enn_trainer.selfplay.league_players import MemberPlayer, NamedPlayers
 from enn_trainer.selfplay.matchmaking import IntArray
 from entity_env.errors import InvalidObservation
-from entity_env.seeding import derive_seed, derive_seeds
+from entity_env.seeding import derive_seed
 from entity_env.spaces import ObsSpace
 from entity_env.vec.vec_env import AddMetricsWrapper, VecEnv, VecObs
 from rogue_net.ragged import EntityBatch
@@ -66,18 +65,11 @@ class ScheduledPlayers(NamedPlayers):
     def _begin_games(self, matches: IntArray) -> None:
         """Seat the players of the games that begin in some matches."""
         num_games, num_matches = len(self._lineups), len(self.game)
-        shown = np.where(self.game < num_games, self.game, self.game - num_matches)
-        while (shown >= num_games).any():  # several games after the last one
-            shown = np.where(shown < num_games, shown, shown - num_matches)
+        # A game after the last one of a match stands for the last one.
+        beyond = np.maximum(self.game - num_games, -num_matches) // num_matches + 1
+        shown = self.game - beyond * num_matches
         self._seat([name for game in shown.tolist() for name in self._lineups[game]])
-        sides = len(self._lineups[0])
-        of_matches = (matches[:, None] * sides + np.arange(sides)).flatten()
-        for name, environments in self.groups.items():
-            player = self._players[name]
-            if isinstance(player, BotPlayer):
-                new = environments[np.isin(environments, of_matches)]
-                games = self.game[new // sides]
-                player.begin_games(new, derive_seeds(self._seed, "bot", new, games))
+        self._seed_bots(matches, self.game, len(self._lineups[0]), self._seed)
 
 
 @torch.no_grad()
@@ -127,16 +119,9 @@ def play_games(
         if not obs.done.any():
             continue
         episodes = Episodes.of(obs)
-        values = episodes.metrics.get(metric, np.full(len(episodes.environment), math.nan))
         match, side = np.divmod(episodes.environment, sides)
         counts = games[match] < num_games
-        if len(wrong := np.flatnonzero(counts & ~np.isfinite(values))):
-            i = wrong[0]
-            raise InvalidObservation(
-                f"match {match[i]}, side {side[i]}, step {t}: expected a finite {metric!r} in the "
-                f"metrics of the last observation, got {values[i]}; the metrics are "
-                f"{', '.join(sorted(episodes.metrics))}"
-            )
+        values = episodes.results(metric, sides, f"step {t}, ", counts)
         results[games[match[counts]], side[counts]] = values[counts]
         is_over[games[match[counts]]] = True
         watch(int(is_over.sum()))

@@ -1,6 +1,5 @@
 """`SelfPlay`: snapshots, draws, results and ratings of a run with a pool of opponents."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from enn_trainer.policy import CreateOpponent
 from enn_trainer.runtime.start_folder import located
 from enn_trainer.selfplay.league import (
     LEAGUE,
+    NO_RESULTS,
     PLAYERS,
     SNAPSHOT,
     GameResult,
@@ -42,7 +42,6 @@ from enn_trainer.selfplay.members import (
 from enn_trainer.selfplay.seating import AGENT, Game, Seating, Table
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
-from entity_env.errors import InvalidObservation
 from entity_env.named_world import names_bot
 from entity_env.seeding import derive_seed
 from entity_env.vec.vec_env import AddMetricsWrapper
@@ -227,7 +226,6 @@ class SelfPlay(Callback):
 
 
 CPU = torch.device("cpu")
-NO_RESULTS = np.zeros((0, 3))
 
 
 def seat_players(config: TrainConfig, state: State, num_envs: int, sides: int) -> None:
@@ -314,22 +312,18 @@ def results_of(
     """
     first = (table.num_matches - table.num_pool) * table.sides
     is_pool = episodes.environment >= first
-    of_sides = episodes.metrics.get(metric, np.full(len(is_pool), math.nan))[is_pool]
+    is_lost = np.repeat(np.array([game.is_lost for game in games], np.bool_), table.sides)
+    counted = is_pool.copy()
+    counted[is_pool] = ~is_lost
+    values = episodes.results(metric, table.sides, "selfplay.result: ", counted)[is_pool]
     results = []
-    for game, values in zip(games, of_sides.reshape(-1, table.sides), strict=True):
-        match, players, is_lost = game
-        if is_lost:
+    for game, of_sides in zip(games, values.reshape(-1, table.sides), strict=True):
+        if game.is_lost:
             continue
-        if len(wrong := np.flatnonzero(~np.isfinite(values))):
-            raise InvalidObservation(
-                f"selfplay.result: match {match}, side {wrong[0]}: expected a finite {metric!r} in "
-                f"the metrics of the last observation, got {values[wrong[0]]}; the metrics are "
-                f"{', '.join(sorted(episodes.metrics))}"
-            )
-        seat = players.index(AGENT)
+        seat = game.players.index(AGENT)
         results += [
-            GameResult(name, seat, 0.5 + 0.5 * float(np.sign(values[seat] - value)))
-            for name, value in zip(players, values, strict=True)
+            GameResult(name, seat, 0.5 + 0.5 * float(np.sign(of_sides[seat] - value)))
+            for name, value in zip(game.players, of_sides, strict=True)
             if name != AGENT
         ]
     return results

@@ -10,7 +10,7 @@ import torch
 
 from enn_trainer.checkpoints.lookup import members_of
 from enn_trainer.config import TrainConfig
-from enn_trainer.config.selfplay_config import SelfplayConfig
+from enn_trainer.config.selfplay_config import SelfplayConfig, result_metric
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.evaluator import create_opponent
 from enn_trainer.experience.bot_player import BotPlayer
@@ -167,8 +167,7 @@ def play_league(
     # Play.
     of_games = [[names[i] for i in seats] for seats in lineups.tolist()]
     envs = matches(min(MOST_MATCHES, len(lineups)), sides)
-    selfplay = settings.selfplay
-    by = metric or (selfplay.result if selfplay is not None else "") or "episodic_reward"
+    by = metric or result_metric(settings.selfplay)
     try:
         results = play_games(
             envs,

@@ -1,14 +1,13 @@
 """Magnet: a frozen earlier self that the policy is kept close to, as an auxiliary loss of PPO."""
 
-import copy
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from enn_trainer.algorithms.algorithm import ActorLosses, AuxiliaryLoss, Clock, RunState
 from enn_trainer.config import TrainConfig
-from enn_trainer.errors import ConfigError
+from enn_trainer.policy import frozen_copy
 from enn_trainer.state_part import (
     SpaceChange,
     StateDict,
@@ -54,14 +53,14 @@ class Magnet(AuxiliaryLoss):
         """
         self.config = config
         if self.network is None:
-            frozen_copy(self.agent)
+            frozen_copy(self.agent, "ppo.magnet")
 
     def begin_update(self, clock: Clock) -> bool:
         """Copy the agent if that is due; return False while the coefficient is 0."""
         magnet = self.config.ppo.magnet
         assert magnet is not None
         if self.step is None or clock.step // magnet.every > self.step // magnet.every:
-            self.network, self.step = frozen_copy(self.agent), clock.step
+            self.network, self.step = frozen_copy(self.agent, "ppo.magnet"), clock.step
         return magnet.coef != 0
 
     def actor_losses(self, batch: EntityBatch, out: NetOutput) -> ActorLosses:
@@ -90,7 +89,7 @@ class Magnet(AuxiliaryLoss):
         step = state.get(STEP)
         if type(step) is not int or step < 0:
             raise ValueError(f"{STEP}: expected a number of frames, got {step!r}")
-        network = frozen_copy(self.agent)
+        network = frozen_copy(self.agent, "ppo.magnet")
         wanted, tensors = network.state_dict(), without_prefix(AGENT, state)
         if unknown := [name for name in tensors if name not in wanted]:
             raise ValueError(f"{AGENT}/{unknown[0]}: the network has no such tensor")
@@ -110,19 +109,3 @@ class Magnet(AuxiliaryLoss):
             return {}
         tensors: dict[str, Tensor] = without_prefix(AGENT, state)
         return {STEP: state[STEP], **with_prefix(AGENT, change.copy_of_agent(tensors))}
-
-
-def frozen_copy(agent: Any) -> Any:
-    """Return a copy of a network, in eval mode and without gradients.
-
-    Raises:
-        ConfigError: it cannot be copied.
-    """
-    try:
-        network: nn.Module = copy.deepcopy(agent)
-    except Exception as error:  # of the user's own code, or of torch about it
-        raise ConfigError(
-            f"ppo.magnet: expected a network that copy.deepcopy can copy, got "
-            f"{type(agent).__name__}: {error}; give it __deepcopy__, or leave ppo.magnet out"
-        ) from error
-    return network.eval().requires_grad_(False)
