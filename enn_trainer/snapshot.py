@@ -10,8 +10,8 @@ from torch import Tensor
 
 from enn_trainer.experience.running_episodes import RunningEpisodes
 from enn_trainer.selfplay.league import PLAYERS
+from enn_trainer.selfplay.seating import Seating
 from enn_trainer.state import State
-from enn_trainer.state_part import copied_state
 
 
 class Snapshot:
@@ -37,8 +37,8 @@ class Snapshot:
             copies = (tensor.clone() for tensor in self._copies[of_agent:])
             tensors = dict(zip(self._names, copies, strict=True))
             state.algorithm.load_state_dict({**tensors, **copy.deepcopy(self._plain)})
-            if self._players:
-                state.parts[PLAYERS].load_state_dict(self._players)
+            if isinstance(seating := state.parts.get(PLAYERS), Seating):
+                seating.games, seating.players = self._seats
             episodes.are_valid = False
             raise
 
@@ -47,8 +47,9 @@ class Snapshot:
         part = state.algorithm.state_dict()
         self._names = [name for name, value in part.items() if isinstance(value, Tensor)]
         self._plain = copy.deepcopy({n: x for n, x in part.items() if not isinstance(x, Tensor)})
-        seating = state.parts.get(PLAYERS)
-        self._players = None if seating is None else copied_state(seating.state_dict())
+        if isinstance(seating := state.parts.get(PLAYERS), Seating):
+            # Bots begin new games after an error, so that their states need not be asked for.
+            self._seats = seating.games.copy(), [*seating.players]
         of_agent = [*state.agent.parameters(), *state.agent.buffers()]
         tensors = [*of_agent, *(part[name] for name in self._names)]
         known = len(tensors) == len(self._tensors) and all(map(is_, tensors, self._tensors))

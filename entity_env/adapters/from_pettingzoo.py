@@ -97,13 +97,7 @@ class FromPettingZoo(Adapted, Match):
                 self._sides = [
                     SideTranslator(team, self._translators, size) for team in teams.values()
                 ]
-            expected = vars(type(self)).get("num_sides", len(self._sides))
-            if expected != len(self._sides):
-                raise EntityEnvError(
-                    f"num_sides: expected {expected} sides, as the class was made for, got a world "
-                    f"with {len(self._sides)}; give the arguments that say how many agents there "
-                    "are to of"
-                )
+            check_num_sides(type(self), len(self._sides))
         except BaseException:
             self.env.close()
             raise
@@ -143,11 +137,7 @@ class FromPettingZoo(Adapted, Match):
         Raises:
             EntityEnvError: it is of another kind.
         """
-        if not callable(make_env):
-            raise EntityEnvError(
-                f"make_env: expected a function that makes the environment, got {make_env!r}"
-            )
-        env = make_env(**kwargs)
+        env = called(make_env, kwargs)
         if hasattr(env, "agent_iter") or not getattr(env, "possible_agents", None):
             raise EntityEnvError(
                 f"make_env: expected a parallel environment with possible_agents, got "
@@ -278,6 +268,29 @@ def translators_of(
         translator = AgentTranslator(*pair, by_group.get(name), env_names, prefix, is_team)
         translators |= dict.fromkeys(agents, translator)
     return translators
+
+
+def check_num_sides(cls: type, found: int) -> None:
+    """Raise if a world has another number of agents than its class was made for."""
+    expected = vars(cls).get("num_sides", found)
+    if expected != found:
+        raise EntityEnvError(
+            f"num_sides: expected {expected} sides, as the class was made for, got a world with "
+            f"{found}; give the arguments that say how many agents there are to of"
+        )
+
+
+def called(make_env: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Return what a function that makes an environment returns.
+
+    Raises:
+        EntityEnvError: it is no function.
+    """
+    if not callable(make_env):
+        raise EntityEnvError(
+            f"make_env: expected a function that makes the environment, got {make_env!r}"
+        )
+    return make_env(**kwargs)
 
 
 def _check_teams(teams: Mapping[str, Sequence[AgentName]], agents: Sequence[Any]) -> None:

@@ -11,7 +11,7 @@ from entity_env.adapters.agent_translator import (
     View,
     check_metrics,
 )
-from entity_env.adapters.from_pettingzoo import translators_of
+from entity_env.adapters.from_pettingzoo import called, check_num_sides, translators_of
 from entity_env.adapters.gymnasium_api import (
     Adapted,
     as_reward,
@@ -66,13 +66,7 @@ class FromPettingZooTurns(Adapted, Match):
             self.translators = list(dict.fromkeys(self._translators.values()))
             agents = list(self.env.possible_agents)
             self._sides = [SideTranslator([agent], self._translators) for agent in agents]
-            expected = vars(type(self)).get("num_sides", len(agents))
-            if expected != len(agents):
-                raise EntityEnvError(
-                    f"num_sides: expected {expected} sides, as the class was made for, got a world "
-                    f"with {len(agents)}; give the arguments that say how many agents there are to "
-                    "of"
-                )
+            check_num_sides(type(self), len(agents))
         except BaseException:
             self.env.close()
             raise
@@ -107,11 +101,7 @@ class FromPettingZooTurns(Adapted, Match):
         Raises:
             EntityEnvError: it is of another kind.
         """
-        if not callable(make_env):
-            raise EntityEnvError(
-                f"make_env: expected a function that makes the environment, got {make_env!r}"
-            )
-        env = make_env(**kwargs)
+        env = called(make_env, kwargs)
         if not (hasattr(env, "agent_iter") and getattr(env, "possible_agents", None)):
             raise EntityEnvError(
                 f"make_env: expected an AEC environment with possible_agents, got "
