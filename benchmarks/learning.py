@@ -230,6 +230,7 @@ def run(row: Row, seed: int, init: str, to_almost: bool = False) -> dict[str, An
             "seed": seed,
             "init": init,
             "frames": manager.state.step,
+            "planned": total,
             "sides": sides,
             "result": None if measured is None else together * float(np.mean(measured)),
             "episodes": 0 if measured is None else len(measured) // together,

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from enn_trainer.experience.collector import Episodes
+from enn_trainer.experience.episodes import Episodes
 from enn_trainer.selfplay.elo import compare_sides
 from entity_env.spaces import GLOBAL, ObsSpace
 from entity_env.vec.vec_env import Metric, VecEnv, VecEnvWrapper, VecObs, add_metrics

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from enn_trainer.experience.collector import Collector, Episodes
+from enn_trainer.experience.collector import Collector
+from enn_trainer.experience.episodes import Episodes
 from enn_trainer.experience.players import Environments
 from enn_trainer.selfplay.elo import FloatArray
 from enn_trainer.selfplay.league_players import MemberPlayer, NamedPlayers

@@ -16,7 +16,8 @@ from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.bots import bot_class
 from enn_trainer.evaluation.evaluator import create_opponent
 from enn_trainer.experience.bot_player import BotPlayer
-from enn_trainer.experience.collector import Episodes, Rollout
+from enn_trainer.experience.collector import Rollout
+from enn_trainer.experience.episodes import Episodes
 from enn_trainer.experience.players import AgentPlayer, Players
 from enn_trainer.policy import CreateOpponent
 from enn_trainer.runtime.start_folder import located

@@ -1,0 +1,78 @@
+"""Episodes that ended, of all environments, with their metrics. Needs no torch."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from entity_env.errors import InvalidObservation
+from entity_env.vec.vec_env import VecObs
+
+
+class Episodes(NamedTuple):
+    """E episodes that ended, of all environments, in the order of steps and environments.
+
+    Attributes:
+        environment: (E,) int64, the environment of each.
+        metrics: (E,) float64 each, of returns, lengths and the metrics of the last observations;
+            NaN where an environment gave none.
+    """
+
+    environment: npt.NDArray[np.int64]
+    metrics: Mapping[str, npt.NDArray[np.float64]]
+
+    @staticmethod
+    def of(obs: VecObs) -> "Episodes":
+        """Return the episodes that ended in one step, as a copy."""
+        ended, metrics = np.flatnonzero(obs.done), {}
+        for name, rows in obs.env_metrics.items():
+            of_all = np.full(len(obs), math.nan)
+            of_all[rows.lengths > 0] = rows.values
+            metrics[name] = of_all[ended]
+        return Episodes(ended, metrics)
+
+    def results(
+        self, metric: str, sides: int, where: str, counted: npt.NDArray[np.bool_] | None = None
+    ) -> npt.NDArray[np.float64]:
+        """Return the metric by which the sides of matches are compared, (E,) float64.
+
+        Args:
+            metric: its name.
+            sides: number of sides of a match.
+            where: beginning of messages.
+            counted: (E,) bool, the episodes that need to have one; None for all.
+
+        Raises:
+            InvalidObservation: one has none, or one that is not finite.
+        """
+        values = self.metrics.get(metric, np.full(len(self.environment), math.nan))
+        wrong = ~np.isfinite(values) if counted is None else counted & ~np.isfinite(values)
+        if wrong.any():
+            i = int(wrong.argmax())
+            match, side = divmod(int(self.environment[i]), sides)
+            raise InvalidObservation(
+                f"{where}match {match}, side {side}: expected a finite {metric!r} in the metrics "
+                f"of the last observation, got {values[i]}; the metrics are "
+                f"{', '.join(sorted(self.metrics))}"
+            )
+        return values
+
+    @staticmethod
+    def cat(pieces: Sequence["Episodes"]) -> "Episodes":
+        """Return the episodes of several steps."""
+        names = dict.fromkeys(name for piece in pieces for name in piece.metrics)
+        none = np.zeros(0)
+        return Episodes(
+            np.concatenate([none.astype(np.int64), *(piece.environment for piece in pieces)]),
+            {
+                name: np.concatenate(
+                    [none, *(p.metrics.get(name, np.full(len(p[0]), math.nan)) for p in pieces)]
+                )
+                for name in names
+            },
+        )
+
+
+NO_EPISODES = Episodes(np.zeros(0, np.int64), {})
