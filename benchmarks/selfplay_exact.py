@@ -5,18 +5,20 @@
 The best answer to an agent is computed for each seat by going through all deals and all lines of
 play of the environment itself. The agent is asked in every information set, which is all that a
 side sees; the best answer decides once for all states that look the same to it. Exploitability is
-the mean of what the best answer wins in the two seats, 0 in an equilibrium.
+the mean of what the best answer wins in the two seats, 0 in an equilibrium. Of several policies one
+is drawn for each game: the best answer knows them, and not which one it meets.
 """
 
 import argparse
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from itertools import permutations
+from itertools import permutations, product
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from enn_trainer import load_agent
+from enn_trainer.load_agent import RogueNetAgent
 from entity_env import Match, Observation, Ragged, batch_obs
 from entity_env.examples import KuhnPoker, UnevenThrows
 from entity_env.vec.batching import unbatch_actions
@@ -38,27 +40,29 @@ class Node(NamedTuple):
     Attributes:
         match: the world in this state; it is copied before each step.
         frames: the observation of each side.
-        weight: how probable chance and the policies make it, without the side that answers.
+        policy: the policy that is answered to.
+        weight: how probable chance and the policy make it, without the side that answers.
     """
 
     match: Match
     frames: list[Observation]
+    policy: Policy
     weight: float
 
 
-def exploitability(policy: Policy, worlds: Worlds) -> float:
-    """Return what the best answer wins against a policy, in the mean of both seats."""
-    return (best_answer(policy, worlds, 0) + best_answer(policy, worlds, 1)) / 2
+def exploitability(policies: Sequence[Policy], worlds: Worlds) -> float:
+    """Return what the best answer wins against policies, in the mean of both seats."""
+    return (best_answer(policies, worlds, 0) + best_answer(policies, worlds, 1)) / 2
 
 
-def best_answer(policy: Policy, worlds: Worlds, seat: int) -> float:
-    """Return the expected return of the best answer to a policy in a seat."""
-    return _best(policy, _begun(worlds), seat)
+def best_answer(policies: Sequence[Policy], worlds: Worlds, seat: int) -> float:
+    """Return the expected return of the best answer to policies in a seat."""
+    return _best(_begun(policies, worlds), seat)
 
 
 def expected_return(first: Policy, second: Policy, worlds: Worlds) -> float:
     """Return the expected return of the first side, of two policies."""
-    nodes, total = _begun(worlds), 0.0
+    nodes, total = _begun([second], worlds), 0.0
     while nodes:
         total += sum(node.weight * node.frames[0].reward for node in nodes)
         nodes = [
@@ -66,7 +70,7 @@ def expected_return(first: Policy, second: Policy, worlds: Worlds) -> float:
             for node in nodes
             if not node.frames[0].done
             for label, p in choices(first, node.frames[0])
-            for child in _children(node, 0, label, second, p)
+            for child in _children(node, 0, label, p)
         ]
     return total
 
@@ -78,9 +82,9 @@ def choices(policy: Policy, frame: Observation) -> list[tuple[str | None, float]
     return [(label, p) for label, p in policy(frame).items() if p > 0]
 
 
-def policy_of(path: str, world: Match) -> Policy:
-    """Return the policy of a save."""
-    agent, [name] = load_agent(path, env=world), world.action_space()
+def policy_of(agent: RogueNetAgent, world: Match) -> Policy:
+    """Return the policy of an agent in a world."""
+    [name] = world.action_space()
     labels = world.action_space()[name].labels
 
     def policy(frame: Observation) -> dict[str, float]:
@@ -91,15 +95,15 @@ def policy_of(path: str, world: Match) -> Policy:
     return policy
 
 
-def _begun(worlds: Worlds) -> list[Node]:
+def _begun(policies: Sequence[Policy], worlds: Worlds) -> list[Node]:
     nodes = []
-    for world, weight in worlds:
+    for policy, (world, weight) in product(policies, worlds):
         match = copy.deepcopy(world)
-        nodes.append(Node(match, match.reset(), weight))
+        nodes.append(Node(match, match.reset(), policy, weight / len(policies)))
     return nodes
 
 
-def _best(policy: Policy, nodes: Sequence[Node], seat: int) -> float:
+def _best(nodes: Sequence[Node], seat: int) -> float:
     """Return what the best answer wins from some states on, weighted by their probabilities."""
     total, waiting = 0.0, []
     information_sets: dict[str, list[Node]] = {}
@@ -109,15 +113,15 @@ def _best(policy: Policy, nodes: Sequence[Node], seat: int) -> float:
         if not own.done and own.actions:
             information_sets.setdefault(_seen(own), []).append(node)
         elif not own.done:
-            waiting += _children(node, seat, None, policy)
+            waiting += _children(node, seat, None)
     for alike in information_sets.values():
         [space] = alike[0].match.action_space().values()
         values = []
         for label in space.labels:
-            after = [child for node in alike for child in _children(node, seat, label, policy)]
-            values.append(_best(policy, after, seat))
+            after = [child for node in alike for child in _children(node, seat, label)]
+            values.append(_best(after, seat))
         total += max(values)
-    return total + (_best(policy, waiting, seat) if waiting else 0.0)
+    return total + (_best(waiting, seat) if waiting else 0.0)
 
 
 def _seen(frame: Observation) -> str:
@@ -126,16 +130,14 @@ def _seen(frame: Observation) -> str:
     return repr(([(name, np.array(rows).tolist()) for name, rows in shown], frame.global_features))
 
 
-def _children(
-    node: Node, seat: int, label: str | None, policy: Policy, probability: float = 1.0
-) -> list[Node]:
+def _children(node: Node, seat: int, label: str | None, probability: float = 1.0) -> list[Node]:
     """Return the states after a choice of one side, for each choice of the other's policy."""
     children = []
-    for other, p in choices(policy, node.frames[1 - seat]):
+    for other, p in choices(node.policy, node.frames[1 - seat]):
         match = copy.deepcopy(node.match)
         taken = (label, other) if seat == 0 else (other, label)
         frames = match.act(_actions(match, node.frames, taken))
-        children.append(Node(match, frames, node.weight * p * probability))
+        children.append(Node(match, frames, node.policy, node.weight * p * probability))
     return children
 
 
@@ -155,8 +157,9 @@ def main() -> None:
     for path in parser.parse_args().save:
         spaces = load_agent(path).action_space
         name = next(n for n, w in WORLDS.items() if w[0][0].action_space() == dict(spaces))
-        policy = policy_of(path, WORLDS[name][0][0])
-        values = [best_answer(policy, WORLDS[name], seat) for seat in (0, 1)]
+        world = WORLDS[name][0][0]
+        policy = policy_of(load_agent(path, env=world), world)
+        values = [best_answer([policy], WORLDS[name], seat) for seat in (0, 1)]
         seats = ", ".join(f"{value:+.4f}" for value in values)
         print(f"{path}: {name}, exploitability {sum(values) / 2:.4f} (best answers: {seats})")
 

@@ -133,7 +133,7 @@ class FromPettingZooTurns(Adapted, Match):
         self._rewards = {}
         self._step(chosen[agent])
         self._look()
-        while self.env.agents and self._is_dead(self.env.agent_selection):
+        while self.env.agents and self.env.agent_selection in self._ended:
             self._step(None)
             self._look()
         shown = self._observe()
@@ -149,26 +149,25 @@ class FromPettingZooTurns(Adapted, Match):
         for agent, reward in self.env.rewards.items():
             self._rewards[agent] = self._rewards.get(agent, 0.0) + as_reward(reward)
 
-    def _is_dead(self, agent: AgentName) -> bool:
-        return bool(self.env.terminations[agent] or self.env.truncations[agent])
-
     def _look(self) -> None:
         """Read the views of all agents, and keep the last ones of those who have just died."""
-        self._views, mover = {}, self.env.agent_selection
+        # Each attribute is read once, as it is passed on by one wrapper after the other.
+        self._views, mover, self._infos = {}, self.env.agent_selection, self.env.infos
+        terminations, truncations = self.env.terminations, self.env.truncations
         for agent in self.env.agents:
             if agent not in self._translators:
                 known = list(self._translators)
                 raise InvalidObservation(
                     f"agents: expected some of possible_agents {known}, got {agent!r}"
                 )
-            is_dead = self._is_dead(agent)
+            is_dead = bool(terminations[agent] or truncations[agent])
             if is_dead and agent in self._ended:
                 continue
             view = self._translators[agent].translate_observation(
-                self.env.observe(agent), self.env.infos.get(agent) or {}, is_dead or agent != mover
+                self.env.observe(agent), self._infos.get(agent) or {}, is_dead or agent != mover
             )
             if is_dead:
-                self._ended[agent] = view, bool(self.env.terminations[agent])
+                self._ended[agent] = view, bool(terminations[agent])
             else:
                 self._views[agent] = view
 
@@ -183,7 +182,6 @@ class FromPettingZooTurns(Adapted, Match):
                 obs.actions = {}
                 obs.terminated = agent not in self._ended or self._ended[agent][1]
                 obs.truncated = not obs.terminated
-            info = self.env.infos.get(agent) or {}
-            obs.metrics |= self._translators[agent].metrics(info)
+            obs.metrics |= self._translators[agent].metrics(self._infos.get(agent) or {})
             shown.append(obs)
         return shown

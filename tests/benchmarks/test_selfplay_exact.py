@@ -15,7 +15,7 @@ from benchmarks.selfplay_exact import (
     exploitability,
     policy_of,
 )
-from enn_trainer import StateManager, train
+from enn_trainer import StateManager, load_agent, train
 from entity_env import Observation
 from entity_env.examples import KuhnPoker, UnevenThrows
 
@@ -51,21 +51,21 @@ def equilibrium(a: float) -> Policy:
 
 
 def test_uniform_play_in_kuhn_poker_has_the_published_exploitability() -> None:
-    assert exploitability(UNIFORM, KUHN) == pytest.approx(11 / 24, abs=1e-12)
+    assert exploitability([UNIFORM], KUHN) == pytest.approx(11 / 24, abs=1e-12)
 
 
 @pytest.mark.parametrize("a", [0.0, 0.1, 0.25, 1 / 3])
 def test_equilibria_of_kuhn_poker_cannot_be_exploited(a: float) -> None:
     policy = equilibrium(a)
-    assert exploitability(policy, KUHN) == pytest.approx(0, abs=1e-12)
-    assert best_answer(policy, KUHN, 0) == pytest.approx(-1 / 18, abs=1e-12)
-    assert best_answer(policy, KUHN, 1) == pytest.approx(1 / 18, abs=1e-12)
+    assert exploitability([policy], KUHN) == pytest.approx(0, abs=1e-12)
+    assert best_answer([policy], KUHN, 0) == pytest.approx(-1 / 18, abs=1e-12)
+    assert best_answer([policy], KUHN, 1) == pytest.approx(1 / 18, abs=1e-12)
     assert expected_return(policy, equilibrium(0.2), KUHN) == pytest.approx(-1 / 18, abs=1e-12)
 
 
 def test_a_policy_beside_the_family_can_be_exploited() -> None:
     """With a above 1/3, and for one who always bets."""
-    assert exploitability(always(bet=1.0), KUHN) > 0.1
+    assert exploitability([always(bet=1.0)], KUHN) > 0.1
     wrong = equilibrium(0.2)
 
     def bluffs_more(frame: Observation) -> Mapping[str, float]:
@@ -73,7 +73,23 @@ def test_a_policy_beside_the_family_can_be_exploited() -> None:
         is_first = frame.global_features == [True]
         return {"pass": 0.5, "bet": 0.5} if rank == "jack" and is_first else wrong(frame)
 
-    assert exploitability(bluffs_more, KUHN) > 0.01
+    assert exploitability([bluffs_more], KUHN) > 0.01
+
+
+def test_a_mixture_is_answered_without_knowing_who_plays() -> None:
+    """Pure throws in equilibrium cannot be exploited, each alone can; nor can mixed equilibria."""
+    pure = {throw: always(**{throw: 1.0}) for throw in ("rock", "paper", "scissors")}
+    drawn = [pure[throw] for throw in ["rock"] * 2 + ["paper"] + ["scissors"] * 5]
+    assert exploitability(drawn, THROWS) == pytest.approx(0, abs=1e-12)
+    assert [exploitability([policy], THROWS) for policy in pure.values()] == [5, 2, 1]
+    assert exploitability([equilibrium(0.0), equilibrium(1 / 3)], KUHN) == pytest.approx(
+        0, abs=1e-12
+    )
+    # Who always bets and who always passes: the cards are known to neither, and a pass tells who
+    # it is.
+    extremes = [always(**{"pass": 1.0}), always(bet=1.0)]
+    alone = [exploitability([policy], KUHN) for policy in extremes]
+    assert exploitability(extremes, KUHN) < sum(alone) / 2
 
 
 @pytest.mark.parametrize(
@@ -90,7 +106,7 @@ def test_exploitability_of_throws_is_that_by_hand(
     probs: tuple[float, float, float], expected: float
 ) -> None:
     policy = always(**dict(zip(("rock", "paper", "scissors"), probs, strict=True)))
-    assert exploitability(policy, THROWS) == pytest.approx(expected, abs=1e-12)
+    assert exploitability([policy], THROWS) == pytest.approx(expected, abs=1e-12)
     assert expected_return(policy, policy, THROWS) == pytest.approx(0, abs=1e-12)
 
 
@@ -104,7 +120,7 @@ def test_network_is_asked_in_every_information_set(world: Any, tmp_path: Path) -
         checkpoint_dir=tmp_path / "run",
     )
     train(manager, world)
-    policy, asked = policy_of(str(tmp_path / "run"), world()), set()
+    policy, asked = policy_of(load_agent(tmp_path / "run", env=world()), world()), set()
 
     def noting(frame: Observation) -> Mapping[str, float]:
         probs = policy(frame)
@@ -115,10 +131,10 @@ def test_network_is_asked_in_every_information_set(world: Any, tmp_path: Path) -
     if world is UnevenThrows:
         p = np.array([*policy(world().reset()[0]).values()])
         wins = np.array([[0, -5, 1], [5, 0, -2], [-1, 2, 0]])  # rows: rock, paper, scissors
-        assert exploitability(noting, THROWS) == pytest.approx((wins @ p).max(), abs=1e-6)
+        assert exploitability([noting], THROWS) == pytest.approx((wins @ p).max(), abs=1e-6)
         assert len(asked) == 1
         return
-    value = exploitability(noting, KUHN)
+    value = exploitability([noting], KUHN)
     assert value > 0
     assert len(asked) == 12  # three cards, at the four points where a side decides
-    assert exploitability(policy, KUHN) == pytest.approx(value, abs=1e-9)
+    assert exploitability([policy], KUHN) == pytest.approx(value, abs=1e-9)

@@ -1,0 +1,391 @@
+"""Agents in games: opponents in training and the magnet beside play of the agent with itself.
+
+    python benchmarks/selfplay.py [ROW ...] [--seeds 3] [--jobs 2] [--results FILE.md]
+
+In `UnevenThrows` and `KuhnPoker` the exploitability of the trained policy is exact
+(`selfplay_exact.py`). In other games agents play against others. Runs that are done are kept as
+JSON lines beside the table, and are not repeated.
+"""
+
+import argparse
+import json
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import board_games
+import numpy as np
+import torch
+from kept_runs import read_kept, run_all
+from learning_curves import Line, draw
+from measured_on import short_revision
+from selfplay_exact import WORLDS, exploitability, policy_of
+
+from enn_trainer import StateManager, load_agent, train
+from enn_trainer.callbacks import Callback
+from enn_trainer.callbacks.callback import RunningTrainer
+from enn_trainer.checkpoints.lookup import find, read_members
+from enn_trainer.evaluation.evaluator import RandomAgent
+from enn_trainer.experience.players import AgentPlayer
+from enn_trainer.load_agent import RogueNetAgent
+from enn_trainer.policy import eval_mode
+from enn_trainer.selfplay.play_games import play_games
+from enn_trainer.selfplay.tournament import exploit, play_league, players_of
+from entity_env import EnvList
+from entity_env.examples import ENV_REGISTRY
+
+ROOT = Path(__file__).parent.parent
+POINTS = 40
+"""Points of a curve."""
+BOARD_GAMES = {"tic-tac-toe": board_games.TicTacToe, "connect four": board_games.ConnectFour}
+GAMES = 400
+"""Games of a pair, or against a bot in each seat."""
+EXPLOITED_FOR = 300_000
+"""Frames for which an agent is trained against another one alone."""
+
+Values = dict[str, float]
+
+
+class Row(NamedTuple):
+    """A world, and the settings to train an agent with.
+
+    Attributes:
+        world: name of the world.
+        setting: name of the settings.
+        config: file in `configs/`, without ".ron".
+        overrides: changes of the configuration.
+        bars: values to reach, and True if less is better.
+    """
+
+    world: str
+    setting: str
+    config: str
+    overrides: tuple[str, ...] = ()
+    bars: Mapping[str, tuple[float, bool]] = {}
+
+    @property
+    def name(self) -> str:
+        """The name on the command line."""
+        return f"{self.world} {self.setting}"
+
+
+LAST, MIXTURE = "last policy", "mixture of the pool"
+WORST = "against each of them, least upper end of an interval"
+_THROWS = ("rollout.steps=1", "optim.bs=512", "total_timesteps=1000000")
+_MAGNET = ("ppo.magnet.coef=0.5", "ppo.magnet.every=20000")
+_NO_MAGNET = ("ppo.magnet=None", "ppo.ent_coef=0.01")
+_POOL = ("selfplay.share=0.5", "selfplay.snapshot_every=50000", "selfplay.capacity=40")
+
+
+def _settings(
+    world: str, bar: float, of_world: tuple[str, ...], magnet: tuple[str, ...]
+) -> list[Row]:
+    """Return the rows of a world whose exploitability is known."""
+    settings = {
+        "mirror": _NO_MAGNET,
+        "pool, uniform": (*_NO_MAGNET, *_POOL, "selfplay.choose=uniform"),
+        "pool, pfsp": (*_NO_MAGNET, *_POOL, "selfplay.choose=pfsp"),
+        "magnet": magnet,
+    }
+    return [
+        Row(
+            world,
+            name,
+            "kuhn_poker",
+            (*of_world, *changes),
+            {LAST: (bar, True)} if name == "magnet" else {},
+        )
+        for name, changes in settings.items()
+    ]
+
+
+_CONNECT_FOUR = (
+    "total_timesteps=1000000",
+    "selfplay.snapshot_every=100000",
+)
+ROWS = [
+    *_settings("UnevenThrows", 0.25, _THROWS, _MAGNET),
+    *_settings("KuhnPoker", 0.05, (), ()),
+    Row(
+        "Duel",
+        "pool and mirror",
+        "duel_pool",
+        (),
+        {"worst score within its interval": (0.5, False)},
+    ),
+    Row(
+        "tic-tac-toe",
+        "pool",
+        "tic_tac_toe",
+        (),
+        {"lost, first seat": (0.05, True), "lost, second seat": (0.05, True)},
+    ),
+    Row(
+        "connect four",
+        "pool",
+        "tic_tac_toe",
+        _CONNECT_FOUR,
+        {"against random": (0.95, False), "against a bot": (0.5, False)},
+    ),
+]
+
+
+class Exploitability(Callback):
+    """Computes the exploitability of the agent from time to time.
+
+    Args:
+        world: in `selfplay_exact.WORLDS`.
+        every: number of frames between two points.
+    """
+
+    def __init__(self, world: str, every: float) -> None:
+        self.world, self.every = world, every
+        self.curve: list[list[float]] = []
+
+    def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
+        """Add a point at multiples of a number of frames."""
+        state = trainer.state
+        if state.step >= (len(self.curve) + 1) * self.every:
+            spaces = state.obs_space, state.action_space
+            worlds = WORLDS[self.world]
+            with eval_mode(state.agent):
+                agent = RogueNetAgent(state.agent, False, 0, *spaces)
+                value = exploitability([policy_of(agent, worlds[0][0])], worlds)
+            self.curve.append([state.step, round(value, 4)])
+
+
+class Rating(Callback):
+    """Reads the rating of the agent from time to time, in thousands of Elo."""
+
+    def __init__(self, every: float) -> None:
+        self.every = every
+        self.curve: list[list[float]] = []
+
+    def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
+        """Add a point at multiples of a number of frames."""
+        elo = metrics.get("selfplay/elo")
+        if elo is not None and trainer.state.step >= (len(self.curve) + 1) * self.every:
+            self.curve.append([trainer.state.step, round(elo / 1000, 4)])
+
+
+def world_of(row: Row) -> Any:
+    """Return the class of the world of a row."""
+    return BOARD_GAMES.get(row.world) or ENV_REGISTRY[row.world]
+
+
+def run(row: Row, seed: int) -> dict[str, Any]:
+    """Train an agent with one seed in this process, and measure it."""
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        path = Path(folder) / "run"
+        manager = new_manager(row, seed, path)
+        every = manager.config.total_timesteps / POINTS
+        is_exact = row.world in WORLDS
+        points: Any = Exploitability(row.world, every) if is_exact else Rating(every)
+        train(manager, world_of(row), callbacks=[points])
+        seconds = time.perf_counter() - start
+        return {
+            "row": row.name,
+            "seed": seed,
+            "frames": manager.state.step,
+            "values": MEASURES.get(row.world, measure_exactly)(path, row, seed),
+            "seconds": round(seconds, 1),
+            "curve": points.curve,
+            "commit": short_revision(),
+        }
+
+
+def new_manager(row: Row, seed: int, path: Path, *overrides: str) -> StateManager:
+    """Return the manager of a run of a row."""
+    own = (f"seed={seed}", f"data_dir={path.parent}", "rollout.processes=1")
+    config = ROOT / "configs" / f"{row.config}.ron"
+    changes = [*row.overrides, *own, *overrides]
+    return StateManager(init_path=config, checkpoint_dir=path, overrides=changes)
+
+
+def snapshots(path: Path) -> list[str]:
+    """Return the paths of the snapshots in the pool of a run; none without one."""
+    pool = [member for member in read_members(find(path)) if member.is_in_pool]
+    return [f"{path}@opponent:{member.name}" for member in pool]
+
+
+# -- Measures ----------------------------------------------------------------------------------
+
+
+def measure_exactly(path: Path, row: Row, seed: int) -> Values:
+    """Return the exploitability of the last policy, and of the even mixture of the pool."""
+    worlds = WORLDS[row.world]
+    world = worlds[0][0]
+
+    def of(paths: Sequence[str | Path]) -> float:
+        return exploitability([policy_of(load_agent(p, env=world), world) for p in paths], worlds)
+
+    pool = snapshots(path)
+    return {LAST: of([path]), **({MIXTURE: of(pool)} if pool else {})}
+
+
+def measure_duel(path: Path, row: Row, seed: int) -> Values:
+    """Return the agent's scores against its snapshots and an agent that only played itself.
+
+    Both are exploited, too.
+    """
+    world, mirror = world_of(row), path.parent / "mirror"
+    manager = new_manager(row, seed, mirror, "selfplay=None")
+    train(manager, world)
+    others = [str(mirror), *snapshots(path)]
+    values = {}
+    for other in others:
+        payoff = play_league([str(path), other], world, GAMES, seed).payoff
+        values[other] = float(payoff.mean[0, 1]), float(payoff.high[0, 1])
+    exploited = {}
+    for name, agent in (("pool", path), ("mirror", mirror)):
+        folder = path.parent / f"against-{name}"
+        config = new_manager(row, seed + 100, folder, f"total_timesteps={EXPLOITED_FOR}").config
+        exploited[f"{name} is exploited by"] = exploit(agent, world, config, folder).score
+    of_snapshots = [mean for other, (mean, _) in values.items() if other != str(mirror)]
+    return {
+        "against mirror": values[str(mirror)][0],
+        "against its snapshots, mean": float(np.mean(of_snapshots)),
+        "against its snapshots, least": min(of_snapshots),
+        WORST: min(high for _, high in values.values()),
+        **exploited,
+    }
+
+
+def measure_tic_tac_toe(path: Path, row: Row, seed: int) -> Values:
+    """Return the shares of games that the greedy agent loses against a perfect player."""
+    results = results_against(path, board_games.TicTacToe, board_games.Perfect, seed, greedy=True)
+    lost = [float(np.mean(of_seat < 0)) for of_seat in results]
+    return dict(zip(("lost, first seat", "lost, second seat"), lost, strict=True))
+
+
+def measure_connect_four(path: Path, row: Row, seed: int) -> Values:
+    """Return the scores of the agent against random play and a bot."""
+    world, bot = board_games.ConnectFour, board_games.WinOrBlock
+    scores: Values = {}
+    for greedy, how in ((False, ""), (True, ", greedy")):
+        for opponent, name in (("random", "against random"), (bot, "against a bot")):
+            results = results_against(path, world, opponent, seed, greedy)
+            scores[name + how] = float(np.mean((np.sign(np.concatenate(results)) + 1) / 2))
+    return scores
+
+
+def results_against(path: Path, world: Any, opponent: Any, seed: int, greedy: bool) -> list[Any]:
+    """Return the returns of an agent in each seat against an opponent, (games,) each."""
+    match = world()
+    spaces = match.obs_space(), match.action_space()
+    made = RandomAgent(spaces[1]) if opponent == "random" else opponent
+    players = players_of({"other": made}, seed, *spaces, 2)
+    network = load_agent(path).agent
+    players["agent"] = AgentPlayer(network, None if greedy else seed)
+    lineups = [["agent", "other"]] * GAMES + [["other", "agent"]] * GAMES
+    envs = EnvList(world, 2 * 64)
+    results = play_games(envs, spaces[0], players, lineups, "episodic_reward", seed)
+    return [results[:GAMES, 0], results[GAMES:, 1]]
+
+
+MEASURES: dict[str, Callable[[Path, Row, int], Values]] = {
+    "Duel": measure_duel,
+    "tic-tac-toe": measure_tic_tac_toe,
+    "connect four": measure_connect_four,
+}
+
+
+# -- Results -----------------------------------------------------------------------------------
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    """Return the document with the results."""
+    lines = [
+        "# Games",
+        "",
+        f"`python benchmarks/selfplay.py` on {os.cpu_count()} cores "
+        f"({platform.processor() or platform.machine()}), Python {platform.python_version()}, "
+        f"torch {torch.__version__}. Each run has one thread; up to two run at a time, beside "
+        "other work: the seconds are a rough measure. The settings are those in `configs/`, with "
+        "the changes in `benchmarks/selfplay.py`.",
+        "",
+        "*last policy* and *mixture of the pool* are exploitabilities: the mean of what the best "
+        "answer wins in the two seats, computed exactly; the mixture draws one of the snapshots "
+        "for each game, each equally often. All others are scores or shares of games, in both "
+        f"seats equally often, {GAMES} of a pair and in each seat against a bot, with sampled "
+        "actions except in tic-tac-toe and where greedy is said. "
+        f"*is exploited by* is the score of an agent trained for {EXPLOITED_FOR:,} frames against "
+        "this one alone. Uniform play has 1.0 in UnevenThrows (only rock 5, only paper 2, only "
+        "scissors 1) and 11/24 in KuhnPoker.",
+        "",
+        "| world | setting | frames | value | to reach | seeds: result | seconds | commit |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in ROWS:
+        mine = [r for r in results if r["row"] == row.name]
+        for value in mine[0]["values"] if mine else ():
+            bar = ""
+            if value in row.bars:
+                least, is_most = row.bars[value]
+                bar = f"at most {least}" if is_most else f"{least}"
+            shown = ", ".join(f"{r['seed']}: {r['values'][value]:.3f}" for r in mine)
+            seconds = ", ".join(f"{r['seconds']:.0f}" for r in mine)
+            commits = ", ".join(dict.fromkeys(r["commit"] for r in mine))
+            lines.append(
+                f"| {row.world} | {row.setting} | {mine[0]['frames']:,} | {value} | {bar} | "
+                f"{shown} | {seconds} | {commits} |"
+            )
+    lines += [
+        "",
+        "Exploitability of the policy while training, and the agent's rating in thousands of Elo "
+        "where there is no exact value, against the frames of the agent; the bars are dashed.",
+        "",
+        "![curves](selfplay.svg)",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def picture(results: list[dict[str, Any]]) -> str:
+    """Return a picture of the curves, with a panel for each world."""
+    panels: dict[str, list[Line]] = {}
+    for row in ROWS:
+        curves = [r["curve"] for r in results if r["row"] == row.name and r["curve"]]
+        if curves:
+            bar = row.bars.get(LAST, (None, True))[0]
+            panels.setdefault(row.world, []).append(Line(row.setting, curves, bar))
+    return draw(panels)
+
+
+def main() -> None:
+    """Train what was not trained yet, and write the results."""
+    by_name = {row.name: row for row in ROWS}
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("rows", nargs="*", metavar="ROW", help="; ".join(by_name))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results/selfplay.md")
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(run(by_name[options.one[0]], int(options.one[1]))))
+        return
+    if unknown := [name for name in options.rows if name not in by_name]:
+        parser.error(f"ROW: expected some of {'; '.join(by_name)}; got {'; '.join(unknown)}")
+    kept = options.results.with_suffix(".jsonl")
+    done = {(r["row"], r["seed"]) for r in read_kept(kept)}
+    todo = [
+        (name, str(seed))
+        for name in options.rows or by_name
+        for seed in range(1, options.seeds + 1)
+        if (name, seed) not in done
+    ]
+    run_all(__file__, todo, kept, options.jobs)
+    results = sorted(read_kept(kept), key=lambda r: r["seed"])
+    options.results.write_text(table(results))
+    options.results.with_suffix(".svg").write_text(picture(results))
+    print(options.results.read_text())
+
+
+if __name__ == "__main__":
+    main()
