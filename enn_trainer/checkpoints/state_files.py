@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from safetensors.torch import save as save_tensors
-from torch import Tensor, nn
+from torch import Tensor
 
 from enn_trainer.algorithms.ppo.ppo import SCALING, TUNINGS
 from enn_trainer.checkpoints.format import WEIGHTS, Checkpoint
@@ -32,6 +32,7 @@ from enn_trainer.state_part import FILES, KeptPart, SavedNetwork, check_plain
 from entity_env.serialization.bounds import Allowance
 from entity_env.serialization.messages import pack, rebuilt, unpack
 from entity_env.spaces import ACTION_SPACES, ActionSpace, Entity, Kind, ObsSpace
+from rogue_net.rogue_net import RogueNet
 
 STATE_VERSION = 1
 
@@ -90,16 +91,13 @@ def dump_spaces(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) ->
 
 
 def saved_network(
-    network: nn.Module,
-    config: TrainConfig,
-    obs_space: ObsSpace,
-    action_space: Mapping[str, ActionSpace],
+    network: RogueNet, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]
 ) -> SavedNetwork:
-    """Return a `RogueNet` with all that is needed to play it, without its values."""
+    """Return a network with all that is needed to play it, without its values."""
     weights = {k: v.detach().cpu().contiguous() for k, v in network.state_dict().items()}
     policy = {name: w for name, w in weights.items() if not name.startswith("regression_heads.")}
     spaces = ron.dumps(ron.Struct("Spaces", dump_spaces(obs_space, action_space)))
-    of_net = TrainConfig(net=config.net, name="opponent")  # the rest may change during a run
+    of_net = TrainConfig(net=network.config, name="opponent")
     return SavedNetwork(dump_config(of_net), spaces, save_tensors(policy))
 
 

@@ -116,7 +116,8 @@ def _serve(options: argparse.Namespace) -> None:
                 )
             other = _opponent(options, envs, seed)
             seats = [other if side % 2 else agent for side in range(sides)]
-            players = SeatedPlayers([(agent, everywhere[::2]), (other, everywhere[1::2])])
+            seated = [(agent, everywhere[::2]), (other, everywhere[1::2])]
+            players = SeatedPlayers(seated, ["", options.opponent])
 
         # The game and its server.
         def newest() -> str:

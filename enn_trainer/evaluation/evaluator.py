@@ -442,13 +442,13 @@ class Evaluator:
             for i, member in enumerate(pool):
                 seated = player(make_opponent(member, *makers), suite.deterministic)
                 seats.append((seated, everywhere[(against == i) & ~counted]))
-            return SeatedPlayers(seats), counted
+            return SeatedPlayers(seats, ["", *(member.name for member in pool)]), counted
         other = self._opponents[suite.opponent]
         opponent = player(other, suite.deterministic and not isinstance(other, RandomAgent))
         if suite.opponent_only:
             return opponent, everywhere >= 0
         seats = [(agent, everywhere[::2]), (opponent, everywhere[1::2])]
-        return SeatedPlayers(seats), everywhere % 2 == 0
+        return SeatedPlayers(seats, ["", suite.opponent]), everywhere % 2 == 0
 
     def _pool(self) -> list[Member]:
         """Return the members of the run's pool.

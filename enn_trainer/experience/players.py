@@ -259,10 +259,17 @@ class SeatedPlayers(Players):
 
     Args:
         seats: the players with their environments, each of which is in one of them.
+        names: of the players, for recordings: "" for the agent; empty if all are the agent.
     """
 
-    def __init__(self, seats: Sequence[tuple[SeatPlayer, Environments]]) -> None:
+    def __init__(
+        self, seats: Sequence[tuple[SeatPlayer, Environments]], names: Sequence[str] = ()
+    ) -> None:
         self.learner, self.learnt = seats[0]
+        self._names: list[str] = [""] * sum(len(theirs) for _, theirs in seats) if names else []
+        for (_, theirs), name in zip(seats, names, strict=bool(names)):
+            for environment in theirs.tolist():
+                self._names[environment] = name
         self.seats = [(player, theirs) for player, theirs in seats if len(theirs)]
 
     def begin(self, obs: VecObs, is_resumed: bool) -> None:
@@ -274,7 +281,7 @@ class SeatedPlayers(Players):
         """Let each player choose in its frames, and put the decisions in the order of frames."""
         pieces = [choose(player, obs, batch, theirs, t) for player, theirs in self.seats]
         order = np.argsort(np.concatenate([theirs for _, theirs in self.seats]))
-        return Decisions.cat(pieces).take(order)
+        return Decisions.cat(pieces).take(order)._replace(players=self._names)
 
     def values(self, batch: EntityBatch, environments: Environments) -> Tensor:
         """Return the values of the learner."""

@@ -12,7 +12,6 @@ from enn_trainer.checkpoints.lookup import SavedRun, run_of_member
 from enn_trainer.checkpoints.migrate.space_diff import incompatibilities
 from enn_trainer.checkpoints.state_files import saved_network
 from enn_trainer.checkpoints.weights import load_weights, tensors_of
-from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError
 from enn_trainer.policy import CreateOpponent, Opponent, PPOAgent, frozen_copy
 from enn_trainer.selfplay.league import SNAPSHOT, Member
@@ -24,24 +23,19 @@ from rogue_net.wiring import Wired
 
 
 def snapshot_of(
-    agent: Any,
-    config: TrainConfig,
-    obs_space: ObsSpace,
-    action_space: Mapping[str, ActionSpace],
-    step: int,
+    agent: Any, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], step: int
 ) -> Member:
     """Return a copy of an agent as a member: its policy and statistics, without values.
 
     Args:
         agent: the network; of one of the user's own, all tensors are copied.
-        config: configuration of the run.
         obs_space: observation space of the agent.
         action_space: action space of the agent.
         step: number of frames it was trained for.
     """
     network = agent.policy if isinstance(agent, RogueNetWithValueNet) else agent
-    if isinstance(network, RogueNet):
-        saved = saved_network(network, config, obs_space, action_space)
+    if type(network) is RogueNet:
+        saved = saved_network(network, obs_space, action_space)
     else:
         weights = {k: v.detach().cpu().contiguous() for k, v in network.state_dict().items()}
         saved = SavedNetwork("", "", save_tensors(weights))
@@ -50,8 +44,8 @@ def snapshot_of(
 
 def member_of_save(saved: SavedRun, name: str, origin: str) -> Member:
     """Return the agent of a save as a member, which does not need the save any more."""
-    run = saved.agent, saved.config, saved.obs_space, saved.action_space
-    return replace(snapshot_of(*run, saved.step), name=name, step=NAMED, origin=origin)
+    snapshot = snapshot_of(saved.agent, saved.obs_space, saved.action_space, saved.step)
+    return replace(snapshot, name=name, step=NAMED, origin=origin)
 
 
 def make_opponent(

@@ -156,7 +156,7 @@ class SelfPlay(Callback):
         state, settings, league = self._state, self._settings, self.league
         if settings.snapshot_every and state.step >= league.next_snapshot:
             spaces = state.obs_space, state.action_space
-            snapshot = snapshot_of(state.agent, self._config, *spaces, state.step)
+            snapshot = snapshot_of(state.agent, *spaces, state.step)
             if not any(member.name == snapshot.name for member in league.members):
                 league.add_snapshot(snapshot, settings.capacity, settings.snapshot_every)
 

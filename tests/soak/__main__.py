@@ -54,6 +54,8 @@ def main() -> None:
             print(f"stops: {stop_runs(_new(folder, 'stops'), seed, asked.stops)}", flush=True)
         if asked.flip_every:
             _say("flips", flips(_new(folder, "flips"), seed, asked.flip_every))
+            of_opponents = flips(_new(folder, "opponents"), seed, asked.flip_every, pool=True)
+            _say("flips in opponents", of_opponents)
         if asked.truncations:
             _say("truncations", truncations(_new(folder, "cuts"), seed, asked.truncations))
         if asked.mutations:

@@ -43,7 +43,7 @@ from entity_env import (
 )
 from tests.enn_trainer.worlds import Pasture
 from tests.soak.mutations import flipped, mutated
-from tests.soak.small_saves import copy_of_published, new_save, write_whole
+from tests.soak.small_saves import copy_of_published, new_save, save_with_pool, write_whole
 
 SECONDS_PER_FILE = 60
 MORE_MEMORY = 1 << 30
@@ -79,26 +79,27 @@ class Summary(NamedTuple):
         )
 
 
-def flips(folder: Path, seed: int, every: int = 1) -> Summary:
+def flips(folder: Path, seed: int, every: int = 1, pool: bool = False) -> Summary:
     """Flip one bit of each byte of a save, which bit being chosen at random.
 
     Args:
         folder: to work in.
         seed: of the choices.
         every: one of so many bytes.
+        pool: of the opponents in a save, which a run goes on without, but which no save may hide.
     """
     rng = Random(seed)
-    save = new_save(folder)
+    save = save_with_pool(folder) if pool else new_save(folder)
 
     def damages() -> Iterator[tuple[Path, str]]:
-        for file in sorted(save.iterdir()):
+        for file in sorted(save.glob("opponent-*" if pool else "*")):
             whole = file.read_bytes()
             for at in range(rng.randrange(every), len(whole), every):
                 file.write_bytes(flipped(whole, at, rng.randrange(8)))
                 yield save, file.name
             file.write_bytes(whole)
 
-    return _summed_up(damages(), must_refuse=True)
+    return _summed_up(damages(), True, [_load_agent, _restore] if pool else None)
 
 
 def truncations(folder: Path, seed: int, count: int) -> Summary:

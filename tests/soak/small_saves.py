@@ -9,6 +9,7 @@ from pathlib import Path
 
 from enn_trainer import StateManager, train
 from enn_trainer.checkpoints.manifest import MANIFEST, new_manifest, own_hash
+from tests.enn_trainer.selfplay.joust import run, saves_of
 from tests.enn_trainer.worlds import Pasture
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "checkpoint_enn_trainer_0.1.16"
@@ -36,6 +37,15 @@ def new_save(folder: Path) -> Path:
     with contextlib.redirect_stdout(io.StringIO()):
         saved = train(manager, Pasture).checkpoint
     assert saved is not None
+    (folder / "saves").mkdir()
+    return saved.rename(folder / "saves" / saved.name)
+
+
+def save_with_pool(folder: Path) -> Path:
+    """The last save of a run of two updates with three opponents in it, alone in its folder."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        run(folder / "run", 2, *SETTINGS[5:], f"data_dir={folder}")
+    saved = saves_of(folder / "run")[-1]
     (folder / "saves").mkdir()
     return saved.rename(folder / "saves" / saved.name)
 

@@ -293,7 +293,7 @@ class NetworkChange(SpaceChange):
             self.opponents[name] = f"left out, it cannot be upgraded: {error}"
             return None
         self.opponents[name] = "; ".join([report.fates, *report.function_changes])
-        return saved_network(fresh, config, *spaces)
+        return saved_network(fresh, *spaces)
 
 
 def upgrade_network(

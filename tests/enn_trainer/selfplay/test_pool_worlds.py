@@ -1,0 +1,179 @@
+"""A pool in worlds of every kind: all actions, teams, cooperation, and networks of one's own."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from enn_trainer import StateManager, Trainer, train
+from enn_trainer.selfplay.league import League
+from enn_trainer.selfplay.seating import Seating
+from enn_trainer.selfplay.tournament import play_league
+from entity_env import Action, Match, Observation, ObsSpace
+from entity_env.adapters.from_pettingzoo import FromPettingZoo
+from entity_env.adapters.mapping import FieldMap, Select
+from entity_env.examples import Duel
+from rogue_net import RogueNet, RogueNetConfig
+from tests.enn_trainer.experience.test_bot_player import Grazes, Remembers
+from tests.enn_trainer.resuming import assert_same
+from tests.enn_trainer.worlds import Pasture
+from tests.entity_env.adapters.worlds import Hunt, maker
+
+SMALL = [
+    *("rollout.num_envs=16", "rollout.steps=6", "rollout.processes=1", "optim.bs=24"),
+    *("net.d_model=8", "net.n_layer=1", "optim.update_epochs=1", "cuda=false"),
+    *("optim.anneal_lr=false", "ppo.anneal_entropy=false"),
+    *("selfplay.share=0.5", "selfplay.snapshot_every=72", "selfplay.in_play=3"),
+]
+FRAMES = 12 * 6
+"""Of the agent in an update."""
+
+
+@pytest.fixture(autouse=True)
+def _runs_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def run(folder: Path | None, env: Any, updates: int, *settings: str, **more: Any) -> StateManager:
+    total = f"total_timesteps={updates * FRAMES}"
+    manager = StateManager(overrides=[*SMALL, total, *settings], checkpoint_dir=folder)
+    train(manager, env, **more)
+    return manager
+
+
+def games_of(manager: StateManager) -> dict[str, float]:
+    league = manager.state.parts["league"]
+    assert isinstance(league, League)
+    return {member.name: member.games for member in league.members}
+
+
+class Pastures(Match):
+    """Two sides with the same pasture and every kind of action; who gets more wins."""
+
+    num_sides = 2
+
+    def __init__(self) -> None:
+        self.pastures = [Pasture(), Pasture()]
+
+    def obs_space(self) -> ObsSpace:
+        return self.pastures[0].obs_space()
+
+    def action_space(self) -> dict[str, Any]:
+        return self.pastures[0].action_space()
+
+    def seed(self, seed: int) -> None:
+        for pasture in self.pastures:
+            pasture.seed(seed)
+
+    def reset(self) -> list[Observation]:
+        return [pasture.reset() for pasture in self.pastures]
+
+    def get_state(self) -> list[Any]:
+        return [pasture.get_state() for pasture in self.pastures]
+
+    def set_state(self, state: list[Any]) -> list[Observation]:
+        return [p.set_state(own) for p, own in zip(self.pastures, state, strict=True)]
+
+    def act(self, actions: Sequence[Mapping[str, Action]]) -> list[Observation]:
+        return [pasture.act(own) for pasture, own in zip(self.pastures, actions, strict=True)]
+
+
+@pytest.mark.parametrize("processes", [1, 4])
+def test_bots_and_members_play_every_kind_of_action_and_resume_to_the_bit(
+    tmp_path: Path, processes: int
+) -> None:
+    """Bots with states too, in running games; and processes change nothing."""
+    bots = ["tests.enn_trainer.experience.test_bot_player:" + b for b in ("Grazes", "Remembers")]
+    settings = [f'selfplay.opponents=["{bots[0]}", "{bots[1]}", "random"]', "selfplay.in_play=8"]
+    straight = run(tmp_path / "one", Pastures, 6, *settings)
+    apart = f"rollout.processes={processes}"
+    run(tmp_path / "two", Pastures, 3, *settings, apart)
+    resumed = run(tmp_path / "two", Pastures, 6, *settings, apart)
+    assert_same(straight.state, resumed.state)
+    for part in ("league", "players"):
+        one, two = (manager.state.parts[part].state_dict() for manager in (straight, resumed))
+        assert repr(one) == repr(two)
+    games = games_of(straight)
+    assert {"Grazes", "Remembers", "random", "step-0", "step-72"} <= games.keys()
+    assert all(games[name] > 0 for name in ("Grazes", "Remembers", "random", "step-0"))
+
+
+def test_a_bot_plays_against_itself() -> None:
+    played = play_league([Grazes, Remembers, Grazes], Pastures, games=8)
+    assert [*played.names] == ["Grazes", "Remembers", "Grazes-2"]
+    assert np.isfinite(played.payoff.mean[~np.eye(3, dtype=bool)]).all()
+
+
+def test_teams_play_against_the_pool() -> None:
+    lives = {"wolf_0": 2, "wolf_1": 5, "deer_0": 3, "deer_1": 5}
+    teams = {"wolves": ["wolf_0", "wolf_1"], "deer": ["deer_0", "deer_1"]}
+    pick = FieldMap(actions={"pick": Select("prey", "seen")})
+    manager = run(None, FromPettingZoo.of(maker(Hunt, lives), pick, teams), 4)
+    assert manager.state.step == 4 * FRAMES
+    # A match takes 5 of 24 steps, and the pool has 4 of 8 matches.
+    assert sum(games_of(manager).values()) == 4 * (4 * 6 // 5)
+
+
+class Together(Duel):
+    """Both sides get what the first one gets."""
+
+    def act(self, actions: Any) -> list[Observation]:
+        frames = super().act(actions)
+        for frame in frames:
+            frame.reward = frames[0].reward
+        return frames
+
+
+def test_sides_that_cooperate_are_not_compared() -> None:
+    settings = ['selfplay.result=""', "selfplay.choose=uniform"]
+    manager = StateManager(overrides=[*SMALL, *settings, "total_timesteps=10000"])
+    with Trainer(manager, Together) as trainer:
+        rows = [trainer.step() for _ in range(8)]
+    assert sum(row["selfplay/games"] for row in rows) > 0
+    assert not any("selfplay/score" in row or "selfplay/draws" in row for row in rows)
+    assert {row["selfplay/elo"] for row in rows} == {1200.0}
+    assert {*games_of(manager).values()} == {0}
+
+
+class OwnNet(RogueNet):
+    """A network that is not the one of the settings."""
+
+
+def test_a_network_of_ones_own_plays_against_its_earlier_selves_and_resumes(
+    tmp_path: Path,
+) -> None:
+    def network() -> OwnNet:
+        torch.manual_seed(0)
+        config = RogueNetConfig(d_model=4, n_head=1, n_layer=1)
+        env = Duel()
+        return OwnNet(config, env.obs_space(), env.action_space(), {"value": 1})
+
+    straight = run(tmp_path / "one", Duel, 6, agent=network())
+    run(tmp_path / "two", Duel, 3, agent=network())
+    resumed = run(tmp_path / "two", Duel, 6, agent=network())
+    for name, tensor in straight.state.agent.state_dict().items():
+        assert tensor.equal(resumed.state.agent.state_dict()[name]), name
+    games = games_of(resumed)
+    assert games == games_of(straight)
+    assert games["step-0"] > 0
+
+
+def test_a_member_that_left_the_pool_plays_its_games_to_the_end() -> None:
+    settings = ["selfplay.capacity=1", "selfplay.choose=latest", "rollout.steps=2", "optim.bs=12"]
+    manager = StateManager(overrides=[*SMALL, *settings, "selfplay.snapshot_every=24"])
+    left = 0
+    with Trainer(manager, Duel) as trainer:
+        for _ in range(12):
+            trainer.step()
+            assert trainer.league is not None
+            seating = manager.state.parts["players"]
+            assert isinstance(seating, Seating)
+            pool = {member.name for member in trainer.league.pool}
+            known = {member.name for member in trainer.league.members}
+            assert len(pool) == 1
+            assert seating.seated() <= known
+            left += len(seating.seated() - pool)
+    assert left > 0
