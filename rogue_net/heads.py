@@ -2,6 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -96,8 +97,29 @@ class CategoricalHead(ActionHead):
         self, x: Tensor, layout: Layout, action: ActionBatch
     ) -> CategoricalDistribution:
         """Project each actor to the logits of its choices."""
+        return self.together([self], [len(action.actors.lengths)], x, layout, action)
+
+    @staticmethod
+    def together(
+        heads: Sequence["CategoricalHead"],
+        frames: Sequence[int],
+        x: Tensor,
+        layout: Layout,
+        action: ActionBatch,
+    ) -> CategoricalDistribution:
+        """Project the actors of several networks, each by the head of its own.
+
+        Args:
+            heads: of equal sizes.
+            frames: the number of consecutive frames of each.
+            x: (P, d_model), the entities of all frames.
+            layout: the rows of each frame among these.
+            action: the actors of all frames.
+        """
         # log p = log softmax(W x + b)
-        logits = full_precision(self.project(_entities(x, layout, action.actors)))
+        actors = _entities(x, layout, action.actors)
+        layers = [head.project for head in heads]
+        logits = full_precision(_linear(layers, frames, action.actors.lengths, actors))
         if action.mask is not None:
             logits = logits.masked_fill(~action.mask.values, -math.inf)
         return CategoricalDistribution(logits.log_softmax(dim=-1))
@@ -124,13 +146,32 @@ class SelectEntityHead(ActionHead):
         Returns:
             Over (A, most actees of a frame); impossible beyond the actees of the actor's frame.
         """
+        return self.together([self], [len(action.actors.lengths)], x, layout, action)
+
+    @staticmethod
+    def together(
+        heads: Sequence["SelectEntityHead"],
+        frames: Sequence[int],
+        x: Tensor,
+        layout: Layout,
+        action: ActionBatch,
+    ) -> CategoricalDistribution:
+        """Score the actees of several networks, each by the head of its own.
+
+        The arguments are those of `CategoricalHead.together`.
+        """
         assert action.actees is not None
         acting = np.flatnonzero(action.actors.lengths)  # frames without actors need no keys
         actors, actees = action.actors.take(acting), action.actees.take(acting)
         if len(acting) == 0:
             return CategoricalDistribution(full_precision(x.new_zeros((0, 0))))
-        queries, query_rows = _pad(self.query(_entities(x, layout, action.actors)), actors)
-        keys, _ = _pad(self.key(_entities(x, layout, actees, acting)), actees)
+        of_actors = _entities(x, layout, action.actors)
+        of_actees = _entities(x, layout, actees, acting)
+        num_actees = np.where(action.actors.lengths > 0, action.actees.lengths, 0)
+        to_query, to_key = [head.query for head in heads], [head.key for head in heads]
+        query = _linear(to_query, frames, action.actors.lengths, of_actors)
+        queries, query_rows = _pad(query, actors)
+        keys, _ = _pad(_linear(to_key, frames, num_actees, of_actees), actees)
         # score_ij = q_i . k_j / sqrt(d_qk)
         scores = full_precision(torch.bmm(queries, keys.transpose(1, 2)))
         scores = scores / math.sqrt(queries.shape[-1])
@@ -165,6 +206,24 @@ def _entities(
     if frames is not None:
         frame_of_row = frames[frame_of_row]
     return x.index_select(0, layout.rows(positions.values, frame_of_row))
+
+
+def _linear(
+    layers: Sequence[nn.Linear], frames: Sequence[int], lengths: Lengths, x: Tensor
+) -> Tensor:
+    """Apply a linear layer to the rows of its own frames.
+
+    Args:
+        layers: of equal sizes.
+        frames: the number of consecutive frames of each layer.
+        lengths: (B,) rows of each frame.
+        x: (rows, d_model), of all frames.
+    """
+    if len(layers) == 1:
+        return layers[0](x)  # type: ignore[no-any-return]
+    first = np.cumsum([0, *frames[:-1]])
+    pieces = torch.split(x, np.add.reduceat(lengths, first).tolist())
+    return torch.cat([layer(rows) for layer, rows in zip(layers, pieces, strict=True)])
 
 
 def _pad(x: Tensor, rows: RaggedTensor) -> tuple[Tensor, Tensor]:

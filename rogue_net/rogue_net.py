@@ -156,7 +156,7 @@ class RogueNet(_Normalising):
             batch, weights, with_heads=True, actions=actions, uniforms=uniforms
         )
         x, layout = entities.x, entities.layout
-        values = self._values(entities)
+        values = self.values_of(entities)
 
         # Actions: compiled heads have decided theirs, at temperature 1 and without a generator.
         if generator is not None:
@@ -182,7 +182,7 @@ class RogueNet(_Normalising):
 
     def values(self, batch: EntityBatch) -> dict[str, Tensor]:
         """Return the regression heads alone: (B, size) float32 each, (B, 1) and logits for bins."""
-        return self._values(self._entities(batch))
+        return self.values_of(self._entities(batch))
 
     def embed(self, batch: EntityBatch) -> tuple[Tensor, Layout]:
         """Return the entities after the transformer, (P, d_model) in padded rows; their layout."""
@@ -235,7 +235,7 @@ class RogueNet(_Normalising):
             moments["relpos.norm"] = self.relpos.input_moments(inputs, layout)
         return moments
 
-    def _values(self, entities: backend.Output) -> dict[str, Tensor]:
+    def values_of(self, entities: backend.Output) -> dict[str, Tensor]:
         """Return the outputs of the regression heads by name; of bins also the expectation."""
         outputs, values = entities.means, {}
         if outputs is None and self._regression_sizes:

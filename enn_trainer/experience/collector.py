@@ -248,9 +248,7 @@ def collect(
         frame = first_frame + t * num_envs
         learnt = everywhere if players.learnt is None else players.learnt
         batch, decisions, obs = collector.step(frame, frame, context)
-        if len(learnt) < len(everywhere):
-            batch, decisions = batch.take(learnt), decisions.take(learnt)
-        storage.add(batch, decisions)
+        storage.add(*players.learnt_from(batch, decisions))
         rewards[t] = obs.reward[learnt]
         terminated[t], truncated[t] = obs.terminated[learnt], obs.truncated[learnt]
         add_metrics(metrics, obs.metrics)

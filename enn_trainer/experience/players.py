@@ -4,8 +4,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
-from typing import NamedTuple, TypeAlias, TypeVar
+from itertools import groupby, pairwise
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from rogue_net.answer import NetOutput
 from rogue_net.distributions import ActionDistribution
 from rogue_net.native import backend
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor, to_device
+from rogue_net.several import are_alike, choose_together
 
 Environments = npt.NDArray[np.int64]
 """(B,) int64, the index of the environment of each frame."""
@@ -110,6 +111,15 @@ class Decisions(NamedTuple):
             {name: one.take(actors[name]) for name, one in self.distributions.items()},
         )
 
+    def slice(self, frames: slice) -> "Decisions":
+        """Return consecutive frames, whose rows are views, without distributions."""
+
+        def rows_of(named: Mapping[str, RaggedTensor]) -> dict[str, RaggedTensor]:
+            return {name: rows.slice(frames) for name, rows in named.items()}
+
+        rows = rows_of(self.chosen), rows_of(self.logprobs), rows_of(self.entropies)
+        return Decisions(*rows, self.values[frames])
+
     def chosen_on_host(self) -> dict[str, Ragged]:
         """Return the choices in the form that `VecEnv.act` takes."""
         return {
@@ -158,6 +168,17 @@ class Players(ABC):
             batch: the same on the device.
             t: a number that earlier steps did not have, of which random choices are a function.
         """
+
+    def learnt_from(
+        self, batch: EntityBatch, decisions: Decisions
+    ) -> tuple[EntityBatch, Decisions]:
+        """Return those frames of the last step that are learnt from, and the decisions in them.
+
+        Args:
+            batch: all frames of that step.
+            decisions: in all of these.
+        """
+        return batch, decisions
 
     @abstractmethod
     def values(self, batch: EntityBatch, environments: Environments) -> Tensor:
@@ -247,11 +268,61 @@ SeatPlayer: TypeAlias = AgentPlayer | FramePlayer
 def choose(
     player: SeatPlayer, obs: VecObs, batch: EntityBatch, environments: Environments, t: int
 ) -> Decisions:
-    """Let a player choose in some of the frames of a step."""
-    own = batch.take(environments)
+    """Let a player choose in some of the frames of a step.
+
+    Args:
+        player: who chooses.
+        obs: the frames of all environments.
+        batch: those of `environments`, on the device.
+        environments: (n,) int64.
+        t: a number that earlier steps did not have.
+    """
     if isinstance(player, FramePlayer):
-        return player.choose(obs, own, environments, t)
-    return player.choose(own, environments, t)
+        return player.choose(obs, batch, environments, t)
+    return player.choose(batch, environments, t)
+
+
+def can_choose_as_one(one: SeatPlayer, other: SeatPlayer) -> bool:
+    """Return whether two players may choose in one pass: agents whose networks are alike."""
+    return (
+        isinstance(one, AgentPlayer)
+        and isinstance(other, AgentPlayer)
+        and (one.seed is None) == (other.seed is None)
+        and are_alike(one.agent, other.agent)
+    )
+
+
+def choose_as_one(
+    players: Sequence[AgentPlayer], batch: EntityBatch, groups: Sequence[Environments], t: int
+) -> Decisions | None:
+    """Let several agents choose in one pass, each in frames of its own.
+
+    Args:
+        players: those who can, the learner first.
+        batch: the frames of all, in the order of `groups`.
+        groups: the environments of each.
+        t: a number that earlier steps did not have.
+
+    Returns:
+        None if one pass would be too large, or is not possible.
+    """
+    first, environments = players[0], np.concatenate(groups)
+    check_frame_memory(first.agent, batch, environments, learning=first.learning)
+    if len(pieces_of(first.agent, batch)) > 1:
+        return None
+    # Random numbers: those of the agent, then those of members, who have one seed.
+    draws: dict[str, Tensor] | None = None
+    if first.seed is not None:
+        drawn, start = [], 0
+        for seed, pairs in groupby(zip(players, groups, strict=True), lambda pair: pair[0].seed):
+            stop = start + sum(len(group) for _, group in pairs)
+            actions = batch.slice(slice(start, stop)).actions
+            drawn.append(draw_uniforms(actions, cast(int, seed), environments[start:stop], t))
+            start = stop
+        draws = {name: torch.cat([one[name] for one in drawn]) for name in drawn[0]}
+    agents: list[Any] = [player.agent for player in players]
+    out = choose_together(agents, [len(group) for group in groups], batch, draws)
+    return None if out is None else Decisions.of(out, batch)
 
 
 class SeatedPlayers(Players):
@@ -279,7 +350,7 @@ class SeatedPlayers(Players):
 
     def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
         """Let each player choose in its frames, and put the decisions in the order of frames."""
-        pieces = [choose(player, obs, batch, theirs, t) for player, theirs in self.seats]
+        pieces = [choose(one, obs, batch.take(theirs), theirs, t) for one, theirs in self.seats]
         order = np.argsort(np.concatenate([theirs for _, theirs in self.seats]))
         return Decisions.cat(pieces).take(order)._replace(players=self._names)
 
@@ -314,16 +385,22 @@ def in_pieces(
         of_piece: takes the frames of a piece, and the slice that they are of the B frames.
         lanes: threads; the result does not depend on their number.
     """
-    pieces = [slice(0, batch.num_frames)]
-    if (cost := cost_of_entity(agent)) is not None:
-        pieces = consecutive(batch.num_frames, cost)
-    if rogue_nets(agent):
-        pieces = within_memory(pieces, batch.entities_of_frames())
+    pieces = pieces_of(agent, batch)
     if len(pieces) == 1:  # cutting would cost as much as a tenth of a small forward pass
         return [of_piece(batch, pieces[0])]
     results: list[T] = []
     lanes.run([partial(of_piece, batch.slice(piece), piece) for piece in pieces], results.append)
     return results
+
+
+def pieces_of(agent: PPOAgent, batch: EntityBatch) -> list[slice]:
+    """Cut frames into the pieces of forward passes, a function of the network and the frames."""
+    pieces = [slice(0, batch.num_frames)]
+    if (cost := cost_of_entity(agent)) is not None:
+        pieces = consecutive(batch.num_frames, cost)
+    if rogue_nets(agent):
+        pieces = within_memory(pieces, batch.entities_of_frames())
+    return pieces
 
 
 def consecutive(num_frames: int, cost_of_entity: int) -> list[slice]:

@@ -2,17 +2,23 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
-from typing import TypeAlias
+from itertools import pairwise
+from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from enn_trainer.errors import ConfigError
 from enn_trainer.experience.bot_player import BotPlayer
-from enn_trainer.experience.players import AgentPlayer, Decisions, Environments, Players, choose
-from enn_trainer.runtime.execution import ONE_LANE, Lanes
+from enn_trainer.experience.players import (
+    AgentPlayer,
+    Decisions,
+    Environments,
+    Players,
+    can_choose_as_one,
+    choose,
+    choose_as_one,
+)
 from enn_trainer.selfplay.elo import FloatArray
 from enn_trainer.selfplay.matchmaking import IntArray
 from enn_trainer.selfplay.seating import AGENT, Game, Seating
@@ -29,36 +35,61 @@ MemberPlayer: TypeAlias = AgentPlayer | BotPlayer
 class NamedPlayers(Players):
     """Players by name, each in the environments in which it is seated now.
 
-    Args:
-        lanes: threads; the result does not depend on their number.
+    Networks that are alike choose in one pass, as most of the time of a small pass goes into its
+    preparations; all others choose one after the other.
 
     Attributes:
-        groups: (n,) int64, ascending, the environments of each player by name.
+        groups: (n,) int64, ascending, the environments of each player by name, the agent first.
     """
 
-    def __init__(self, lanes: Lanes = ONE_LANE) -> None:
-        self._lanes = lanes
+    def __init__(self) -> None:
         self.groups: dict[str, Environments] = {}
+        self._passes: list[list[str]] = []
+        self._environments = self._order = np.arange(0)
         self._names: Sequence[str] = ()
 
     def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
         """Let each player choose in its frames, and put the decisions in the order of frames."""
-        found: dict[str, Decisions] = {}
+        if not self._passes:
+            self._passes = self._grouped()
+            of_passes = [self.groups[name] for names in self._passes for name in names]
+            self._environments = np.concatenate(of_passes)
+            self._order = np.argsort(self._environments)
+        ordered, start = batch.take(self._environments), 0
+        pieces: list[Decisions] = []
+        for names in self._passes:
+            players: list[Any] = [self._player(name) for name in names]
+            groups = [self.groups[name] for name in names]
+            ends = np.cumsum([start, *(len(group) for group in groups)]).tolist()
+            own, start = ordered.slice(slice(ends[0], ends[-1])), ends[-1]
+            if len(names) > 1 and (made := choose_as_one(players, own, groups, t)) is not None:
+                pieces.append(made)
+                continue
+            for player, group, (first, end) in zip(players, groups, pairwise(ends), strict=True):
+                pieces.append(choose(player, obs, ordered.slice(slice(first, end)), group, t))
+        decisions = Decisions.cat(pieces)
+        self._last = ordered, decisions, len(self.groups.get(AGENT, ()))
+        return decisions.take(self._order)._replace(players=self._names)
 
-        def of_player(name: str) -> tuple[str, Decisions]:
-            return name, choose(self._player(name), obs, batch, self.groups[name], t)
+    def learnt_from(
+        self, batch: EntityBatch, decisions: Decisions
+    ) -> tuple[EntityBatch, Decisions]:
+        """Return the agent's frames and decisions, which come first in the order of passes."""
+        ordered, of_all, count = self._last
+        return ordered.slice(slice(0, count)), of_all.slice(slice(0, count))
 
-        # Players who use lanes themselves come first, as a lane cannot wait for others.
-        others = []
+    def _grouped(self) -> list[list[str]]:
+        """Return the names of the players in lists of those who choose in one pass."""
+        passes: list[list[str]] = []
         for name in self.groups:
             player = self._player(name)
-            if isinstance(player, AgentPlayer) and player.lanes.count > 1:
-                found.update([of_player(name)])
+            for names in passes:
+                if can_choose_as_one(player, self._player(names[0])):
+                    names.append(name)
+                    break
             else:
-                others.append(partial(of_player, name))
-        self._lanes.run(others, lambda one: found.update([one]))
-        pieces = [found[name] for name in self.groups]
-        return Decisions.cat(pieces).take(self._order)._replace(players=self._names)
+                passes.append([name])
+        return passes
 
     @abstractmethod
     def _player(self, name: str) -> MemberPlayer:
@@ -81,12 +112,12 @@ class NamedPlayers(Players):
                 player.begin_games(new, derive_seeds(seed, "bot", new, of_games))
 
     def _seat(self, names: Sequence[str]) -> None:
-        """Seat players: (B,), the name of the player in each environment; the learner first."""
-        found: dict[str, list[int]] = {}
+        """Seat players: (B,), the name of the player in each environment."""
+        found: dict[str, list[int]] = {AGENT: []} if AGENT in names else {}
         for environment, name in enumerate(names):
             found.setdefault(name, []).append(environment)
         self.groups = {name: np.array(of_one, np.int64) for name, of_one in found.items()}
-        self._order: npt.NDArray[np.int64] = np.argsort(np.concatenate([*self.groups.values()]))
+        self._passes = []
         self._names = names
 
 
@@ -116,7 +147,7 @@ class LeaguePlayers(NamedPlayers):
         sides: Sequence[int],
         seed: int,
     ) -> None:
-        super().__init__(agent.lanes)
+        super().__init__()
         assert seating.table is not None
         self.table = seating.table
         self.agent, self.seating, self._create_player = agent, seating, create_player

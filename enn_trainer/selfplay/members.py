@@ -1,5 +1,6 @@
 """Members of a league from the agent and from saves, and the networks that they play with."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -74,6 +75,15 @@ def make_opponent(
     if member.kind == "network":
         return network_of(member, agent, *spaces, device)
     return create_opponent(member.origin, *spaces, device)
+
+
+def copy_with(network: PPOAgent, member: Member) -> PPOAgent:
+    """Return a copy of a network of equal settings and spaces, with the weights of a member."""
+    copied: Any = copy.deepcopy(network)
+    plain = copied.network if isinstance(copied, Wired) else copied
+    where = f"selfplay: {member.name}"
+    load_weights(where, plain, tensors_of(where, member.weights))
+    return copied  # type: ignore[no-any-return]
 
 
 def network_of(

@@ -19,7 +19,7 @@ from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.collector import Rollout
 from enn_trainer.experience.episodes import Episodes
 from enn_trainer.experience.players import AgentPlayer, Players
-from enn_trainer.policy import CreateOpponent
+from enn_trainer.policy import CreateOpponent, Opponent, PPOAgent
 from enn_trainer.runtime.start_folder import located
 from enn_trainer.selfplay.league import (
     LEAGUE,
@@ -35,6 +35,7 @@ from enn_trainer.selfplay.league import (
 from enn_trainer.selfplay.league_players import LeaguePlayers, MemberPlayer
 from enn_trainer.selfplay.matchmaking import NAMED, draw_in_play
 from enn_trainer.selfplay.members import (
+    copy_with,
     make_opponent,
     member_of_save,
     network_of,
@@ -91,7 +92,7 @@ class SelfPlay(Callback):
             self.league.next_snapshot = min(
                 self.league.next_snapshot, (state.step // every + 1) * every
             )
-        seed = derive_seed(config.seed, "selfplay")
+        seed, self._lanes = derive_seed(config.seed, "selfplay"), agent.lanes
         self.players: Players = agent
         if self._table.num_pool:
             sides = self._settings.sides
@@ -100,6 +101,7 @@ class SelfPlay(Callback):
             envs.filter = players.counted
             self.players = players
         self._seed, self._in_play = seed, 0
+        self._made: dict[tuple[str, str], PPOAgent] = {}  # by configuration and spaces
         self._results: list[GameResult] = []
         self._num_games = 0
 
@@ -218,12 +220,18 @@ class SelfPlay(Callback):
     def _player(self, name: str) -> MemberPlayer:
         """Return the player of a member in all environments in which it is seated."""
         state, member = self._state, self.league.member(name)
-        spaces = state.obs_space, state.action_space
-        made = make_opponent(member, state.agent, self._create_opponent, *spaces, self._device)
+        spaces, kind = (state.obs_space, state.action_space), (member.config, member.spaces)
+        made: Opponent
+        if member.config and kind in self._made:  # a copy takes a tenth of the time
+            made = copy_with(self._made[kind], member)
+        else:
+            made = make_opponent(member, state.agent, self._create_opponent, *spaces, self._device)
+            if member.config and not isinstance(made, type):
+                self._made[kind] = made
         if isinstance(made, type):
             of_bots = derive_seed(self._seed, "bots")
             return BotPlayer(made, of_bots, spaces[0], *spaces, self._table.sides)
-        return AgentPlayer(made, derive_seed(self._seed, "opponents act"))
+        return AgentPlayer(made, derive_seed(self._seed, "opponents act"), self._lanes)
 
 
 CPU = torch.device("cpu")
