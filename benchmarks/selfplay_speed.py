@@ -9,6 +9,8 @@ Frames are those of all sides. A ratio is that of the medians of the times of an
 import argparse
 import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -108,18 +110,32 @@ def measure_speed(pool: Path, updates: int) -> dict[str, Speed]:
 
 
 def measure_memory() -> float:
-    """Return the MB by which many members of a million parameters let a run grow."""
-    overrides = [*SETTINGS, *LARGE, "rollout.num_envs=32", "rollout.steps=1", "optim.bs=24"]
-    pool = [f"selfplay.capacity={MEMBERS}", "selfplay.snapshot_every=24", "selfplay.share=0.5"]
+    """Return the MB that a run with many members of a million parameters has more than without."""
+    with_pool, without = (_resident_apart(case) for case in ("with", "without"))
+    return with_pool - without
+
+
+def _resident_apart(case: str) -> float:
+    """Return the memory of a run in a process of its own, in MB."""
+    command = [sys.executable, __file__, "--resident", case]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return float(done.stdout.split()[-1])
+
+
+def print_resident(case: str) -> None:
+    """Print the memory of this process after as many updates as there are members."""
+    settings = [*SETTINGS, *LARGE, "rollout.num_envs=32", "rollout.steps=8", "optim.bs=192"]
+    if case == "with":
+        settings += [f"selfplay.capacity={MEMBERS}", "selfplay.snapshot_every=192"]
+        settings += ["selfplay.share=0.5"]
     with TemporaryDirectory() as folder:
-        manager = StateManager(overrides=[*overrides, *pool, f"data_dir={folder}"])
+        manager = StateManager(overrides=[*settings, f"data_dir={folder}"])
         with Trainer(manager, Duel) as trainer:
-            trainer.step()
-            before = _resident_mb()
-            assert trainer.league is not None
-            while len(trainer.league.members) < MEMBERS:
+            for _ in range(MEMBERS):
                 trainer.step()
-            return _resident_mb() - before
+            members = 0 if trainer.league is None else len(trainer.league.pool)
+            assert members == (MEMBERS if case == "with" else 0)
+            print(_resident_mb())
 
 
 def _resident_mb() -> float:
@@ -171,7 +187,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--updates", type=int, default=60)
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--resident", choices=["with", "without"], help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.resident:
+        print_resident(options.resident)
+        return
     memory_mb = measure_memory()
     with TemporaryDirectory() as folder:
         pool = new_pool(Path(folder), max(IN_PLAY))

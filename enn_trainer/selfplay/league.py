@@ -260,8 +260,8 @@ class League(StatePart):
     def evolve(self, state: StateDict, change: SpaceChange) -> StateDict:
         """Upgrade all members by the rules of the agent; those that cannot be leave.
 
-        Results of another world are dropped, as are members that have left the pool; ratings stay,
-        as a start.
+        Results of another world are dropped, as are members that have left the pool; ratings stay
+        as a start, from which those of all members are fitted.
         """
         league = League()
         league.load_state_dict(state)
@@ -270,7 +270,7 @@ class League(StatePart):
             if not (change.is_same_world or member.is_in_pool):
                 continue
             if not change.is_same_world:
-                member = replace(member, results=NO_RESULTS, games=0)
+                member = replace(member, results=NO_RESULTS, games=0, is_rated=False)
             if member.config:
                 network = SavedNetwork(member.config, member.spaces, member.weights)
                 upgraded = change.network(member.name, network)

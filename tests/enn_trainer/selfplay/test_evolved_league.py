@@ -88,8 +88,12 @@ def test_all_members_are_upgraded_and_play_as_before(jousts: Path, tmp_path: Pat
 
 def test_an_upgraded_league_goes_on(jousts: Path, tmp_path: Path) -> None:
     evolved(jousts, Tourney()).save(tmp_path / "new")
+    before = {member.name: member for member in members_of(tmp_path / "new")}
     state = run(tmp_path / "new", 9, env=Tourney).state
     assert state.step == 9 * FRAMES
+    # The ratings of members with results are fitted anew, also those of snapshots.
+    now = members(state)
+    assert any(now[name].games and now[name].elo != old.elo for name, old in before.items())
     assert {f"step-{24 * i}" for i in range(10)} == {*members(state)}
     assert sum(member.games for member in members(state).values()) > 0
     saves = saves_of(tmp_path / "new")
