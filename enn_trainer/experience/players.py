@@ -178,7 +178,9 @@ class Players(ABC):
             batch: all frames of that step.
             decisions: in all of these.
         """
-        return batch, decisions
+        if self.learnt is None:
+            return batch, decisions
+        return batch.take(self.learnt), decisions.take(self.learnt)
 
     @abstractmethod
     def values(self, batch: EntityBatch, environments: Environments) -> Tensor:
