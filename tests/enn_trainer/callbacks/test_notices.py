@@ -203,9 +203,10 @@ SHARES = {
     **{"treasure_hunt": 1.0, "duel": 0.5, "xor": 0.4, "move_to_origin": 0.2, "minefield": 0.05},
     **{"minefield-relattn1": 0.05, "minefield-relattn2": 0.05, "cherry_pick": 0.03},
     **{"multisnake_1snakes11len": 0.05, "pick_matching_balls": 0.014},
+    **{"duel_pool": 0.03, "kuhn_poker": 0.03},
 }
 """Share of `total_timesteps` of each configuration for which it is trained here."""
-ELSEWHERE = {"foraging_8x8", "foraging_10x10", "multisnake_2snakes11len"}
+ELSEWHERE = {"foraging_8x8", "foraging_10x10", "multisnake_2snakes11len", "tic_tac_toe"}
 """Configurations of other packages' worlds, and for a GPU."""
 
 
