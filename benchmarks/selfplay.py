@@ -14,6 +14,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ import torch
 from kept_runs import read_kept, run_all
 from learning_curves import Line, draw
 from measured_on import short_revision
-from selfplay_exact import WORLDS, exploitability, policy_of
+from selfplay_exact import WORLDS, Worlds, exploitability, policy_of
 
 from enn_trainer import StateManager, load_agent, train
 from enn_trainer.callbacks import Callback
@@ -115,7 +116,7 @@ ROWS = [
         "pool and mirror",
         "duel_pool",
         (),
-        {"worst score within its interval": (0.5, False)},
+        {WORST: (0.5, False)},
     ),
     Row(
         "tic-tac-toe",
@@ -134,42 +135,43 @@ ROWS = [
 ]
 
 
-class Exploitability(Callback):
-    """Computes the exploitability of the agent from time to time.
+class Curve(Callback):
+    """Computes a value of the run from time to time.
 
     Args:
-        world: in `selfplay_exact.WORLDS`.
+        value: of the run and the metrics of an update; None where there is none.
         every: number of frames between two points.
     """
 
-    def __init__(self, world: str, every: float) -> None:
-        self.world, self.every = world, every
-        self.curve: list[list[float]] = []
+    def __init__(
+        self, value: Callable[[RunningTrainer, Mapping[str, float]], float | None], every: float
+    ) -> None:
+        self.value, self.every = value, every
+        self.points: list[list[float]] = []
 
     def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
         """Add a point at multiples of a number of frames."""
-        state = trainer.state
-        if state.step >= (len(self.curve) + 1) * self.every:
-            spaces = state.obs_space, state.action_space
-            worlds = WORLDS[self.world]
-            with eval_mode(state.agent):
-                agent = RogueNetAgent(state.agent, False, 0, *spaces)
-                value = exploitability([policy_of(agent, worlds[0][0])], worlds)
-            self.curve.append([state.step, round(value, 4)])
+        step = trainer.state.step
+        if step < (len(self.points) + 1) * self.every:
+            return
+        if (value := self.value(trainer, metrics)) is not None:
+            self.points.append([step, round(value, 4)])
 
 
-class Rating(Callback):
-    """Reads the rating of the agent from time to time, in thousands of Elo."""
+def exploitability_in(
+    worlds: Worlds, trainer: RunningTrainer, metrics: Mapping[str, float]
+) -> float:
+    """Return the exploitability of the agent of a run."""
+    state = trainer.state
+    with eval_mode(state.agent):
+        agent = RogueNetAgent(state.agent, False, 0, state.obs_space, state.action_space)
+        return exploitability([policy_of(agent, worlds[0][0])], worlds)
 
-    def __init__(self, every: float) -> None:
-        self.every = every
-        self.curve: list[list[float]] = []
 
-    def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
-        """Add a point at multiples of a number of frames."""
-        elo = metrics.get("selfplay/elo")
-        if elo is not None and trainer.state.step >= (len(self.curve) + 1) * self.every:
-            self.curve.append([trainer.state.step, round(elo / 1000, 4)])
+def rating_of(trainer: RunningTrainer, metrics: Mapping[str, float]) -> float | None:
+    """Return the rating of the agent in thousands of Elo; None without opponents."""
+    elo = metrics.get("selfplay/elo")
+    return None if elo is None else elo / 1000
 
 
 def world_of(row: Row) -> Any:
@@ -184,9 +186,9 @@ def run(row: Row, seed: int) -> dict[str, Any]:
         path = Path(folder) / "run"
         manager = new_manager(row, seed, path)
         every = manager.config.total_timesteps / POINTS
-        is_exact = row.world in WORLDS
-        points: Any = Exploitability(row.world, every) if is_exact else Rating(every)
-        train(manager, world_of(row), callbacks=[points])
+        worlds = WORLDS.get(row.world)
+        curve = Curve(partial(exploitability_in, worlds) if worlds else rating_of, every)
+        train(manager, world_of(row), callbacks=[curve])
         seconds = time.perf_counter() - start
         return {
             "row": row.name,
@@ -194,7 +196,7 @@ def run(row: Row, seed: int) -> dict[str, Any]:
             "frames": manager.state.step,
             "values": MEASURES.get(row.world, measure_exactly)(path, row, seed),
             "seconds": round(seconds, 1),
-            "curve": points.curve,
+            "curve": curve.points,
             "commit": short_revision(),
         }
 

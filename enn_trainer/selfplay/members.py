@@ -1,6 +1,5 @@
 """Members of a league from the agent and from saves, and the networks that they play with."""
 
-import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -78,8 +77,13 @@ def make_opponent(
 
 
 def copy_with(network: PPOAgent, member: Member) -> PPOAgent:
-    """Return a copy of a network of equal settings and spaces, with the weights of a member."""
-    copied: Any = copy.deepcopy(network)
+    """Return a frozen copy of a network of equal settings and spaces, with a member's weights.
+
+    Raises:
+        CheckpointError: the file of the member is damaged.
+        ConfigError: the network cannot be copied.
+    """
+    copied: Any = frozen_copy(network, "selfplay")
     plain = copied.network if isinstance(copied, Wired) else copied
     where = f"selfplay: {member.name}"
     load_weights(where, plain, tensors_of(where, member.weights))
@@ -114,8 +118,7 @@ def network_of(
             raise CheckpointError(
                 f"{where}: its network is one of your own, which only the run that has it can play"
             )
-        network = frozen_copy(agent, "selfplay")
-        load_weights(str(where), network, tensors_of(str(where), member.weights))
+        network = copy_with(agent, member)
     else:
         run = run_of_member(member, where)
         known = run.obs_space, run.action_space
