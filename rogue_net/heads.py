@@ -97,29 +97,8 @@ class CategoricalHead(ActionHead):
         self, x: Tensor, layout: Layout, action: ActionBatch
     ) -> CategoricalDistribution:
         """Project each actor to the logits of its choices."""
-        return self.together([self], [len(action.actors.lengths)], x, layout, action)
-
-    @staticmethod
-    def together(
-        heads: Sequence["CategoricalHead"],
-        frames: Sequence[int],
-        x: Tensor,
-        layout: Layout,
-        action: ActionBatch,
-    ) -> CategoricalDistribution:
-        """Project the actors of several networks, each by the head of its own.
-
-        Args:
-            heads: of equal sizes.
-            frames: the number of consecutive frames of each.
-            x: (P, d_model), the entities of all frames.
-            layout: the rows of each frame among these.
-            action: the actors of all frames.
-        """
         # log p = log softmax(W x + b)
-        actors = _entities(x, layout, action.actors)
-        layers = [head.project for head in heads]
-        logits = full_precision(_linear(layers, frames, action.actors.lengths, actors))
+        logits = full_precision(self.project(_entities(x, layout, action.actors)))
         if action.mask is not None:
             logits = logits.masked_fill(~action.mask.values, -math.inf)
         return CategoricalDistribution(logits.log_softmax(dim=-1))
@@ -158,7 +137,12 @@ class SelectEntityHead(ActionHead):
     ) -> CategoricalDistribution:
         """Score the actees of several networks, each by the head of its own.
 
-        The arguments are those of `CategoricalHead.together`.
+        Args:
+            heads: of equal sizes.
+            frames: the number of consecutive frames of each.
+            x: (P, d_model), the entities of all frames.
+            layout: the rows of each frame among these.
+            action: the actors of all frames, and their actees.
         """
         assert action.actees is not None
         acting = np.flatnonzero(action.actors.lengths)  # frames without actors need no keys

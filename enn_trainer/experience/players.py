@@ -94,15 +94,19 @@ class Decisions(NamedTuple):
 
     def take(self, frames: npt.NDArray[np.int64]) -> "Decisions":
         """Return the given frames, in the given order."""
-
-        def rows_of(named: Mapping[str, RaggedTensor]) -> dict[str, RaggedTensor]:
-            return {name: rows.take(frames) for name, rows in named.items()}
-
         device = self.values.device
+        lengths = {name: rows.lengths[frames] for name, rows in self.chosen.items()}
         actors = {
-            name: to_device(row_indices(rows.starts[frames], rows.lengths[frames]), device)
+            name: to_device(row_indices(rows.starts[frames], lengths[name]), device)
             for name, rows in self.chosen.items()
         }
+
+        def rows_of(named: Mapping[str, RaggedTensor]) -> dict[str, RaggedTensor]:
+            return {
+                name: RaggedTensor(rows.values.index_select(0, actors[name]), lengths[name])
+                for name, rows in named.items()
+            }
+
         return Decisions(
             rows_of(self.chosen),
             rows_of(self.logprobs),
@@ -318,7 +322,8 @@ def choose_as_one(
         drawn, start = [], 0
         for seed, pairs in groupby(zip(players, groups, strict=True), lambda pair: pair[0].seed):
             stop = start + sum(len(group) for _, group in pairs)
-            actions = batch.slice(slice(start, stop)).actions
+            some = slice(start, stop)
+            actions = {name: action.slice(some) for name, action in batch.actions.items()}
             drawn.append(draw_uniforms(actions, cast(int, seed), environments[start:stop], t))
             start = stop
         draws = {name: torch.cat([one[name] for one in drawn]) for name in drawn[0]}

@@ -61,7 +61,8 @@ class NamedPlayers(Players):
             players: list[Any] = [self._player(name) for name in names]
             groups = [self.groups[name] for name in names]
             ends = np.cumsum([start, *(len(group) for group in groups)]).tolist()
-            own, start = ordered.slice(slice(ends[0], ends[-1])), ends[-1]
+            is_whole, start = len(self._passes) == 1, ends[-1]
+            own = ordered if is_whole else ordered.slice(slice(ends[0], ends[-1]))
             if len(names) > 1 and (made := choose_as_one(players, own, groups, t)) is not None:
                 pieces.append(made)
                 continue

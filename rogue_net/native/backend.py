@@ -5,11 +5,12 @@ ones embedding and attention are, and matrix products stay with torch, which is 
 Both take frames that lie one after the other, without padding.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -89,6 +90,14 @@ class Output(NamedTuple):
     decisions: Mapping[str, Decision] = {}
 
 
+class _OfType(NamedTuple):
+    """What the entities of a type are embedded by, see `TypeRows`."""
+
+    mean: Tensor | None
+    std: Tensor | None
+    parameters: Sequence[Tensor]
+
+
 @dataclass(frozen=True)
 class PackedLayout(Layout):
     """Rows without padding, frame after frame; they are in no buckets.
@@ -148,6 +157,24 @@ def draw_uniforms(keys: Sequence[int], env: npt.NDArray[np.int64], lengths: Leng
     return torch.from_numpy(uniforms(bits))
 
 
+def are_of_one_size(one: Network, other: Network) -> bool:
+    """Return whether compiled code may compute two networks in one call.
+
+    Their inputs and settings must be the same; one may have no regression heads.
+    """
+
+    def sizes(net: Network) -> dict[str, int]:
+        heads: dict[str, Any] = dict(net.regression_heads.items())
+        return {name: head.out_features for name, head in heads.items()}
+
+    return (
+        one.config == other.config
+        and has_compiled_blocks(one.config)
+        and (not sizes(one) or not sizes(other) or sizes(one) == sizes(other))
+        and (one.relpos is None or one.relpos.norm is None)
+    )
+
+
 def has_compiled_blocks(config: RogueNetConfig) -> bool:
     """Return whether whole blocks are compiled, on the CPU in float32: faster than bfloat16."""
     is_narrow = config.d_model <= network.WIDEST and fits(config.d_model, config.n_head)
@@ -161,6 +188,8 @@ def run(
     with_heads: bool = False,
     actions: Mapping[str, Tensor] | None = None,
     uniforms: Mapping[str, Tensor] | None = None,
+    others: Sequence[Network] = (),
+    num_frames: Sequence[int] = (),
 ) -> Output | None:
     """Compute as much of a network as is compiled: at least the entities after all blocks.
 
@@ -170,11 +199,15 @@ def run(
         with_heads: also decide the actions whose heads are compiled.
         actions: per action (actors,) int64, choices to evaluate.
         uniforms: per action (actors,) float32 in [0, 1) to sample choices with.
+        others: further networks for which `are_of_one_size`, to compute without gradients. Those
+            whose parameters need none must never change: they are prepared once.
+        num_frames: the number of consecutive frames of each network, if there are others.
 
     Returns:
-        None if compiled code does not support this network or batch.
+        None if compiled code does not support this network or batch. The means are NaN in frames
+        of networks without regression heads.
     """
-    if not _is_supported(net, batch):
+    if not (_takes(batch) and all(_is_supported(one) for one in (net, *others))):
         return None
     # Inputs: features, rows and relative positions.
     types = net.embedding.types
@@ -184,13 +217,12 @@ def run(
     )
     inputs = net.embedding.inputs(batch)
     visible = visible_rows(batch, types, layout)
-    relpos, pairs = net.relpos, None
-    tables: tuple[Tensor | None, Tensor | None] = (None, None)
-    if relpos is not None:
-        pairs = packed_pairs(relpos, inputs, layout, layout.frames)
-        tables = relpos.key_table(), relpos.value_table()
-    context = PackedContext(replace(layout.frames, visible=visible, pairs=pairs), relpos, tables)
-    rows = _type_rows(net.embedding, inputs, net.embedding.label_rows(batch), layout)
+    relpos = net.relpos
+    pairs = None if relpos is None else packed_pairs(relpos, inputs, layout, layout.frames)
+    frames = replace(layout.frames, visible=visible, pairs=pairs)
+    context = PackedContext(frames, relpos, _tables(relpos))
+    of_types = _of_types(net.embedding)
+    rows = _type_rows(of_types, inputs, net.embedding.label_rows(batch), layout)
     # Narrow networks whole, wide ones in parts.
     is_whole = has_compiled_blocks(net.config)
     if is_whole and not torch.is_autocast_enabled("cpu"):
@@ -205,24 +237,30 @@ def run(
             for name, head in zip(net.action_space, net.action_heads.values(), strict=True)
             if with_heads and type(head) in _COMPILED_HEADS
         }
-        return _run_whole(net, layout, context, rows, choices)
+        return _run_whole([net, *others], num_frames, layout, context, rows, of_types, choices)
+    if others:
+        return None
     if is_whole or net.config.precision == "float32":
         return Output(_run_in_parts(net, context, rows), layout)
     with torch.autocast("cpu", torch.bfloat16):
         return Output(_run_in_parts(net, context, rows), layout)
 
 
-def _is_supported(net: Network, batch: EntityBatch) -> bool:
+def _takes(batch: EntityBatch) -> bool:
+    """Return whether compiled code takes these features: float32 without a gradient."""
+    return all(
+        rows.values.dtype == torch.float32 and not rows.values.requires_grad
+        for rows in batch.features.values()
+    )
+
+
+def _is_supported(net: Network) -> bool:
     """Return whether compiled attention supports it: float32 on the CPU, no dropout."""
     parameter = net.transformer.first_parameter()
     return (
         parameter is not None
         and parameter.dtype == torch.float32
         and parameter.device.type == "cpu"
-        and all(
-            rows.values.dtype == torch.float32 and not rows.values.requires_grad
-            for rows in batch.features.values()
-        )
         and net.config.pooling is None
         and not (net.training and net.config.drops)
         and fits(net.config.d_model, net.config.n_head)
@@ -230,41 +268,75 @@ def _is_supported(net: Network, batch: EntityBatch) -> bool:
 
 
 def _run_whole(
-    net: Network,
+    nets: Sequence[Network],
+    num_frames: Sequence[int],
     layout: PackedLayout,
     context: PackedContext,
     types: list[TypeRows],
+    of_types: list[_OfType],
     choices: Mapping[str, network.ChoiceInput],
 ) -> Output:
-    """Compute a narrow network in one call."""
-    # Parameters in the order of `blocks.h`, and the call.
-    gate = None if net.relpos is None else net.relpos.gate
-    heads = [net.action_heads[module_key(name)] for name in choices]
-    linears: list[Any] = [_COMPILED_HEADS[type(head)](head) for head in heads]
-    linears += net.regression_heads.values()
+    """Compute a narrow network, or several in frames of their own, in one call."""
+    net = max(nets, key=lambda one: len(one.regression_heads))
+    linears: dict[str, Any] = dict(net.regression_heads.items())
+    weights = [_weights(nets[0], of_types, context.tables, choices, linears)]
+    for other in nets[1:]:
+        kept = _OF_OTHERS.get(other)
+        if kept is None or len(kept.parameters) != len(weights[0].parameters):
+            of_other, tables = _of_types(other.embedding), _tables(other.relpos)
+            kept = _weights(other, of_other, tables, choices, linears)
+            if not any(p.requires_grad for p in kept.parameters if p is not None):
+                _OF_OTHERS[other] = kept
+        weights.append(kept)
+    means = [linear.out_features for linear in linears.values()]
+    first_frame = functions.starts(np.array(num_frames, np.int64)) if len(nets) > 1 else None
     compiled = network.Network(
-        context.frames,
-        types,
-        net.config,
-        [*choices.values()],
-        [linear.out_features for linear in linears[len(choices) :]],
-        [
-            *context.tables,
-            *((None, None) if gate is None else (gate.weight, gate.bias)),
-            *net.transformer.parameters_in_order(),
-            *(parameter for one in types for parameter in one.parameters),
-            *(parameter for one in linears for parameter in (one.weight, one.bias)),
-        ],
+        context.frames, types, net.config, [*choices.values()], means, weights, first_frame
     )
     # Outputs.
     left = iter(compiled.run())
-    x, means = next(left), [next(left) for _ in net.regression_heads]
+    x, said = next(left), [next(left) for _ in means]
     decisions = {}
     for name, choice in choices.items():
         log_probs, log_prob, entropy = next(left), next(left), next(left)
         chosen = next(left) if choice.given is None else choice.given
         decisions[name] = Decision(chosen, log_prob, entropy, CategoricalDistribution(log_probs))
-    return Output(x, layout, means, decisions)
+    return Output(x, layout, said, decisions)
+
+
+_OF_OTHERS: MutableMapping[Any, network.Weights] = WeakKeyDictionary()
+"""The weights of networks that do not change, with places for the regression heads of others."""
+
+
+def _tables(relpos: RelposEncoding | None) -> tuple[Tensor | None, Tensor | None]:
+    """Return the tables of relative keys and values."""
+    return (None, None) if relpos is None else (relpos.key_table(), relpos.value_table())
+
+
+def _weights(
+    net: Network,
+    of_types: Sequence[_OfType],
+    tables: Sequence[Tensor | None],
+    actions: Iterable[str],
+    means: Iterable[str],
+) -> network.Weights:
+    """Return the weights of a network with compiled heads of some actions and of some means.
+
+    Where the network has no such regression head, its weight and bias are None.
+    """
+    gate = None if net.relpos is None else net.relpos.gate
+    heads = [net.action_heads[module_key(name)] for name in actions]
+    linears: list[Any] = [_COMPILED_HEADS[type(head)](head) for head in heads]
+    of_means = dict(net.regression_heads.items())
+    linears += [of_means.get(name) for name in means]
+    parameters = [
+        *tables,
+        *((None, None) if gate is None else (gate.weight, gate.bias)),
+        *net.transformer.parameters_in_order(),
+        *(parameter for one in of_types for parameter in one.parameters),
+        *(x for one in linears for x in ((None, None) if one is None else (one.weight, one.bias))),
+    ]
+    return network.Weights(parameters, [x for one in of_types for x in (one.mean, one.std)])
 
 
 def _run_in_parts(net: Network, context: PackedContext, types: list[TypeRows]) -> Tensor:
@@ -309,25 +381,31 @@ def _plan(lengths: bytes, num_types: int, device: torch.device) -> PackedLayout:
     )
 
 
+def _of_types(embedding: EntityEmbedding) -> list[_OfType]:
+    """Return statistics and parameters of each type."""
+    found = []
+    for name in embedding.types:
+        of_type = embedding.by_type[module_key(name)]
+        assert isinstance(of_type, TypeEmbedding | FeaturelessEmbedding)
+        mean = std = None
+        if isinstance(of_type, TypeEmbedding):
+            mean, std = of_type.norm.mean_and_std(torch.float32)
+        found.append(_OfType(mean, std, of_type.parameters_in_order()))
+    return found
+
+
 def _type_rows(
-    embedding: EntityEmbedding,
+    of_types: Sequence[_OfType],
     inputs: Mapping[str, Tensor],
     label_rows: Mapping[str, Tensor],
     layout: Layout,
 ) -> list[TypeRows]:
     """Return the entities of each type for compiled functions."""
     places = torch.split(layout.row_of_entity, [len(x) for x in inputs.values()])
-    types = []
-    for (name, x), to in zip(inputs.items(), places, strict=True):
-        of_type = embedding.by_type[module_key(name)]
-        assert isinstance(of_type, TypeEmbedding | FeaturelessEmbedding)
-        mean = std = None
-        if isinstance(of_type, TypeEmbedding):
-            mean, std = of_type.norm.mean_and_std(x.dtype)
-        labels = label_rows.get(name)
-        parameters = of_type.parameters_in_order()
-        types.append(TypeRows(x.contiguous(), labels, mean, std, to, parameters))
-    return types
+    return [
+        TypeRows(x.contiguous(), label_rows.get(name), one.mean, one.std, to, one.parameters)
+        for (name, x), one, to in zip(inputs.items(), of_types, places, strict=True)
+    ]
 
 
 def _choice(

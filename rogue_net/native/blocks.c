@@ -689,9 +689,19 @@ static void gates_of(int64_t kind, int64_t count, const float *x, float *gate) {
     }
 }
 
-/* The first frame behind a tile of `TILE_ROWS` rows, or of one frame; `end` at most. */
+static int64_t network_of(const Frames *f, int64_t frame) {
+    int64_t network = 0;
+    while (network < f->num_networks - 1 && frame >= f->first_frame[network + 1]) network++;
+    return network;
+}
+
+/* The first frame behind a tile of `TILE_ROWS` rows, or of one frame; `end` at most. A tile is of one network. */
 static int64_t end_of_tile(const Frames *f, int64_t first, int64_t end) {
     int64_t last = first + 1;
+    if (f->first_frame) {
+        int64_t of_network = f->first_frame[network_of(f, first) + 1];
+        end = of_network < end ? of_network : end;
+    }
     while (last < end && f->row_start[last + 1] - f->row_start[first] <= TILE_ROWS) last++;
     return last;
 }
@@ -777,9 +787,17 @@ static int64_t start_of_part(const Frames *f, int64_t part) {
     return part == f->parts ? f->num_frames : low;
 }
 
+/* The frames with what one of the networks adds to them. */
+static Frames frames_of_network(const Frames *f, const float *const *parameters) {
+    Frames own = *f;
+    own.keys.table = parameters[0], own.values.table = parameters[1];
+    own.gate_weight = parameters[2], own.gate_bias = parameters[3];
+    return own;
+}
+
 typedef struct {
     const Frames *f;
-    const Layer *layers;
+    const float *const *parameters;
     const Transposed *transposed;
     float *x, *made;
 } Forward;
@@ -800,12 +818,17 @@ static int part_forward(const void *task, int64_t part) {
         int64_t row = f->row_start[first];
         float *x = o->x + row * d;
         size_t bytes = sizeof(float) * (size_t)((f->row_start[last] - row) * d);
+        int64_t network = network_of(f, first);
+        const float *const *parameters = o->parameters + network * f->num_parameters;
+        const Layer *layers = (const Layer *)(parameters + BEFORE_BLOCKS);
+        const Transposed *transposed = o->transposed + network * f->layers;
+        Frames own = frames_of_network(f, parameters);
         for (int64_t l = 0; l < f->layers; l++) {
             Made m;
             if (o->made) m = made_from(f, made_of_layer(f, o->made, l), row, f->score_start[first]);
             else memcpy(&m, at, sizeof m);
             memcpy(m.x, x, bytes);
-            block(f, first, last, o->layers + l, o->transposed + l, m, x, at[NORMED], at[WIDE], at[SPARE]);
+            block(&own, first, last, layers + l, transposed + l, m, x, at[NORMED], at[WIDE], at[SPARE]);
         }
     }
     return close_regions(room, REGIONS, sizes, 0);
@@ -814,14 +837,18 @@ static int part_forward(const void *task, int64_t part) {
 /* The layers, over (R, d) x, in place. `made` takes what the backward pass needs, layer after layer; NULL for no
    backward pass. Returns 0, NO_MEMORY or OVERRUN. */
 int NAME(blocks_forward)(const Frames *f, const float *const *parameters, float *x, float *made) {
-    const Layer *layers = (const Layer *)parameters;
-    Transposed transposed[f->layers + 1];
-    int64_t size = floats_transposed(f);
+    Transposed transposed[f->num_networks * f->layers + 1];
+    int64_t of_network = floats_transposed(f), size = f->num_networks * of_network;
     float *weights, *room = open_regions(1, &size, &weights);
     if (!room) return NO_MEMORY;
-    transposed_weights(f, layers, weights, transposed);
+    for (int64_t k = 0; k < f->num_networks; k++) {
+        const float *const *own = parameters + k * f->num_parameters;
+        Frames frames = frames_of_network(f, own);
+        const Layer *layers = (const Layer *)(own + BEFORE_BLOCKS);
+        transposed_weights(&frames, layers, weights + k * of_network, transposed + k * f->layers);
+    }
     if (made) guards_of_layers(f, made, 1);
-    Forward task = {f, layers, transposed, x, made};
+    Forward task = {f, parameters, transposed, x, made};
     int failed = for_parts(f->parts, f->threads, part_forward, &task);
     if (!failed && made && !guards_of_layers(f, made, 0)) failed = OVERRUN;
     return close_regions(room, 1, &size, failed);
@@ -896,7 +923,8 @@ static int part_backward(const void *task, int64_t part) {
     own.gate_bias_grad = of_part(own.gate_bias_grad, f, part);
     enum { OF_LAYER = sizeof(Layer) / sizeof(float *) };
     enum { A, B, C, SPARE, REGIONS };
-    const Layer *layers = (const Layer *)o->parameters;
+    const Layer *layers = (const Layer *)(o->parameters + BEFORE_BLOCKS);
+    float *const *gradients = o->gradients + BEFORE_BLOCKS;
     int64_t d = f->width, rows = most_rows_of_tile(f);
     const int64_t sizes[REGIONS] = {rows * 4 * d, rows * 4 * d, rows * 4 * d, spare_of_frame(f)};
     float *at[REGIONS], *room = open_regions(REGIONS, sizes, at);
@@ -906,7 +934,7 @@ static int part_backward(const void *task, int64_t part) {
         last = end_of_tile(f, first, end);
         for (int64_t l = f->layers - 1; l >= 0; l--) {
             float *gradient[OF_LAYER];
-            for (int i = 0; i < OF_LAYER; i++) gradient[i] = of_part(o->gradients[l * OF_LAYER + i], f, part);
+            for (int i = 0; i < OF_LAYER; i++) gradient[i] = of_part(gradients[l * OF_LAYER + i], f, part);
             Made m = made_from(f, made_of_layer(f, o->made, l), f->row_start[first], f->score_start[first]);
             block_backward(f, first, last, layers + l, (LayerGradient *)gradient, m, o->dx + f->row_start[first] * d,
                            at[A], at[B], at[C], at[SPARE]);

@@ -32,6 +32,10 @@ typedef struct {
        other. Each part has gradients of parameters of its own, `gradient_stride` numbers behind those of the part
        before, so that what comes out does not depend on how many threads there are. */
     int64_t parts, threads, gradient_stride;
+    /* Several networks of equal sizes may share the blocks: network k has frames first_frame[k] to first_frame[k + 1],
+       and parameters `num_parameters` pointers behind those of the one before. Without a backward pass. */
+    int64_t num_networks, num_parameters;
+    const int64_t *first_frame; /* (num_networks + 1,), NULL for one network */
     /* Relative positions. Pair p of a frame is of query p / n and target p % n; what it adds to the result is
        its value times the gate of the target. */
     PairRows keys, values;
@@ -75,16 +79,20 @@ typedef struct {
     float *weight_grad, *bias_grad;
 } Head;
 
-/* A network over packed frames. The parts name no parameters, which all are in `parameters`: the tables of relative keys
-   and values, weight and bias of the gate, 12 of each block, of each type 4, 5 if it has kinds, or 1 if it has neither
-   features nor kinds, and weight and bias of each head; NULL of what there is not. */
+/* The parameters before those of blocks: the tables of relative keys and values, weight and bias of the gate. */
+enum { BEFORE_BLOCKS = 4 };
+
+/* A network over packed frames, or several of equal sizes. The parts name no parameters, which all are in `parameters`:
+   those before the blocks, 12 of each block, of each type 4, 5 if it has kinds, or 1 if it has neither features nor
+   kinds, and weight and bias of each head; NULL of what there is not. A network has no outputs of a head without
+   weight. Entities of a type, and actors, are in the order of frames. */
 typedef struct {
     Frames frames;
     int64_t num_types, num_choices, num_means;
     Embedding *types;
     Head *choices, *means; /* of entities, and of the means of frames */
-    int64_t num_parameters;
-    const float *const *parameters;
+    const float *const *parameters; /* of each network */
+    const float *const *statistics; /* mean and std of each type, of each network; NULL of one vector */
     const int64_t *sizes; /* numbers of each parameter, for the backward pass */
     float *x;             /* (R, d), what comes out of the blocks */
     float *pooled;        /* (B, d) */

@@ -237,6 +237,7 @@ class Call:
             width=width,
             heads=heads,
             layers=layers,
+            num_networks=1,
         )
         if frames.pairs is not None:
             self.frames.pair_start = address(frames.pair_start)

@@ -42,7 +42,8 @@ class Frames(ctypes.Structure):
     _fields_ = _fields(
         (_INT, "num_frames"),
         (_POINTER, "row_start pair_start score_start visible"),
-        (_INT, "width heads layers parts threads gradient_stride"),
+        (_INT, "width heads layers parts threads gradient_stride num_networks num_parameters"),
+        (_POINTER, "first_frame"),
         (PairRows, "keys values"),
         (_INT, "gate_kind"),
         (_POINTER, "gate_weight gate_bias gate_weight_grad gate_bias_grad"),
@@ -83,8 +84,7 @@ class Network(ctypes.Structure):
         (Frames, "frames"),
         (_INT, "num_types num_choices num_means"),
         (_POINTER, "types choices means"),
-        (_INT, "num_parameters"),
-        (_POINTER, "parameters sizes x pooled embedded made gradients dx"),
+        (_POINTER, "parameters statistics sizes x pooled embedded made gradients dx"),
         (_FLOAT, "clip"),
     )
 
@@ -165,6 +165,11 @@ def draw_uniforms(state: int, env: npt.NDArray[np.int64], lengths: npt.NDArray[n
 def array_of(kind: Any, items: Sequence[Any]) -> Any:
     """Return a new array of a ctypes type."""
     return (kind * len(items))(*items)
+
+
+def addresses_of(tensors: Sequence[Tensor | None]) -> npt.NDArray[np.uint64]:
+    """Return the addresses of the data of contiguous tensors, 0 for None."""
+    return np.array([address(x) or 0 for x in tensors], np.uint64)
 
 
 def _argument(argument: Tensor | float | None) -> Any:

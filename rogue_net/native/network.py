@@ -6,12 +6,14 @@ computed in parts, which threads share.
 """
 
 import ctypes
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -20,7 +22,8 @@ from rogue_net.config import RogueNetConfig
 from rogue_net.input_norm import CLIP
 from rogue_net.native import functions, library
 from rogue_net.native.functions import Call, PackedFrames, TypeRows, contiguous
-from rogue_net.native.library import Head, address, array_of, call
+from rogue_net.native.library import Head, address, addresses_of, array_of, call
+from rogue_net.ragged import Lengths
 
 WIDEST = 64
 """Largest d_model; wider blocks are left to torch, whose matrix products are as fast."""
@@ -49,6 +52,26 @@ class ChoiceInput(NamedTuple):
     num_choices: int
 
 
+class Weights:
+    """Parameters and statistics of a network, in the order of `blocks.h`.
+
+    Args:
+        parameters: tables of relative keys and values; weight and bias of the gate of all blocks;
+            of each block weight and bias of: norm_1, query_key_value, project, norm_2, and both
+            layers of the perceptron; those of each type; weight and bias from an entity to the
+            logits of each action, then of each linear function of the means.
+        statistics: mean and standard deviation of the features of each type.
+    """
+
+    def __init__(
+        self, parameters: Sequence[Tensor | None], statistics: Sequence[Tensor | None]
+    ) -> None:
+        self.parameters = [contiguous(x) for x in parameters]
+        self.addresses = addresses_of(self.parameters)
+        self.statistics = [contiguous(x) for x in statistics]
+        self.addresses_of_statistics = addresses_of(self.statistics)
+
+
 @dataclass
 class Network:
     """`Network` of `blocks.h` and the memory to which its pointers refer, which must live as long.
@@ -61,10 +84,8 @@ class Network:
         config: sizes and settings.
         choices: the actions.
         sizes_of_means: the number of outputs of each linear function of the means.
-        parameters: tables of relative keys and values; weight and bias of the gate of all blocks;
-            of each block weight and bias of: norm_1, query_key_value, project, norm_2, and both
-            layers of the perceptron; those of each type; weight and bias from an entity to the
-            logits of each action, then of each linear function of the means.
+        weights: of the network; or of several without gradients.
+        first_frame: (networks + 1,) int64, from which frame to which each network computes.
     """
 
     frames: PackedFrames
@@ -72,30 +93,40 @@ class Network:
     config: RogueNetConfig
     choices: Sequence[ChoiceInput]
     sizes_of_means: Sequence[int]
-    parameters: Sequence[Tensor | None]
+    weights: Sequence[Weights]
+    first_frame: Lengths | None = None
 
     def __post_init__(self) -> None:
         config, relpos = self.config, self.config.relpos_encoding
-        self.parameters = [contiguous(x) for x in self.parameters]
+        self.parameters = self.weights[0].parameters
         types = array_of(library.Embedding, [functions.rows_of_type(one) for one in self.types])
-        addresses = array_of(ctypes.c_void_p, [address(x) for x in self.parameters])
+        addresses, statistics = (
+            of_all[0] if len(of_all) == 1 else np.concatenate(of_all)
+            for of_all in (
+                [one.addresses for one in self.weights],
+                [one.addresses_of_statistics for one in self.weights],
+            )
+        )
         of_frames = Call(self.frames, config.d_model, config.n_head, config.n_layer)
-        of_frames.frames.gate_kind = library.GATES.index(relpos and relpos.value_gate)
+        frames = of_frames.frames
+        frames.gate_kind = library.GATES.index(relpos and relpos.value_gate)
+        frames.num_networks, frames.num_parameters = len(self.weights), len(self.parameters)
+        frames.first_frame = address(self.first_frame)
         self.heads = (Head * len(self.choices))()
         self.means = (Head * len(self.sizes_of_means))()
         self.struct = library.Network(
-            frames=of_frames.frames,
+            frames=frames,
             num_types=len(types),
             num_choices=len(self.heads),
             num_means=len(self.means),
             types=ctypes.addressof(types),
             choices=ctypes.addressof(self.heads),
             means=ctypes.addressof(self.means),
-            num_parameters=len(self.parameters),
-            parameters=ctypes.addressof(addresses),
+            parameters=address(addresses),
+            statistics=address(statistics),
             clip=CLIP,
         )
-        self._alive = types, addresses, of_frames
+        self._alive = types, addresses, statistics, of_frames
         self.kept: list[Tensor] = []
 
     def run(self) -> Sequence[Tensor]:
@@ -103,11 +134,11 @@ class Network:
 
         Returns:
             (R, d_model), the entities after all blocks; (B, size) for each linear function of the
-            means; and for each action log-probabilities (actors, choices), -inf where not allowed,
-            those of the chosen ones (actors,), entropies (actors,), and choices (actors,) int64 if
-            they were not given.
+            means, NaN of a network without it; and for each action log-probabilities (actors,
+            choices), -inf where not allowed, those of the chosen ones (actors,), entropies
+            (actors,), and choices (actors,) int64 if they were not given.
         """
-        if not torch.is_grad_enabled():
+        if len(self.weights) > 1 or not torch.is_grad_enabled():
             return self.forward(keep=False)
         outputs: Sequence[Tensor] = _Node.apply(self, *self.parameters)  # type: ignore[no-untyped-call]
         return outputs
@@ -135,6 +166,8 @@ class Network:
         kinds = library.LINEAR_HEAD, library.CHOICE_HEAD
         for i, size in enumerate(self.sizes_of_means):
             said = functions.empty(num_frames, size)
+            if len(self.weights) > 1:
+                said.fill_(math.nan)
             outputs.append(said)
             self.means[i] = Head(kinds[0], num_frames, size, num_frames, said=address(said))
         for i, choice in enumerate(self.choices):
