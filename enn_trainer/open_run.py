@@ -1,4 +1,4 @@
-"""Environments, initial state and first frames of a run."""
+"""Environments, initial state, players and first frames of a run."""
 
 from contextlib import ExitStack
 
@@ -9,16 +9,32 @@ from enn_trainer.checkpoints.migrate.evolve import evolved_state
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.config import TrainConfig
+from enn_trainer.config.load import COMMAND_LINE
 from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.evaluation.bots import check_bots_trusted
+from enn_trainer.evaluation.evaluator import create_opponent
 from enn_trainer.experience.envs import EnvFactory, EnvSource, in_section
+from enn_trainer.experience.handed_in import record_world
+from enn_trainer.experience.players import AgentPlayer, Players
 from enn_trainer.experience.running_episodes import RunningEpisodes
-from enn_trainer.policy import PPOAgent
+from enn_trainer.policy import CreateOpponent, PPOAgent
+from enn_trainer.runtime.execution import Lanes
 from enn_trainer.runtime.process import empty_cache_after_steps
-from enn_trainer.selfplay.selfplay import seat_players
+from enn_trainer.selfplay.league import Matchmaker
+from enn_trainer.selfplay.selfplay import SelfPlay, seat_players
 from enn_trainer.state import State, first_eval_step
 from enn_trainer.state_manager import StateManager
+from entity_env.seeding import derive_seed
 from entity_env.vec.vec_env import AddMetricsWrapper, VecEnv
 from rogue_net.ragged import EntityBatch
+
+
+def name_world(manager: StateManager, env: EnvSource) -> None:
+    """Set `env.id` to the name of the environment that was handed in."""
+    config = manager.config.env
+    configured, is_typed = config.id, manager.sources.of("env.id") == COMMAND_LINE
+    if record_world(config, env, manager.start_folder) and is_typed:
+        manager.say(f"env.id={configured}: not used, the program hands in another")
 
 
 def open_envs(create_envs: EnvFactory, config: TrainConfig, stack: ExitStack) -> AddMetricsWrapper:
@@ -97,6 +113,34 @@ def open_state(
         for optimizer in state.optimizers()[-1:]:
             stack.enter_context(empty_cache_after_steps(optimizer))
     return state
+
+
+def trusted_opponents(manager: StateManager) -> CreateOpponent:
+    """Return the factory of the opponents that are named by path.
+
+    Raises:
+        ConfigError: a save names a bot that the user does not.
+    """
+    check_bots_trusted(manager)
+    return create_opponent
+
+
+def open_players(
+    manager: StateManager,
+    envs: AddMetricsWrapper,
+    opponents: CreateOpponent,
+    matchmaker: Matchmaker | None,
+    lanes: Lanes,
+    device: torch.device,
+) -> tuple[Players, SelfPlay | None]:
+    """Return who acts in a run, and the pool of opponents if it has one."""
+    config = manager.config
+    seed = derive_seed(config.seed, "act")
+    player = AgentPlayer(manager.state.agent, seed, lanes, learning=True)
+    if config.selfplay is None:
+        return player, None
+    pool = SelfPlay(manager, envs, player, opponents, matchmaker, device)
+    return pool.players, pool
 
 
 def begin_episodes(

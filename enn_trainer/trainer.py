@@ -13,37 +13,32 @@ from enn_trainer.callbacks.callback_list import Callbacks
 from enn_trainer.checkpointing import Checkpoints, Status
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.hyperstate_door import ManagerBase
-from enn_trainer.config.load import COMMAND_LINE
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import ConfigError
-from enn_trainer.evaluation.bots import check_bots_trusted
 from enn_trainer.evaluation.evaluator import RunEvaluator, scalars_of
-from enn_trainer.evaluation.evaluator import create_opponent as default_opponent
 from enn_trainer.experience.collector import Collector, collect
 from enn_trainer.experience.envs import EnvSource, env_factory
-from enn_trainer.experience.handed_in import record_world
-from enn_trainer.experience.players import AgentPlayer, Players
-from enn_trainer.experience.recording import (
-    capture_of_rollouts,
-    prepare_captures,
-    recorders,
-    run_folder,
-)
+from enn_trainer.experience.recording import prepare_captures, record_rollouts, run_folder
 from enn_trainer.experience.running_episodes import RunningEpisodes
-from enn_trainer.open_run import begin_episodes, open_envs, open_state
+from enn_trainer.open_run import (
+    begin_episodes,
+    name_world,
+    open_envs,
+    open_players,
+    open_state,
+    trusted_opponents,
+)
 from enn_trainer.policy import CreateOpponent, PPOAgent
 from enn_trainer.runtime.execution import ONE_LANE, ExecutionContext, Lanes
 from enn_trainer.runtime.process import choose_device, keep_freed_memory, process_settings
 from enn_trainer.runtime.spans import Spans
 from enn_trainer.selfplay.league import League, Matchmaker
-from enn_trainer.selfplay.selfplay import SelfPlay
 from enn_trainer.session import TrainResult, session
 from enn_trainer.snapshot import Snapshot
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
 from enn_trainer.stop_conditions import Condition
 from enn_trainer.stopping import Stopping
-from entity_env.seeding import derive_seed
 
 
 def train(
@@ -135,11 +130,9 @@ class Trainer:
         self._snapshot = Snapshot()
         self._device = choose_device(self.config.cuda)
         create_envs = env_factory(env)
-        folder = self.manager.start_folder
         configured_id = self.config.env.id
-        is_typed = self.manager.sources.of("env.id") == COMMAND_LINE
-        if record_world(self.config.env, env, folder) and is_typed:
-            self.manager.say(f"env.id={configured_id}: not used, the program hands in another")
+        name_world(self.manager, env)
+        folder = self.manager.start_folder
         with ExitStack() as stack, process_settings(self.config, ONE_LANE, folder):
             # Environments and state, under the lock of the run.
             stack.enter_context(self.manager.training())
@@ -149,9 +142,7 @@ class Trainer:
             lanes = stack.enter_context(Lanes.of(self.state.agent))
             self.manager.hand_back(state_manager)
             self.callbacks.load_states(self.state.memory, self.manager.say)
-            if create_opponent is None:
-                check_bots_trusted(self.manager)
-            opponents = create_opponent or default_opponent
+            opponents = create_opponent or trusted_opponents(self.manager)
             own_folder = run_folder(self.manager)
             self.evaluation = RunEvaluator(
                 self.config, create_envs, opponents, self.state, self._device, lanes, own_folder
@@ -172,15 +163,11 @@ class Trainer:
             self.context = ExecutionContext(
                 lanes, self.stopping.check, self.spans, self._on_optimizer_step
             )
-            capture = capture_of_rollouts(self.config, own_folder)
-            watchers = recorders(capture, envs, self.state.run_name, stack)
-            seed = derive_seed(self.config.seed, "act")
-            player = AgentPlayer(self.state.agent, seed, lanes, learning=True)
-            players: Players = player
-            if self.config.selfplay is not None:
-                makers = opponents, matchmaker
-                pool = SelfPlay(self.manager, envs, player, *makers, self._device)
-                players, self.league = pool.players, pool.league
+            watchers = record_rollouts(self.manager, envs, own_folder, stack)
+            makers = opponents, matchmaker
+            players, pool = open_players(self.manager, envs, *makers, lanes, self._device)
+            if pool is not None:
+                self.league = pool.league
                 self.callbacks.first.append(pool)
             collector = Collector(envs, players, self._device, watchers)
             self.episodes = RunningEpisodes(collector, self.config, self.state, configured_id)

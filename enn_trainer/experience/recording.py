@@ -116,6 +116,14 @@ def recorders(capture: Capture | None, envs: VecEnv, run: str, stack: ExitStack)
     return [recorder]
 
 
+def record_rollouts(
+    manager: StateManager, envs: VecEnv, folder: Path | None, stack: ExitStack
+) -> list[Recorder]:
+    """Return the watchers that record the rollouts of a run; see `run_folder` and `recorders`."""
+    capture = capture_of_rollouts(manager.config, folder)
+    return recorders(capture, envs, manager.state.run_name, stack)
+
+
 def prepare_captures(
     manager: StateManager, actions_of_evals: Callable[[], Mapping[ActionName, ActionSpace]]
 ) -> None:

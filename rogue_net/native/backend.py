@@ -91,7 +91,7 @@ class Output(NamedTuple):
 
 
 class _OfType(NamedTuple):
-    """What the entities of a type are embedded by, see `TypeRows`."""
+    """Statistics and parameters of the embedding of a type, see `TypeRows`."""
 
     mean: Tensor | None
     std: Tensor | None

@@ -350,7 +350,7 @@ def test_episodes_of_a_save_that_names_the_default_world_continue(
 ) -> None:
     """Programs of earlier releases saved `MoveToOrigin`, whatever they handed in."""
     with monkeypatch.context() as earlier:
-        earlier.setattr("enn_trainer.trainer.record_world", lambda *_: None)
+        earlier.setattr("enn_trainer.open_run.record_world", lambda *_: None)
         run_small(Path(), "total_timesteps=24", env=Pasture, checkpoint_dir=Path("a"))
     for total in (48, 72):
         more = f"total_timesteps={total}"
