@@ -131,7 +131,8 @@ class Columns:
                 parts.append(np.arange(len(codes)) == index[:, None])
             if self._is_numbered:
                 parts.append(rows[:, None])
-            parts.append(np.tile(self._constants, (len(block), 1)))
+            if len(self._constants):
+                parts.append(np.tile(self._constants, (len(block), 1)))
             block = np.concatenate(parts, axis=1, dtype=np.float32)
         elif self._kinds:
             block = block.copy()
@@ -142,7 +143,10 @@ class Columns:
 
     def _label_indices(self, values: Numbers, name: str, codes: _Codes, option: str) -> Indices:
         """Return the index of the label of each number of a column, (n,)."""
-        is_label = values[:, None] == np.array([*codes.values()], dtype=np.float32)
+        of_labels = np.fromiter(codes.values(), np.float32, len(codes))
+        if np.array_equal(values, of_labels):  # as of numbered rows
+            return np.arange(len(codes))
+        is_label = values[:, None] == of_labels
         has_label = is_label.any(axis=1)
         if not has_label.all():
             raise InvalidObservation(
