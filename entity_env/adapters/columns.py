@@ -70,6 +70,11 @@ class Columns:
         shown = [n for i, n in enumerate(names) if i != hidden or n in one_hot or n in kinds]
         if given.features is not None:
             shown = list(given.features)
+            if twice := [name for name in shown if name in added and name not in names]:
+                raise InvalidSpace(
+                    f"{argument}.features: expected columns of the field, got {twice}, which "
+                    "numbered or constants add at the end; leave them out of features"
+                )
         used = [*shown, *added, *rows.only, *rows.leave_out]  # labels of others have no effect
         positions_of(used, [*one_hot], f"{argument}.one_hot")
         positions_of(used, [*kinds], f"{argument}.kinds")

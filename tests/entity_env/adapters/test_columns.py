@@ -439,6 +439,10 @@ def two(first: Any, second: Any) -> dict[str, Any]:
         (rows(kinds=AB, features=["x"]), r"kinds: expected columns among \['x'\], got \['kind'\]"),
         (rows(only={"kin": [1]}), r"only: expected columns among .*got \['kin'\]"),
         (rows(numbered=True, only={"number": [1]}), "only: expected columns among"),
+        (
+            rows(numbered=True, features=["x", "number"]),
+            r"features: expected columns of the field, got \['number'\], which numbered or",
+        ),
         (rows(leave_out={"kind": []}), r"\['kind'\]: expected a list of labels or whole numbers"),
         (rows(leave_out={"kind": "ab"}), "expected a list of labels or whole numbers, got 'ab'"),
         (
