@@ -393,7 +393,7 @@ class LiveGame(PersonPlayers):
         for i, name in enumerate(self._replay.obs_space.entities):
             count, identity = int(obs.features[name].lengths[side]), obs.identity.get(name)
             if identity is not None and identity.lengths[side]:
-                keys += [f"id{number}" for number in identity[side].values.tolist()]
+                keys += [f"{i}id{number}" for number in identity[side].values.tolist()]
             else:
                 keys += [f"{i}#{place}" for place in range(count)]
         return [*keys, "global"]

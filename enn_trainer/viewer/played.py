@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -127,8 +128,8 @@ class EpisodeKeeper:
                     shown = env_list.matches[match]
                     given = type(world_of(shown)).__name__, "pictures", "leave pictures out"
                     one.pictures[len(one.frames)] = png_of(picture_of(shown, *given))
-                for side, ids in enumerate(one.ids):  # before a step that ends the episode
-                    ids += env_list.tracked_ids(match * self.sides + side, len(ids))
+                for (side, name), ids in one.ids.items():  # before a step that ends the episode
+                    ids += env_list.tracked_ids(match * self.sides + side, name, len(ids))
             one.frames.append(np.arange(self.sides) + self._num_frames)
             self._num_frames += self.sides
 
@@ -175,13 +176,14 @@ class EpisodeKeeper:
         kept, episodes = recording_format.Decisions.cat(self._kept), []
         for one in sorted(played, key=lambda one: (one.number, one.match)):
             decisions = kept.take(np.concatenate(one.frames))
-            rewards, names = np.concatenate(one.rewards), _names(decisions.obs, one.ids)
+            rewards, names = np.concatenate(one.rewards), _names(self.sides, one.ids)
             others = {**one.ends, "names": names, "pictures": one.pictures, "env": one.match}
             episodes.append(episode_of_frames(decisions, rewards, self._action_space, **others))
         return episodes
 
     def _begun(self, match: int, number: int) -> "_Played":
-        return _Played(match, number, [[] for _ in range(self.sides)])
+        who = product(range(self.sides), self._obs_space.entities)
+        return _Played(match, number, {one: [] for one in who})
 
     def _rows(self, match: int) -> Indices:
         """Return the environments that are the sides of a match."""
@@ -192,12 +194,12 @@ class EpisodeKeeper:
 class _Played:
     """An episode: its match, its number in it, and where its frames are among all that are kept.
 
-    `ids` has those of each side, by their numbers in `VecObs.identity`.
+    `ids` has those of each side and type, in the order of `VecObs.identity`.
     """
 
     match: int
     number: int
-    ids: list[list[EntityID]]
+    ids: dict[tuple[int, EntityName], list[EntityID]]
     frames: list[Indices] = field(default_factory=list)
     rewards: list[Float32] = field(default_factory=list)
     pictures: dict[int, bytes] = field(default_factory=dict)
@@ -205,15 +207,13 @@ class _Played:
 
 
 def _names(
-    obs: VecObs, ids_of_sides: Sequence[Sequence[EntityID]]
+    sides: int, ids: Mapping[tuple[int, EntityName], Sequence[EntityID]]
 ) -> list[dict[EntityName, dict[int, str]]]:
     """Return the printed id by side, type and number of identity; [] if no entity has one."""
-    sides, names = len(ids_of_sides), []
-    for side, ids in enumerate(ids_of_sides):
-        printed, frames = printed_ids(ids), np.arange(side, len(obs), sides)
-        shown = {name: np.unique(rows.take(frames).values) for name, rows in obs.identity.items()}
-        of_types = {name: numbers.tolist() for name, numbers in shown.items() if len(numbers)}
-        names.append({name: {n: printed[n] for n in known} for name, known in of_types.items()})
+    names: list[dict[EntityName, dict[int, str]]] = [{} for _ in range(sides)]
+    for (side, name), of_type in ids.items():
+        if of_type:
+            names[side][name] = dict(enumerate(printed_ids(of_type)))
     return names if any(names) else []
 
 

@@ -123,7 +123,7 @@ class _Layout:
             has_id = np.repeat(self._of_frames(f"identified {i}", "?"), counts)
             place_before = previous_rows(key[has_id])
             identity = self.column(f"identity {i}", "<u4", int(has_id.sum()), place_before)
-            key[has_id] = (identity * sides + of_side[has_id]) * 2
+            key[has_id] = ((identity * len(types) + i) * sides + of_side[has_id]) * 2
         before = previous_rows(key)
         for j in range(len(features)):
             self.column(f"feature {i} {j}", "<f4", rows, before)

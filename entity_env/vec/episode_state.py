@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from entity_env.actions import EntityID
 from entity_env.environment import Observation
 from entity_env.errors import EntityEnvError
 from entity_env.match import Match, world_of
@@ -21,7 +20,7 @@ from entity_env.ragged import Ragged, exclusive_cumsum
 from entity_env.serialization.bounds import check_hashes
 from entity_env.serialization.messages import MessageError, pack, unpack
 from entity_env.spaces import GLOBAL, ActionName, ActionSpaces, ObsSpace
-from entity_env.vec.identity import numbers_of
+from entity_env.vec.identity import Tables, numbers_of
 from entity_env.vec.validate import check_features, check_finite_batch, check_masks, expect
 from entity_env.vec.vec_obs import Choices, VecActionMask, VecObs, take_obs
 
@@ -36,7 +35,7 @@ def match_bytes(
     match: Match,
     frames: Sequence[Observation],
     action_space: ActionSpaces,
-    tables: Sequence[Mapping[EntityID, int]] = (),
+    tables: Sequence[Tables] = (),
 ) -> bytes:
     """Return the bytes of the state of a match and of the names in its last frames.
 
@@ -54,7 +53,10 @@ def match_bytes(
     try:
         saved = {"world": state, "frames": [names_in(frame, action_space) for frame in frames]}
         if tables:
-            saved["identity"] = [to_plain([*table], "ids of this episode") for table in tables]
+            what = "ids of this episode"
+            saved["identity"] = [
+                {name: to_plain([*ids], what) for name, ids in table.items()} for table in tables
+            ]
     except TypeError as error:
         raise EntityEnvError(str(error)) from None
     try:
@@ -91,7 +93,7 @@ def restore_match(
     data: bytes,
     shown: VecObs,
     first: int,
-    tables: Sequence[dict[EntityID, int]] = (),
+    tables: Sequence[Tables] = (),
 ) -> list[Observation]:
     """Restore the state of a match, and return its last frames.
 
@@ -110,10 +112,11 @@ def restore_match(
     world: Any = world_of(match)
     world.set_state(saved["world"])
     for i, table in enumerate(tables):
-        ids = from_plain(saved["identity"][i]) if "identity" in saved else []
-        check_hashes(ids)
         table.clear()
-        numbers_of(ids, table)
+        for name, plain in (saved["identity"][i] if "identity" in saved else {}).items():
+            ids = from_plain(plain)
+            check_hashes(ids)
+            numbers_of(ids, table.setdefault(name, {}))
     frames = []
     for i, named in enumerate(saved["frames"], first):
         # Masks that name the same entities, and allow everything.

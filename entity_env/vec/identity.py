@@ -1,6 +1,7 @@
 """Numbers of entities, by which the frames of an episode show who is who."""
 
 from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -12,24 +13,27 @@ from entity_env.vec.batching import located_in_last
 from entity_env.vec.frames import Frames
 from entity_env.vec.vec_obs import VecObs
 
+Tables: TypeAlias = dict[EntityName, dict[EntityID, int]]
+"""By type the number of each id that an environment has shown in its running episode."""
+
 
 class IdentityTracker:
     """Numbers of the entities that each of B environments has shown in its running episode.
 
-    Ids are unique in a frame, whatever the type, so an environment has one table for all types.
-    It remembers every id until the episode ends, as an entity that is gone may return.
+    An entity is known by its type and id. Every id is remembered until the episode ends, as an
+    entity that is gone may return.
 
     Args:
         types: the entity types to number.
         num_envs: B, where each side of a match counts as an environment.
 
     Attributes:
-        tables: the number of each id, one table per environment, in the order of the numbers.
+        tables: per environment and type the number of each id, in the order of the numbers.
     """
 
     def __init__(self, types: Sequence[EntityName], num_envs: int) -> None:
         self.types = types
-        self.tables: list[dict[EntityID, int]] = [{} for _ in range(num_envs)]
+        self.tables: list[Tables] = [{} for _ in range(num_envs)]
 
     def begin(self) -> None:
         """Begin an episode in every environment."""
@@ -67,7 +71,7 @@ class IdentityTracker:
 def _numbers(
     obs: Sequence[Observation],
     types: Sequence[EntityName],
-    tables: Sequence[dict[EntityID, int]],
+    tables: Sequence[Tables],
 ) -> dict[EntityName, Ragged]:
     """Return the numbers of the entities of types, and add new entities to the tables."""
     identity = {}
@@ -76,7 +80,8 @@ def _numbers(
         ends = []
         for o, table in zip(obs, tables, strict=True):
             ids = o.ids.get(name)
-            numbers += [] if ids is None else numbers_of(ids, table)
+            if ids is not None:
+                numbers += numbers_of(ids, table.setdefault(name, {}))
             ends.append(len(numbers))
         lengths = np.diff(np.array(ends, dtype=np.int64), prepend=0)
         identity[name] = Ragged(np.array(numbers, dtype=np.int64), lengths)

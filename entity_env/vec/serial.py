@@ -119,18 +119,19 @@ class EnvList(VecEnv):
         tracked = types_to_track(types, self._obs_space, self._last is not None)
         self._tracker = IdentityTracker(tracked, len(self))
 
-    def tracked_ids(self, env: int, first: int = 0) -> list[EntityID]:
-        """Return the ids that an environment has shown in its running episode, by their numbers.
+    def tracked_ids(self, env: int, name: EntityName, first: int = 0) -> list[EntityID]:
+        """Return the ids of a type that an environment has shown in its running episode.
 
         Args:
             env: its index in this list.
+            name: the entity type.
             first: the number of the first id to return.
 
         Returns:
             Those with the numbers `first`, `first` + 1, ...; none without `track`.
         """
         tables = self._tracker.tables
-        return [*islice(tables[env], first, None)] if tables else []
+        return [*islice(tables[env].get(name, ()), first, None)] if tables else []
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
         """Begin an episode everywhere."""

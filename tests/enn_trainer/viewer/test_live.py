@@ -206,8 +206,8 @@ def test_one_actor_can_be_taken_and_the_rest_is_the_agents() -> None:
 
     def person(message: Message) -> list[Message]:
         if message["type"] == "steps" and not keys:
-            keys.append("id1")
-            return [{"type": "take", "side": 0, "key": "id1"}]
+            keys.append("0id1")
+            return [{"type": "take", "side": 0, "key": "0id1"}]
         return choosing(2)(message)
 
     played = Played(Duel, person)

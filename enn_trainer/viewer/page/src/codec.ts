@@ -179,13 +179,14 @@ export function decodeChunk(header: Header, schema: Schema, steps: number, raw: 
   const types = allTypes(header).slice(0, schema.global ? undefined : -1);
   const rows = types.map(([, numbers, kinds], i) => {
     const [starts, frame] = readCounts(`rows ${i}`);
-    const keys = frame.map((f, row) => (((row - starts[f]) * (header.types.length + 1) + i) * sides + (f % sides)) * 2 + 1);
+    const keyOf = (number: number, f: number): number => ((number * (header.types.length + 1) + i) * sides + (f % sides)) * 2;
+    const keys = frame.map((f, row) => keyOf(row - starts[f], f) + 1);
     if (schema.identity.includes(i)) {
       const known = read(`identified ${i}`, "?", frames, bySide);
       columns.startsOf(`identity ${i}`, Array.from(known, (has, f) => has && starts[f + 1] - starts[f]));
       const withId = [...frame.keys()].filter((row) => known[frame[row]]);
       const identity = read(`identity ${i}`, "u4", withId.length, previousRows(Float64Array.from(withId, (row) => keys[row])));
-      withId.forEach((row, k) => (keys[row] = (identity[k] * sides + (frame[row] % sides)) * 2));
+      withId.forEach((row, k) => (keys[row] = keyOf(identity[k], frame[row])));
     }
     const before = previousRows(keys);
     numbers.forEach((_, j) => read(`feature ${i} ${j}`, "f4", keys.length, before));

@@ -221,7 +221,7 @@ export class Replay {
         position,
         type,
         typeName,
-        key: isGlobal ? "global" : id === null ? `${type}#${place}` : `id${id}`,
+        key: isGlobal ? "global" : id === null ? `${type}#${place}` : `${type}id${id}`,
         name: isGlobal ? "global" : printed,
         numbers: row < 0 ? [] : numbers.map((_, j) => columns.get(`feature ${type} ${j}`)![row]),
         labels: row < 0 ? [] : kinds.map(([, labels], k) => labels[columns.get(`kind ${type} ${k}`)?.[row] ?? -1] ?? "?"),
