@@ -138,6 +138,8 @@ def open_players(
     seed = derive_seed(config.seed, "act")
     player = AgentPlayer(manager.state.agent, seed, lanes, learning=True)
     if config.selfplay is None:
+        if matchmaker is not None:
+            raise ConfigError("matchmaker: expected the section selfplay beside it, got none")
         return player, None
     pool = SelfPlay(manager, envs, player, opponents, matchmaker, device)
     return pool.players, pool
@@ -160,5 +162,6 @@ def begin_episodes(
     obs = episodes.begin(where, env.__name__ if isinstance(env, type) else None)
     source = manager.init_from
     if state.step == 0 and saved is None and (source is None or "norm" not in source.parts):
-        state.agent.update_input_stats(EntityBatch.of(obs, device))
+        frames, learnt = EntityBatch.of(obs, device), episodes.players.learnt
+        state.agent.update_input_stats(frames if learnt is None else frames.take(learnt))
         state.memory[FIRST_FRAMES] = True

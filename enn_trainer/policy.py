@@ -1,6 +1,7 @@
 """`PPOAgent`, the protocol of networks that can be trained."""
 
 import copy
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -45,6 +46,9 @@ CreateOpponent: TypeAlias = Callable[
 """(path, obs_space, action_space, device) -> opponent."""
 
 
+_DICTS = (dict, OrderedDict)
+
+
 def frozen_copy(agent: Any, field: str) -> Any:
     """Return a copy of a network, in eval mode and without gradients.
 
@@ -58,7 +62,7 @@ def frozen_copy(agent: Any, field: str) -> Any:
     # The thirteen dicts for hooks of each module take half the time of a copy: most are empty.
     modules = agent.modules() if isinstance(agent, nn.Module) else ()
     dicts = (x for module in modules for x in vars(module).values() if isinstance(x, dict))
-    memo = {id(empty): type(empty)() for empty in dicts if not empty}
+    memo = {id(empty): type(empty)() for empty in dicts if not empty and type(empty) in _DICTS}
     try:
         network: nn.Module = copy.deepcopy(agent, memo)
     except Exception as error:  # of the user's own code, or of torch about it

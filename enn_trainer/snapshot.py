@@ -24,6 +24,11 @@ class Snapshot:
         self._tensors: list[Tensor] = []
         self._copies: list[Tensor] = []
 
+    def take_seats(self, state: State) -> None:
+        """Copy who plays, before games of the update begin."""
+        if isinstance(seating := state.parts.get(PLAYERS), Seating):
+            self._seats = seating.seats()
+
     @contextmanager
     def restored_on_error(self, state: State, episodes: RunningEpisodes) -> Iterator[None]:
         """Return a context that restores the state, and drops the episodes, after any error."""
@@ -38,7 +43,7 @@ class Snapshot:
             tensors = dict(zip(self._names, copies, strict=True))
             state.algorithm.load_state_dict({**tensors, **copy.deepcopy(self._plain)})
             if isinstance(seating := state.parts.get(PLAYERS), Seating):
-                seating.games, seating.players = self._seats
+                seating.restore(self._seats)
             episodes.are_valid = False
             raise
 
@@ -47,9 +52,6 @@ class Snapshot:
         part = state.algorithm.state_dict()
         self._names = [name for name, value in part.items() if isinstance(value, Tensor)]
         self._plain = copy.deepcopy({n: x for n, x in part.items() if not isinstance(x, Tensor)})
-        if isinstance(seating := state.parts.get(PLAYERS), Seating):
-            # Bots begin new games after an error, so that their states need not be asked for.
-            self._seats = seating.games.copy(), [*seating.players]
         of_agent = [*state.agent.parameters(), *state.agent.buffers()]
         tensors = [*of_agent, *(part[name] for name in self._names)]
         known = len(tensors) == len(self._tensors) and all(map(is_, tensors, self._tensors))

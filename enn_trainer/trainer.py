@@ -228,6 +228,7 @@ class Trainer:
         """Collect experience, learn from it, and notify the callbacks."""
         state, algorithm = self.state, self.state.algorithm
         collector, steps = self.episodes.begun(), self.config.rollout.steps
+        self._snapshot.take_seats(state)
         self.callbacks.on_update_start(self)
         restored = self._snapshot.restored_on_error(state, self.episodes)
         with self.checkpoints.during(Status.UPDATING), restored:

@@ -25,6 +25,8 @@ def are_alike(one: Any, other: Any) -> bool:
     return (
         type(one) is type(other) is RogueNet
         and (one.obs_space, one.action_space) == (other.obs_space, other.action_space)
+        and one.embedding.types == other.embedding.types  # equal spaces may differ in the order
+        and [*one.action_space] == [*other.action_space]
         and all(type(head) in heads for net in (one, other) for head in net.action_heads.values())
         and backend.are_of_one_size(one, other)
     )

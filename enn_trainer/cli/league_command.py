@@ -79,7 +79,7 @@ def _show(options: argparse.Namespace) -> None:
     weights = np.ones(len(league.pool))
     if config.selfplay is not None:
         weights = league.weights(config.selfplay, None, saved.step)
-    share = dict(zip((m.name for m in league.pool), weights / weights.sum(), strict=True))
+    share = dict(zip((m.name for m in league.pool), weights / (weights.sum() or 1.0), strict=True))
     if options.json:
         listed: list[dict[str, Any]] = [
             {

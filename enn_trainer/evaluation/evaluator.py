@@ -434,9 +434,10 @@ class Evaluator:
         agent, everywhere = player(self._state.agent, suite.deterministic), np.arange(len(envs))
         if suite.opponent is None:
             return agent, everywhere >= 0
-        if pool:  # the agent takes the next seat after a match against each member
+        if pool:  # the agent takes another seat in each match, and in each against a member
             match, side = np.divmod(everywhere, envs.sides)
-            counted, against = side == match // len(pool) % envs.sides, match % len(pool)
+            rounds, against = np.divmod(match, len(pool))
+            counted = side == (rounds + against) % envs.sides
             seats = [(agent, everywhere[counted])]
             makers = self._state.agent, self._create_opponent, *known, self._device
             for i, member in enumerate(pool):

@@ -139,6 +139,7 @@ class RunningEpisodes:
         configured_id: `env.id` as it was configured, see `continue_episodes`.
 
     Attributes:
+        players: who act in them.
         are_valid: False if new episodes have to begin, as after an error.
         message: says how episodes continue after a resume.
     """
@@ -151,6 +152,7 @@ class RunningEpisodes:
         configured_id: str | None = None,
     ) -> None:
         self._collector, self._config, self._state = collector, config, state
+        self.players = collector.players
         self._configured_id = configured_id
         self.are_valid = False
         self.message = "its episodes go on"

@@ -121,6 +121,7 @@ class League(StatePart):
         ci95: half the width of its 95% confidence interval; 0 without results.
         opponent_frames: frames of the run in which members decided.
         lost: names of members of the save whose files are missing or damaged.
+        lost_entries: entries of `selfplay.opponents` that such members are from.
     """
 
     def __init__(self) -> None:
@@ -129,6 +130,7 @@ class League(StatePart):
         self.elo, self.ci95 = FIRST_ELO, 0.0
         self.opponent_frames = 0
         self.lost: list[str] = []
+        self.lost_entries: set[str] = set()
 
     @property
     def pool(self) -> list[Member]:
@@ -251,6 +253,7 @@ class League(StatePart):
             member = member_of_plain(f"members[{i}]", plain)
             if member.kind == "network" and member.file not in files:
                 lost.append(member.name)
+                self.lost_entries.add(member.origin)
                 continue
             members.append(replace(member, weights=files.get(member.file, b"")))
         if len({member.name for member in members}) < len(members):

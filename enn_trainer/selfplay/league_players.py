@@ -161,14 +161,17 @@ class LeaguePlayers(NamedPlayers):
         self.counted = np.ones(self.table.num_matches * self.table.sides, np.bool_)
         self.ended: list[Game] = []
         self._is_checked = False
-        seating.ask_bots = self._states_of_bots
+        seating.ask_bots, seating.forget_bots = self._states_of_bots, self._forget_bots
         self._place()
 
     def begin(self, obs: VecObs, is_resumed: bool) -> None:
         """Take the first frames; new games begin with the next update."""
-        if not (is_resumed and self.seating.players):
+        is_new = not (is_resumed and self.seating.players)
+        if is_new:
             self._to_begin = np.arange(self.table.num_pool)
         self._place()
+        if is_new:  # the first frames that input statistics know
+            self.learnt = self.seating.next_seats(self._sides)
 
     def begin_update(self, names: list[str], weights: FloatArray) -> None:
         """Set the members that games of this update draw from, and begin games that are to begin.
@@ -198,7 +201,7 @@ class LeaguePlayers(NamedPlayers):
             InvalidObservation: sides of a match did not end together.
             ConfigError: metrics of the environments are not known by environment.
         """
-        if not self._is_checked:
+        if not self._is_checked or obs.done.any():  # metrics may be given at ends alone
             check_metrics_by_environment(obs)
             self._is_checked = True
         first = self.table.num_matches - self.table.num_pool
@@ -246,16 +249,23 @@ class LeaguePlayers(NamedPlayers):
         return self._players[name]
 
     def _states_of_bots(self) -> dict[str, bytes]:
-        """Return the states of the bots that are playing, by the name of the member."""
+        """Return the states of bots by the name of the member, also of those without a seat."""
         return {
-            name: pack(player.get_state(self.groups[name]), exact=True)
+            name: pack(player.get_state(), exact=True)
             for name, player in self._players.items()
-            if isinstance(player, BotPlayer) and name in self.groups
+            if isinstance(player, BotPlayer)
         }
+
+    def _forget_bots(self) -> None:
+        """Make bots anew, with the states in `Seating.bots`."""
+        players = self._players.items()
+        self._players = {name: p for name, p in players if not isinstance(p, BotPlayer)}
 
     def _keep(self, names: Collection[str]) -> None:
         """Forget the players of all other members."""
         self._players = {name: p for name, p in self._players.items() if name in names}
+        bots = self.seating.bots
+        self.seating.bots = {name: state for name, state in bots.items() if name in names}
 
 
 OF_ENVIRONMENTS = ("step", "reward", "episodic_reward", "episode_length")

@@ -125,7 +125,9 @@ def network_of(
         if different := incompatibilities(*known, obs_space, action_space):
             raise CheckpointError(f"{where} is of another world: {'; '.join(different)}")
         network = run.agent
-        if known != (obs_space, dict(action_space)):
+        orders = [[*space.entities] for space in (known[0], obs_space)]
+        orders += [[*space] for space in (known[1], action_space)]
+        if known != (obs_space, dict(action_space)) or orders[0::2] != orders[1::2]:
             network = Wired(network, obs_space, action_space, *known)
     frozen: Any = network.to(device).eval().requires_grad_(False)
     return frozen  # type: ignore[no-any-return]

@@ -1,7 +1,7 @@
 """`Seating`: the players of each match against the pool, as a part of the state of a run."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -54,6 +54,9 @@ class Game(NamedTuple):
     is_lost: bool = False
 
 
+Seats: TypeAlias = tuple[IntArray, list[list[str]], dict[str, bytes]]
+
+
 class Seating(StatePart):
     """Players of each match against the pool by seat; the part `PLAYERS` of a state.
 
@@ -64,9 +67,11 @@ class Seating(StatePart):
             games begin.
         bots: states of bots of a save that have not chosen since, by the name of the member.
         ask_bots: returns the states of bots that are playing, for a save; None if nobody plays yet.
+        forget_bots: lets these be made anew, with the states in `bots`; likewise.
     """
 
     ask_bots: Callable[[], dict[str, bytes]] | None = None
+    forget_bots: Callable[[], None] | None = None
 
     def __init__(self) -> None:
         self.table: Table | None = None
@@ -107,6 +112,14 @@ class Seating(StatePart):
             self.players[match][seat] = AGENT
         self.games[matches] += 1
 
+    def next_seats(self, sides: IntArray) -> IntArray:
+        """Return the environments of the agent if a game begins in all matches, ascending."""
+        assert self.table is not None
+        first, num_sides = self.table.num_matches - self.table.num_pool, self.table.sides
+        matches: IntArray = np.arange(first, self.table.num_matches)
+        own = matches * num_sides + agent_seats(sides, matches, self.games)
+        return np.concatenate([np.arange(first * num_sides), own])
+
     def names(self) -> list[str]:
         """Return the player of each environment; in matches not against the pool the agent."""
         assert self.table is not None
@@ -123,8 +136,22 @@ class Seating(StatePart):
             return {}
         players: list[Any] = [[*names] for names in self.players]
         table, games = dict(self.table._asdict()), self.games.tolist()
-        bots = {**self.bots, **(self.ask_bots() if self.ask_bots is not None else {})}
+        bots = self.states_of_bots()
         return {"table": table, "games": games, "players": players, "bots": bots}
+
+    def seats(self) -> Seats:
+        """Return a copy of numbers of games, players, and states of bots."""
+        return self.games.copy(), [*self.players], self.states_of_bots()
+
+    def restore(self, seats: Seats) -> None:
+        """Go back to the seats of a copy."""
+        self.games, self.players, self.bots = seats
+        if self.forget_bots is not None:
+            self.forget_bots()
+
+    def states_of_bots(self) -> dict[str, bytes]:
+        """Return the states of bots, as those of a save have them."""
+        return {**self.bots, **(self.ask_bots() if self.ask_bots is not None else {})}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Restore the players of running games.

@@ -1,6 +1,6 @@
 """`SelfPlay`: snapshots, draws, results and ratings of a run with a pool of opponents."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +23,6 @@ from enn_trainer.policy import CreateOpponent, Opponent, PPOAgent
 from enn_trainer.runtime.start_folder import located
 from enn_trainer.selfplay.league import (
     LEAGUE,
-    NO_RESULTS,
     PLAYERS,
     SNAPSHOT,
     GameResult,
@@ -87,11 +86,12 @@ class SelfPlay(Callback):
         self._table = self._seating.table
         for name in self.league.lost:
             manager.say(f"selfplay: {name} is left out, as its file is damaged in all saves")
-        self._update_named(manager.say)
-        if (every := self._settings.snapshot_every) > 0:  # perhaps more often than before
-            self.league.next_snapshot = min(
-                self.league.next_snapshot, (state.step // every + 1) * every
-            )
+        self._update_named(manager)
+        if (every := self._settings.snapshot_every) > 0:
+            # Perhaps more often than before; at once if there is none, as after a loss.
+            has_any = any(member.origin == SNAPSHOT for member in self.league.pool)
+            soonest = (state.step // every + 1) * every if has_any else state.step
+            self.league.next_snapshot = min(self.league.next_snapshot, soonest)
         seed, self._lanes = derive_seed(config.seed, "selfplay"), agent.lanes
         self.players: Players = agent
         if self._table.num_pool:
@@ -157,14 +157,21 @@ class SelfPlay(Callback):
         """Let a copy of the agent join the pool if one is due."""
         state, settings, league = self._state, self._settings, self.league
         if settings.snapshot_every and state.step >= league.next_snapshot:
+            if any(m.origin == SNAPSHOT and m.step == state.step for m in league.members):
+                return
             spaces = state.obs_space, state.action_space
             snapshot = snapshot_of(state.agent, *spaces, state.step)
-            if not any(member.name == snapshot.name for member in league.members):
-                league.add_snapshot(snapshot, settings.capacity, settings.snapshot_every)
+            name = unique_name(snapshot.name, {member.name for member in league.members})
+            snapshot = replace(snapshot, name=name)
+            league.add_snapshot(snapshot, settings.capacity, settings.snapshot_every)
 
-    def _update_named(self, say: Callable[[str], None]) -> None:
+    def _update_named(self, manager: StateManager) -> None:
         """Let the opponents that the settings name join, and those that they name no more leave."""
-        league, wanted = self.league, self._settings.opponents
+        league, wanted, say = self.league, self._settings.opponents, manager.say
+        # Members that the run once had may come back, but it does not need their path again.
+        is_of_save = manager.resumed_from is not None and not manager.sources.is_given(
+            ("selfplay", "opponents")
+        )
         gone = [m for m in league.pool if m.origin != SNAPSHOT and m.origin not in wanted]
         if gone:
             league.remove([member.name for member in gone])
@@ -176,7 +183,11 @@ class SelfPlay(Callback):
             try:
                 found = self._named(entry)
             except CheckpointError as error:
-                raise CheckpointError(f"selfplay.opponents[{i}]: {error}") from None
+                text = f"selfplay.opponents[{i}]: {error}"
+                if not (is_of_save or entry in league.lost_entries):
+                    raise CheckpointError(text) from None
+                say(f"{text}; the run goes on without it")
+                continue
             for member in found:
                 taken = {one.name for one in league.members}
                 league.add(replace(member, name=unique_name(member.name, taken)))
@@ -201,14 +212,13 @@ class SelfPlay(Callback):
             return [Member(entry.rpartition(":")[2], NAMED, entry, "bot")]
         if entry.endswith("@opponents"):
             found = [
-                replace(
-                    member, step=NAMED, origin=entry, is_rated=False, games=0, results=NO_RESULTS
-                )
-                for member in members_of(located(entry))
-                if member.kind == "network"
+                Member(m.name, NAMED, entry, m.kind, m.config, m.spaces, m.weights)
+                for m in members_of(located(entry))
+                if m.kind in ("network", "random")  # code of bots is named by hand
             ]
             for member in found:
-                network_of(member, state.agent, *spaces, CPU)  # raises if it does not fit
+                if member.kind == "network":
+                    network_of(member, state.agent, *spaces, CPU)  # raises if it does not fit
             return found
         saved = read_saved_run(located(entry))
         known = saved.obs_space, saved.action_space

@@ -8,9 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from enn_trainer.checkpoints.lookup import members_of
+from enn_trainer.checkpoints.lookup import members_of, read_saved_run
+from enn_trainer.checkpoints.run_dir import new_run_dir
 from enn_trainer.config import TrainConfig
-from enn_trainer.config.selfplay_config import SelfplayConfig, result_metric
+from enn_trainer.config.selfplay_config import RANDOM, SelfplayConfig, result_metric
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.evaluator import create_opponent
 from enn_trainer.experience.bot_player import BotPlayer
@@ -37,6 +38,7 @@ from enn_trainer.selfplay.play_games import play_games
 from enn_trainer.state_manager import StateManager
 from enn_trainer.trainer import train
 from entity_env.bot import Bot
+from entity_env.named_world import names_bot
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionSpace, ObsSpace
 from entity_env.vec.vec_env import VecEnv
@@ -254,7 +256,11 @@ class Exploited(NamedTuple):
 
 
 def exploit(
-    saved: str | Path, env: EnvSource, config: TrainConfig, folder: str | Path, games: int = 400
+    saved: str | Path,
+    env: EnvSource,
+    config: TrainConfig,
+    folder: str | Path | None = None,
+    games: int = 400,
 ) -> Exploited:
     """Train a new agent against one player alone, and measure its score.
 
@@ -263,13 +269,18 @@ def exploit(
         env: a match class or factory, as for `train`.
         config: configuration of the new run, whose `selfplay` is replaced; minibatches have at
             most the frames that are the agent's.
-        folder: folder of the new run.
+        folder: folder of the new run; by default a new one in `exploits`, beside the saves of the
+            player or, for one that is not saved, in `data_dir`.
         games: games to measure the score by.
 
     Raises:
         CheckpointError: there is no such save, or it is of another world.
         ConfigError: the world is no match.
     """
+    if folder is None:
+        is_saved = saved != RANDOM and not names_bot(str(saved))
+        beside = read_saved_run(located(saved)).path.parent if is_saved else config.data_dir
+        folder = new_run_dir(Path(beside, "exploits"), f"seed-{config.seed}")
     alone = SelfplayConfig(
         share=1.0,
         opponents=[str(saved)],

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from entity_env.actions import Action
 from entity_env.adapters.agent_translator import (
@@ -24,6 +24,14 @@ from entity_env.environment import Observation
 from entity_env.errors import EntityEnvError, InvalidObservation
 from entity_env.match import Match
 from entity_env.spaces import ActionName
+
+
+class _End(NamedTuple):
+    """Last view of an agent that is dead, and the metrics with it."""
+
+    view: View
+    is_terminated: bool
+    metrics: dict[str, float]
 
 
 class FromPettingZooTurns(Adapted, Match):
@@ -75,7 +83,7 @@ class FromPettingZooTurns(Adapted, Match):
         self._spaces = self._sides[0].obs_space, self._sides[0].action_space
         self._was_reset = False
         self._views: dict[AgentName, View] = {}  # of living agents
-        self._ended: dict[AgentName, tuple[View, bool]] = {}  # last views, True if terminated
+        self._ended: dict[AgentName, _End] = {}
 
     @classmethod
     def of(
@@ -166,22 +174,26 @@ class FromPettingZooTurns(Adapted, Match):
             view = self._translators[agent].translate_observation(
                 self.env.observe(agent), self._infos.get(agent) or {}, is_dead or agent != mover
             )
-            if is_dead:
-                self._ended[agent] = view, bool(terminations[agent])
+            if is_dead:  # the steps of the dead clear their infos
+                metrics = self._translators[agent].metrics(self._infos.get(agent) or {})
+                self._ended[agent] = _End(view, bool(terminations[agent]), metrics)
             else:
                 self._views[agent] = view
 
     def _observe(self) -> list[Observation]:
         """Return what each side sees, with rewards; at the end its last view."""
         is_over, shown = not self._views, []
-        last = {agent: view for agent, (view, _) in self._ended.items()}
+        last = {agent: end.view for agent, end in self._ended.items()}
         for agent, side in zip(self._translators, self._sides, strict=True):
             obs = side.observation(last if is_over else self._views)
             obs.reward = self._rewards.get(agent, 0.0)
             if is_over:
                 obs.actions = {}
-                obs.terminated = agent not in self._ended or self._ended[agent][1]
+                obs.terminated = agent not in self._ended or self._ended[agent].is_terminated
                 obs.truncated = not obs.terminated
-            obs.metrics |= self._translators[agent].metrics(self._infos.get(agent) or {})
+            if is_over and agent in self._ended:
+                obs.metrics |= self._ended[agent].metrics
+            else:
+                obs.metrics |= self._translators[agent].metrics(self._infos.get(agent) or {})
             shown.append(obs)
         return shown

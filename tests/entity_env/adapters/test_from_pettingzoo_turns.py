@@ -193,3 +193,52 @@ def test_seed_reaches_the_world() -> None:
 def test_other_things_are_refused(make_env: Any, words: str) -> None:
     with pytest.raises(EntityEnvError, match=words):
         FromPettingZooTurns.of(make_env)
+
+
+class Scored(AECEnv):  # type: ignore[misc]
+    """Two moves, after which both are dead and the infos say who has won."""
+
+    def __init__(self, always: bool) -> None:
+        self.always, self.possible_agents, self.render_mode = always, ["a", "b"], None
+        self.metadata = {"name": "scored"}
+        self.observation_spaces = {agent: spaces.Box(-1, 1, (2,)) for agent in "ab"}
+        self.action_spaces = {agent: spaces.Discrete(2) for agent in "ab"}
+
+    def observation_space(self, agent: str) -> Any:
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> Any:
+        return self.action_spaces[agent]
+
+    def reset(self, seed: Any = None, options: Any = None) -> None:
+        self.agents, self.agent_selection, self.moves = ["a", "b"], "a", 0
+        self.rewards, self._cumulative_rewards = {"a": 0, "b": 0}, {"a": 0, "b": 0}
+        self.terminations = self.truncations = {"a": False, "b": False}
+        self.infos = {agent: {"win": 0.0} if self.always else {} for agent in "ab"}
+
+    def observe(self, agent: str) -> Any:
+        return np.zeros(2, np.float32)
+
+    def step(self, action: Any) -> None:
+        if self.terminations[self.agent_selection]:
+            self._was_dead_step(action)
+            return
+        self.moves += 1
+        if self.moves == 2:
+            self.rewards, self.infos = {"a": 1, "b": -1}, {"a": {"win": 1.0}, "b": {"win": 0.0}}
+            self.terminations = {"a": True, "b": True}
+            self.truncations = {"a": False, "b": False}
+        self.agent_selection = "b" if self.agent_selection == "a" else "a"
+
+
+@pytest.mark.parametrize("always", [True, False])
+def test_metrics_of_the_end_are_those_with_which_agents_died(always: bool) -> None:
+    match: Any = FromPettingZooTurns.of(Scored, FieldMap(metrics=["win"]), always=always)()
+    match.seed(0)
+    frames, rng = match.reset(), np.random.default_rng(0)
+    while not frames[0].done:
+        assert frames[0].metrics == ({"win": 0.0} if always else {})
+        actions = [choose(frame, match.obs_space(), match.action_space(), rng) for frame in frames]
+        frames = match.act(actions)
+    assert [frame.metrics for frame in frames] == [{"win": 1.0}, {"win": 0.0}]
+    assert [frame.reward for frame in frames] == [1.0, -1.0]
