@@ -110,6 +110,7 @@ def _settings(
 _CONNECT_FOUR = (
     "total_timesteps=1000000",
     "selfplay.snapshot_every=100000",
+    "ppo.ent_coef=step: 0.3@0 lin 0.03@1e6",
 )
 ROWS = [
     *_settings("UnevenThrows", 0.25, _THROWS, _MAGNET),
