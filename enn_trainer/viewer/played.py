@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -211,9 +211,10 @@ def _names(
 ) -> list[dict[EntityName, dict[int, str]]]:
     """Return the printed id by side, type and number of identity; [] if no entity has one."""
     names: list[dict[EntityName, dict[int, str]]] = [{} for _ in range(sides)]
-    for (side, name), of_type in ids.items():
-        if of_type:
-            names[side][name] = dict(enumerate(printed_ids(of_type)))
+    for side, of_side in enumerate(names):
+        own = {name: of_type for (i, name), of_type in ids.items() if i == side and of_type}
+        texts = iter(printed_ids([*chain.from_iterable(own.values())]))
+        of_side |= {name: {i: next(texts) for i in range(len(own[name]))} for name in own}
     return names if any(names) else []
 
 

@@ -368,8 +368,8 @@ def test_a_worker_that_is_replaced_numbers_new_episodes() -> None:
         last = np.flatnonzero(np.flatnonzero(obs.truncated) >= 2)
         for k, i in zip(last.tolist(), (2, 3), strict=True):
             assert numbers_in(obs.final, k) == numbers_in(before, i)
-            begun = [n for numbers in numbers_in(obs, i).values() for n in numbers]
-            assert begun == [*range(len(begun))]
+            for begun in numbers_in(obs, i).values():
+                assert begun == [*range(len(begun))]
 
 
 @pytest.mark.slow
