@@ -221,8 +221,7 @@ def run(
     pairs = None if relpos is None else packed_pairs(relpos, inputs, layout, layout.frames)
     frames = replace(layout.frames, visible=visible, pairs=pairs)
     context = PackedContext(frames, relpos, _tables(relpos))
-    of_types = _of_types(net.embedding)
-    rows = _type_rows(of_types, inputs, net.embedding.label_rows(batch), layout)
+    rows = _type_rows(net.embedding, inputs, net.embedding.label_rows(batch), layout)
     # Narrow networks whole, wide ones in parts.
     is_whole = has_compiled_blocks(net.config)
     if is_whole and not torch.is_autocast_enabled("cpu"):
@@ -237,7 +236,7 @@ def run(
             for name, head in zip(net.action_space, net.action_heads.values(), strict=True)
             if with_heads and type(head) in _COMPILED_HEADS
         }
-        return _run_whole([net, *others], num_frames, layout, context, rows, of_types, choices)
+        return _run_whole([net, *others], num_frames, layout, context, rows, choices)
     if others:
         return None
     if is_whole or net.config.precision == "float32":
@@ -273,13 +272,12 @@ def _run_whole(
     layout: PackedLayout,
     context: PackedContext,
     types: list[TypeRows],
-    of_types: list[_OfType],
     choices: Mapping[str, network.ChoiceInput],
 ) -> Output:
     """Compute a narrow network, or several in frames of their own, in one call."""
     net = max(nets, key=lambda one: len(one.regression_heads))
     linears: dict[str, Any] = dict(net.regression_heads.items())
-    weights = [_weights(nets[0], of_types, context.tables, choices, linears)]
+    weights = [_weights(nets[0], types, context.tables, choices, linears)]
     for other in nets[1:]:
         kept = _OF_OTHERS.get(other)
         if kept is None or len(kept.parameters) != len(weights[0].parameters):
@@ -315,7 +313,7 @@ def _tables(relpos: RelposEncoding | None) -> tuple[Tensor | None, Tensor | None
 
 def _weights(
     net: Network,
-    of_types: Sequence[_OfType],
+    of_types: Sequence[_OfType | TypeRows],
     tables: Sequence[Tensor | None],
     actions: Iterable[str],
     means: Iterable[str],
@@ -395,7 +393,7 @@ def _of_types(embedding: EntityEmbedding) -> list[_OfType]:
 
 
 def _type_rows(
-    of_types: Sequence[_OfType],
+    embedding: EntityEmbedding,
     inputs: Mapping[str, Tensor],
     label_rows: Mapping[str, Tensor],
     layout: Layout,
@@ -404,7 +402,7 @@ def _type_rows(
     places = torch.split(layout.row_of_entity, [len(x) for x in inputs.values()])
     return [
         TypeRows(x.contiguous(), label_rows.get(name), one.mean, one.std, to, one.parameters)
-        for (name, x), one, to in zip(inputs.items(), of_types, places, strict=True)
+        for (name, x), one, to in zip(inputs.items(), _of_types(embedding), places, strict=True)
     ]
 
 

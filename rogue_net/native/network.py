@@ -100,13 +100,8 @@ class Network:
         config, relpos = self.config, self.config.relpos_encoding
         self.parameters = self.weights[0].parameters
         types = array_of(library.Embedding, [functions.rows_of_type(one) for one in self.types])
-        addresses, statistics = (
-            of_all[0] if len(of_all) == 1 else np.concatenate(of_all)
-            for of_all in (
-                [one.addresses for one in self.weights],
-                [one.addresses_of_statistics for one in self.weights],
-            )
-        )
+        addresses = np.concatenate([one.addresses for one in self.weights])
+        statistics = np.concatenate([one.addresses_of_statistics for one in self.weights])
         of_frames = Call(self.frames, config.d_model, config.n_head, config.n_layer)
         frames = of_frames.frames
         frames.gate_kind = library.GATES.index(relpos and relpos.value_gate)

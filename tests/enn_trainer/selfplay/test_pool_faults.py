@@ -21,6 +21,7 @@ from tests.enn_trainer.selfplay.joust import (
     run,
     saves_of,
 )
+from tests.soak.mutations import flipped
 
 COUNTING = """
 from entity_env import Bot, CategoricalAction, PlainState
@@ -55,9 +56,7 @@ def parts(manager: StateManager) -> dict[str, str]:
 def flip(save: Path, pattern: str) -> None:
     """Change a byte of files of a save, which earlier saves have by links as well."""
     for file in save.glob(pattern):
-        data = bytearray(file.read_bytes())
-        data[500] ^= 4
-        file.write_bytes(bytes(data))
+        file.write_bytes(flipped(file.read_bytes(), 500, 2))
 
 
 def test_own_snapshots_join_beside_those_of_another_run() -> None:
