@@ -206,6 +206,7 @@ class SelfPlay(Callback):
         if entry == RANDOM:
             return [Member(RANDOM, NAMED, entry, "random")]
         if self._create_opponent is not create_opponent:
+            self._create_opponent(entry, *spaces, self._device)  # raises if there is none
             return [Member(unique_name(Path(entry).name, ()), NAMED, entry, "custom")]
         if names_bot(entry):
             bot_class(entry, "selfplay.opponents")  # raises if there is none

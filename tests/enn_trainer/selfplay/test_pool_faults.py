@@ -211,3 +211,12 @@ def test_copies_of_networks_keep_what_their_empty_dictionaries_are() -> None:
     assert network.seen == {}
     assert not network._forward_hooks
     assert not any(parameter.requires_grad for parameter in copied.parameters())
+
+
+def test_an_opponent_that_a_program_cannot_make_is_refused_before_training() -> None:
+    def refuse(name: str, *_: Any) -> Any:
+        raise ConfigError(f"opponents: expected one that there is, got {name}")
+
+    overrides = [*SETTINGS, *POOL, 'selfplay.opponents=["nobody"]', "total_timesteps=24"]
+    with pytest.raises(ConfigError, match="got nobody"):
+        Trainer(StateManager(overrides=overrides), Joust, create_opponent=refuse)
