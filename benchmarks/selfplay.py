@@ -80,7 +80,7 @@ _THROWS = (
     *("rollout.num_envs=1024", "rollout.steps=1"),
     *("optim.bs=512", "total_timesteps=1000000"),
 )
-_MAGNET = ("ppo.magnet.coef=0.5", "ppo.magnet.every=20000")
+_MAGNET = ("ppo.magnet.coef=0.5", "ppo.magnet.every=20000", "ppo.ent_coef=0.0")
 _NO_MAGNET = ("ppo.magnet=None", "ppo.ent_coef=0.01")
 _POOL = ("selfplay.share=0.5", "selfplay.snapshot_every=50000", "selfplay.capacity=40")
 

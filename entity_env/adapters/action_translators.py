@@ -201,7 +201,8 @@ class JoinedFrames(NamedTuple):
             (i, row) for i, frame in enumerate(self.frames) for row in frame.rows[name].tolist()
         ]
         if name in self.ids:
-            return [places[self.ids[name].index(one)] for one in wanted]
+            place_of = dict(zip(self.ids[name], places, strict=True))
+            return [place_of[one] for one in wanted]
         return [places[position] for _, position in wanted]
 
 

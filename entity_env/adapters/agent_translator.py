@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from entity_env.actions import Action, ActionMask
+from entity_env.actions import Action, ActionMask, EntityID
 from entity_env.adapters.action_translators import (
     ActionTranslator,
     Component,
@@ -48,9 +48,13 @@ class View(NamedTuple):
 
     def to_observation(self, **outcome: Any) -> Observation:
         """Return the observation; `outcome` has the reward, flags and metrics of the step."""
-        features, _, global_features = self.frame
+        frame = self.frame
         return Observation(
-            features=features, global_features=global_features, actions=self.actions, **outcome
+            features=frame.features,
+            global_features=frame.global_features,
+            ids=frame.ids,
+            actions=self.actions,
+            **outcome,
         )
 
 
@@ -186,7 +190,7 @@ class AgentTranslator:
 
     def translate_actions(self, view: View, actions: Mapping[ActionName, Action]) -> Any:
         """Return the Gymnasium action for entity actions that were chosen in a view."""
-        (choices,) = self.decode(actions, JoinedFrames([view.frame], {}))
+        (choices,) = self.decode(actions, JoinedFrames([view.frame], view.frame.ids))
         return self.build_action(choices, view.masks)
 
     def decode(
@@ -379,7 +383,7 @@ class SideTranslator:
     def _team_observation(self, views: Mapping[AgentName, View]) -> Observation:
         """Return an observation of the living members and everything that each of them sees."""
         features: dict[EntityName, Numbers] = {}
-        ids: dict[EntityName, list[AgentName]] = {}
+        ids: dict[EntityName, Sequence[EntityID]] = {}
         actions: dict[ActionName, ActionMask] = {}
         for group in self._groups:
             agents, joined = self._join(group, views)
@@ -390,7 +394,7 @@ class SideTranslator:
             own = np.stack([frame.global_features for frame in joined.frames])
             num_numbers = len(group.obs_space.global_features)
             features[group.agent_type] = _with_columns(own, num_numbers, columns)
-            ids[group.agent_type] = agents
+            ids |= joined.ids
             for name, entity in group.obs_space.entities.items():
                 if name != group.agent_type:
                     rows = np.concatenate([frame.features[name] for frame in joined.frames])
@@ -420,7 +424,13 @@ class SideTranslator:
         """Return the living members of a group, and what they see."""
         agents = [a for a in self.members if a in views and self._translators[a] is group]
         frames = [views[agent].frame for agent in agents]
-        return agents, JoinedFrames(frames, {group.agent_type: agents} if self._is_team else {})
+        if not self._is_team:
+            return agents, JoinedFrames(frames, frames[0].ids if frames else {})
+        ids: dict[EntityName, Sequence[EntityID]] = {group.agent_type: agents}
+        for name in frames[0].ids if frames else ():  # each member sees entities of its own
+            of_members = zip(agents, frames, strict=True)
+            ids[name] = [f"{agent} {one}" for agent, frame in of_members for one in frame.ids[name]]
+        return agents, JoinedFrames(frames, ids)
 
 
 def check_metrics(translators: Sequence[AgentTranslator]) -> None:

@@ -62,6 +62,9 @@ class Rows:
         numbered: whether to add a column "number": that of the row, from 0 in this part of the
             field, also counting rows that stand for no entity.
         constants: columns to add at the end, with the number or label that they have in all rows.
+        identity: the id of an entity, by which it is known in later frames: "row" is the number of
+            its row, as in tables with fixed places; else a column that tells entities of a frame
+            apart. None for no ids.
     """
 
     path: str = ""
@@ -76,6 +79,7 @@ class Rows:
     kinds: Mapping[str, Labels] = field(default_factory=dict)
     only: Mapping[str, Sequence[str | int]] = field(default_factory=dict)
     leave_out: Mapping[str, Sequence[str | int]] = field(default_factory=dict)
+    identity: str | None = None
 
     @property
     def names_choices(self) -> bool:

@@ -19,7 +19,13 @@ from entity_env.adapters.gymnasium_spaces import (
     number_names,
 )
 from entity_env.adapters.mapping import FieldMap, Globals, Place, Rows
-from entity_env.adapters.row_readers import GlobalsReader, PlaceReader, RowsReader
+from entity_env.adapters.row_readers import (
+    ROW,
+    GlobalsReader,
+    PlaceReader,
+    RowsOfField,
+    RowsReader,
+)
 from entity_env.adapters.space_fields import (
     OBSERVATION,
     Field,
@@ -42,6 +48,7 @@ class Frame(NamedTuple):
     # (n,) per type, the row of each entity in its field; read-only, as frames share these arrays.
     rows: dict[EntityName, Indices]
     global_features: Numbers  # (num_global_features,)
+    ids: dict[EntityName, list[str]]  # (n,) per type whose fields have an identity
 
 
 class ObservationReader:
@@ -75,6 +82,7 @@ class ObservationReader:
         self.entities: dict[EntityName, list[Rows | Place]] = {}
         self.global_features: list[Globals] = []
         self._entities: dict[EntityName, list[RowsReader | PlaceReader]] = {}
+        self._identities: dict[EntityName, str] = {}  # of the types that have one
         self._globals: list[GlobalsReader] = []
         self._fields: dict[FieldKey, Field] = {}  # a field that several show is read once
         self._covered: dict[FieldKey, Flags] = {}  # the numbers of flat fields that are named
@@ -103,22 +111,38 @@ class ObservationReader:
             InvalidObservation: the observation is not of the space.
         """
         values = {key: field.read(observation) for key, field in self._fields.items()}
-        features, rows = {}, {}
+        features, rows, ids = {}, {}, {}
         for name, readers in self._entities.items():
-            features[name], rows[name], start = readers[0].read(values)
-            for reader in readers[1:]:
-                more, more_rows, total = reader.read(values)
-                features[name] = np.concatenate([features[name], more])
-                rows[name] = np.concatenate([rows[name], start + more_rows])
-                start += total
+            of_fields = [reader.read(values) for reader in readers]
+            first = of_fields[0]
+            features[name], rows[name] = first.features, first.rows
+            if len(of_fields) > 1:
+                starts = np.cumsum([0, *(field.total for field in of_fields)]).tolist()
+                each = zip(starts, of_fields, strict=False)
+                features[name] = np.concatenate([field.features for field in of_fields])
+                rows[name] = np.concatenate([start + field.rows for start, field in each])
+            if name in self._identities:
+                ids[name] = self._ids(name, of_fields, rows[name])
         # Numbers of all fields, then kinds of all.
         blocks = [reader.read(values) for reader in self._globals]
         if len(blocks) == 1:
-            return Frame(features, rows, blocks[0])
+            return Frame(features, rows, blocks[0], ids)
         global_features = np.concatenate([np.zeros(0, dtype=np.float32), *blocks])
         if self.obs_space.global_kinds:
             global_features = global_features[self._global_order]
-        return Frame(features, rows, global_features)
+        return Frame(features, rows, global_features, ids)
+
+    def _ids(self, name: EntityName, fields: Sequence[RowsOfField], rows: Indices) -> list[str]:
+        """Return the ids of the entities of a type, which no other type has."""
+        if self._identities[name] == ROW:
+            return [f"{name} {row}" for row in rows.tolist()]
+        # Places have no columns.
+        prefixes = [
+            f"{name} place" if isinstance(reader, PlaceReader) else name
+            for reader in self._entities[name]
+        ]
+        each = zip(prefixes, fields, strict=True)
+        return [f"{prefix} {key}" for prefix, field in each for key in field.keys.tolist()]
 
     def _add_type(self, name: EntityName, several: Sequence[Rows | Place]) -> None:
         """Add readers of the fields of a type, which show the same features."""
@@ -136,6 +160,13 @@ class ObservationReader:
                 self._use(reader.field, reader.span, rows.path)
             like = readers[i].entity
         own = [readers[i] for i in range(len(several))]
+        identities = {rows.identity for rows in several if isinstance(rows, Rows)} or {None}
+        if len(identities) > 1:
+            raise InvalidSpace(
+                f"{argument}: expected the same identity for every field, got {identities}"
+            )
+        if (identity := identities.pop()) is not None:
+            self._identities[join_path(self._prefix, name)] = identity
         counts = [reader.num_rows for reader in own if reader.num_rows is not None]
         self.num_rows[name] = sum(counts) if len(counts) == len(own) else None
         self.entities[name] = [reader.rows for reader in own]

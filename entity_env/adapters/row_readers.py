@@ -3,8 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from entity_env.adapters.columns import Columns, Indices, finite_numbers
 from entity_env.adapters.gymnasium_spaces import Numbers, Space, number_names
@@ -15,6 +17,26 @@ from entity_env.spaces import Entity
 
 _FEW = 64
 """A number of elements that Python compares in less time than a call of numpy takes."""
+
+
+ROW = "row"
+"""Identity of the entities of a table with fixed places."""
+
+
+class RowsOfField(NamedTuple):
+    """The n entities of a field in a frame.
+
+    Attributes:
+        features: (n, num_features) float32.
+        rows: (n,) int64, the number of the row of each; read-only, as frames share these arrays.
+        total: number of rows of the field.
+        keys: (n,) numbers that tell the entities of a frame apart.
+    """
+
+    features: Numbers
+    rows: Indices
+    total: int
+    keys: npt.NDArray[Any]
 
 
 class RowsReader:
@@ -78,8 +100,12 @@ class RowsReader:
         self._columns = Columns(rows, names, choices, field.path, argument, presence, like)
         self.entity = self._columns.entity
 
-    def read(self, values: Mapping[FieldKey, Numbers]) -> tuple[Numbers, Indices, int]:
-        """Return the features, the numbers of their rows, and the number of rows of the field."""
+        self._identity: int | None = None
+        if rows.identity not in (None, ROW):
+            self._identity = positions_of(names, [rows.identity], f"{argument}.identity")[0]
+
+    def read(self, values: Mapping[FieldKey, Numbers]) -> RowsOfField:
+        """Return the entities of the field in a frame."""
         block = values[self.field.key]
         if self.field.is_flat:
             block = block[0, self.span].reshape(-1, self._width)
@@ -92,7 +118,8 @@ class RowsReader:
         if not self._columns.selection.is_all:
             is_kept = self._columns.selection.keeps(block)
             block, rows = block[is_kept], rows[is_kept]
-        return self._columns.of(block, rows), rows, total
+        keys = rows if self._identity is None else block[:, self._identity]
+        return RowsOfField(self._columns.of(block, rows), rows, total, keys)
 
     def _present_rows(self, block: Numbers) -> Indices:
         """Return the numbers of the rows that stand for an entity."""
@@ -171,9 +198,9 @@ class PlaceReader:
             values[kind.name] = kind.labels.index(str(label))
         self._block = finite_numbers(values, argument)[None]
 
-    def read(self, values: Mapping[FieldKey, Numbers]) -> tuple[Numbers, Indices, int]:
-        """Return the features, the number of the row, and the number of rows."""
-        return self._block.copy(), _first_rows(1), 1
+    def read(self, values: Mapping[FieldKey, Numbers]) -> RowsOfField:
+        """Return the entity."""
+        return RowsOfField(self._block.copy(), _first_rows(1), 1, _first_rows(1))
 
 
 @lru_cache(maxsize=256)

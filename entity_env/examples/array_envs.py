@@ -1,7 +1,7 @@
 """Base class for environments that step many worlds in array operations."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +12,7 @@ from entity_env.errors import EntityEnvError, InvalidAction, InvalidObservation
 from entity_env.ragged import Ragged, as_choices, row_indices
 from entity_env.seeding import key_of, mix, uniforms_f64
 from entity_env.spaces import GLOBAL, ActionName, ActionSpace, EntityName, ObsSpace
+from entity_env.vec.identity import types_to_track
 from entity_env.vec.vec_env import VecActionMask, VecCategoricalActionMask, VecEnv, VecObs
 from entity_env.view import View
 from entity_env.world_code import code_of
@@ -65,6 +66,7 @@ class ArrayEnvs(VecEnv):
         self._episodes = np.zeros(num_envs, dtype=np.int64)
         self._keys = np.zeros(num_envs, dtype=np.uint64)
         self._has_begun = False
+        self._tracked: list[EntityName] = []
         self.steps = np.zeros(num_envs, dtype=np.int64)
 
     @abstractmethod
@@ -87,6 +89,10 @@ class ArrayEnvs(VecEnv):
     def features(self) -> dict[EntityName, Ragged]:
         """Return the features of all environments, float32, in new arrays."""
 
+    def identity(self) -> dict[EntityName, Ragged]:
+        """Return the numbers of `VecObs.identity`, for the types whose entities are known."""
+        return {}
+
     @abstractmethod
     def world(self, i: int) -> Environment:
         """Return environment i as a single environment in the same state."""
@@ -107,6 +113,10 @@ class ArrayEnvs(VecEnv):
         self.refuse_begun_step("seed")
         self._seed = seed
         self._episodes[:] = 0
+
+    def track(self, types: Sequence[EntityName] | None = None) -> None:
+        """Show the numbers of `identity` from now on, of all types or of some."""
+        self._tracked = types_to_track(types, self._obs_space, self._has_begun)
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
         """Begin an episode everywhere."""
@@ -237,7 +247,15 @@ class ArrayEnvs(VecEnv):
             reward=reward,
             done=done,
             metrics={},
+            identity=self._numbers(features),
         )
+
+    def _numbers(self, features: Mapping[EntityName, Ragged]) -> dict[EntityName, Ragged]:
+        """Return the numbers of the types that are tracked and shown."""
+        shown = [name for name in features if name in self._tracked]
+        known = self.identity() if shown else {}
+        nothing = Ragged(np.zeros(0, np.int64), np.zeros(len(self), np.int64))
+        return {name: known.get(name, nothing) for name in shown}
 
     def _mask(self, features: Mapping[EntityName, Ragged], shown: ObsSpace) -> VecActionMask:
         """Return a mask that allows everything to every actor."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from entity_env.examples.array_envs import ArrayEnvs, Bools, Floats, Ints
 from entity_env.examples.minefield import CLEARANCE, REACH, SPEED, TURN_RAD, Minefield
-from entity_env.ragged import Ragged
+from entity_env.ragged import Ragged, row_indices
 from entity_env.spaces import EntityName
 
 _FORWARD, _RIGHT = 1, 2
@@ -100,6 +100,13 @@ class VecMinefield(ArrayEnvs):
             "Mine": Ragged(mines.astype(np.float32), num_mines),
             "Target": Ragged(targets.astype(np.float32), one),
         }
+
+    def identity(self) -> dict[EntityName, Ragged]:
+        """Return the numbers of the vehicles, the mines and the targets, which stay in order."""
+        one = np.ones(len(self), dtype=np.int64)
+        num_mines = np.isfinite(self.mines[:, :, 0]).sum(axis=1)
+        numbers = {"Vehicle": one, "Mine": num_mines, "Target": one}
+        return {name: Ragged(row_indices(0 * n, n), n) for name, n in numbers.items()}
 
     def world(self, i: int) -> Minefield:
         """Return environment i as a single environment in the same state."""

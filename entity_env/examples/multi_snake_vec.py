@@ -116,6 +116,11 @@ class VecMultiSnake(ArrayEnvs):
             GLOBAL: Ragged(self.steps[:, None].astype(np.float32), np.ones_like(self.steps)),
         }
 
+    def identity(self) -> dict[EntityName, Ragged]:
+        """Return the numbers of the heads, the only entities with ids in `MultiSnake`."""
+        numbers = np.tile(self._colors, len(self))
+        return {"SnakeHead": Ragged(numbers, np.full(len(self), len(self._colors)))}
+
     def world(self, i: int) -> MultiSnake:
         """Return environment i as a single environment in the same state."""
         args = self.plain

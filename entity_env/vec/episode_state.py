@@ -20,7 +20,7 @@ from entity_env.ragged import Ragged, exclusive_cumsum
 from entity_env.serialization.bounds import check_hashes
 from entity_env.serialization.messages import MessageError, pack, unpack
 from entity_env.spaces import GLOBAL, ActionName, ActionSpaces, ObsSpace
-from entity_env.vec.identity import Tables, numbers_of
+from entity_env.vec.identity import Tables
 from entity_env.vec.validate import check_features, check_finite_batch, check_masks, expect
 from entity_env.vec.vec_obs import Choices, VecActionMask, VecObs, take_obs
 
@@ -112,11 +112,11 @@ def restore_match(
     world: Any = world_of(match)
     world.set_state(saved["world"])
     for i, table in enumerate(tables):
-        table.clear()
-        for name, plain in (saved["identity"][i] if "identity" in saved else {}).items():
-            ids = from_plain(plain)
+        of_side = saved["identity"][i] if "identity" in saved else {}
+        for name, numbers in table.items():
+            ids = from_plain(of_side.get(name, []))
             check_hashes(ids)
-            numbers_of(ids, table.setdefault(name, {}))
+            numbers.update((one, number) for number, one in enumerate(ids))
     frames = []
     for i, named in enumerate(saved["frames"], first):
         # Masks that name the same entities, and allow everything.

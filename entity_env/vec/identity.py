@@ -1,7 +1,9 @@
 """Numbers of entities, by which the frames of an episode show who is who."""
 
-from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
+from itertools import chain
+from operator import eq
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,8 +15,20 @@ from entity_env.vec.batching import located_in_last
 from entity_env.vec.frames import Frames
 from entity_env.vec.vec_obs import VecObs
 
-Tables: TypeAlias = dict[EntityName, dict[EntityID, int]]
-"""By type the number of each id that an environment has shown in its running episode."""
+
+class Numbers(dict[EntityID, int]):
+    """The number of each id of a type that an environment has shown in its running episode.
+
+    An id that is looked up first gets the next number.
+    """
+
+    def __missing__(self, one: EntityID) -> int:
+        number = self[one] = len(self)
+        return number
+
+
+Tables: TypeAlias = dict[EntityName, Numbers]
+"""The numbers of an environment by type."""
 
 
 class IdentityTracker:
@@ -33,12 +47,14 @@ class IdentityTracker:
 
     def __init__(self, types: Sequence[EntityName], num_envs: int) -> None:
         self.types = types
-        self.tables: list[Tables] = [{} for _ in range(num_envs)]
+        self.tables: list[Tables] = [{name: Numbers() for name in types} for _ in range(num_envs)]
+        # By type and environment, the ids and numbers of the last frame: most frames show the same.
+        self._ids: dict[EntityName, list[Any]] = {}
+        self._last: dict[EntityName, list[list[int]]] = {}
 
     def begin(self) -> None:
         """Begin an episode in every environment."""
-        for table in self.tables:
-            table.clear()
+        self._begin(range(len(self.tables)))
 
     def update(
         self, batch: VecObs, obs: Sequence[Observation], outcomes: Sequence[Observation]
@@ -62,35 +78,49 @@ class IdentityTracker:
             last = [outcomes[i] for i in cut_off]
             with located_in_last(batch.truncated):
                 Frames(last, types, batch.final.features, batch.final.visible).check_ids()
-            batch.final.identity = _numbers(last, shown, [self.tables[i] for i in cut_off])
-        for i in np.flatnonzero(batch.done).tolist():
-            self.tables[i].clear()
-        batch.identity = _numbers(obs, shown, self.tables)
+            for name in shown:
+                numbers = [
+                    self._numbers(i, name, _ids(o, name)) for i, o in zip(cut_off, last, strict=True)
+                ]
+                batch.final.identity[name] = _ragged(numbers)
+        self._begin(np.flatnonzero(batch.done).tolist())
+        batch.identity = {name: _ragged(self._numbers_of_all(obs, name)) for name in shown}
+
+    def _begin(self, envs: Sequence[int]) -> None:
+        """Forget all entities of some environments, as their episodes begin."""
+        for i in envs:
+            for numbers in self.tables[i].values():
+                numbers.clear()
+            for of_envs in self._ids.values():
+                of_envs[i] = None
+
+    def _numbers(self, env: int, name: EntityName, ids: Sequence[EntityID]) -> list[int]:
+        """Return the numbers of the entities of a type in a frame of an environment."""
+        return [*map(self.tables[env][name].__getitem__, ids)]
+
+    def _numbers_of_all(self, obs: Sequence[Observation], name: EntityName) -> list[list[int]]:
+        """Return the numbers of the entities of a type in all environments."""
+        ids: list[Any] = [_ids(o, name) for o in obs]
+        numbers = self._last.setdefault(name, [[] for _ in obs])
+        before = self._ids.get(name, [None] * len(obs))
+        for i, is_same in enumerate(map(eq, ids, before)):
+            if not is_same:
+                numbers[i] = self._numbers(i, name, ids[i])
+        self._ids[name] = ids
+        return numbers
 
 
-def _numbers(
-    obs: Sequence[Observation],
-    types: Sequence[EntityName],
-    tables: Sequence[Tables],
-) -> dict[EntityName, Ragged]:
-    """Return the numbers of the entities of types, and add new entities to the tables."""
-    identity = {}
-    for name in types:
-        numbers: list[int] = []
-        ends = []
-        for o, table in zip(obs, tables, strict=True):
-            ids = o.ids.get(name)
-            if ids is not None:
-                numbers += numbers_of(ids, table.setdefault(name, {}))
-            ends.append(len(numbers))
-        lengths = np.diff(np.array(ends, dtype=np.int64), prepend=0)
-        identity[name] = Ragged(np.array(numbers, dtype=np.int64), lengths)
-    return identity
+def _ids(obs: Observation, name: EntityName) -> list[EntityID]:
+    """Return the ids of a type as a list of their own, which environments do not change."""
+    ids = obs.ids.get(name)
+    return [] if ids is None else [*ids]
 
 
-def numbers_of(ids: Iterable[EntityID], table: dict[EntityID, int]) -> list[int]:
-    """Return the number of each id, the next one for an id that is not in the table yet."""
-    return [table.setdefault(one, len(table)) for one in ids]
+def _ragged(numbers: Sequence[list[int]]) -> Ragged:
+    """Return numbers by environment as int64 (n,) per frame."""
+    lengths = np.fromiter(map(len, numbers), np.int64, len(numbers))
+    flat = chain.from_iterable(numbers)
+    return Ragged(np.fromiter(flat, np.int64, int(lengths.sum())), lengths)
 
 
 def types_to_track(

@@ -223,6 +223,7 @@ class EnvList(VecEnv):
             self.seed(state["seed"], begun)
         self._seed, self._episodes = state["seed"], begun[::sides]
         self._steps = state["steps"].copy()
+        self._tracker.begin()
         for i, match in enumerate(self.matches):
             saved = state["matches"][i].values.tobytes()
             tables = self._tracker.tables[i * sides : (i + 1) * sides]

@@ -1,0 +1,190 @@
+"""Ids of entities that a mapping takes from the number of a row, or from a column."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from entity_env import EnvList, InvalidObservation, InvalidSpace, check_env
+from entity_env.adapters.from_gymnasium import FromGymnasium
+from entity_env.adapters.from_pettingzoo import FromPettingZoo
+from entity_env.adapters.mapping import Choice, FieldMap, Place, Rows, Select
+
+COLUMNS = ["who", "x", "presence"]
+
+
+class Table(gymnasium.Env):  # type: ignore[type-arg]
+    """Tables of four rows with the name of each, frame after frame; an agent chooses a row."""
+
+    observation_space = spaces.Box(-1e9, 1e9, (4, 3), np.float64)
+    action_space = spaces.Discrete(4)
+
+    def __init__(self, frames: Any) -> None:
+        self.frames = frames
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.t, self.chosen = 0, [-1]
+        return self.shown(), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        self.chosen.append(int(action))
+        over = self.t == len(self.frames) - 1
+        return self.shown(), float(action), over, False, {}
+
+    def shown(self) -> Any:
+        rows = self.frames[min(self.t, len(self.frames) - 1)]
+        return np.array([[who, 0.5, there] for who, there in rows], np.float64)
+
+
+def envs_of(frames: Any, **rows: Any) -> EnvList:
+    mapping = FieldMap(
+        {"unit": Rows("", COLUMNS, **rows)}, actions={"pick": Select("", actees="unit")}
+    )
+    cls = FromGymnasium.of(lambda: Table(frames), mapping)
+    envs = EnvList(cls, 1)
+    envs.track()
+    return envs
+
+
+def numbers(envs: EnvList, frames: Any) -> list[list[int]]:
+    shown, obs = [], envs.reset(envs.obs_space())
+    for _ in frames[1:]:
+        shown.append(obs.identity["unit"].values.tolist())
+        obs = envs.act({"pick": envs_first(obs)}, envs.obs_space())
+    return shown
+
+
+def envs_first(obs: Any) -> Any:
+    actors = obs.action_masks["pick"].actors
+    return type(actors)(np.zeros(len(actors.values), np.int64), actors.lengths)
+
+
+frames_of = st.lists(
+    st.tuples(
+        st.permutations([0.0, 3.0, -1.5, 2.0**24]),
+        st.lists(st.booleans(), min_size=4, max_size=4).filter(any),
+    ).map(lambda one: [*zip(*one, strict=True)]),
+    min_size=2,
+    max_size=6,
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(frames_of, st.sampled_from(["row", "who"]), st.booleans())
+def test_an_entity_is_known_by_its_row_or_by_a_column(
+    frames: Any, identity: str, shows_all: bool
+) -> None:
+    features = None if shows_all else ["x"]
+    found = numbers(envs_of(frames, identity=identity, features=features), frames)
+    seen: list[float] = []
+    for frame, got in zip(frames[:-1], found, strict=True):
+        keys = [
+            (i if identity == "row" else who) for i, (who, there) in enumerate(frame) if there
+        ]
+        seen += [key for key in keys if key not in seen]
+        assert got == [seen.index(key) for key in keys]
+
+
+def test_without_an_identity_nobody_is_known() -> None:
+    frames = [[(0.0, True)] * 4] * 3
+    assert numbers(envs_of(frames), frames) == [[], []]
+
+
+def test_actions_reach_the_rows_of_entities_with_ids() -> None:
+    frames = [[(7.0, False), (5.0, True), (6.0, True), (8.0, False)]] * 4
+    made: list[Table] = []
+
+    def make() -> Table:
+        made.append(Table(frames))
+        return made[-1]
+
+    rows = Rows("", COLUMNS, identity="who")
+    mapping = FieldMap({"unit": rows}, actions={"pick": Select("", actees="unit")})
+    envs = EnvList(FromGymnasium.of(make, mapping), 1)
+    obs = envs.reset(envs.obs_space())
+    for choice in (1, 0):
+        chosen = envs_first(obs)
+        chosen.values[:] = choice
+        obs = envs.act({"pick": chosen}, envs.obs_space())
+    assert made[-1].chosen == [-1, 2, 1]
+    check_env(FromGymnasium.of(make, mapping))
+
+
+def test_two_rows_with_one_id_are_an_error() -> None:
+    frames = [[(1.0, True), (2.0, True), (2.0, False), (3.0, True)]] * 2
+    frames.append([(1.0, True), (2.0, True), (2.0, True), (3.0, True)])
+    envs = envs_of([*frames, frames[0]], identity="who")
+    obs = envs.reset(envs.obs_space())
+    obs = envs.act({"pick": envs_first(obs)}, envs.obs_space())
+    expected = r"environment 0, episode 0, step 2: ids\['unit'\]: expected unique ids, got 'unit 2"
+    with pytest.raises(InvalidObservation, match=expected):
+        envs.act({"pick": envs_first(obs)}, envs.obs_space())
+
+
+def test_fields_of_a_type_share_an_identity_and_places_have_their_own() -> None:
+    frames = [[(1.0, True), (2.0, True), (3.0, True), (4.0, True)]] * 3
+    for identity in ("row", "who"):
+        parts = [Rows("", COLUMNS, span=(i, i + 2), identity=identity) for i in (0, 2)]
+        places = [parts[0], Place(who=9, x=1), parts[1]]
+        mapping = FieldMap({"unit": places}, actions={"choose": Choice("")})
+        envs = EnvList(FromGymnasium.of(lambda: Table(frames), mapping), 1)
+        envs.track()
+        assert envs.reset(envs.obs_space()).identity["unit"].values.tolist() == [*range(5)]
+    parts[0] = Rows("", COLUMNS, span=(0, 2), identity="row")
+    mapping = FieldMap({"unit": parts}, actions={"choose": Choice("")})
+    with pytest.raises(InvalidSpace, match="expected the same identity for every field"):
+        FromGymnasium.of(lambda: Table(frames), mapping)().obs_space()
+
+
+def test_an_identity_that_is_no_column_is_refused_with_the_nearest() -> None:
+    with pytest.raises(InvalidSpace, match=r"'unit'\]\.identity: expected .*'whom'"):
+        envs_of([[(0.0, True)] * 4] * 2, identity="whom")
+
+
+class Pair:
+    """Two agents that see the same rows."""
+
+    possible_agents = ("a_0", "a_1")
+    metadata: dict[str, Any] = {}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.agents: list[str] = []
+
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Box(-9, 9, (2, 2), np.float32)
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(2)
+
+    def reset(self, seed: Any = None, options: Any = None) -> Any:
+        self.agents, self.t, self.taken = list(self.possible_agents), 0, []
+        return dict.fromkeys(self.agents, np.array([[5, 0], [6, 1]], np.float32)), {}
+
+    def step(self, actions: Any) -> Any:
+        self.t += 1
+        self.taken.append(actions)
+        shown = dict.fromkeys(self.agents, np.array([[6, 0], [5, 1]], np.float32))
+        ends = dict.fromkeys(self.agents, self.t == 3)
+        rewards = dict.fromkeys(self.agents, 0.0)
+        if self.t == 3:
+            self.agents = []
+        return shown, rewards, ends, dict.fromkeys(ends, False), {}
+
+
+def test_members_of_a_team_know_the_entities_that_each_of_them_sees() -> None:
+    mapping = FieldMap({"thing": Rows("", ["who", "x"], identity="who")})
+    world = FromPettingZoo.of(Pair, mapping, teams={"all": ["a_0", "a_1"]})
+    envs = EnvList(world, 1)
+    envs.track()
+    obs = envs.reset(envs.obs_space())
+    assert obs.identity["agent"].values.tolist() == [0, 1]
+    assert obs.identity["thing"].values.tolist() == [0, 1, 2, 3]
+    actors = obs.action_masks["action"].actors
+    obs = envs.act({"action": type(actors)(np.array([0, 1]), actors.lengths)}, envs.obs_space())
+    assert obs.identity["thing"].values.tolist() == [1, 0, 3, 2]
