@@ -17,8 +17,9 @@ from entity_env.extras import needs_extra
 from entity_env.ragged import Ragged
 from entity_env.real_numbers import as_flags
 from entity_env.seeding import derive_seed
-from entity_env.spaces import ActionName, ObsSpace
+from entity_env.spaces import ActionName, EntityName, ObsSpace
 from entity_env.vec.batching import batch_obs, unbatch_actions
+from entity_env.vec.identity import IdentityTracker, types_to_track
 from entity_env.vec.vec_env import VecEnv, VecObs
 
 with needs_extra():
@@ -94,6 +95,7 @@ class FromGymnasiumVector(Adapted, VecEnv):
         self._frames: list[Observation] = []
         self._batch: VecObs | None = None
         self._shown_space = self.obs_space()
+        self._tracker = IdentityTracker([], 0)
 
     def __len__(self) -> int:
         return int(self.vec_env.num_envs)
@@ -105,6 +107,7 @@ class FromGymnasiumVector(Adapted, VecEnv):
             seed = world_seed(derive_seed(seed, "vector", self._first_env_index))
         values, infos = self.vec_env.reset(seed=seed)
         each, self._pending = self._split_infos(infos), self._no_ends
+        self._tracker.begin()
         metrics = [self._translator.metrics(info) for info in each]
         views = self._translate(values, each, self._no_ends.done)
         return self._show(views, obs_config, np.zeros(len(self)), self._no_ends, metrics)
@@ -155,6 +158,11 @@ class FromGymnasiumVector(Adapted, VecEnv):
                 each[i] = _info_of(infos, i, len(self))
         views = self._translate(values, each, self._no_ends.done)
         return self._show(views, obs_filter, rewards, ends, metrics)
+
+    def track(self, types: Sequence[EntityName] | None = None) -> None:
+        """Give every entity with an identity in the mapping a number."""
+        tracked = types_to_track(types, self.obs_space(), self._batch is not None)
+        self._tracker = IdentityTracker(tracked, len(self))
 
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
         """Return pictures of all environments, (B, height, width, 3) uint8."""
@@ -231,6 +239,8 @@ class FromGymnasiumVector(Adapted, VecEnv):
             outcomes = [filter_observation(obs, space, shown_space) for obs in outcomes]
             frames = [filter_observation(obs, space, shown_space) for obs in frames]
         self._batch = batch_obs(frames, shown_space, self.action_space(), outcomes)
+        if self._tracker.types:
+            self._tracker.update(self._batch, frames, outcomes)
         self._views, self._frames, self._shown_space = views, frames, shown_space
         return self._batch
 

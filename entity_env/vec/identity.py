@@ -80,7 +80,8 @@ class IdentityTracker:
                 Frames(last, types, batch.final.features, batch.final.visible).check_ids()
             for name in shown:
                 numbers = [
-                    self._numbers(i, name, _ids(o, name)) for i, o in zip(cut_off, last, strict=True)
+                    self._numbers(i, name, _ids(o, name))
+                    for i, o in zip(cut_off, last, strict=True)
                 ]
                 batch.final.identity[name] = _ragged(numbers)
         self._begin(np.flatnonzero(batch.done).tolist())

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from entity_env import EnvList, InvalidObservation, InvalidSpace, check_env
 from entity_env.adapters.from_gymnasium import FromGymnasium
+from entity_env.adapters.from_gymnasium_vector import FromGymnasiumVector
 from entity_env.adapters.from_pettingzoo import FromPettingZoo
 from entity_env.adapters.mapping import Choice, FieldMap, Place, Rows, Select
 
@@ -84,9 +85,7 @@ def test_an_entity_is_known_by_its_row_or_by_a_column(
     found = numbers(envs_of(frames, identity=identity, features=features), frames)
     seen: list[float] = []
     for frame, got in zip(frames[:-1], found, strict=True):
-        keys = [
-            (i if identity == "row" else who) for i, (who, there) in enumerate(frame) if there
-        ]
+        keys = [(i if identity == "row" else who) for i, (who, there) in enumerate(frame) if there]
         seen += [key for key in keys if key not in seen]
         assert got == [seen.index(key) for key in keys]
 
@@ -145,6 +144,24 @@ def test_fields_of_a_type_share_an_identity_and_places_have_their_own() -> None:
 def test_an_identity_that_is_no_column_is_refused_with_the_nearest() -> None:
     with pytest.raises(InvalidSpace, match=r"'unit'\]\.identity: expected .*'whom'"):
         envs_of([[(0.0, True)] * 4] * 2, identity="whom")
+
+
+@pytest.mark.parametrize("mode", gymnasium.vector.AutoresetMode)
+def test_vectorised_environments_number_entities_as_single_ones_do(mode: Any) -> None:
+    frames = [[(k % 3.0, True), (9.0, k % 2), (5.0, True), (7.0 + k, True)] for k in range(5)]
+    made = gymnasium.vector.SyncVectorEnv([lambda: Table(frames)] * 2, autoreset_mode=mode)
+    mapping = FieldMap(
+        {"unit": Rows("", COLUMNS, identity="who")}, actions={"pick": Select("", actees="unit")}
+    )
+    envs = FromGymnasiumVector(made, mapping)
+    envs.track()
+    expected = numbers(envs_of([*frames, frames[0]], identity="who"), frames)
+    obs, found = envs.reset(envs.obs_space()), []
+    while not obs.done.any():
+        found.append(obs.identity["unit"][1].values.tolist())
+        obs = envs.act({"pick": envs_first(obs)}, envs.obs_space())
+    assert found[:4] == expected
+    assert obs.identity["unit"][1].values.tolist() == [0, 1, 2]
 
 
 class Pair:
