@@ -1,6 +1,7 @@
 """Environments, initial state, players and first frames of a run."""
 
 from contextlib import ExitStack
+from functools import partial
 
 import torch
 
@@ -15,12 +16,14 @@ from enn_trainer.evaluation.bots import check_bots_trusted
 from enn_trainer.evaluation.evaluator import create_opponent
 from enn_trainer.experience.envs import EnvFactory, EnvSource, in_section
 from enn_trainer.experience.handed_in import record_world
+from enn_trainer.experience.memories import RunMemories, check_identity
 from enn_trainer.experience.players import AgentPlayer, Players
 from enn_trainer.experience.running_episodes import RunningEpisodes
 from enn_trainer.policy import CreateOpponent, PPOAgent
 from enn_trainer.runtime.execution import Lanes
 from enn_trainer.runtime.process import empty_cache_after_steps
-from enn_trainer.selfplay.league import Matchmaker
+from enn_trainer.selfplay.league import PLAYERS, Matchmaker
+from enn_trainer.selfplay.seating import AGENT
 from enn_trainer.selfplay.selfplay import SelfPlay, seat_players
 from enn_trainer.state import State, first_eval_step
 from enn_trainer.state_manager import StateManager
@@ -140,6 +143,10 @@ def open_players(
     if config.selfplay is None:
         if matchmaker is not None:
             raise ConfigError("matchmaker: expected the section selfplay beside it, got none")
+        memories = manager.state.parts.get(PLAYERS)
+        if isinstance(memories, RunMemories):
+            memories.ask = lambda: {} if player.memory is None else {AGENT: player.memory}
+            player.restore_memory = partial(memories.begin, AGENT)
         return player, None
     pool = SelfPlay(manager, envs, player, opponents, matchmaker, device)
     return pool.players, pool
@@ -160,6 +167,11 @@ def begin_episodes(
     state.agent.eval()
     where = "the state" if saved is None else str(saved.path)
     obs = episodes.begin(where, env.__name__ if isinstance(env, type) else None)
+    if nameless := check_identity(state.agent, obs):
+        manager.say(
+            f"net.memory: {', '.join(nameless)} remember nothing, as observations have no ids of "
+            "them (Observation.ids)"
+        )
     source = manager.init_from
     if state.step == 0 and saved is None and (source is None or "norm" not in source.parts):
         frames, learnt = EntityBatch.of(obs, device), episodes.players.learnt

@@ -12,6 +12,7 @@ from enn_trainer.algorithms.optimizers import value_network
 from enn_trainer.algorithms.ppo.ppo import PPO
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.errors import ConfigError
+from enn_trainer.experience.memories import RunMemories, remembering_of
 from enn_trainer.selfplay.league import LEAGUE, PLAYERS, League
 from enn_trainer.selfplay.seating import Seating
 from enn_trainer.state_part import StatePart, copied_state, full_state
@@ -118,6 +119,8 @@ def init_train_state(cfg: TrainConfig, ctx: Dict[str, Any]) -> State:
     parts: Dict[str, StatePart] = {"algorithm": PPO(cfg, agent, ctx["action_space"])}
     if cfg.selfplay is not None:
         parts |= {LEAGUE: League(), PLAYERS: Seating()}
+    elif any(remembering_of(agent)):
+        parts[PLAYERS] = RunMemories()
     return State(
         step=0,
         restart=0,

@@ -236,8 +236,9 @@ class Trainer:
             clock = Clock(state.step, state.time_used)
             algorithm.begin_update(clock)
             with self.spans.span("rollout"):
+                first, seq_len = state.step, self.config.ppo.seq_len
                 rollout = collect(
-                    collector, steps=steps, first_frame=state.step, context=self.context
+                    collector, steps=steps, first_frame=first, seq_len=seq_len, context=self.context
                 )
             self.callbacks.on_rollout_end(self, rollout)
             metrics: dict[str, float] = algorithm.update(rollout, clock, self.context)

@@ -26,6 +26,9 @@ class NetOutput(NamedTuple):
         attention: for each frame (layers, heads, n, n) float, the weight of entity j for entity
             i; None unless requested.
         distributions: per action, over the choices of all actors; see `distribution`.
+        memory: (R, d_memory) float32, the states to remember of the rows of `EntityBatch.past`;
+            None of a network without memory.
+        memory_of_values: likewise, of a separate value network, of `EntityBatch.past.of_values`.
     """
 
     actions: dict[str, Tensor]
@@ -36,6 +39,8 @@ class NetOutput(NamedTuple):
     lengths: dict[str, Lengths] | None = None
     attention: list[Tensor] | None = None
     distributions: Mapping[str, ActionDistribution] = {}
+    memory: Tensor | None = None
+    memory_of_values: Tensor | None = None
 
     def distribution(self, name: str) -> ActionDistribution:
         """Return the distribution over the choices of an action; of `log_probs` if given."""

@@ -2,13 +2,75 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal, Optional, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Literal, Optional, TypeAlias
 
 from rogue_net.relpos import RelposEncodingConfig
 from rogue_net.translation_config import TranslationConfig
 
 Init: TypeAlias = Literal["published", "scaled"]
+INPUTS = ("action", "reward")
+"""Further inputs of memory."""
+
+
+@dataclass
+class MemoryConfig:
+    """Memory of the network, between the frames of an episode.
+
+    Attributes:
+        of: "frame" for one memory a frame, "entity" for one an entity, which is known by its id, or
+            "both".
+        types: Entity types that remember; all that have ids if empty.
+        d_memory: Width of the memory; `d_model` if not set.
+        n_layer: Number of transformer layers between memory and heads, besides those of the
+            network before it.
+        keep_absent: Number of frames for which entities that are not shown are remembered, and
+            attended to; then they are forgotten.
+        inputs: What enters memory beside the frame: "action" for the choices made, "reward" for
+            the last reward.
+    """
+
+    of: Literal["frame", "entity", "both"] = "both"
+    types: List[str] = field(default_factory=list)
+    d_memory: Optional[int] = None
+    n_layer: int = 1
+    keep_absent: int = 16
+    inputs: List[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.of not in ("frame", "entity", "both"):
+            problems.append(f'of: expected "frame", "entity" or "both", got {self.of!r}')
+        for name, least in (("d_memory", 1), ("n_layer", 1), ("keep_absent", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                problems.append(f"{name}: expected at least {least}, got {value}")
+        if unknown := [name for name in self.inputs if name not in INPUTS]:
+            problems.append(f"inputs: expected some of {', '.join(INPUTS)}, got {unknown}")
+        if self.of == "frame":
+            for name in ("types", "keep_absent"):
+                if getattr(self, name) != MemoryConfig.defaults()[name]:
+                    problems.append(
+                        f'{name}: expected of="entity" or "both" beside it, as of="frame" '
+                        "remembers no entities; leave it out"
+                    )
+        if problems:
+            raise ValueError("; ".join(problems))
+
+    @staticmethod
+    def defaults() -> Dict[str, Any]:
+        """Return the defaults of the settings of entities."""
+        return {"types": [], "keep_absent": 16}
+
+    @property
+    def of_frame(self) -> bool:
+        """True if the frame as a whole is remembered."""
+        return self.of != "entity"
+
+    @property
+    def of_entities(self) -> bool:
+        """True if entities are remembered."""
+        return self.of != "frame"
 
 
 @dataclass
@@ -32,6 +94,7 @@ class RogueNetConfig:
         init: Initial weights of the blocks: "scaled" by the width of their input, or "published"
             with a standard deviation of 0.02 at every width, with which narrow networks hardly
             tell frames apart at first.
+        memory: Memory between the frames of an episode; none if not set.
     """
 
     embd_pdrop: float = 0.0
@@ -46,6 +109,7 @@ class RogueNetConfig:
     translation: Optional[TranslationConfig] = None
     precision: Literal["float32", "bfloat16"] = "float32"
     init: Init = "scaled"
+    memory: Optional[MemoryConfig] = None
 
     def __post_init__(self) -> None:
         if problems := list(_problems(self)):

@@ -17,6 +17,7 @@ from torch import Tensor
 from entity_env.ragged import Ragged, exclusive_cumsum, row_indices
 from entity_env.spaces import GLOBAL
 from entity_env.vec.vec_env import VecActionMask, VecObs
+from rogue_net.past import Past
 
 Lengths = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -163,6 +164,8 @@ class EntityBatch:
             does not depend on how frames are batched; None to draw it from torch's generator.
         kinds: uint8 or int16 (n, num_kinds) per frame, the indices of labels, for the types that
             have kinds, and under "__global__" for kinds that belong to no entity.
+        identity: numbers of entities on the host, as in `VecObs`.
+        past: what a network with memory remembers of earlier frames; None for nothing.
     """
 
     features: Mapping[str, RaggedTensor]
@@ -171,6 +174,8 @@ class EntityBatch:
     num_frames: int
     keys: npt.NDArray[np.int64] | None = None
     kinds: Mapping[str, RaggedTensor] = field(default_factory=dict)
+    identity: Mapping[str, Ragged] = field(default_factory=dict)
+    past: Past | None = None
 
     @staticmethod
     def of(obs: VecObs, device: torch.device | str = "cpu") -> "EntityBatch":
@@ -182,6 +187,10 @@ class EntityBatch:
             {name: ActionBatch.of(mask, device) for name, mask in obs.action_masks.items()},
             len(obs),
             kinds={name: RaggedTensor.of(rows, device) for name, rows in obs.kinds.items()},
+            identity={
+                name: Ragged(rows.values.copy(), rows.lengths.copy())
+                for name, rows in obs.identity.items()
+            },
         )
 
     @staticmethod
@@ -200,6 +209,8 @@ class EntityBatch:
             sum(piece.num_frames for piece in pieces),
             None if any(k is None for k in keys) else np.concatenate(keys),
             {name: RaggedTensor.cat([p.kinds[name] for p in pieces]) for name in first.kinds},
+            {name: Ragged.cat([p.identity[name] for p in pieces]) for name in first.identity},
+            None if first.past is None else Past.cat([p.past for p in pieces if p.past]),
         )
 
     def take(self, frames: npt.NDArray[np.int64]) -> "EntityBatch":
@@ -215,6 +226,10 @@ class EntityBatch:
     ) -> "EntityBatch":
         all_frames = range(self.num_frames)
         num_frames = len(all_frames[frames] if isinstance(frames, Slice) else frames)
+
+        def on_host() -> Lengths:
+            return np.arange(self.num_frames)[frames] if isinstance(frames, Slice) else frames
+
         return EntityBatch(
             {name: change(rows) for name, rows in self.features.items()},
             {name: change(rows) for name, rows in self.visible.items()},
@@ -222,6 +237,8 @@ class EntityBatch:
             num_frames,
             None if self.keys is None else self.keys[frames],
             {name: change(rows) for name, rows in self.kinds.items()},
+            {name: rows.take(on_host()) for name, rows in self.identity.items()},
+            None if self.past is None else self.past.take(on_host()),
         )
 
     def visibility(self, name: str) -> RaggedTensor:

@@ -7,16 +7,24 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from entity_env.spaces import ActionSpace, ObsSpace
 from entity_env.vec.validate import check_spaces
 from rogue_net.answer import NetOutput, answer, output_of
-from rogue_net.attention import PaddedContext, attention_mask, row_keys, weights_by_frame
+from rogue_net.attention import (
+    Context,
+    PaddedContext,
+    attention_mask,
+    row_keys,
+    weights_by_frame,
+)
 from rogue_net.config import RogueNetConfig, ValueBinsConfig
 from rogue_net.distributions import Decision, decide, random_draws
 from rogue_net.embedding import (
@@ -28,9 +36,10 @@ from rogue_net.embedding import (
 )
 from rogue_net.heads import HEADS, full_precision
 from rogue_net.input_norm import InputNorm, Moments
-from rogue_net.layout import Layout, layout_of, visible_rows
+from rogue_net.layout import Layout, layout_of, make_layout, visible_rows
+from rogue_net.memory import MEMORY, Memory, MemoryOutput, Remembering, remember
 from rogue_net.native import backend
-from rogue_net.ragged import EntityBatch, of_action
+from rogue_net.ragged import EntityBatch, RaggedTensor, of_action, to_device
 from rogue_net.relpos.encoding import RelposEncoding
 from rogue_net.transformer import Transformer, init_linear
 from rogue_net.value_bins import expected_values
@@ -69,6 +78,8 @@ class RogueNet(_Normalising):
             instead of a size, equally probable at first, make an output their expectation, and
             their logits another one, `value_logits` for `value`.
         global_entity: make the global features an entity of their own even if no action is global.
+        policy_actions: the actions that memory takes in, for a network that never acts and so sees
+            what is invisible to the policy; None for a policy.
 
     Raises:
         InvalidSpace: a space is one that `check_env` rejects, such as an action without labels.
@@ -83,6 +94,7 @@ class RogueNet(_Normalising):
         action_space: Mapping[str, ActionSpace],
         regression_heads: Mapping[str, int | ValueBinsConfig] | None = None,
         global_entity: bool = False,
+        policy_actions: Mapping[str, ActionSpace] | None = None,
     ) -> None:
         super().__init__()
         check_spaces(obs_space, action_space)
@@ -102,8 +114,13 @@ class RogueNet(_Normalising):
             d_head = config.d_model // config.n_head
             self.relpos = RelposEncoding(config.relpos_encoding, features, config.d_model, d_head)
             self.relpos.apply(partial(init_linear, scheme=config.init))
-        # Blocks.
+        # Blocks, memory, and the blocks after it.
         self.transformer = Transformer(config)
+        self.memory = None
+        if config.memory is not None:
+            entering = action_space if policy_actions is None else policy_actions
+            never_acts = policy_actions is not None
+            self.memory = Memory(config, [*obs_space.entities], entering, never_acts)
         # Heads.
         self.action_heads = nn.ModuleDict()
         for name, space in action_space.items():
@@ -173,7 +190,11 @@ class RogueNet(_Normalising):
                     distribution = decision.distribution.tempered(temperature)
                     decision = decide(distribution, chosen, draws)
                 decisions[name] = decision
+            if actions is None:
+                actions = {name: decision.chosen for name, decision in decisions.items()}
+            memory = self._remembered_next(entities, batch, actions)
         return output_of(decisions, values)._replace(
+            memory=memory,
             lengths={name: batch.actions[name].actors.lengths for name in self.action_space},
             attention=None
             if weights is None
@@ -183,6 +204,18 @@ class RogueNet(_Normalising):
     def values(self, batch: EntityBatch) -> dict[str, Tensor]:
         """Return the regression heads alone: (B, size) float32 each, (B, 1) and logits for bins."""
         return self.values_of(self._entities(batch))
+
+    def values_and_memory(
+        self, batch: EntityBatch, actions: Mapping[str, Tensor]
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Return the regression heads, and the states to remember after choices of a policy."""
+        entities = self._entities(batch, actions=actions)
+        return self.values_of(entities), self._remembered_next(entities, batch, actions)
+
+    @property
+    def remembering(self) -> Remembering | None:
+        """The rows that it remembers; None without memory."""
+        return None if self.memory is None else self.memory.remembering
 
     def embed(self, batch: EntityBatch) -> tuple[Tensor, Layout]:
         """Return the entities after the transformer, (P, d_model) in padded rows; their layout."""
@@ -200,6 +233,15 @@ class RogueNet(_Normalising):
                 which torch alone computes.
             options: of `backend.run`.
         """
+        if self.memory is None:
+            return self._entities_before_memory(batch, weights, **options)
+        before = self._entities_before_memory(batch, weights, with_means=False)
+        return self._with_memory(self.memory, before, batch, options.get("actions"))
+
+    def _entities_before_memory(
+        self, batch: EntityBatch, weights: list[list[Tensor]] | None, **options: Any
+    ) -> backend.Output:
+        """Return the entities after the blocks that know one frame."""
         if weights is None and (compiled := backend.run(self, batch, **options)) is not None:
             return compiled
         layout = layout_of(batch, self.embedding.types, self.relpos is not None)
@@ -208,20 +250,124 @@ class RogueNet(_Normalising):
         with torch.autocast(device, torch.bfloat16) if is_half else nullcontext():
             inputs = self.embedding.inputs(batch)
             visible = visible_rows(batch, self.embedding.types, layout)
-            context = PaddedContext(
-                buckets=layout.buckets,
-                visible=visible,
-                masks=[attention_mask(bucket, visible) for bucket in layout.buckets],
-                pairs=None if self.relpos is None else self.relpos.pairs(inputs, layout),
-                relpos=self.relpos,
-                keys=row_keys(batch, layout) if self.training and self.config.drops else None,
-                weights=weights,
-            )
+            context = self._padded_context(batch, layout, visible, inputs, weights)
             # Under `torch.autocast`, the input, the sums of residual blocks and the outputs of
             # heads keep the precision of the parameters.
             with torch.autocast(device, enabled=False):
                 x = layout.pad(self.embedding(inputs, self.embedding.label_rows(batch)))
             return backend.Output(self.transformer(x, context), layout)
+
+    def _padded_context(
+        self,
+        batch: EntityBatch,
+        layout: Layout,
+        visible: Tensor | None,
+        inputs: Mapping[str, Tensor],
+        weights: list[list[Tensor]] | None = None,
+    ) -> PaddedContext:
+        """Return the context of the rows of a layout; the arguments are those of its fields."""
+        return PaddedContext(
+            buckets=layout.buckets,
+            visible=visible,
+            masks=[attention_mask(bucket, visible) for bucket in layout.buckets],
+            pairs=None if self.relpos is None else self.relpos.pairs(inputs, layout),
+            relpos=self.relpos,
+            keys=row_keys(batch, layout) if self.training and self.config.drops else None,
+            weights=weights,
+        )
+
+    def _with_memory(
+        self,
+        memory: Memory,
+        before: backend.Output,
+        batch: EntityBatch,
+        actions: Mapping[str, Tensor] | None,
+    ) -> backend.Output:
+        """Update memory by the entities, and let entities attend to it.
+
+        Args:
+            memory: of this network.
+            before: the entities, without memory.
+            batch: B frames.
+            actions: per action (actors,) int64, choices that enter memory; None if they are not
+                made yet.
+        """
+        x, layout, types = before.x, before.layout, self.embedding.types
+        visible = visible_rows(batch, types, layout)
+        places = memory.rows_in(batch, types, layout)
+        with torch.autocast(x.device.type, enabled=False):
+            # Each row through the cell, x + W h
+            known = None if memory.remembering.sees_hidden else visible
+            added = None
+            if actions is not None:
+                added = memory.choice_inputs(x, layout, batch, places, actions)
+            inputs = memory.inputs(x, layout, known, places)
+            remembered = remember(memory, inputs, added, places.past)
+            shown = np.flatnonzero(places.row < layout.num_rows)
+            states = remembered.states.index_select(0, to_device(shown, x.device))
+            rows = to_device(places.row[shown], x.device)
+            with_states = x.index_add(0, rows, memory.to_entities(states))
+            # Further rows: frames, and who is absent
+            more = memory.memory_only_rows(remembered, places.past)
+            entities = with_states.index_select(0, layout.row_of_entity)
+        x_after = layout.pad(self._attend(memory, entities, more, batch, visible, layout))
+        output = MemoryOutput(remembered, places, x, layout)
+        return backend.Output(x_after, layout, remembered=output)
+
+    def _attend(
+        self,
+        memory: Memory,
+        entities: Tensor,
+        more: RaggedTensor,
+        batch: EntityBatch,
+        visible: Tensor | None,
+        layout: Layout,
+    ) -> Tensor:
+        """Return entities after the blocks in which they attend to further rows.
+
+        Args:
+            memory: has the blocks.
+            entities: (entities, d_model), type after type.
+            more: (n, d_model) per frame, the further rows, which have no place.
+            batch: B frames.
+            visible: (P,) bool, the visible entities; None if all are.
+            layout: of the entities.
+        """
+        lengths = {name: batch.features[name].lengths for name in self.embedding.types}
+        lengths[MEMORY], device = more.lengths, entities.device
+        flags = None
+        if visible is not None:
+            of_entities = visible.index_select(0, layout.row_of_entity)
+            flags = torch.cat([of_entities, of_entities.new_ones(len(more.values))])
+        inputs: dict[str, Tensor] = {}
+        if self.relpos is not None:
+            inputs = {**self.embedding.inputs(batch), MEMORY: more.values[:, :0]}
+        is_half = self.config.precision == "bfloat16"
+        with torch.autocast(device.type, torch.bfloat16) if is_half else nullcontext():
+            context: Context
+            if isinstance(layout, backend.PackedLayout):
+                joined: Layout = (packed := backend.packed_layout(lengths, device))
+                seen = None if flags is None else joined.pad(flags)
+                context = backend.packed_context(self.relpos, inputs, seen, packed)
+            else:
+                joined = make_layout(lengths, device)
+                seen = None if flags is None else joined.pad(flags)
+                context = self._padded_context(batch, joined, seen, inputs)
+            rows = joined.pad(torch.cat([entities, more.values]))
+            after = backend.in_rows_of_shape(memory.transformer, rows, context)
+        return after.index_select(0, joined.row_of_entity[: len(entities)])
+
+    def _remembered_next(
+        self, entities: backend.Output, batch: EntityBatch, actions: Mapping[str, Tensor]
+    ) -> Tensor | None:
+        """Return the states to remember, with the choices made; None without memory."""
+        output, memory = entities.remembered, self.memory
+        if output is None or memory is None:
+            return None
+        states = output.remembered.states
+        with torch.autocast(states.device.type, enabled=False):
+            added = memory.choice_inputs(output.x, output.layout, batch, output.places, actions)
+        return states if added is None else states + added
 
     def input_moments(self, batch: EntityBatch) -> dict[str, Moments]:
         """Return the moments of a batch, by the module whose statistics they update."""
@@ -279,7 +425,9 @@ class RogueNetWithValueNet(_Normalising):
         heads = {"value": 1} if regression_heads is None else regression_heads
         global_entity = any(space.is_global for space in action_space.values())
         try:
-            self.value_function = RogueNet(vf_config, obs_space, {}, heads, global_entity)
+            self.value_function = RogueNet(
+                vf_config, obs_space, {}, heads, global_entity, policy_actions=action_space
+            )
         except ValueError as error:
             raise ValueError(f"vf_config: {error}") from error
 
@@ -292,11 +440,22 @@ class RogueNetWithValueNet(_Normalising):
     ) -> NetOutput:
         """Choose or evaluate actions like `RogueNet`; attention is the policy's."""
         out: NetOutput = self.policy(batch, actions, uniforms, **options)
-        return out._replace(values=self.values(batch))
+        values, memory = self.value_function.values_and_memory(_of_values(batch), out.actions)
+        return out._replace(values=values, memory_of_values=memory)
 
     def values(self, batch: EntityBatch) -> dict[str, Tensor]:
         """Return the output of the value function: (B, size) float32 each."""
-        return self.value_function.values(batch)
+        return self.value_function.values(_of_values(batch))
+
+    @property
+    def remembering(self) -> Remembering | None:
+        """The rows that the policy remembers; None without memory."""
+        return self.policy.remembering
+
+    @property
+    def remembering_of_values(self) -> Remembering | None:
+        """The rows that the value function remembers; None without memory."""
+        return self.value_function.remembering
 
     def input_moments(self, batch: EntityBatch) -> dict[str, Moments]:
         """Return the moments of a batch, by the module whose statistics they update."""
@@ -305,3 +464,8 @@ class RogueNetWithValueNet(_Normalising):
             for part, net in (("policy", self.policy), ("value_function", self.value_function))
             for module, moments in net.input_moments(batch).items()
         }
+
+
+def _of_values(batch: EntityBatch) -> EntityBatch:
+    """Return a batch with the past of a separate value network."""
+    return batch if batch.past is None else replace(batch, past=batch.past.of_values)

@@ -123,22 +123,29 @@ class Transformer(nn.Module):
 
     Args:
         config: sizes, pooling and dropout probabilities.
+        first_block: number of blocks of the network before these. Where there are any, the rows
+            come from them: there is no dropout before the first block, and at first the blocks
+            change nothing.
     """
 
-    def __init__(self, config: RogueNetConfig) -> None:
+    def __init__(self, config: RogueNetConfig, first_block: int = 0) -> None:
         super().__init__()
-        self.pdrop = config.embd_pdrop
+        self.pdrop = 0.0 if first_block else config.embd_pdrop
         width, blocks = config.d_model, []
-        for site in range(1, 1 + config.n_layer * SITES_PER_BLOCK, SITES_PER_BLOCK):
+        for block in range(first_block, first_block + config.n_layer):
+            site = 1 + block * SITES_PER_BLOCK
             mixer: Attention | Pool = Attention(config.n_head, width, config.attn_pdrop, site + 2)
             if config.pooling is not None:
                 mixer = Pool(config.pooling, width)
             blocks.append(Block(mixer, width, config.resid_pdrop, site))
         self.blocks = nn.ModuleList(blocks)
         self.apply(partial(init_linear, scheme=config.init))
-        if config.init == "scaled":
+        ends: list[Any] = [end for b in blocks for end in (b.attention.project, b.mlp[2])]
+        if first_block:
+            for layer in ends:
+                nn.init.zeros_(layer.weight)
+        elif config.init == "scaled":
             # The 2 * n_layer residual branches together add at most half the variance of a row.
-            ends: list[Any] = [end for b in blocks for end in (b.attention.project, b.mlp[2])]
             with torch.no_grad():
                 for layer in ends:
                     if not layer.weight.is_meta:

@@ -1,6 +1,6 @@
 """Minibatches and microbatches of frames, and the gradient of a sum of losses over them."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from enn_trainer.experience.frame_memory import microbatches
 from enn_trainer.runtime.execution import Lanes
 from enn_trainer.runtime.spans import OFF, Spans
+from entity_env.ragged import exclusive_cumsum, row_indices
 from entity_env.seeding import derive_seed
 
 Frames = npt.NDArray[np.int64]
@@ -46,6 +47,64 @@ def minibatches(
             order = np.random.default_rng(derive_seed(seed, epoch)).permutation(num_frames)
         for start in range(0, num_frames, size):
             yield order[start : start + size]
+
+
+def minibatches_of_units(
+    units: Sequence[Frames], size: int, epochs: int, seed: int, shuffle: bool = True
+) -> Iterator[list[Frames]]:
+    """Yield the units of each minibatch, so that every frame occurs once per epoch.
+
+    Args:
+        units: frames that stay together, (frames,) int64 each.
+        size: frames of a minibatch; those with a shorter unit, and the last one of an epoch, may
+            have fewer.
+        epochs: number of epochs.
+        seed: random seed of the permutations.
+        shuffle: False to keep the units in order.
+
+    Yields:
+        The units.
+    """
+    for epoch in range(epochs):
+        order = np.arange(len(units))
+        if shuffle:
+            order = np.random.default_rng(derive_seed(seed, epoch)).permutation(len(units))
+        chosen: list[Frames] = []
+        count = 0
+        for i in order.tolist():
+            if count + len(units[i]) > size and chosen:
+                yield chosen
+                chosen, count = [], 0
+            chosen.append(units[i])
+            count += len(units[i])
+        if chosen:
+            yield chosen
+
+
+def pieces_of_units(
+    lengths: Frames,
+    entities: Frames,
+    size: int | None,
+    max_entities: int | None,
+    cost_of_entity: int | None,
+) -> list[Frames]:
+    """Cut a minibatch between its units, as `pieces` does between frames.
+
+    Args:
+        lengths: (units,) int64, frames of each unit; they are consecutive in the minibatch.
+        entities: (F,) int64, number of entities of each frame.
+        size: frames of a piece at most; None for no limit.
+        max_entities: entities of a piece at most.
+        cost_of_entity: see `pieces`.
+
+    Returns:
+        Positions in the minibatch, (frames,) int64 each.
+    """
+    starts = exclusive_cumsum(lengths)
+    of_units = np.add.reduceat(entities, starts)
+    units = None if size is None else max(1, size // int(lengths.max()))
+    cuts = pieces(of_units, units, max_entities, cost_of_entity)
+    return [row_indices(starts[cut], lengths[cut]) for cut in cuts]
 
 
 def pieces(

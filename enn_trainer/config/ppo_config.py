@@ -64,6 +64,8 @@ class PPOConfig(Section):
             that misses its target by 1.
         magnet: An earlier self that the policy is kept close to, against running in circles in
             games; none if not set.
+        seq_len: With memory, the number of steps of an environment that gradients go back through,
+            which are learnt from together; rollout.steps if not set.
     """
 
     gae: bool = True
@@ -87,6 +89,7 @@ class PPOConfig(Section):
     ent_targets: Dict[str, float] = field(default_factory=dict)
     ent_target_lr: float = limited(0.1, above=0.0)
     magnet: Optional[MagnetConfig] = None
+    seq_len: Optional[int] = limited(None, at_least=1)
 
     def _check(self, check: Validator) -> None:
         for name, target in self.ent_targets.items():

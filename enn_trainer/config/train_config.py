@@ -252,6 +252,7 @@ class TrainConfig(Versioned, Section):
             f"{num_envs} = {steps * num_envs} frames, got {self.optim.bs}: lower optim.bs or "
             "raise the other two",
         )
+        self._check_sequences(check)
         for name in ("capture_logits", "capture_samples_subsample"):
             check.only_with(name, bool(self.capture_samples), RECORDING)
         self._check_evaluation(check)
@@ -263,6 +264,33 @@ class TrainConfig(Versioned, Section):
             with check.collect():
                 read_bound(text, f"stop[{i}]")
         check.only_with("cuda_empty_cache", self.cuda, "cuda=true", "false")
+
+    def _check_sequences(self, check: Validator) -> None:
+        """Check the sequences that memory is learnt from."""
+        seq_len, steps, optim = self.ppo.seq_len, self.rollout.steps, self.optim
+        nets = [self.net] if self.vf_net is None else [self.net, self.vf_net]
+        if all(net.memory is None for net in nets):
+            check.require(
+                seq_len is None,
+                f"ppo.seq_len: expected memory beside it (net.memory), got {seq_len} without; "
+                "leave it out",
+            )
+            return
+        check.require(
+            seq_len is None or seq_len <= steps,
+            f"ppo.seq_len: expected at most rollout.steps={steps}, got {seq_len}",
+        )
+        length, name = (steps, "rollout.steps") if seq_len is None else (seq_len, "ppo.seq_len")
+        check.require(
+            optim.bs % length == 0,
+            f"optim.bs: expected a multiple of {name}={length}, as a minibatch has whole "
+            f"sequences, got {optim.bs}",
+        )
+        check.require(
+            optim.micro_bs is None or optim.micro_bs >= length,
+            f"optim.micro_bs: expected at least {name}={length}, as a sequence is not cut, got "
+            f"{optim.micro_bs}",
+        )
 
     def _check_evaluation(self, check: Validator) -> None:
         """Check what evaluations have to do with the rest."""
@@ -315,6 +343,7 @@ class TrainConfig(Versioned, Section):
             "which saves are kept is decided anew with each of them": ["checkpoint"],
             "a run has one": ["seed"],
             "the magnet is the agent of one of its multiples": ["ppo.magnet.every"],
+            "minibatches have whole sequences": ["ppo.seq_len"],
             "it says when the run ends": ["total_timesteps", "max_train_time"],
             "it is the number of the run": ["trial"],
             "a file is one sample of the run": [subsample, f"eval.{subsample}"],

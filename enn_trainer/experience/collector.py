@@ -5,7 +5,7 @@ Watchers follow each step. Recordings are made by one; this module does not know
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from enn_trainer.experience.episodes import NO_EPISODES, Episodes
+from enn_trainer.experience.memories import RolloutMemory
 from enn_trainer.experience.players import Decisions, Players
 from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
+from entity_env.ragged import Ragged
 from entity_env.spaces import ObsSpace
 from entity_env.vec.vec_env import Metric, VecEnv, VecEnvWrapper, VecObs, add_metrics
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor, to_device
@@ -81,9 +83,11 @@ class Collector(VecEnvWrapper):
         self.watchers = watchers
         self.obs: VecObs
         self._shown: ObsSpace
+        self._has_begun = False
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
         """Begin an episode in every environment; frames show the features of `obs_config`."""
+        self._track()
         return self._begin(self.env.reset(obs_config), obs_config, None)
 
     def get_state(self) -> dict[str, Any] | None:
@@ -96,6 +100,7 @@ class Collector(VecEnvWrapper):
 
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
         """Go on with saved episodes; None if the environments cannot."""
+        self._track()
         obs = self.env.set_state(state, obs_config)
         return None if obs is None else self._begin(obs, obs_config, state)
 
@@ -128,6 +133,12 @@ class Collector(VecEnvWrapper):
                 watcher.after_step(self.obs)
         self.players.after_step(self.obs)
         return batch, decisions, self.obs
+
+    def _track(self) -> None:
+        """Let environments number their entities if players remember some."""
+        if not self._has_begun and self.players.identifies:
+            self.env.track()
+        self._has_begun = True
 
     def _begin(self, obs: VecObs, shown: ObsSpace, state: Mapping[str, Any] | None) -> VecObs:
         self.obs, self._shown = obs, shown
@@ -218,6 +229,7 @@ def collect(
     *,
     steps: int,
     first_frame: int,
+    seq_len: int | None = None,
     context: ExecutionContext = DEFAULT_CONTEXT,
 ) -> Rollout:
     """Go on for `steps` steps in every environment, and keep them to learn from.
@@ -227,6 +239,7 @@ def collect(
             from; all if they do not.
         steps: T.
         first_frame: number of frames of the run before; the choices depend on it.
+        seq_len: steps of a sequence to learn memory from; None for T.
         context: interrupt check and timers.
     """
     # Allocate.
@@ -241,12 +254,15 @@ def collect(
     episodes: list[Episodes] = []
     finals: list[EntityBatch] = []
     ended = np.zeros(0, np.int64)  # the environments of `finals`
+    remembered = RolloutMemory(seq_len or steps)
     final_values = [torch.zeros(0, device=device)]
 
     # Act for T steps. The last observations of truncated episodes are valued in batches.
     for t in range(steps):
         frame = first_frame + t * num_envs
         learnt = everywhere if players.learnt is None else players.learnt
+        if players.memory is not None:
+            remembered.add(players.memory, learnt)
         batch, decisions, obs = collector.step(frame, frame, context)
         storage.add(*players.learnt_from(batch, decisions))
         rewards[t] = obs.reward[learnt]
@@ -257,7 +273,10 @@ def collect(
         if obs.final is not None and truncated[t].any():
             cut_off = np.flatnonzero(obs.truncated)
             final, is_learnt = EntityBatch.of(obs.final, device), np.isin(cut_off, learnt)
-            finals.append(final if is_learnt.all() else final.take(np.flatnonzero(is_learnt)))
+            final = final if is_learnt.all() else final.take(np.flatnonzero(is_learnt))
+            if players.memory is not None:
+                final, _ = players.memory.attach(final, cut_off[is_learnt], acts=False)
+            finals.append(final)
             ended = np.append(ended, cut_off[is_learnt])
             if len(ended) >= num_envs:  # to bound memory
                 final_values.append(players.values(EntityBatch.cat(finals), ended))
@@ -276,6 +295,8 @@ def collect(
         if finals:
             final_values.append(players.values(EntityBatch.cat(finals), ended))
     frames, kept = storage.take()
+    if players.memory is not None:
+        frames = replace(frames, past=remembered.past(frames), identity={})
     return Rollout(
         batch=frames,
         actions=kept.chosen,
@@ -318,11 +339,14 @@ class RolloutStorage:
         self._bytes_of_one = 0
         self._num_draws: dict[str, int] = {}
         self._rows: dict[Field, _Rows] = {}
+        self._identity: dict[str, list[Ragged]] = {}
 
     def add(self, batch: EntityBatch, decisions: Decisions) -> None:
         """Add frames and the decisions in them; the tensors must not be changed afterwards."""
         self._num_draws = {name: action.num_draws for name, action in batch.actions.items()}
         self._batches.append(batch)
+        for name, numbers in batch.identity.items():
+            self._identity.setdefault(name, []).append(numbers)
         # Drop the distributions, which are not stored, to free their memory.
         self._decisions.append(decisions._replace(distributions={}))
         count = len(self._batches)
@@ -350,6 +374,7 @@ class RolloutStorage:
             },
             self._written,
             kinds=named("kinds"),
+            identity={name: Ragged.cat(numbers) for name, numbers in self._identity.items()},
         )
         values = self._rows["values", ""].all().values
         return batch, Decisions(named("chosen"), named("logprobs"), named("entropies"), values)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from enn_trainer.experience.frame_memory import check_frame_memory, rogue_nets, within_memory
+from enn_trainer.experience.memories import Attached, PlayerMemory, cat_states, remembering_of
 from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import ONE_LANE, Lanes, cost_of_entity
 from entity_env.ragged import Ragged, row_indices
@@ -159,6 +160,16 @@ class Players(ABC):
 
     learnt: Environments | None = None
 
+    @property
+    def memory(self) -> PlayerMemory | None:
+        """What the learner remembers; None if it remembers nothing."""
+        return None
+
+    @property
+    def identifies(self) -> bool:
+        """True if a player needs the numbers of entities, `VecObs.identity`."""
+        return False
+
     def begin(self, obs: VecObs, is_resumed: bool) -> None:
         """Take the first frames, of new episodes or, if `is_resumed`, of those of a save."""
         return
@@ -191,7 +202,7 @@ class Players(ABC):
         """Return the learner's values of frames in which nobody acts, and change nothing.
 
         Args:
-            batch: n frames.
+            batch: n frames, with a past if they are of an earlier step.
             environments: (n,) int64, their environments.
 
         Returns:
@@ -212,12 +223,45 @@ class AgentPlayer(Players):
             None to take the most probable choices.
         lanes: threads; the result does not depend on their number.
         learning: True if the frames are learnt from, which takes more memory than acting.
+
+    Attributes:
+        remembers: True if the agent remembers something between frames.
+        restore_memory: gives the memory of a player that goes on what a save has; None for nothing.
     """
+
+    restore_memory: Callable[[PlayerMemory | None], None] | None = None
 
     def __init__(
         self, agent: PPOAgent, seed: int | None, lanes: Lanes = ONE_LANE, learning: bool = False
     ) -> None:
         self.agent, self.seed, self.lanes, self.learning = agent, seed, lanes, learning
+        self._memory: PlayerMemory | None = None
+        self.remembers = any(remembering_of(agent))
+
+    @property
+    def memory(self) -> PlayerMemory | None:
+        """What the agent remembers, in all environments."""
+        return self._memory
+
+    @property
+    def identifies(self) -> bool:
+        """True if the agent remembers entities."""
+        return any(one is not None and bool(one.types) for one in remembering_of(self.agent))
+
+    def begin(self, obs: VecObs, is_resumed: bool) -> None:
+        """Remember nothing, or what the save remembers."""
+        self.begin_memory(len(obs))
+        if is_resumed and self.restore_memory is not None:
+            self.restore_memory(self._memory)
+
+    def begin_memory(self, num_envs: int) -> None:
+        """Remember nothing in any environment."""
+        self._memory = PlayerMemory(self.agent, num_envs) if self.remembers else None
+
+    def after_step(self, obs: VecObs) -> None:
+        """Take the rewards, and forget episodes that ended once the next one is acted in."""
+        if self._memory is not None:
+            self._memory.after_step(obs)
 
     def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
         """Choose the actions in the current frames."""
@@ -229,20 +273,29 @@ class AgentPlayer(Players):
         Raises:
             InvalidObservation: a frame has too many entities; the message names the environment.
         """
-        agent, seed = self.agent, self.seed
+        agent, seed, memory = self.agent, self.seed, self._memory
         check_frame_memory(agent, batch, environments, learning=self.learning)
+        attached: Attached | None = None
+        if memory is not None:
+            batch, attached = memory.attach(batch, environments, acts=True)
 
-        def of_piece(some: EntityBatch, piece: slice) -> Decisions:
+        def of_piece(some: EntityBatch, piece: slice) -> tuple[Decisions, list[Tensor | None]]:
             draws = None
             if seed is not None:
                 draws = draw_uniforms(some.actions, seed, environments[piece], t)
-            return Decisions.of(agent(some, uniforms=draws), some)
+            out = agent(some, uniforms=draws)
+            return Decisions.of(out, some), [out.memory, out.memory_of_values]
 
-        return Decisions.cat(in_pieces(agent, batch, of_piece, self.lanes))
+        pieces = in_pieces(agent, batch, of_piece, self.lanes)
+        if memory is not None and attached is not None:
+            memory.advance(attached, cat_states([states for _, states in pieces]))
+        return Decisions.cat([decisions for decisions, _ in pieces])
 
     def values(self, batch: EntityBatch, environments: Environments) -> Tensor:
         """Return the values of frames."""
         check_frame_memory(self.agent, batch, environments, learning=False)
+        if self._memory is not None and batch.past is None:
+            batch, _ = self._memory.attach(batch, environments, acts=False)
 
         def of_piece(some: EntityBatch, piece: slice) -> Tensor:
             return self.agent.values(some)["value"].flatten()
@@ -349,6 +402,16 @@ class SeatedPlayers(Players):
             for environment in theirs.tolist():
                 self._names[environment] = name
         self.seats = [(player, theirs) for player, theirs in seats if len(theirs)]
+
+    @property
+    def memory(self) -> PlayerMemory | None:
+        """What the learner remembers."""
+        return self.learner.memory
+
+    @property
+    def identifies(self) -> bool:
+        """True if one of the players remembers entities."""
+        return any(player.identifies for player, _ in self.seats)
 
     def begin(self, obs: VecObs, is_resumed: bool) -> None:
         """Take the first frames."""

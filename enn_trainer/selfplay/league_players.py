@@ -10,6 +10,7 @@ from torch import Tensor
 
 from enn_trainer.errors import ConfigError
 from enn_trainer.experience.bot_player import BotPlayer
+from enn_trainer.experience.memories import PlayerMemory
 from enn_trainer.experience.players import (
     AgentPlayer,
     Decisions,
@@ -138,6 +139,7 @@ class LeaguePlayers(NamedPlayers):
     Attributes:
         counted: (B,) bool, the environments of the agent in this step; always the same array.
         ended: games against the pool that have ended in this update, in order.
+        members_identify: True if a member remembers entities.
     """
 
     def __init__(
@@ -161,12 +163,28 @@ class LeaguePlayers(NamedPlayers):
         self.counted = np.ones(self.table.num_matches * self.table.sides, np.bool_)
         self.ended: list[Game] = []
         self._is_checked = False
+        self.members_identify = False
         seating.ask_bots, seating.forget_bots = self._states_of_bots, self._forget_bots
+        seating.memories.ask = self._memories
         self._place()
+
+    @property
+    def memory(self) -> PlayerMemory | None:
+        """What the agent remembers."""
+        return self.agent.memory
+
+    @property
+    def identifies(self) -> bool:
+        """True if a player remembers entities."""
+        return self.agent.identifies or self.members_identify
 
     def begin(self, obs: VecObs, is_resumed: bool) -> None:
         """Take the first frames; new games begin with the next update."""
         is_new = not (is_resumed and self.seating.players)
+        if is_new:
+            self.seating.memories.saved = {}
+        for name, player in {AGENT: self.agent, **self._players}.items():
+            self._begin_memory(name, player)
         if is_new:
             self._to_begin = np.arange(self.table.num_pool)
         self._place()
@@ -201,6 +219,8 @@ class LeaguePlayers(NamedPlayers):
             InvalidObservation: sides of a match did not end together.
             ConfigError: metrics of the environments are not known by environment.
         """
+        for player in (self.agent, *self._players.values()):
+            player.after_step(obs)
         if not self._is_checked or obs.done.any():  # metrics may be given at ends alone
             check_metrics_by_environment(obs)
             self._is_checked = True
@@ -244,9 +264,22 @@ class LeaguePlayers(NamedPlayers):
             return self.agent
         if name not in self._players:
             player = self._players[name] = self._create_player(name)
+            self._begin_memory(name, player)
             if isinstance(player, BotPlayer) and name in self.seating.bots:
                 player.set_state(unpack(self.seating.bots.pop(name)))
         return self._players[name]
+
+    def _begin_memory(self, name: str, player: MemberPlayer) -> None:
+        """Let a player remember nothing, or what the save remembers."""
+        if isinstance(player, AgentPlayer):
+            player.begin_memory(len(self.counted))
+            self.seating.memories.begin(name, player.memory)
+
+    def _memories(self) -> dict[str, PlayerMemory]:
+        """Return the memory of each player that has one, by name."""
+        players = {AGENT: self.agent, **self._players}
+        memories = {name: player.memory for name, player in players.items()}
+        return {name: memory for name, memory in memories.items() if memory is not None}
 
     def _states_of_bots(self) -> dict[str, bytes]:
         """Return the states of bots by the name of the member, also of those without a seat."""

@@ -48,12 +48,24 @@ class ScheduledPlayers(NamedPlayers):
         self.game: IntArray = np.arange(num_matches)
         self._begin_games(self.game)
 
+    @property
+    def identifies(self) -> bool:
+        """True if a player remembers entities."""
+        return any(player.identifies for player in self._players.values())
+
+    def begin(self, obs: VecObs, is_resumed: bool) -> None:
+        """Let all players begin."""
+        for player in self._players.values():
+            player.begin(obs, is_resumed)
+
     def values(self, batch: EntityBatch, environments: Environments) -> Tensor:
         """Return NaN for each frame, as nobody learns."""
         return torch.full((batch.num_frames,), math.nan)
 
     def after_step(self, obs: VecObs) -> None:
         """Begin the next game where one has ended."""
+        for player in self._players.values():
+            player.after_step(obs)
         sides = len(self._lineups[0])
         ended = np.flatnonzero(obs.done[::sides])
         if len(ended):

@@ -4,13 +4,23 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from torch import Tensor
 
+from enn_trainer.experience.memories import RunMemories
 from enn_trainer.selfplay.elo import FloatArray
 from enn_trainer.selfplay.matchmaking import IntArray, agent_seats, draw_opponents
-from enn_trainer.state_part import StateDict, StatePart
+from enn_trainer.state_part import (
+    SpaceChange,
+    StateDict,
+    StatePart,
+    with_prefix,
+    without_prefix,
+)
 
 AGENT = ""
 """Name of the agent among the players of a match."""
+MEMORY = "memory"
+"""Prefix of what players remember."""
 
 
 class Table(NamedTuple):
@@ -68,6 +78,7 @@ class Seating(StatePart):
         bots: states of bots of a save that have not chosen since, by the name of the member.
         ask_bots: returns the states of bots that are playing, for a save; None if nobody plays yet.
         forget_bots: lets these be made anew, with the states in `bots`; likewise.
+        memories: states that players remember.
     """
 
     ask_bots: Callable[[], dict[str, bytes]] | None = None
@@ -78,12 +89,14 @@ class Seating(StatePart):
         self.games: IntArray = np.zeros(0, np.int64)
         self.players: list[list[str]] = []
         self.bots: dict[str, bytes] = {}
+        self.memories = RunMemories()
 
     def arrange(self, table: Table) -> None:
         """Take the sizes of the environments; with other ones nobody is seated any more."""
         if table != self.table:
             self.table, self.games = table, np.resize(self.games, table.num_pool)
             self.players, self.bots = [], {}
+            self.memories.saved = {}
 
     def begin_games(
         self, matches: IntArray, names: list[str], weights: FloatArray, sides: IntArray, seed: int
@@ -131,13 +144,20 @@ class Seating(StatePart):
         return {name for players in self.players for name in players} - {AGENT}
 
     def state_dict(self) -> StateDict:
-        """Return the sizes, numbers of games, players, and states of bots."""
+        """Return sizes, numbers of games, players, states of bots, and what players remember."""
         if self.table is None:
             return {}
         players: list[Any] = [[*names] for names in self.players]
         table, games = dict(self.table._asdict()), self.games.tolist()
         bots = self.states_of_bots()
-        return {"table": table, "games": games, "players": players, "bots": bots}
+        plain = {"table": table, "games": games, "players": players, "bots": bots}
+        return {**plain, **with_prefix(MEMORY, self.memories.state_dict())}
+
+    def evolve(self, state: StateDict, change: SpaceChange) -> StateDict:
+        """Return the state without memories, as running games end where the world changes."""
+        if change.is_same_world:
+            return dict(state)
+        return {name: x for name, x in state.items() if not name.startswith(f"{MEMORY}/")}
 
     def seats(self) -> Seats:
         """Return a copy of numbers of games, players, and states of bots."""
@@ -159,7 +179,7 @@ class Seating(StatePart):
         Raises:
             ValueError: an entry is missing or is not what was saved; the message names it.
         """
-        if not state:  # of a run that began without a league
+        if all(isinstance(x, Tensor) for x in state.values()):  # of a run without a league
             return
         sizes: Mapping[str, Any] = state.get("table", {})
         if sizes.keys() != {*Table._fields} or not all(_is_count(v) for v in sizes.values()):
@@ -182,6 +202,7 @@ class Seating(StatePart):
             raise ValueError("bots: expected states by name")
         self.table, self.games = table, np.array(games, np.int64)
         self.players, self.bots = players, bots
+        self.memories.load_state_dict(without_prefix(MEMORY, state))
 
 
 def _is_count(value: object) -> bool:

@@ -11,6 +11,7 @@ from enn_trainer.callbacks.callback import Callback, RunningTrainer
 from enn_trainer.checkpoints.lookup import members_of, read_saved_run
 from enn_trainer.checkpoints.migrate.space_diff import incompatibilities
 from enn_trainer.config import TrainConfig
+from enn_trainer.config.load import load_config
 from enn_trainer.config.selfplay_config import RANDOM, SelfplayConfig
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.bots import bot_class
@@ -97,6 +98,7 @@ class SelfPlay(Callback):
         if self._table.num_pool:
             sides = self._settings.sides
             players = LeaguePlayers(agent, self._seating, self._player, sides, seed)
+            players.members_identify = any(map(_remembers_entities, self.league.members))
             players.redraw(self.league.lost)
             envs.filter = players.counted
             self.players = players
@@ -246,6 +248,14 @@ class SelfPlay(Callback):
 
 
 CPU = torch.device("cpu")
+
+
+def _remembers_entities(member: Member) -> bool:
+    """Return whether the network of a member remembers entities, as its settings say."""
+    if not member.config:
+        return False
+    memory = load_config(TrainConfig, None, text=member.config).net.memory
+    return memory is not None and memory.of_entities
 
 
 def seat_players(config: TrainConfig, state: State, num_envs: int, sides: int) -> None:

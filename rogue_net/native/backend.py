@@ -26,6 +26,7 @@ from rogue_net.distributions import CategoricalDistribution, Decision
 from rogue_net.embedding import EntityEmbedding, FeaturelessEmbedding, TypeEmbedding, module_key
 from rogue_net.heads import CategoricalHead
 from rogue_net.layout import Layout, rows_of_types, visible_rows
+from rogue_net.memory import MemoryOutput
 from rogue_net.native import functions, library, network
 from rogue_net.native.compiled import advice
 from rogue_net.native.functions import PackedFrames, TypeRows
@@ -82,12 +83,14 @@ class Output(NamedTuple):
         layout: of these rows.
         means: (B, size) for each regression head; None if they were not computed.
         decisions: of the actions that were decided.
+        remembered: memory; None of a network without.
     """
 
     x: Tensor
     layout: Layout
     means: list[Tensor] | None = None
     decisions: Mapping[str, Decision] = {}
+    remembered: MemoryOutput | None = None
 
 
 class _OfType(NamedTuple):
@@ -172,6 +175,7 @@ def are_of_one_size(one: Network, other: Network) -> bool:
         and has_compiled_blocks(one.config)
         and (not sizes(one) or not sizes(other) or sizes(one) == sizes(other))
         and (one.relpos is None or one.relpos.norm is None)
+        and one.config.memory is None
     )
 
 
@@ -186,6 +190,7 @@ def run(
     batch: EntityBatch,
     *,
     with_heads: bool = False,
+    with_means: bool = True,
     actions: Mapping[str, Tensor] | None = None,
     uniforms: Mapping[str, Tensor] | None = None,
     others: Sequence[Network] = (),
@@ -197,6 +202,7 @@ def run(
         net: the network.
         batch: B frames.
         with_heads: also decide the actions whose heads are compiled.
+        with_means: also compute the regression heads.
         actions: per action (actors,) int64, choices to evaluate.
         uniforms: per action (actors,) float32 in [0, 1) to sample choices with.
         others: further networks for which `are_of_one_size`, to compute without gradients. Those
@@ -216,11 +222,7 @@ def run(
         batch.features[types[0]].values.device,
     )
     inputs = net.embedding.inputs(batch)
-    visible = visible_rows(batch, types, layout)
-    relpos = net.relpos
-    pairs = None if relpos is None else packed_pairs(relpos, inputs, layout, layout.frames)
-    frames = replace(layout.frames, visible=visible, pairs=pairs)
-    context = PackedContext(frames, relpos, _tables(relpos))
+    context = packed_context(net.relpos, inputs, visible_rows(batch, types, layout), layout)
     rows = _type_rows(net.embedding, inputs, net.embedding.label_rows(batch), layout)
     # Narrow networks whole, wide ones in parts.
     is_whole = has_compiled_blocks(net.config)
@@ -236,13 +238,33 @@ def run(
             for name, head in zip(net.action_space, net.action_heads.values(), strict=True)
             if with_heads and type(head) in _COMPILED_HEADS
         }
-        return _run_whole([net, *others], num_frames, layout, context, rows, choices)
+        nets = [net, *others]
+        return _run_whole(nets, num_frames, layout, context, rows, choices, with_means)
     if others:
         return None
     if is_whole or net.config.precision == "float32":
         return Output(_run_in_parts(net, context, rows), layout)
     with torch.autocast("cpu", torch.bfloat16):
         return Output(_run_in_parts(net, context, rows), layout)
+
+
+def packed_context(
+    relpos: RelposEncoding | None,
+    inputs: Mapping[str, Tensor],
+    visible: Tensor | None,
+    layout: PackedLayout,
+) -> PackedContext:
+    """Return the context of the rows of a layout.
+
+    Args:
+        relpos: relative positions; None without.
+        inputs: (n, features) for each type of the layout.
+        visible: (R,) bool, the visible rows; None if all are.
+        layout: of the rows.
+    """
+    pairs = None if relpos is None else packed_pairs(relpos, inputs, layout, layout.frames)
+    frames = replace(layout.frames, visible=visible, pairs=pairs)
+    return PackedContext(frames, relpos, _tables(relpos))
 
 
 def _takes(batch: EntityBatch) -> bool:
@@ -273,10 +295,11 @@ def _run_whole(
     context: PackedContext,
     types: list[TypeRows],
     choices: Mapping[str, network.ChoiceInput],
+    with_means: bool,
 ) -> Output:
     """Compute a narrow network, or several in frames of their own, in one call."""
     net = max(nets, key=lambda one: len(one.regression_heads))
-    linears: dict[str, Any] = dict(net.regression_heads.items())
+    linears: dict[str, Any] = dict(net.regression_heads.items()) if with_means else {}
     weights = [_weights(nets[0], types, context.tables, choices, linears)]
     for other in nets[1:]:
         kept = _OF_OTHERS.get(other)
@@ -299,7 +322,7 @@ def _run_whole(
         log_probs, log_prob, entropy = next(left), next(left), next(left)
         chosen = next(left) if choice.given is None else choice.given
         decisions[name] = Decision(chosen, log_prob, entropy, CategoricalDistribution(log_probs))
-    return Output(x, layout, said, decisions)
+    return Output(x, layout, said if with_means else None, decisions)
 
 
 _OF_OTHERS: MutableMapping[Any, network.Weights] = WeakKeyDictionary()
@@ -339,12 +362,18 @@ def _weights(
 
 def _run_in_parts(net: Network, context: PackedContext, types: list[TypeRows]) -> Tensor:
     """Embed entities and run the blocks, with compiled embedding and attention."""
-    num_rows = context.frames.num_rows
     with torch.autocast("cpu", enabled=False):
+        num_rows = context.frames.num_rows
         x = functions.embed(types, num_rows, net.embedding.d_model)
-    if torch.is_autocast_enabled("cpu"):
+    return in_rows_of_shape(net.transformer, x, context)
+
+
+def in_rows_of_shape(transformer: Transformer, x: Tensor, context: Context) -> Tensor:
+    """Run blocks, with rows padded to multiples of `ROWS_OF_SHAPE` where that is faster."""
+    num_rows = len(x)
+    if torch.is_autocast_enabled("cpu") and isinstance(context, PackedContext):
         x = nn.functional.pad(x, (0, 0, 0, -len(x) % ROWS_OF_SHAPE))
-    return net.transformer(x, context)[:num_rows]  # type: ignore[no-any-return]
+    return transformer(x, context)[:num_rows]  # type: ignore[no-any-return]
 
 
 def packed_layout(type_lengths: Mapping[str, Lengths], device: torch.device) -> PackedLayout:

@@ -74,7 +74,8 @@ def _compiled_pairs(
         angles = [heading_of(x, relpos.heading_columns.get(n, [])) for n, x in inputs.items()]
         heading = layout.pad(torch.cat(angles))
     if config.per_entity_values:
-        first = relpos.num_cells * np.arange(len(inputs), dtype=np.int32)
+        known = np.minimum(np.arange(len(inputs), dtype=np.int32), len(relpos.types) - 1)
+        first = relpos.num_cells * known
         of_entity = np.repeat(first, [len(x) for x in inputs.values()])
         first_value = layout.pad(torch.from_numpy(of_entity))
     extent = np.array(config.extent, dtype=np.int64)

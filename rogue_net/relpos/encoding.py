@@ -210,7 +210,8 @@ class RelposEncoding(nn.Module):
             positions.append(self.positions(name, rows))
             headings.append(heading_of(rows, self.heading_columns.get(name, [])))
             placed.append(torch.full((len(rows),), name in self.columns, device=x.device))
-            types.append(torch.full((len(rows),), k, device=x.device))
+            known = min(k, len(self.types) - 1)  # rows of memory have a type and place of nobody
+            types.append(torch.full((len(rows),), known, device=x.device))
         return tuple(layout.pad(torch.cat(p)) for p in (positions, placed, types, headings))
 
     def _stacked(self, projection: nn.ModuleDict) -> Tensor | None:

@@ -3,7 +3,7 @@
 Source: Schulman et al. 2017, arXiv:1707.06347.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,14 @@ from enn_trainer.algorithms.algorithm import (
     RunState,
 )
 from enn_trainer.algorithms.cloning.cloning_loss import CloningLoss
-from enn_trainer.algorithms.minibatches import add_gradients, minibatches, pieces
+from enn_trainer.algorithms.minibatches import (
+    Frames,
+    add_gradients,
+    minibatches,
+    minibatches_of_units,
+    pieces,
+    pieces_of_units,
+)
 from enn_trainer.algorithms.ppo import losses
 from enn_trainer.algorithms.ppo.entropy_targets import initial_tunings, tune, tuned_scalars
 from enn_trainer.algorithms.ppo.magnet import Magnet
@@ -29,6 +36,7 @@ from enn_trainer.algorithms.ppo.reward_scaling import RewardScaling
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.ppo_config import PPOConfig
 from enn_trainer.experience.collector import Rollout
+from enn_trainer.experience.memories import sequences
 from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext, cost_of_entity
 from enn_trainer.state_part import (
     SpaceChange,
@@ -185,16 +193,12 @@ class PPO(RolloutAlgorithm):
         agent.train()
         device, num_actions = estimate.returns.device, len(rollout.actions)
         total = losses.LossStats.zero(device, num_actions, len(self.ent_tunings))
-        entities = rollout.batch.entities_of_frames()
-        cost = cost_of_entity(agent)
         parameters, auxiliary = [*agent.parameters()], auxiliary or {}
         is_checked = _is_synchronous(device)
         loss_of = partial(
             losses.loss_of_piece, agent, ppo, ent_coef, self.ent_tunings, auxiliary, context
         )
-        for frames in minibatches(
-            rollout.num_frames, optim.bs, optim.update_epochs, seed, optim.shuffle
-        ):
+        for frames, cut in self._minibatches(rollout, seed):
             step = total.counts["steps"]
             keys = mix(derive_seed(seed, "dropout"), step, frames).view(np.int64)
             minibatch = losses.Minibatch.of(rollout, estimate, frames, keys, ppo)
@@ -203,7 +207,6 @@ class PPO(RolloutAlgorithm):
             for parameter in parameters:
                 parameter.grad = None
             done = losses.LossStats.zero(device, num_actions, len(self.ent_tunings))
-            cut = pieces(entities[frames], optim.micro_bs, optim.max_entities, cost)
             with context.spans.span("gradient"):
                 to_add = [partial(loss_of, minibatch, piece) for piece in cut]
                 add_gradients(parameters, to_add, done.add, context.lanes, context.spans)
@@ -243,6 +246,26 @@ class PPO(RolloutAlgorithm):
                 rollout.values.flatten(), estimate.returns.flatten()
             ).item(),
         }
+
+    def _minibatches(
+        self, rollout: Rollout, seed: int
+    ) -> Iterator[tuple[Frames, Sequence[Frames]]]:
+        """Yield the frames of each minibatch, and the positions in it of its pieces.
+
+        Frames of which the agent remembers something stay together in their sequences.
+        """
+        optim, entities = self.config.optim, rollout.batch.entities_of_frames()
+        order = optim.bs, optim.update_epochs, seed, optim.shuffle
+        limits = optim.micro_bs, optim.max_entities, cost_of_entity(self.agent)
+        if rollout.batch.past is None:
+            for frames in minibatches(rollout.num_frames, *order):
+                yield frames, pieces(entities[frames], *limits)
+            return
+        steps, num_envs = rollout.rewards.shape
+        units = sequences(steps, num_envs, self.config.ppo.seq_len or steps)
+        for chosen in minibatches_of_units(units, *order):
+            frames, lengths = np.concatenate(chosen), np.array([len(unit) for unit in chosen])
+            yield frames, pieces_of_units(lengths, entities[frames], *limits)
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Return the optimizer of the policy, and that of the value network if there is one."""

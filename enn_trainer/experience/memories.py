@@ -1,0 +1,426 @@
+"""`Memories`: the states that one policy remembers between two frames, and their place in saves."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from enn_trainer.errors import ConfigError
+from enn_trainer.experience.frame_memory import rogue_nets
+from enn_trainer.state_part import SpaceChange, StateDict, StatePart
+from entity_env.ragged import Ragged
+from entity_env.vec.vec_obs import VecObs
+from rogue_net.memory import Remembering, memory_rows
+from rogue_net.past import NOTHING_KNOWN, Known, Links, Past, link
+from rogue_net.ragged import EntityBatch, to_device
+
+Ints = npt.NDArray[np.int64]
+_KNOWN = Known._fields
+_OF_VALUES = "of_values"
+
+
+def remembering_of(agent: Any) -> tuple[Remembering | None, Remembering | None]:
+    """Return the rows that an agent remembers, and those of its separate value network."""
+    nets = rogue_nets(agent) or [agent]
+    both = [getattr(net, "remembering", None) for net in nets]
+    return both[0], both[1] if len(both) > 1 else None
+
+
+def tracked_types(agents: Sequence[Any]) -> list[str]:
+    """Return the entity types that networks remember by id; other players remember none."""
+    found: dict[str, None] = {}
+    for agent in agents:
+        for one in remembering_of(agent):
+            found |= dict.fromkeys(one.types if one is not None else ())
+    return [*found]
+
+
+@dataclass(frozen=True)
+class Memories:
+    """States that one network remembers in B environments between two frames; never changed.
+
+    Attributes:
+        remembering: the rows that it remembers.
+        known: the C rows that are remembered; the sequence of each is its environment.
+        states: (C, width) float32.
+    """
+
+    remembering: Remembering
+    known: Known = NOTHING_KNOWN
+    states: Tensor | None = None
+
+    def past_of(
+        self, batch: EntityBatch, environments: Ints, begun: npt.NDArray[np.bool_], reward: Any
+    ) -> tuple[Past, Links, Ints]:
+        """Return the past of frames, their links, and which environments' rows these are from.
+
+        Args:
+            batch: a frame of each of n environments, with `identity`.
+            environments: (n,) int64.
+            begun: (n,) bool, True where an episode begins in that frame.
+            reward: (n,) float32, of the step before.
+        """
+        rows, n = memory_rows(batch, self.remembering), len(environments)
+        of_frames, here = self.of_environments(environments)
+        nowhen = np.zeros(n, np.int64)
+        keep_absent = self.remembering.keep_absent
+        links = link(rows, np.arange(n), nowhen, begun, of_frames, keep_absent)
+        carried = self.states_of(here, batch)
+        return Past.of(rows, links, nowhen, np.where(begun, 0, reward), carried), links, here
+
+    def of_environments(self, environments: Ints) -> tuple[Known, Ints]:
+        """Return what is remembered in some environments, by their places, and the rows of it."""
+        if not len(self.known.sequence):
+            return NOTHING_KNOWN, self.known.sequence
+        last = max(int(self.known.sequence.max()), int(environments.max(initial=0)))
+        place = np.full(last + 1, -1)
+        place[environments] = np.arange(len(environments))
+        of_rows = place[self.known.sequence]
+        here = np.flatnonzero(of_rows >= 0)
+        taken = Known(*(column[here] for column in self.known))
+        return taken._replace(sequence=of_rows[here]), here
+
+    def states_of(self, rows: Ints, like: EntityBatch) -> Tensor:
+        """Return the states of some of the rows."""
+        device = next(iter(like.features.values())).values.device
+        if self.states is None:
+            return torch.zeros(0, 0, device=device)
+        return self.states.index_select(0, to_device(rows, self.states.device)).to(device)
+
+    def after(self, environments: Ints, links: Links, here: Ints, memory: Tensor) -> "Memories":
+        """Return what is remembered after a frame of some environments.
+
+        Args:
+            environments: (n,) int64.
+            links: of the frames, from `past_of`.
+            here: likewise.
+            memory: (R, width), the states of the rows of the frames.
+        """
+        pool = memory if self.states is None else torch.cat([memory, self.states[here]])
+        states = pool.index_select(0, to_device(links.left, memory.device))
+        known = links.known._replace(sequence=environments[links.known.sequence])
+        if self.states is not None and len(here) < len(self.known.sequence):
+            others = np.setdiff1d(np.arange(len(self.known.sequence)), here)
+            kept = zip((column[others] for column in self.known), known, strict=True)
+            known = Known(*(np.concatenate(pair) for pair in kept))
+            states = torch.cat([self.states[others], states])
+        return replace(self, known=known, states=states)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states, and what they are of, as tensors by name."""
+        rows = torch.from_numpy(np.stack(self.known).astype(np.int64))
+        return {} if self.states is None else {"known": rows, "states": self.states}
+
+    def restored(self, state: StateDict) -> "Memories":
+        """Return the memories of a saved state.
+
+        Raises:
+            ValueError: the state is not that of memories.
+        """
+        if not state:
+            return self
+        known, states = state.get("known"), state.get("states")
+        if not (isinstance(known, Tensor) and isinstance(states, Tensor) and states.ndim == 2):
+            raise ValueError("expected known and states, two tables")
+        if known.dtype != torch.int64 or known.shape != (len(_KNOWN), len(states)):
+            raise ValueError(f"known: expected {len(_KNOWN)} rows of int64 of {len(states)} states")
+        rows = known.cpu().numpy()
+        if (rows < 0).any() or (rows[1] > len(self.remembering.types)).any():
+            raise ValueError("known: expected environments, kinds, numbers and ages")
+        if states.dtype != torch.float32 or not states.isfinite().all():
+            raise ValueError("states: expected finite numbers of float32")
+        return replace(self, known=Known(*rows), states=states)
+
+
+class PlayerMemory:
+    """Memory of the player of one agent, in B environments.
+
+    Between `act` and the next `act` the states are those after the choices; episodes that end in
+    between begin anew with the next choice, so that last observations are judged with their own.
+
+    Args:
+        agent: the network.
+        num_envs: B.
+
+    Attributes:
+        policy: memories of the network that acts; None without.
+        values: memories of a separate value network; None without.
+        begun: (B,) bool, the environments in which an episode begins with the next choice.
+        reward: (B,) float32, of the last step.
+    """
+
+    def __init__(self, agent: Any, num_envs: int) -> None:
+        policy, values = remembering_of(agent)
+        self.policy = None if policy is None else Memories(policy)
+        self.values = None if values is None else Memories(values)
+        self.begun = np.ones(num_envs, np.bool_)
+        self.reward = np.zeros(num_envs, np.float32)
+
+    @property
+    def is_any(self) -> bool:
+        """True if the agent remembers anything."""
+        return self.policy is not None or self.values is not None
+
+    def after_step(self, obs: VecObs) -> None:
+        """Take the rewards and ends of a step."""
+        self.begun, self.reward = obs.done.copy(), obs.reward.astype(np.float32)
+
+    def attach(
+        self, batch: EntityBatch, environments: Ints, acts: bool
+    ) -> tuple[EntityBatch, "Attached"]:
+        """Return frames with what is remembered of them.
+
+        Args:
+            batch: a frame of each of n environments.
+            environments: (n,) int64.
+            acts: True for frames to act in, of which some may be the first of an episode; False
+                for others, which go on.
+        """
+        begun = self.begun[environments] & acts
+        parts: list[Any] = []
+        for memories in (self.policy, self.values):
+            parts.append(
+                None
+                if memories is None
+                else memories.past_of(batch, environments, begun, self.reward[environments])
+            )
+        pasts = [None if part is None else part[0] for part in parts]
+        past = pasts[0]
+        if past is None:  # nothing but values remembers
+            past = _no_past(batch.num_frames)
+        past = replace(past, of_values=pasts[1])
+        return replace(batch, past=past), Attached(environments, parts)
+
+    def advance(self, attached: "Attached", memory: Sequence[Tensor | None]) -> None:
+        """Take the states after choices.
+
+        Args:
+            attached: of the frames in which they were made.
+            memory: (R, width) of the policy, and of the value network.
+        """
+        both = []
+        for memories, part, states in zip(
+            (self.policy, self.values), attached.parts, memory, strict=True
+        ):
+            if memories is not None and part is not None and states is not None:
+                _, links, here = part
+                memories = memories.after(attached.environments, links, here, states)
+            both.append(memories)
+        self.policy, self.values = both
+        self.begun = self.begun.copy()
+        self.begun[attached.environments] = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states as tensors by name."""
+        state: dict[str, Any] = {
+            "begun": torch.from_numpy(self.begun.copy()),
+            "reward": torch.from_numpy(self.reward.copy()),
+        }
+        for name, memories in (("policy", self.policy), ("values", self.values)):
+            if memories is not None:
+                state |= {f"{name}/{key}": x for key, x in memories.state_dict().items()}
+        return state
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Restore the states.
+
+        Raises:
+            ValueError: they are not those of as many environments.
+        """
+        begun, reward = state.get("begun"), state.get("reward")
+        shape = (len(self.begun),)
+        for name, found, dtype in (("begun", begun, torch.bool), ("reward", reward, torch.float32)):
+            if not isinstance(found, Tensor) or (found.dtype, found.shape) != (dtype, shape):
+                raise ValueError(f"{name}: expected {dtype} of {shape[0]} environments")
+        assert isinstance(begun, Tensor)
+        assert isinstance(reward, Tensor)
+        self.begun, self.reward = begun.cpu().numpy(), reward.cpu().numpy()
+        for name in ("policy", "values"):
+            memories = getattr(self, name)
+            saved = {
+                key.removeprefix(f"{name}/"): x
+                for key, x in state.items()
+                if key.startswith(f"{name}/")
+            }
+            if memories is not None:
+                setattr(self, name, memories.restored(saved))
+
+
+@dataclass(frozen=True)
+class Attached:
+    """Where the rows of frames come from, to remember them afterwards.
+
+    Attributes:
+        environments: (n,) int64, of the frames.
+        parts: of the policy and of the value network, results of `Memories.past_of`, or None.
+    """
+
+    environments: Ints
+    parts: Sequence[Any]
+
+
+def _no_past(num_frames: int) -> Past:
+    """Return the past of frames of which nothing is remembered."""
+    nobody = Ragged(np.zeros(0, np.int64), np.zeros(num_frames, np.int64))
+    level, reward = np.zeros(num_frames, np.int64), np.zeros(num_frames, np.float32)
+    return Past(nobody, nobody, nobody, nobody, level, reward, torch.zeros(0, 0))
+
+
+class RolloutMemory:
+    """What is remembered at the starts of the sequences of a rollout.
+
+    Args:
+        seq_len: number of steps of a sequence.
+    """
+
+    def __init__(self, seq_len: int) -> None:
+        self.seq_len = seq_len
+        self._begun: list[npt.NDArray[np.bool_]] = []
+        self._reward: list[npt.NDArray[np.float32]] = []
+        self._starts: list[tuple[Ints, Memories | None, Memories | None]] = []
+
+    def add(self, memory: PlayerMemory, learnt: Ints) -> None:
+        """Take the memory before a step.
+
+        Args:
+            memory: of the learner.
+            learnt: (B,) int64, the environments that are learnt from in this step.
+        """
+        if len(self._begun) % self.seq_len == 0:
+            self._starts.append((learnt, memory.policy, memory.values))
+        begun = memory.begun[learnt]
+        self._begun.append(begun)
+        self._reward.append(np.where(begun, 0, memory.reward[learnt]).astype(np.float32))
+
+    def past(self, batch: EntityBatch) -> Past:
+        """Return the past of all frames, T * B, step after step."""
+        steps, num_envs = len(self._begun), len(self._begun[0])
+        step = np.repeat(np.arange(steps), num_envs)
+        sequence = step // self.seq_len * num_envs + np.tile(np.arange(num_envs), steps)
+        time = step % self.seq_len
+        begun, reward = np.concatenate(self._begun), np.concatenate(self._reward)
+        columns, *both = zip(*self._starts, strict=True)
+        pasts: list[Past | None] = []
+        for of_starts in both:
+            if of_starts[0] is None:
+                pasts.append(None)
+                continue
+            known, states = [NOTHING_KNOWN], []
+            for k, (learnt, memories) in enumerate(zip(columns, of_starts, strict=True)):
+                of_start, here = memories.of_environments(learnt)
+                known.append(of_start._replace(sequence=of_start.sequence + k * num_envs))
+                if memories.states is not None:
+                    states.append(memories.states_of(here, batch))
+            joined = Known(*(np.concatenate(of_all) for of_all in zip(*known, strict=True)))
+            rows = memory_rows(batch, of_starts[0].remembering)
+            keep_absent = of_starts[0].remembering.keep_absent
+            links = link(rows, sequence, time, begun, joined, keep_absent)
+            device = next(iter(batch.features.values())).values.device
+            none = torch.zeros(0, 0, device=device)
+            carried = torch.cat(states) if states else none
+            pasts.append(Past.of(rows, links, time, reward, carried))
+        policy, values = pasts
+        return replace(policy or _no_past(batch.num_frames), of_values=values)
+
+
+def sequences(steps: int, num_envs: int, seq_len: int) -> list[Ints]:
+    """Return the frames of each sequence of a rollout, in the order of steps.
+
+    Args:
+        steps: T.
+        num_envs: B; frame t * B + b is step t of environment b.
+        seq_len: steps of a sequence; the last one may have fewer.
+    """
+    frames = np.arange(steps * num_envs).reshape(steps, num_envs)
+    return [
+        frames[start : start + seq_len, env]
+        for start in range(0, steps, seq_len)
+        for env in range(num_envs)
+    ]
+
+
+def check_identity(agent: Any, obs: VecObs) -> list[str]:
+    """Return the types without ids in the first frames, of those that are remembered if they have.
+
+    Raises:
+        ConfigError: nobody that is to be remembered has an id, or a type that settings name.
+    """
+    without: dict[str, None] = {}
+    for section, net in zip(("net", "vf_net"), rogue_nets(agent), strict=False):
+        if (memory := net.memory) is None or not memory.types:
+            continue
+        shown = [name for name in memory.types if len(obs.features[name].values)]
+        lacking = [n for n in shown if not len(obs.identity.get(n, _NOBODY).values)]
+        if named := [name for name in memory.config.types if name in lacking]:
+            raise ConfigError(
+                f"{section}.memory.types: expected types whose entities have ids in observations, "
+                f"got {', '.join(named)}; give Observation.ids, or leave them out"
+            )
+        if memory.config.of == "entity" and len(lacking) == len(shown):
+            raise ConfigError(
+                f'{section}.memory.of="entity": expected entities with ids in the first frames, '
+                f"got none of {', '.join(memory.types)}; give Observation.ids, or remember the "
+                'frame (of="frame")'
+            )
+        without |= dict.fromkeys(lacking)
+    return [*without]
+
+
+_NOBODY = Ragged(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+def cat_states(pieces: Sequence[Sequence[Tensor | None]]) -> list[Tensor | None]:
+    """Concatenate the states of frames of several pieces, of the policy and of the values."""
+    joined: list[Tensor | None] = []
+    for of_pieces in zip(*pieces, strict=True):
+        some = [states for states in of_pieces if states is not None]
+        joined.append(torch.cat(some) if some else None)
+    return joined
+
+
+class RunMemories(StatePart):
+    """What the players of a run remember, as a part of its state.
+
+    Attributes:
+        ask: returns the memory of each player by name; None if nobody plays yet.
+        saved: states of a save of players that have not begun since, as NAME/entry.
+    """
+
+    ask: Callable[[], Mapping[str, PlayerMemory]] | None = None
+
+    def __init__(self) -> None:
+        self.saved: dict[str, Any] = {}
+
+    def begin(self, name: str, memory: PlayerMemory | None) -> None:
+        """Give a player that goes on what it remembered in the save.
+
+        Raises:
+            ValueError: the state is not that of this player.
+        """
+        start = f"{name}/"
+        own = {key: x for key, x in self.saved.items() if key.startswith(start)}
+        self.saved = {key: x for key, x in self.saved.items() if key not in own}
+        if memory is not None and own:
+            memory.load_state_dict({key.removeprefix(start): x for key, x in own.items()})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of all players, as NAME/entry."""
+        players = {} if self.ask is None else self.ask()
+        return {**self.saved, **states_of_all(players)}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Keep the states for players that begin, of which there may be none."""
+        self.saved = {key: x for key, x in state.items() if isinstance(x, Tensor)}
+
+    def evolve(self, state: StateDict, change: SpaceChange) -> StateDict:
+        """Return nothing: running episodes end where the world changes."""
+        return dict(state) if change.is_same_world else {}
+
+
+def states_of_all(named: Mapping[str, PlayerMemory]) -> dict[str, Any]:
+    """Return the states of several players by name."""
+    return {f"{name}/{key}": x for name, m in named.items() for key, x in m.state_dict().items()}
