@@ -27,7 +27,8 @@ MAX_HEADER_BYTES = 1 << 22
 """Limit of the header of a safetensors file: a hundred bytes for each tensor."""
 
 _OF_ROGUE_NET = re.compile(
-    r"((policy|value_function)\.)?(embedding|relpos|transformer|action_heads|regression_heads)\."
+    r"((policy|value_function)\.)?(embedding|relpos|transformer|action_heads|memory|"
+    r"regression_heads)\."
 )
 
 

@@ -5,6 +5,7 @@ from entity_env.examples.cherry_pick import CherryPick
 from entity_env.examples.count import Count
 from entity_env.examples.duel import Duel
 from entity_env.examples.floor_is_lava import FloorIsLava
+from entity_env.examples.hidden_arm import HiddenArm
 from entity_env.examples.kuhn_poker import KuhnPoker
 from entity_env.examples.minefield import Minefield
 from entity_env.examples.minefield_vec import VecMinefield
@@ -14,8 +15,10 @@ from entity_env.examples.multi_armed_bandit import MultiArmedBandit
 from entity_env.examples.multi_snake import MultiSnake
 from entity_env.examples.multi_snake_vec import VecMultiSnake
 from entity_env.examples.not_hotdog import NotHotdog
+from entity_env.examples.pairs import Pairs
 from entity_env.examples.pick_matching_balls import PickMatchingBalls
 from entity_env.examples.rock_paper_scissors import RockPaperScissors
+from entity_env.examples.shells import Shells
 from entity_env.examples.treasure_hunt import TreasureHunt
 from entity_env.examples.uneven_throws import UnevenThrows
 from entity_env.examples.xor import Xor
@@ -38,6 +41,9 @@ ENV_REGISTRY: dict[str, type[Environment] | type[Match]] = {
     "Duel": Duel,
     "KuhnPoker": KuhnPoker,
     "UnevenThrows": UnevenThrows,
+    "Shells": Shells,
+    "Pairs": Pairs,
+    "HiddenArm": HiddenArm,
 }
 
 __all__ = [
@@ -46,6 +52,7 @@ __all__ = [
     "Count",
     "Duel",
     "FloorIsLava",
+    "HiddenArm",
     "KuhnPoker",
     "MineSweeper",
     "Minefield",
@@ -53,8 +60,10 @@ __all__ = [
     "MultiArmedBandit",
     "MultiSnake",
     "NotHotdog",
+    "Pairs",
     "PickMatchingBalls",
     "RockPaperScissors",
+    "Shells",
     "TreasureHunt",
     "UnevenThrows",
     "VecMinefield",
