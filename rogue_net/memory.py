@@ -97,6 +97,7 @@ class Memory(nn.Module):
         types: the entity types that remember.
         width: of a state.
         remembering: the rows that remember.
+        actions: those whose choices enter the states.
 
     Raises:
         ValueError: a setting names no entity type.
@@ -135,15 +136,15 @@ class Memory(nn.Module):
         self.transformer = Transformer(of_blocks, first_block=max(1, config.n_layer))
         # Further inputs.
         self.reward = nn.Linear(1, d_model, bias=False) if "reward" in memory.inputs else None
+        self.actions = {**action_space} if "action" in memory.inputs else {}
         self.choices = nn.ModuleDict()
-        if "action" in memory.inputs:
-            for name, space in action_space.items():
-                selects = isinstance(space, SelectEntityActionSpace)
-                self.choices[module_key(name)] = (
-                    nn.Linear(d_model, self.width)
-                    if selects
-                    else nn.Embedding(len(space.labels), self.width)
-                )
+        for name, space in self.actions.items():
+            selects = isinstance(space, SelectEntityActionSpace)
+            self.choices[module_key(name)] = (
+                nn.Linear(d_model, self.width)
+                if selects
+                else nn.Embedding(len(space.labels), self.width)
+            )
 
     def past_of(self, batch: EntityBatch) -> Past:
         """Return the past of a batch; without one nothing was remembered before."""
@@ -222,8 +223,8 @@ class Memory(nn.Module):
         sums, counts = x.new_zeros(num_frames, self.width), np.zeros(num_frames)
         place_of_row = np.full(layout.num_rows + num_frames, NEW)
         place_of_row[places.row] = np.arange(len(places.row))
-        for name, action in batch.actions.items():
-            layer = self.choices[module_key(name)]
+        for name in self.actions:
+            layer, action = self.choices[module_key(name)], batch.actions[name]
             frame = action.actors.frame_of_row()
             if isinstance(layer, nn.Embedding):
                 vectors = layer(chosen[name])

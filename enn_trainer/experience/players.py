@@ -226,7 +226,8 @@ class AgentPlayer(Players):
 
     Attributes:
         remembers: True if the agent remembers something between frames.
-        restore_memory: gives the memory of a player that goes on what a save has; None for nothing.
+        restore_memory: fills the memory of a player that goes on by a save, and forgets the save
+            if it gets None.
     """
 
     restore_memory: Callable[[PlayerMemory | None], None] | None = None
@@ -251,8 +252,8 @@ class AgentPlayer(Players):
     def begin(self, obs: VecObs, is_resumed: bool) -> None:
         """Remember nothing, or what the save remembers."""
         self.begin_memory(len(obs))
-        if is_resumed and self.restore_memory is not None:
-            self.restore_memory(self._memory)
+        if self.restore_memory is not None:
+            self.restore_memory(self._memory if is_resumed else None)
 
     def begin_memory(self, num_envs: int) -> None:
         """Remember nothing in any environment."""

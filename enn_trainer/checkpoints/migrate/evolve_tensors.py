@@ -134,6 +134,15 @@ def _axes(
             labels = [("label", name, label) for label in space.labels]
             has_labels = rest[0] in HEADS[type(space)].layers_of_labels
             return Axes(place, (labels, *plain[1:]) if has_labels else plain)
+        # Memory: first states by type, choices by action, rows of those by label.
+        case ["memory", "first", one]:
+            return Axes(("type", types[one], "memory"), plain)
+        case ["memory", "choices", one, *rest] if network.memory is not None:
+            name = {module_key(action): action for action in network.memory.actions}[one]
+            space = network.memory.actions[name]
+            place = ("action", name, space.kind, "memory", *rest)
+            labels = [("label", name, label) for label in space.labels]
+            return Axes(place, (labels, None) if labels else plain)
     return Axes((key,), plain)
 
 
@@ -375,6 +384,16 @@ def _neutral(
                 key = f"{begin}transformer.blocks.{i}.{module}"
                 neutral |= {f"{key}.weight": zero, f"{key}.bias": zero}
 
+        # So are those of blocks after memory, and what memory adds to entities.
+        if (memory := net.memory) is not None:
+            had = 0 if before.memory is None else len(before.memory.transformer.blocks)
+            for i in range(had, len(memory.transformer.blocks)):
+                for module in ("attention.project", "mlp.2"):
+                    key = f"{begin}memory.transformer.blocks.{i}.{module}"
+                    neutral |= {f"{key}.weight": zero, f"{key}.bias": zero}
+            if before.memory is None:
+                neutral[f"{begin}memory.to_entities.weight"] = zero
+
         # Types that gain their first feature or lose their last one keep their embedding.
         for name in before.embedding.types:
             now = rules.new("type", name)
@@ -439,6 +458,19 @@ def function_changes(old: Network, new: Network, rules: Rules) -> list[str]:
         if num_dropped > 0:
             blocks = f"{num_dropped} of {was.config.n_layer} blocks"
             changes.append(f"{section}.n_layer: {blocks} are dropped")
+
+        # Memory that is taken away or of another kind.
+        remembered, remembers = was.config.memory, net.config.memory
+        if remembered is not None and remembers is None:
+            changes.append(f"{section}.memory: it is taken away")
+        elif remembered is not None and remembers is not None:
+            for field in ("of", "types", "keep_absent", "inputs"):
+                value, now_value = getattr(remembered, field), getattr(remembers, field)
+                if value != now_value:
+                    changes.append(f"{section}.memory.{field}: it was {value}, is now {now_value}")
+            if (num := remembered.n_layer - remembers.n_layer) > 0:
+                blocks = f"{num} of {remembered.n_layer} blocks"
+                changes.append(f"{section}.memory.n_layer: {blocks} are dropped")
 
         # Global features that became an entity or stopped being one.
         is_entity = GLOBAL in net.embedding.types

@@ -1,0 +1,379 @@
+"""Memory of networks: the cell, sequences, and who is remembered."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from entity_env import Ragged
+from rogue_net import RogueNet, RogueNetConfig, RogueNetWithValueNet
+from rogue_net.config import MemoryConfig
+from rogue_net.memory import MemoryRows, _Sequences, memory_rows, remember
+from rogue_net.past import FRAME, NEW, NOTHING_KNOWN, Known, Past, link
+from rogue_net.ragged import EntityBatch, RaggedTensor
+from tests.rogue_net.memory_case import (
+    ACTIONS,
+    SPACE,
+    Episodes,
+    chosen_in,
+    episodes,
+    linked,
+    network,
+    step_by_step,
+)
+
+KINDS: Any = st.fixed_dictionaries(
+    {
+        "of": st.sampled_from(["frame", "entity", "both"]),
+        "inputs": st.lists(st.sampled_from(["action", "reward"]), unique=True),
+    }
+)
+
+
+# -- Links -------------------------------------------------------------------------------------
+
+
+@st.composite
+def shown(draw: st.DrawFn) -> tuple[list[list[set[int]]], list[list[bool]], int]:
+    """Who is shown in each step of some environments, where episodes begin, how long to keep."""
+    steps, envs = draw(st.integers(1, 7)), draw(st.integers(1, 3))
+    who = st.sets(st.integers(0, 3))
+    frames = [[draw(who) for _ in range(envs)] for _ in range(steps)]
+    begun = [[draw(st.booleans()) and draw(st.booleans()) for _ in range(envs)] for _ in frames]
+    return frames, begun, draw(st.integers(0, 4))
+
+
+@settings(max_examples=300, deadline=None)
+@given(shown(), st.integers(1, 7))
+def test_links_are_those_of_a_dictionary_of_who_was_last_where(
+    case: tuple[list[list[set[int]]], list[list[bool]], int], cut: int
+) -> None:
+    """Also across a cut: what is left after it goes on as what is known."""
+    frames, begun, keep = case
+    envs = len(frames[0])
+    numbered = [(t, e, n) for t, of_step in enumerate(frames) for e in range(envs)
+                for n in sorted(of_step[e])]  # fmt: skip
+    expected: dict[Any, Any] = {}
+    absent: dict[Any, set[Any]] = {}
+    for e in range(envs):
+        last: dict[int, int] = {}
+        for t, of_step in enumerate(frames):
+            if begun[t][e]:
+                last = {}
+            last = {n: s for n, s in last.items() if t - s - 1 <= keep}
+            expected |= {(t, e, n): last.get(n) for n in of_step[e]}
+            gone = {n: s for n, s in last.items() if n not in of_step[e] and t - s <= keep}
+            absent[t, e] = {(s, e, n) for n, s in gone.items()}
+            last |= dict.fromkeys(of_step[e], t)
+    pool: list[Any] = []  # what each row of `known` is
+    known = NOTHING_KNOWN
+    for start in range(0, len(frames), cut):
+        rows = [row for row in numbered if start <= row[0] < start + cut]
+        steps = frames[start : start + cut]
+        time, column = (x.reshape(-1) for x in np.mgrid[: len(steps), :envs])
+        lengths = np.array([len(one) for of_step in steps for one in of_step])
+        number = np.array([n for _, _, n in rows], np.int64)
+        of_rows = MemoryRows(lengths, 0 * number, 0 * number + 1, number)
+        starts = np.array(begun[start : start + cut]).reshape(-1)
+        links = link(of_rows, column, time, starts, known, keep)
+        names = [*rows, *pool]
+        for row, source in zip(rows, links.source.tolist(), strict=True):
+            found = None if source == NEW else names[source][0]
+            assert found == expected[row], row
+        for i, (t, e) in enumerate(zip(time.tolist(), column.tolist(), strict=True)):
+            assert {names[k] for k in links.absent[i].values.tolist()} == absent[start + t, e]
+        pool, known = [names[k] for k in links.left.tolist()], links.known
+        ages = {one: start + len(steps) - 1 - one[0] for one in pool}
+        assert known.age.tolist() == [*ages.values()]
+
+
+def test_frames_are_remembered_from_one_to_the_next() -> None:
+    ones, zeros = np.ones(4, np.int64), np.zeros(4, np.int64)
+    rows = MemoryRows(ones, zeros, zeros + FRAME, zeros)
+    begun = np.array([False, False, True, False])
+    known = Known(*(np.array([x]) for x in (0, FRAME, 0, 0)))
+    links = link(rows, zeros, np.arange(4), begun, known, 5)
+    assert links.source.tolist() == [4, 0, NEW, 2]
+    assert links.left.tolist() == [3]
+
+
+# -- The cell ----------------------------------------------------------------------------------
+
+
+def plainly(net: RogueNet, x: torch.Tensor, added: torch.Tensor | None, past: Past) -> Any:
+    """States by `torch.nn.GRUCell`, row by row in dictionaries."""
+    assert net.memory is not None
+    first, states, pool = net.memory.first_states(), {}, {}
+    for rows in past.levels:
+        for i in rows.tolist():
+            source = int(past.source.values[i])
+            last = first[past.kind.values[i]] if source == NEW else pool[source]
+            states[i] = net.memory.cell(x[i : i + 1], last[None])[0]
+            pool[i] = states[i] if added is None else states[i] + added[i]
+    return torch.stack([states[i] for i in range(len(x))])
+
+
+@pytest.mark.parametrize("adds", [False, True])
+def test_the_cell_is_that_of_torch_with_all_its_gradients(adds: bool) -> None:
+    net = network(of="both", keep_absent=2, d_memory=7)
+    assert net.memory is not None
+    past = linked(net, episodes(3)).past
+    assert past is not None
+    generator = torch.Generator().manual_seed(0)
+    num_rows = len(past.source.values)
+    leaves = [
+        torch.randn(num_rows, width, generator=generator, dtype=torch.float64, requires_grad=True)
+        for width in (16, 7)
+    ]
+    weights = torch.randn(num_rows, 7, generator=generator, dtype=torch.float64)
+    parameters = [*net.memory.cell.parameters(), *net.memory.first.parameters()]
+    parameters.append(net.memory.first_of_frame)
+    found = []
+    for compute in (lambda *args: remember(net.memory, *args[1:]).states, plainly):
+        states = compute(net, leaves[0], leaves[1] if adds else None, past)
+        wanted = [leaves[0], *leaves[1 : 1 + adds], *parameters]
+        found.append([states, *torch.autograd.grad((states * weights).sum(), wanted)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+def test_the_gradients_of_sequences_are_right() -> None:
+    past = linked(network(of="entity", keep_absent=1, d_memory=3), episodes(5, 3, 2)).past
+    assert past is not None
+    num_rows, before = len(past.source.values), 2
+    source = np.where(past.source.values == NEW, 0, past.source.values + before)
+    shapes = [(num_rows, 9), (num_rows, 3), (before, 3), (9, 3), (9,)]
+    inputs = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    levels = [torch.from_numpy(rows) for rows in past.levels]
+    assert torch.autograd.gradcheck(
+        lambda *x: _Sequences.apply(*x, torch.from_numpy(source), levels), inputs
+    )
+
+
+def test_no_gradient_reaches_frames_before_a_sequence() -> None:
+    net = network(of="both", keep_absent=2)
+    batch = linked(net, episodes(1))
+    assert batch.past is not None
+    carried = torch.randn(5, 16, dtype=torch.float64, requires_grad=True)
+    source = batch.past.source.values.copy()
+    source[: len(source) // 3] = len(source) + 1
+    past = replace(batch.past, carried=carried, source=Ragged(source, batch.past.source.lengths))
+    net(replace(batch, past=past)).values["value"].sum().backward()
+    assert carried.grad is not None  # it takes part, but training gives states without gradient
+    first = net.memory.first["/A"].grad  # type: ignore[union-attr]
+    assert first is not None
+
+
+# -- Sequences ---------------------------------------------------------------------------------
+
+
+@settings(max_examples=25, deadline=None)
+@given(KINDS, st.integers(0, 10**6), st.integers(0, 4), st.booleans())
+def test_a_sequence_at_once_equals_its_steps(
+    kind: dict[str, Any], seed: int, keep: int, hides: bool
+) -> None:
+    more = {} if kind["of"] == "frame" else {"keep_absent": keep}
+    net, played = network(**kind, **more), episodes(seed, hides=hides)
+    outs = step_by_step(net, played)
+    batch, chosen = linked(net, played), chosen_in(outs)
+    with torch.no_grad():
+        out = net(batch, actions=chosen)
+    for name in ACTIONS:
+        expected = torch.cat([one.logprobs[name] for one in outs])
+        torch.testing.assert_close(out.logprobs[name], expected, rtol=1e-9, atol=1e-9)
+    expected = torch.cat([one.values["value"] for one in outs])
+    torch.testing.assert_close(out.values["value"], expected, rtol=1e-9, atol=1e-9)
+
+    # Whole sequences in another order, and in pieces.
+    steps, envs = played.begun.shape
+    order = np.random.default_rng(seed).permutation(envs)
+    frames = np.concatenate([np.arange(steps) * envs + env for env in order])
+    taken = {
+        name: RaggedTensor(rows, batch.actions[name].actors.lengths).take(frames).values
+        for name, rows in chosen.items()
+    }
+    pieces = [batch.take(frames[: 2 * steps]), batch.take(frames[2 * steps :])]
+    for some in (batch.take(frames), EntityBatch.cat(pieces)):
+        with torch.no_grad():
+            values = net(some, actions=taken).values["value"]
+        torch.testing.assert_close(values, out.values["value"][frames], rtol=1e-9, atol=1e-9)
+
+
+def test_a_part_of_a_sequence_cannot_be_taken() -> None:
+    batch = linked(network(of="frame"), episodes(0))
+    with pytest.raises(ValueError, match="expected whole sequences"):
+        batch.take(np.arange(3, 9))
+
+
+def test_compiled_and_padded_blocks_say_the_same() -> None:
+    net, played = network(of="both", inputs=["action"], d_model=32), episodes(4)
+    outs = step_by_step(net, played)  # in float64, which is not compiled
+    batch = linked(net, played)
+    features = {
+        name: RaggedTensor(rows.values.float(), rows.lengths)
+        for name, rows in batch.features.items()
+    }
+    with torch.no_grad():
+        out = net.float()(replace(batch, features=features), actions=chosen_in(outs))
+    expected = torch.cat([one.values["value"] for one in outs]).float()
+    torch.testing.assert_close(out.values["value"], expected, rtol=1e-4, atol=1e-4)
+
+
+# -- Who is who --------------------------------------------------------------------------------
+
+
+def permuted(played: Episodes, seed: int) -> tuple[Episodes, list[Any]]:
+    """Entities of A in another order in each frame; and the orders, over all rows of a step."""
+    rng, frames, orders = np.random.default_rng(seed), [], []
+    for batch in played.frames:
+        lengths = batch.features["A"].lengths
+        starts = np.cumsum(lengths) - lengths
+        order = [s + rng.permutation(n) for s, n in zip(starts, lengths, strict=True)]
+        flat = np.concatenate(order).astype(np.int64)
+        orders.append(flat)
+        rows = RaggedTensor(batch.features["A"].values[torch.from_numpy(flat)], lengths)
+        known = Ragged(batch.identity["A"].values[flat], lengths)
+        frames.append(
+            replace(
+                batch,
+                features={**batch.features, "A": rows},
+                identity={**batch.identity, "A": known},
+            )
+        )
+    return played._replace(frames=frames), orders
+
+
+def test_the_order_of_entities_in_frames_means_nothing() -> None:
+    net, played = network(of="both", keep_absent=3), episodes(8)
+    other, orders = permuted(played, 1)
+    with torch.no_grad():
+        one, two = (net(linked(net, each)) for each in (played, other))
+    torch.testing.assert_close(one.values, two.values, rtol=1e-9, atol=1e-9)
+    first, rows = 0, []
+    for order in orders:
+        rows.append(first + order)
+        first += len(order)
+    taken = torch.from_numpy(np.concatenate(rows))
+    table = one.log_probs["go"][taken]
+    torch.testing.assert_close(table, two.log_probs["go"], rtol=1e-9, atol=1e-9)
+
+
+def test_other_numbers_for_the_same_entities_change_nothing() -> None:
+    net, played = network(of="both", keep_absent=3), episodes(9)
+    renamed = [
+        replace(
+            frames,
+            identity={n: Ragged(97 - 3 * x.values, x.lengths) for n, x in frames.identity.items()},
+        )
+        for frames in played.frames
+    ]
+    with torch.no_grad():
+        one = net(linked(net, played))
+        other = net(linked(net, played._replace(frames=renamed)))
+    torch.testing.assert_close(one.values, other.values, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("of", ["frame", "entity", "both"])
+def test_what_is_hidden_is_never_remembered(of: Any) -> None:
+    net, played = network(of=of, inputs=["action", "reward"]), episodes(10)
+    changed = []
+    for frames in played.frames:
+        rows, seen = frames.features["B"], frames.visible["B"].values
+        values = torch.where(seen[:, None], rows.values, rows.values + 5)
+        features = {**frames.features, "B": RaggedTensor(values, rows.lengths)}
+        changed.append(replace(frames, features=features))
+    one, other = (step_by_step(net, played._replace(frames=f)) for f in (played.frames, changed))
+    for before, after in zip(one, other, strict=True):
+        for name in ACTIONS:
+            assert torch.equal(before.log_probs[name], after.log_probs[name])
+        assert before.memory is not None
+        assert after.memory is not None
+        assert torch.equal(before.memory, after.memory)
+
+
+def test_a_value_function_of_its_own_remembers_everything() -> None:
+    memory = MemoryConfig()
+    config = RogueNetConfig(d_model=8, n_layer=1, memory=memory)
+    net = RogueNetWithValueNet(config, config, SPACE, ACTIONS)
+    frames = episodes(2).frames[0]
+    of_policy, of_values = net.remembering, net.remembering_of_values
+    assert of_policy is not None
+    assert of_values is not None
+    hidden = int((~frames.visible["B"].values).sum())
+    counts = [len(memory_rows(frames, one).kind) for one in (of_policy, of_values)]
+    assert counts[1] - counts[0] == hidden > 0
+
+
+def test_other_environments_and_earlier_episodes_never_matter() -> None:
+    net, played = network(of="both", inputs=["action"], keep_absent=9), episodes(11, 8, 4)
+    begun = played.begun.copy()
+    begun[4] = True
+    whole = played._replace(begun=begun)
+    late = Episodes(played.frames[4:], begun[4:], played.reward[4:])
+    with torch.no_grad():
+        everything = net(linked(net, whole)).values["value"][16:]
+        alone = net(linked(net, late)).values["value"]
+    torch.testing.assert_close(everything, alone, rtol=1e-9, atol=1e-9)
+    some = np.array([2])
+    one = Episodes([f.take(some) for f in late.frames], late.begun[:, some], late.reward[:, some])
+    with torch.no_grad():
+        single = net(linked(net, one)).values["value"]
+    torch.testing.assert_close(single, alone[2::4], rtol=1e-9, atol=1e-9)
+
+
+# -- Settings ----------------------------------------------------------------------------------
+
+
+def test_at_first_memory_changes_no_answer() -> None:
+    torch.manual_seed(0)
+    plain = RogueNet(RogueNetConfig(d_model=16), SPACE, ACTIONS, {"value": 1}).double().eval()
+    config = RogueNetConfig(d_model=16, memory=MemoryConfig(inputs=["action", "reward"]))
+    net = RogueNet(config, SPACE, ACTIONS, {"value": 1}).double().eval()
+    net.load_state_dict(plain.state_dict(), strict=False)
+    batch = linked(net, episodes(12))
+    with torch.no_grad():
+        one, other = plain(batch), net(batch)
+    for name in ACTIONS:
+        torch.testing.assert_close(one.log_probs[name], other.log_probs[name])
+    torch.testing.assert_close(one.values, other.values)
+
+
+def test_memory_is_learnt_from_the_start() -> None:
+    """Weights that are zero at first get gradients."""
+    torch.manual_seed(0)
+    config = RogueNetConfig(d_model=16, memory=MemoryConfig())
+    net = RogueNet(config, SPACE, ACTIONS, {"value": 1}).double()
+    out = net(linked(net, episodes(13)))
+    sum(one.square().sum() for one in out.log_probs.values() if one.isfinite().all())
+    (out.logprobs["go"].sum() + out.logprobs["call"].sum()).backward()
+    assert net.memory is not None
+    assert net.memory.to_entities.weight.grad is not None
+    assert net.memory.to_entities.weight.grad.any()
+    assert net.memory.transformer.blocks[0].attention.project.weight.grad.any()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"of": "all"}, "of: expected"),
+        ({"n_layer": 0}, "n_layer: expected at least 1"),
+        ({"keep_absent": -1}, "keep_absent: expected at least 0"),
+        ({"inputs": ["score"]}, r"inputs: expected some of action, reward, got \['score'\]"),
+        ({"of": "frame", "types": ["A"]}, "types: expected of="),
+        ({"of": "frame", "keep_absent": 3}, "keep_absent: expected of="),
+        ({"d_memory": 0}, "d_memory: expected at least 1"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(fields: Any, expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
+        MemoryConfig(**fields)
+
+
+def test_a_type_that_there_is_not_is_refused() -> None:
+    config = RogueNetConfig(memory=MemoryConfig(types=["A", "C"]))
+    with pytest.raises(ValueError, match=r"memory.types: expected entity types, .* got \['C'\]"):
+        RogueNet(config, SPACE, ACTIONS)
