@@ -1,6 +1,6 @@
 """`Memories`: the states that one policy remembers between two frames, and their place in saves."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -406,6 +406,14 @@ class RunMemories(StatePart):
         self.saved = {key: x for key, x in self.saved.items() if key not in own}
         if memory is not None and own:
             memory.load_state_dict({key.removeprefix(start): x for key, x in own.items()})
+
+    def keep(self, names: Collection[str]) -> None:
+        """Forget what a save has of all other players."""
+        self.saved = {k: x for k, x in self.saved.items() if k.partition("/")[0] in names}
+
+    def names(self) -> list[str]:
+        """Return the names of players that a save has and that have not begun."""
+        return sorted({key.partition("/")[0] for key in self.saved})
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of all players, as NAME/entry."""

@@ -183,8 +183,10 @@ class LeaguePlayers(NamedPlayers):
         is_new = not (is_resumed and self.seating.players)
         if is_new:
             self.seating.memories.saved = {}
-        for name, player in {AGENT: self.agent, **self._players}.items():
-            self._begin_memory(name, player)
+        for name in [AGENT, *self._players]:
+            self._begin_memory(name, self._player(name))
+        for name in self.seating.memories.names():  # also those that are in play without a seat
+            self._player(name)
         if is_new:
             self._to_begin = np.arange(self.table.num_pool)
         self._place()

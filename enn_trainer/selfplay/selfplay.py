@@ -85,6 +85,8 @@ class SelfPlay(Callback):
         self.league, self._seating = league_of(state)
         assert self._seating.table is not None
         self._table = self._seating.table
+        known = {member.name for member in self.league.members}
+        self._seating.memories.keep({AGENT, *known})
         for name in self.league.lost:
             manager.say(f"selfplay: {name} is left out, as its file is damaged in all saves")
         self._update_named(manager)

@@ -1,0 +1,255 @@
+"""Memory in training: sequences, resumed runs, pools, lost workers, and settings."""
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from enn_trainer import ConfigError, StateManager, Trainer
+from enn_trainer.algorithms.minibatches import minibatches_of_units, pieces_of_units
+from enn_trainer.experience.collector import Collector, Rollout, collect
+from enn_trainer.experience.memories import sequences
+from enn_trainer.experience.players import AgentPlayer
+from entity_env import EntityEnvError, EnvList, ParallelEnvList
+from entity_env.examples import Duel, Minefield
+from tests.enn_trainer.experience.fog import FRAMES, MEMORY, SETTINGS, Fog, run
+from tests.enn_trainer.resuming import assert_same, assert_same_clocks
+
+POOL = [
+    *("selfplay.share=0.5", "selfplay.snapshot_every=24", "selfplay.in_play=2"),
+    *("selfplay.result=win", "optim.bs=6"),
+]
+OF_VALUES = 'vf_net=(d_model: 8, n_layer: 1, memory: (of: "both"))'
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@contextlib.contextmanager
+def trainer_of(*settings: str, env: Any = Fog) -> Any:
+    overrides = [*SETTINGS, f"total_timesteps={4 * FRAMES}", *settings]
+    with Trainer(StateManager(overrides=overrides), env) as trainer:
+        yield trainer
+
+
+def rollout_of(trainer: Trainer) -> Rollout:
+    """The next rollout, with memory from before."""
+    trainer.step()
+    ppo, steps = trainer.config.ppo, trainer.config.rollout.steps
+    collector = trainer.episodes.begun()
+    return collect(collector, steps=steps, first_frame=trainer.state.step, seq_len=ppo.seq_len)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        [MEMORY],
+        [MEMORY, OF_VALUES],
+        [OF_VALUES],
+        ['net.memory=(of: "frame")'],
+        [MEMORY, "ppo.seq_len=3", "optim.bs=9"],
+        [MEMORY, "rollout.num_envs=8", *POOL],
+    ],
+    ids=["both", "values too", "values alone", "frame", "a short last one", "pool"],
+)
+def test_frames_are_judged_as_they_were_acted_in(settings: list[str]) -> None:
+    """Before the first optimizer step, the sequences of a rollout give the same answers."""
+    with trainer_of(*settings) as trainer:
+        rollout = rollout_of(trainer)
+        agent = trainer.state.agent.eval()
+        with torch.no_grad():
+            chosen = {name: rows.values for name, rows in rollout.actions.items()}
+            out = agent(rollout.batch, actions=chosen)
+        for name, rows in rollout.logprobs.items():
+            assert (out.logprobs[name] - rows.values).abs().max() < 1e-5
+        values = out.values["value"].flatten()
+        torch.testing.assert_close(values, rollout.values.flatten(), rtol=1e-5, atol=1e-5)
+        past = rollout.batch.past
+        assert past is not None
+        pasts = [one for one in (past, past.of_values) if one is not None]
+        assert any(len(one.carried) for one in pasts)
+
+
+@pytest.mark.parametrize("cut", ["optim.micro_bs=2", "optim.max_entities=6"])
+def test_how_a_minibatch_is_cut_changes_nothing_of_what_is_learnt(cut: str) -> None:
+    found = []
+    for settings in ([], [cut]):
+        with trainer_of(MEMORY, OF_VALUES, "optim.bs=16", *settings) as trainer:
+            trainer.step()
+            found.append({n: p.clone() for n, p in trainer.state.agent.named_parameters()})
+    for name, parameter in found[0].items():
+        torch.testing.assert_close(found[1][name], parameter, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings", [[MEMORY], [MEMORY, OF_VALUES], [MEMORY, *POOL]], ids=["alone", "values", "pool"]
+)
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_resumed_run_remembers_to_the_bit(
+    tmp_path: Path, settings: list[str], processes: int
+) -> None:
+    """In the middle of episodes, with entities that are out of sight, and of opponents."""
+    frames = 24 if "optim.bs=6" in settings else FRAMES
+    straight = run(tmp_path / "straight", 6, *settings, frames=frames)
+    run(tmp_path / "parts", 3, *settings, frames=frames)
+    more = [*settings, f"rollout.processes={processes}"]
+    parts = run(tmp_path / "parts", 6, *more, frames=frames)
+    assert_same(straight.state, parts.state)
+    assert_same_clocks(straight.state, parts.state)
+    states = [m.state.parts["players"].state_dict() for m in (straight, parts)]
+    assert repr(sorted(states[0].items())) == repr(sorted(states[1].items()))
+    assert any(name.endswith("policy/states") for name in states[0])
+
+
+def test_opponents_of_other_widths_remember_their_own_games(tmp_path: Path) -> None:
+    narrow = ["net.d_model=4", 'net.memory=(of: "both", d_memory: 4)']
+    run(tmp_path / "rival", 2, *narrow)
+    settings = [MEMORY, *POOL, f'selfplay.opponents=["{tmp_path}/rival"]']
+    settings.append("selfplay.snapshot_every=0")
+    straight = run(tmp_path / "straight", 6, *settings, frames=24)
+    run(tmp_path / "parts", 3, *settings, frames=24)
+    parts = run(tmp_path / "parts", 6, *settings, frames=24)
+    assert_same(straight.state, parts.state)
+    states = straight.state.parts["players"].state_dict()
+    widths = {x.shape[1] for name, x in states.items() if name.endswith("policy/states")}
+    assert widths == {4, 12}
+
+
+def test_an_agent_without_memory_plays_against_one_that_remembers(tmp_path: Path) -> None:
+    run(tmp_path / "rival", 2, MEMORY)
+    settings = [*POOL, f'selfplay.opponents=["{tmp_path}/rival"]', "ppo.seq_len=None"]
+    run(tmp_path / "own", 3, *settings, frames=24)
+
+
+def test_where_episodes_begin_anew_so_does_memory(tmp_path: Path) -> None:
+    run(tmp_path, 2, MEMORY)
+    manager = StateManager(
+        overrides=[*SETTINGS, MEMORY, "total_timesteps=96", "rollout.num_envs=16", "optim.bs=8"],
+        checkpoint_dir=tmp_path,
+    )
+    with Trainer(manager, Fog) as trainer:
+        memory = trainer.episodes.players.memory
+        assert memory is not None
+        assert memory.begun.all()
+        assert memory.policy is not None
+        assert memory.policy.states is None
+        trainer.step()
+
+
+def test_evaluating_changes_nothing_that_is_remembered() -> None:
+    found = []
+    for evaluates in (False, True):
+        with trainer_of(MEMORY, "eval.steps=5", "eval.interval=100000") as trainer:
+            trainer.step()
+            if evaluates:
+                trainer.evaluate()
+            trainer.step()
+            found.append(trainer.state.agent.state_dict())
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
+@pytest.mark.alone
+@pytest.mark.slow
+def test_entities_of_a_worker_that_died_are_new() -> None:
+    with trainer_of(MEMORY) as trainer, contextlib.closing(ParallelEnvList(Fog, 8, 2)) as envs:
+        player = AgentPlayer(trainer.state.agent, 1)
+        collector = Collector(envs, player)
+        collector.seed(1)
+        collector.reset(trainer.state.obs_space)
+        with torch.no_grad():
+            for t in range(3):
+                collector.step(t, None)
+            os.kill(envs._workers[1].process.pid, signal.SIGKILL)
+            collector.step(3, None)
+            assert player.memory is not None
+            assert player.memory.begun[4:].all()
+            collector.step(4, None)
+        memory = player.memory.policy
+        assert memory is not None
+        of_lost = memory.known.sequence >= 4
+        assert (memory.known.age[of_lost] == 0).all()
+
+
+# -- Minibatches -------------------------------------------------------------------------------
+
+
+def test_every_frame_is_in_one_minibatch_of_an_epoch_and_sequences_stay_whole() -> None:
+    units = sequences(7, 5, 3)
+    assert [len(unit) for unit in units] == [3] * 10 + [1] * 5
+    assert units[6].tolist() == [16, 21, 26]
+    first: list[Any] = []
+    for seed in (1, 2):
+        batches = [*minibatches_of_units(units, 9, 2, seed)]
+        frames = np.concatenate([frame for batch in batches for frame in batch])
+        for epoch in np.split(frames, 2):
+            assert sorted(epoch) == [*range(35)]
+        known = {tuple(unit) for unit in units}
+        assert all(tuple(unit) in known for batch in batches for unit in batch)
+        assert max(sum(map(len, batch)) for batch in batches) <= 9
+        first.append(frames.tolist())
+    assert first[0] != first[1]
+
+
+def test_pieces_are_cut_between_sequences() -> None:
+    lengths, entities = np.array([3, 1, 3, 3]), np.arange(10)
+    cuts = pieces_of_units(lengths, entities, 6, None, None)
+    assert [cut.tolist() for cut in cuts] == [[0, 1, 2, 3], [4, 5, 6, 7, 8, 9]]
+
+
+# -- Bad input ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (["ppo.seq_len=2"], "ppo.seq_len: expected memory beside it"),
+        ([MEMORY, "ppo.seq_len=5"], "ppo.seq_len: expected at most rollout.steps=4, got 5"),
+        ([MEMORY, "optim.bs=7"], "optim.bs: expected a multiple of ppo.seq_len=2"),
+        ([MEMORY, "optim.micro_bs=1"], "optim.micro_bs: expected at least ppo.seq_len=2"),
+        (['net.memory=(of: "frame", types: ["Scout"])'], "types: expected of="),
+        (['net.memory=(types: ["Scouts"])'], "memory.types: expected entity types"),
+    ],
+)
+def test_settings_that_do_not_fit_are_one_line(settings: list[str], expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected), trainer_of(*settings):
+        pass
+
+
+def test_worlds_without_ids_are_named_before_training(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plain = ["ppo.seq_len=None", "optim.bs=32"]
+    with (
+        pytest.raises(ConfigError, match=r'net.memory.of="entity": expected entities with ids in'),
+        trainer_of(*plain, 'net.memory=(of: "entity")', env=Minefield),
+    ):
+        pass
+    named = 'net.memory=(types: ["Vehicle"])'
+    with (
+        pytest.raises(ConfigError, match=r"net.memory.types: expected types whose entities have"),
+        trainer_of(*plain, named, env=Minefield),
+    ):
+        pass
+    with trainer_of(*plain, "net.memory=()", env=Minefield):
+        assert capsys.readouterr().out.count("Vehicle, Mine, Target remember nothing") == 1
+
+
+def test_environments_that_cannot_number_entities_say_so() -> None:
+    class Untracked(EnvList):
+        def track(self, types: Any = None) -> None:
+            super(EnvList, self).track(types)
+
+    def make(config: Any, num_envs: int, processes: int, first: int) -> Any:
+        return Untracked(Duel, num_envs, first)
+
+    expected = "track: Untracked does not number its entities"
+    with pytest.raises(EntityEnvError, match=expected), trainer_of("net.memory=()", env=make):
+        pass
