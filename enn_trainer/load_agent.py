@@ -1,25 +1,30 @@
 """Agents that act in one environment, loaded from checkpoints."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from enn_trainer.checkpoints.lookup import SavedRun, read_saved_run
 from enn_trainer.checkpoints.migrate.space_diff import incompatibilities
 from enn_trainer.checkpoints.weights import load_weights_file
 from enn_trainer.errors import CheckpointError
-from enn_trainer.experience.players import AgentPlayer
+from enn_trainer.experience.memories import PlayerMemory, remembering_of, tracked_types
+from enn_trainer.experience.players import AgentPlayer, Decisions
 from enn_trainer.policy import PPOAgent, device_of
 from enn_trainer.viewer.explain import Explanation, explain
 from entity_env.actions import Action, EntityID
 from entity_env.environment import Environment, Observation
 from entity_env.match import Match
+from entity_env.plain_state import from_plain, to_plain
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace, Probabilities
 from entity_env.vec.batching import batch_obs, unbatch_actions
+from entity_env.vec.identity import IdentityTracker
 from entity_env.vec.vec_obs import VecObs
 from rogue_net.ragged import EntityBatch
 from rogue_net.wiring import Wired
@@ -40,7 +45,9 @@ class Act(NamedTuple):
 class RogueNetAgent:
     """Agent that acts in one environment.
 
-    Acting changes neither the network nor the state of any random number generator.
+    Acting changes neither the network nor the state of any random number generator. An agent with
+    memory remembers from one call of `act` to the next, until an episode ends: with an observation
+    that is `done`, with `reset`, or with `act(..., first=True)`.
 
     Args:
         agent: the network; a `torch.nn.Module`.
@@ -67,21 +74,52 @@ class RogueNetAgent:
         self.deterministic = deterministic
         self._seed = derive_seed(seed, "agent")
         self._frames = 0
+        self._memory = AgentMemory(self.agent)
 
-    def act(self, observation: Observation) -> Act:
+    def act(self, observation: Observation, first: bool = False) -> Act:
         """Choose actions for an observation of the spaces that the network was trained for.
+
+        Args:
+            observation: the observation; its `reward` is that of the step before.
+            first: an episode begins, so that nothing is remembered.
 
         Raises:
             InvalidObservation: the observation does not match these spaces.
         """
+        if first:
+            self.reset()
         [act] = self.act_batch([observation])
         return act
+
+    def reset(self) -> None:
+        """Forget the running episodes, as others begin; the random numbers go on."""
+        self._memory.reset()
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what is remembered and the number of frames, as plain data.
+
+        Raises:
+            ValueError: the ids of entities are not plain data.
+        """
+        return {"frames": self._frames, "memory": self._memory.get_state()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`.
+
+        Raises:
+            ValueError: the state is not one of such an agent.
+        """
+        if type(state.get("frames")) is not int or not isinstance(state.get("memory"), Mapping):
+            raise ValueError("state: expected what get_state returned")
+        self._memory.set_state(state["memory"])
+        self._frames = state["frames"]
 
     def act_batch(self, observations: Sequence[Observation]) -> list[Act]:
         """Choose actions for the observations of several environments, in one step.
 
-        Every environment has random numbers of its own, by its place among them; those of the
-        first one are the numbers of `act`. The step counts as one frame, as a call of `act` does.
+        Every environment has random numbers and a memory of its own, by its place among them;
+        those of the first one are those of `act`. The step counts as one frame, as a call of `act`
+        does. With another number of environments, nothing is remembered.
 
         Args:
             observations: one of each environment.
@@ -94,7 +132,7 @@ class RogueNetAgent:
         obs, batch = self._batch(observations)
         player = AgentPlayer(self.agent, None if self.deterministic else self._seed)
         with torch.inference_mode():
-            decisions = player.act(obs, batch, self._frames)
+            decisions = self._memory.act(player, observations, obs, batch, self._frames)
         self._frames += 1
         probs: dict[ActionName, Probabilities] = {}
         for name, rows in decisions.chosen.items():
@@ -137,6 +175,98 @@ class RogueNetAgent:
     def _batch(self, observations: Sequence[Observation]) -> tuple[VecObs, EntityBatch]:
         obs = batch_obs(observations, self.obs_space, self.action_space)
         return obs, EntityBatch.of(obs, device_of(self.agent))
+
+
+class AgentMemory:
+    """Memory of an agent that a program gives one observation after the other.
+
+    Args:
+        agent: the network.
+    """
+
+    def __init__(self, agent: PPOAgent) -> None:
+        self._agent, self._types = agent, tracked_types([agent])
+        self._memory: PlayerMemory | None = None
+        self._tracker = IdentityTracker([], 0)
+        self._remembers = any(remembering_of(agent))
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._memory = None
+
+    def act(
+        self,
+        player: AgentPlayer,
+        observations: Sequence[Observation],
+        obs: VecObs,
+        batch: EntityBatch,
+        t: int,
+    ) -> Decisions:
+        """Let a player choose with what was remembered, and remember what it chose.
+
+        Args:
+            player: of the agent.
+            observations: (n,), one of each environment.
+            obs: the same in a batch.
+            batch: the same on the device.
+            t: number of earlier frames.
+        """
+        if not self._remembers:
+            return player.act(obs, batch, t)
+        if self._memory is None or len(self._memory.begun) != len(obs):
+            self._begin(len(obs))
+        memory = self._memory
+        assert memory is not None
+        memory.reward = obs.reward.astype(np.float32)
+        if self._types:
+            self._tracker.number(obs, observations)
+            batch = replace(batch, identity=obs.identity)
+        player.take_memory(memory)
+        decisions = player.act(obs, batch, t)
+        # Where the observation is the last of an episode, the next one begins another.
+        self._tracker.begin(np.flatnonzero(obs.done).tolist())
+        memory.begun = memory.begun | obs.done
+        return decisions
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the states, and the ids that have numbers, as plain data.
+
+        Raises:
+            ValueError: an id is not plain data.
+        """
+        if self._memory is None:
+            return {}
+        try:
+            ids = [
+                {name: to_plain([*of_type], f"ids[{name!r}]") for name, of_type in table.items()}
+                for table in self._tracker.tables
+            ]
+        except TypeError as error:
+            raise ValueError(f"get_state: {error}") from None
+        tensors = {name: x.cpu().numpy() for name, x in self._memory.state_dict().items()}
+        return {"ids": ids, "states": {name: _packed(x) for name, x in tensors.items()}}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`.
+
+        Raises:
+            ValueError: the state is not one of such an agent.
+        """
+        self._memory = None
+        if not state:
+            return
+        states = {name: torch.from_numpy(_unpacked(x)) for name, x in state["states"].items()}
+        self._begin(len(states["begun"]))
+        assert self._memory is not None
+        self._memory.load_state_dict(states)
+        for table, saved in zip(self._tracker.tables, state["ids"], strict=True):
+            for name, numbers in table.items():
+                numbers.update((one, i) for i, one in enumerate(from_plain(saved[name])))
+
+    def _begin(self, num_envs: int) -> None:
+        """Remember nothing of so many environments."""
+        self._memory = PlayerMemory(self._agent, num_envs)
+        self._tracker = IdentityTracker(self._types, num_envs)
 
 
 def load_agent(
@@ -202,3 +332,15 @@ def network_in_world(
     if different := incompatibilities(*known, obs_space, action_space):
         raise CheckpointError(f"{saved.path} is of another world: {'; '.join(different)}")
     return Wired(saved.agent, obs_space, action_space, *known)
+
+
+def _packed(x: npt.NDArray[Any]) -> dict[str, Any]:
+    """Return an array as plain data."""
+    return {"dtype": x.dtype.name, "shape": [*x.shape], "data": x.tobytes()}
+
+
+def _unpacked(plain: Mapping[str, Any]) -> npt.NDArray[Any]:
+    """Return an array that `_packed` made plain."""
+    if plain["dtype"] not in ("bool", "int64", "float32"):
+        raise ValueError(f"state: expected numbers, got {plain['dtype']!r}")
+    return np.frombuffer(plain["data"], plain["dtype"]).reshape(plain["shape"]).copy()

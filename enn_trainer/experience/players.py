@@ -259,6 +259,10 @@ class AgentPlayer(Players):
         """Remember nothing in any environment."""
         self._memory = PlayerMemory(self.agent, num_envs) if self.remembers else None
 
+    def take_memory(self, memory: PlayerMemory) -> None:
+        """Go on with the memory of another player of the same agent."""
+        self._memory = memory
+
     def after_step(self, obs: VecObs) -> None:
         """Take the rewards, and forget episodes that ended once the next one is acted in."""
         if self._memory is not None:

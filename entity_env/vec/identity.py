@@ -52,9 +52,13 @@ class IdentityTracker:
         self._ids: dict[EntityName, list[Any]] = {}
         self._last: dict[EntityName, list[list[int]]] = {}
 
-    def begin(self) -> None:
-        """Begin an episode in every environment."""
-        self._begin(range(len(self.tables)))
+    def begin(self, envs: Sequence[int] | None = None) -> None:
+        """Forget all entities of some environments, or of all, as their episodes begin."""
+        for i in range(len(self.tables)) if envs is None else envs:
+            for numbers in self.tables[i].values():
+                numbers.clear()
+            for of_envs in self._ids.values():
+                of_envs[i] = None
 
     def update(
         self, batch: VecObs, obs: Sequence[Observation], outcomes: Sequence[Observation]
@@ -84,16 +88,13 @@ class IdentityTracker:
                     for i, o in zip(cut_off, last, strict=True)
                 ]
                 batch.final.identity[name] = _ragged(numbers)
-        self._begin(np.flatnonzero(batch.done).tolist())
-        batch.identity = {name: _ragged(self._numbers_of_all(obs, name)) for name in shown}
+        self.begin(np.flatnonzero(batch.done).tolist())
+        self.number(batch, obs)
 
-    def _begin(self, envs: Sequence[int]) -> None:
-        """Forget all entities of some environments, as their episodes begin."""
-        for i in envs:
-            for numbers in self.tables[i].values():
-                numbers.clear()
-            for of_envs in self._ids.values():
-                of_envs[i] = None
+    def number(self, batch: VecObs, obs: Sequence[Observation]) -> None:
+        """Set `identity` of a batch of the next frame of each environment."""
+        shown = [name for name in batch.features if name in self.types]
+        batch.identity = {name: _ragged(self._numbers_of_all(obs, name)) for name in shown}
 
     def _numbers(self, env: int, name: EntityName, ids: Sequence[EntityID]) -> list[int]:
         """Return the numbers of the entities of a type in a frame of an environment."""
