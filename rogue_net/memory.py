@@ -94,6 +94,7 @@ class Memory(nn.Module):
 
     Attributes:
         config: settings of memory.
+        config_of_blocks: of the blocks after it.
         types: the entity types that remember.
         width: of a state.
         remembering: the rows that remember.
@@ -132,8 +133,8 @@ class Memory(nn.Module):
         self.to_entities = nn.Linear(self.width, d_model, bias=False)
         nn.init.zeros_(self.to_entities.weight)
         self.to_rows = nn.Linear(self.width, d_model)
-        of_blocks = replace(config, n_layer=memory.n_layer, memory=None)
-        self.transformer = Transformer(of_blocks, first_block=max(1, config.n_layer))
+        self.config_of_blocks = replace(config, n_layer=memory.n_layer, memory=None)
+        self.transformer = Transformer(self.config_of_blocks, first_block=max(1, config.n_layer))
         # Further inputs.
         self.reward = nn.Linear(1, d_model, bias=False) if "reward" in memory.inputs else None
         self.actions = {**action_space} if "action" in memory.inputs else {}

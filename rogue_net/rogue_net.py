@@ -236,7 +236,7 @@ class RogueNet(_Normalising):
         if self.memory is None:
             return self._entities_before_memory(batch, weights, **options)
         before = self._entities_before_memory(batch, weights, with_means=False)
-        return self._with_memory(self.memory, before, batch, options.get("actions"))
+        return self._with_memory(self.memory, before, batch, options)
 
     def _entities_before_memory(
         self, batch: EntityBatch, weights: list[list[Tensor]] | None, **options: Any
@@ -281,7 +281,7 @@ class RogueNet(_Normalising):
         memory: Memory,
         before: backend.Output,
         batch: EntityBatch,
-        actions: Mapping[str, Tensor] | None,
+        options: Mapping[str, Any],
     ) -> backend.Output:
         """Update memory by the entities, and let entities attend to it.
 
@@ -289,8 +289,7 @@ class RogueNet(_Normalising):
             memory: of this network.
             before: the entities, without memory.
             batch: B frames.
-            actions: per action (actors,) int64, choices that enter memory; None if they are not
-                made yet.
+            options: of `backend.run`; `actions` are choices that enter memory, if they are made.
         """
         x, layout, types = before.x, before.layout, self.embedding.types
         visible = visible_rows(batch, types, layout)
@@ -299,7 +298,7 @@ class RogueNet(_Normalising):
             # Each row through the cell, x + W h
             known = None if memory.remembering.sees_hidden else visible
             added = None
-            if actions is not None:
+            if (actions := options.get("actions")) is not None:
                 added = memory.choice_inputs(x, layout, batch, places, actions)
             inputs = memory.inputs(x, layout, known, places)
             remembered = remember(memory, inputs, added, places.past)
@@ -310,9 +309,10 @@ class RogueNet(_Normalising):
             # Further rows: frames, and who is absent
             more = memory.memory_only_rows(remembered, places.past)
             entities = with_states.index_select(0, layout.row_of_entity)
-        x_after = layout.pad(self._attend(memory, entities, more, batch, visible, layout))
+        after, decisions = self._attend(memory, entities, more, batch, visible, layout, options)
         output = MemoryOutput(remembered, places, x, layout)
-        return backend.Output(x_after, layout, remembered=output)
+        x_after = layout.pad(after)
+        return backend.Output(x_after, layout, decisions=decisions, remembered=output)
 
     def _attend(
         self,
@@ -322,8 +322,9 @@ class RogueNet(_Normalising):
         batch: EntityBatch,
         visible: Tensor | None,
         layout: Layout,
-    ) -> Tensor:
-        """Return entities after the blocks in which they attend to further rows.
+        options: Mapping[str, Any],
+    ) -> tuple[Tensor, Mapping[str, Decision]]:
+        """Return entities after the blocks in which they attend to further rows, and decisions.
 
         Args:
             memory: has the blocks.
@@ -332,6 +333,7 @@ class RogueNet(_Normalising):
             batch: B frames.
             visible: (P,) bool, the visible entities; None if all are.
             layout: of the entities.
+            options: of `backend.run`.
         """
         lengths = {name: batch.features[name].lengths for name in self.embedding.types}
         lengths[MEMORY], device = more.lengths, entities.device
@@ -342,20 +344,27 @@ class RogueNet(_Normalising):
         inputs: dict[str, Tensor] = {}
         if self.relpos is not None:
             inputs = {**self.embedding.inputs(batch), MEMORY: more.values[:, :0]}
+        rows, count = torch.cat([entities, more.values]), len(entities)
         is_half = self.config.precision == "bfloat16"
         with torch.autocast(device.type, torch.bfloat16) if is_half else nullcontext():
-            context: Context
             if isinstance(layout, backend.PackedLayout):
-                joined: Layout = (packed := backend.packed_layout(lengths, device))
-                seen = None if flags is None else joined.pad(flags)
-                context = backend.packed_context(self.relpos, inputs, seen, packed)
+                packed = backend.packed_layout(lengths, device)
+                seen = None if flags is None else packed.pad(flags)
+                context: Context = (
+                    known := backend.packed_context(self.relpos, inputs, seen, packed)
+                )
+                of_blocks = memory.transformer, memory.config_of_blocks, packed.pad(rows)
+                compiled = backend.run_blocks(self, *of_blocks, packed, known, batch, **options)
+                if compiled is not None:
+                    x, decisions = compiled
+                    return x.index_select(0, packed.row_of_entity[:count]), decisions
+                joined: Layout = packed
             else:
                 joined = make_layout(lengths, device)
                 seen = None if flags is None else joined.pad(flags)
                 context = self._padded_context(batch, joined, seen, inputs)
-            rows = joined.pad(torch.cat([entities, more.values]))
-            after = backend.in_rows_of_shape(memory.transformer, rows, context)
-        return after.index_select(0, joined.row_of_entity[: len(entities)])
+            after = backend.in_rows_of_shape(memory.transformer, joined.pad(rows), context)
+        return after.index_select(0, joined.row_of_entity[:count]), {}
 
     def _remembered_next(
         self, entities: backend.Output, batch: EntityBatch, actions: Mapping[str, Tensor]

@@ -5,7 +5,7 @@ ones embedding and attention are, and matrix products stay with torch, which is 
 Both take frames that lie one after the other, without padding.
 """
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import attrgetter
@@ -227,17 +227,7 @@ def run(
     # Narrow networks whole, wide ones in parts.
     is_whole = has_compiled_blocks(net.config)
     if is_whole and not torch.is_autocast_enabled("cpu"):
-        choices = {
-            name: _choice(
-                _COMPILED_HEADS[type(head)](head).out_features,
-                layout,
-                batch.actions[name],
-                of_action(actions, name),
-                of_action(uniforms, name),
-            )
-            for name, head in zip(net.action_space, net.action_heads.values(), strict=True)
-            if with_heads and type(head) in _COMPILED_HEADS
-        }
+        choices = _choices(net, layout, batch, actions, uniforms) if with_heads else {}
         nets = [net, *others]
         return _run_whole(nets, num_frames, layout, context, rows, choices, with_means)
     if others:
@@ -317,12 +307,97 @@ def _run_whole(
     # Outputs.
     left = iter(compiled.run())
     x, said = next(left), [next(left) for _ in means]
+    decisions = _decisions(left, choices)
+    return Output(x, layout, said if with_means else None, decisions)
+
+
+def _decisions(
+    left: Iterator[Tensor], choices: Mapping[str, network.ChoiceInput]
+) -> dict[str, Decision]:
+    """Return the decisions in the outputs of a compiled network that are left."""
     decisions = {}
     for name, choice in choices.items():
         log_probs, log_prob, entropy = next(left), next(left), next(left)
         chosen = next(left) if choice.given is None else choice.given
         decisions[name] = Decision(chosen, log_prob, entropy, CategoricalDistribution(log_probs))
-    return Output(x, layout, said if with_means else None, decisions)
+    return decisions
+
+
+def run_blocks(
+    net: Network,
+    transformer: Transformer,
+    config: RogueNetConfig,
+    x: Tensor,
+    layout: PackedLayout,
+    context: PackedContext,
+    batch: EntityBatch,
+    *,
+    with_heads: bool = False,
+    actions: Mapping[str, Tensor] | None = None,
+    uniforms: Mapping[str, Tensor] | None = None,
+) -> tuple[Tensor, Mapping[str, Decision]] | None:
+    """Run further blocks of a network, and its compiled heads, on rows that are embedded.
+
+    Args:
+        net: has the heads and relative positions.
+        transformer: the blocks.
+        config: of these blocks.
+        x: (R, d_model), the rows.
+        layout: of these rows.
+        context: of these rows.
+        batch: B frames.
+        with_heads: as in `run`, like the others.
+        actions: choices to evaluate.
+        uniforms: to sample choices with.
+
+    Returns:
+        (R, d_model), and decisions; None if such blocks are not compiled whole.
+    """
+    is_float = x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+    if not is_float or not has_compiled_blocks(config) or (net.training and config.drops):
+        return None
+    choices = _choices(net, layout, batch, actions, uniforms) if with_heads else {}
+    weights = _weights(replace_blocks(net, transformer), [], context.tables, choices, [])
+    compiled = network.Network(
+        context.frames, [], config, [*choices.values()], [], [weights], x=x.contiguous()
+    )
+    left = iter(compiled.run())
+    return next(left), _decisions(left, choices)
+
+
+class _Blocks(NamedTuple):
+    """Network with other blocks, for `_weights`."""
+
+    relpos: RelposEncoding | None
+    transformer: Transformer
+    action_heads: nn.ModuleDict
+    regression_heads: nn.ModuleDict
+
+
+def replace_blocks(net: Network, transformer: Transformer) -> Any:
+    """Return what `_weights` needs of a network with other blocks."""
+    return _Blocks(net.relpos, transformer, net.action_heads, net.regression_heads)
+
+
+def _choices(
+    net: Network,
+    layout: PackedLayout,
+    batch: EntityBatch,
+    actions: Mapping[str, Tensor] | None,
+    uniforms: Mapping[str, Tensor] | None,
+) -> dict[str, network.ChoiceInput]:
+    """Return the actions whose heads are compiled."""
+    return {
+        name: _choice(
+            _COMPILED_HEADS[type(head)](head).out_features,
+            layout,
+            batch.actions[name],
+            of_action(actions, name),
+            of_action(uniforms, name),
+        )
+        for name, head in zip(net.action_space, net.action_heads.values(), strict=True)
+        if type(head) in _COMPILED_HEADS
+    }
 
 
 _OF_OTHERS: MutableMapping[Any, network.Weights] = WeakKeyDictionary()

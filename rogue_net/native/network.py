@@ -86,6 +86,7 @@ class Network:
         sizes_of_means: the number of outputs of each linear function of the means.
         weights: of the network; or of several without gradients.
         first_frame: (networks + 1,) int64, from which frame to which each network computes.
+        x: (R, d_model), the entities, if they are embedded already: there are no types then.
     """
 
     frames: PackedFrames
@@ -95,6 +96,7 @@ class Network:
     sizes_of_means: Sequence[int]
     weights: Sequence[Weights]
     first_frame: Lengths | None = None
+    x: Tensor | None = None
 
     def __post_init__(self) -> None:
         config, relpos = self.config, self.config.relpos_encoding
@@ -135,7 +137,9 @@ class Network:
         """
         if len(self.weights) > 1 or not torch.is_grad_enabled():
             return self.forward(keep=False)
-        outputs: Sequence[Tensor] = _Node.apply(self, *self.parameters)  # type: ignore[no-untyped-call]
+        # The entities are an argument, as the gradient goes on through them.
+        given, self.x = self.x, None if self.x is None else self.x.detach()
+        outputs: Sequence[Tensor] = _Node.apply(self, given, *self.parameters)  # type: ignore[no-untyped-call]
         return outputs
 
     def forward(self, keep: bool) -> list[Tensor]:
@@ -148,7 +152,8 @@ class Network:
         # Memory of the entities, the pooled frames and the activations.
         width, rows = self.config.d_model, self.frames.num_rows
         num_frames = len(self.frames.lengths)
-        x = functions.empty(rows, width)
+        # Blocks write where they read.
+        x = functions.empty(rows, width) if self.x is None else self.x.detach().clone()
         struct.x = x.data_ptr()
         self._set_parts(rows)
         if self.sizes_of_means:
@@ -192,7 +197,7 @@ class Network:
         return outputs
 
     def backward(self, x: Tensor, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Return the gradients of the parameters.
+        """Return the gradients of the entities, if they are given, and of the parameters.
 
         Args:
             x: the first output.
@@ -217,7 +222,7 @@ class Network:
         struct.sizes = ctypes.addressof(of_parameters)
         call("network_backward", struct)
         total = parts[0] if len(parts) == 1 else parts.sum(dim=0)
-        return functions.cut(total, self.parameters)
+        return [None if self.x is None else dx, *functions.cut(total, self.parameters)]
 
     def _set_parts(self, num_rows: int, num_gradients: int = 0) -> int:
         """Set the number of threads and of parts of the work, and return that of parts."""
@@ -233,7 +238,9 @@ class Network:
 
 class _Node(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, network: Network, *parameters: Tensor | None) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, network: Network, x: Tensor | None, *parameters: Tensor | None
+    ) -> tuple[Tensor, ...]:
         ctx.network = network
         outputs = network.forward(keep=True)
         ctx.set_materialize_grads(False)
