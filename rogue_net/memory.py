@@ -3,9 +3,9 @@
 Source of the cell: Cho et al. 2014, arXiv:1406.1078, as `torch.nn.GRUCell` writes it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -416,7 +416,34 @@ class _Sequences(torch.autograd.Function):
         return d_in, d_added, d_pool[:n], d_hidden.t() @ kept[0], d_hidden.sum(dim=0), None, None
 
 
-def remember(memory: Memory, x: Tensor, added: Tensor | None, past: Past) -> Remembered:
+States: TypeAlias = Callable[..., tuple[Tensor, Tensor]]
+"""Computes states and pool; the arguments are those of `plain_states`."""
+
+
+def plain_states(
+    gates_in: Tensor,
+    added: Tensor | None,
+    before: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    source: Ints,
+    levels: Sequence[Ints],
+) -> tuple[Tensor, Tensor]:
+    """Return the states of rows, and the pool, in torch; the arguments are those of `_Sequences`.
+
+    Source and levels are on the host.
+    """
+    device = gates_in.device
+    index, of_levels = to_device(source, device), [to_device(rows, device) for rows in levels]
+    states, pool = _Sequences.apply(  # type: ignore[no-untyped-call]
+        gates_in, added, before, weight, bias, index, of_levels
+    )
+    return states, pool
+
+
+def remember(
+    memory: Memory, x: Tensor, added: Tensor | None, past: Past, compute: States = plain_states
+) -> Remembered:
     """Return the states of the rows that remember.
 
     Args:
@@ -424,14 +451,11 @@ def remember(memory: Memory, x: Tensor, added: Tensor | None, past: Past) -> Rem
         x: (R, d_model), the inputs of the rows.
         added: (R, width), the choices made in each row's frame; None for none.
         past: where the rows come from.
+        compute: computes the states; compiled code may take the place of torch.
     """
-    cell, device = memory.cell, x.device
-    first = memory.first_states()
+    cell, first = memory.cell, memory.first_states()
     before = torch.cat([first, past.carried.to(first)]) if len(past.carried) else first
     source = pool_index(past, past.source.values, past.kind.values, len(first))
-    levels = [to_device(rows, device) for rows in past.levels]
     gates_in = torch.addmm(cell.bias_ih, x, cell.weight_ih.t())
-    states, pool = _Sequences.apply(  # type: ignore[no-untyped-call]
-        gates_in, added, before, cell.weight_hh, cell.bias_hh, to_device(source, device), levels
-    )
-    return Remembered(states, pool)
+    weights = cell.weight_hh, cell.bias_hh
+    return Remembered(*compute(gates_in, added, before, *weights, source, past.levels))

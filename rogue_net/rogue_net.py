@@ -301,7 +301,7 @@ class RogueNet(_Normalising):
             if (actions := options.get("actions")) is not None:
                 added = memory.choice_inputs(x, layout, batch, places, actions)
             inputs = memory.inputs(x, layout, known, places)
-            remembered = remember(memory, inputs, added, places.past)
+            remembered = remember(memory, inputs, added, places.past, backend.cell_states)
             shown = np.flatnonzero(places.row < layout.num_rows)
             states = remembered.states.index_select(0, to_device(shown, x.device))
             rows = to_device(places.row[shown], x.device)

@@ -26,8 +26,9 @@ from rogue_net.distributions import CategoricalDistribution, Decision
 from rogue_net.embedding import EntityEmbedding, FeaturelessEmbedding, TypeEmbedding, module_key
 from rogue_net.heads import CategoricalHead
 from rogue_net.layout import Layout, rows_of_types, visible_rows
-from rogue_net.memory import MemoryOutput
+from rogue_net.memory import MemoryOutput, plain_states
 from rogue_net.native import functions, library, network
+from rogue_net.native.cell import cell_states as cell_states_compiled
 from rogue_net.native.compiled import advice
 from rogue_net.native.functions import PackedFrames, TypeRows
 from rogue_net.native.library import fits
@@ -449,6 +450,23 @@ def in_rows_of_shape(transformer: Transformer, x: Tensor, context: Context) -> T
     if torch.is_autocast_enabled("cpu") and isinstance(context, PackedContext):
         x = nn.functional.pad(x, (0, 0, 0, -len(x) % ROWS_OF_SHAPE))
     return transformer(x, context)[:num_rows]  # type: ignore[no-any-return]
+
+
+def cell_states(
+    gates_in: Tensor,
+    added: Tensor | None,
+    before: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    source: Lengths,
+    levels: Sequence[Lengths],
+) -> tuple[Tensor, Tensor]:
+    """Return the states of rows that remember, and the pool, as `memory.plain_states` does."""
+    arguments = gates_in, added, before, weight, bias, source, levels
+    is_narrow = library.AVAILABLE and before.shape[1] % library.VECTOR == 0
+    if is_narrow and gates_in.dtype == torch.float32 and gates_in.device.type == "cpu":
+        return cell_states_compiled(*arguments)
+    return plain_states(*arguments)
 
 
 def packed_layout(type_lengths: Mapping[str, Lengths], device: torch.device) -> PackedLayout:

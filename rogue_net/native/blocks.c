@@ -951,3 +951,89 @@ int NAME(blocks_backward)(const Frames *f, const float *const *parameters, float
     int failed = for_parts(f->parts, f->threads, part_backward, &task);
     return failed || guards_of_layers(f, made, 0) ? failed : OVERRUN;
 }
+
+/* -- Memory ------------------------------------------------------------------------------------------------------ */
+
+enum { CELL_TILE = 48 }; /* rows of a level that are computed together, so that they stay in the cache */
+
+INLINE vec sigmoid(vec x) { return 1.0f / (1.0f + exponential(smaller(-x, all(80.0f)))); }
+INLINE vec hyperbolic_tangent(vec x) { return 2.0f * sigmoid(2.0f * x) - 1.0f; }
+
+/* One row of the unit: r = s(i_r + l_r), z = s(i_z + l_z), n = tanh(i_n + r l_n), h' = n + z (h - n). */
+INLINE void cell_row(const Cell *c, int64_t row, const float *last, const float *of_last) {
+    int64_t d = c->width, size = c->num_rows * d;
+    const float *in = c->gates_in + row * 3 * d, *added = c->added ? c->added + row * d : NULL;
+    float *state = c->states + row * d, *to = c->pool + (c->num_before + row) * d, *kept = c->kept ? c->kept + row * d : NULL;
+    for (int64_t j = 0; j < d; j += LANES) {
+        vec h = load(last + j), part = load(of_last + 2 * d + j);
+        vec r = sigmoid(load(in + j) + load(of_last + j)), z = sigmoid(load(in + d + j) + load(of_last + d + j));
+        vec n = hyperbolic_tangent(load(in + 2 * d + j) + r * part);
+        vec now = n + z * (h - n);
+        store(state + j, now);
+        store(to + j, added ? now + load(added + j) : now);
+        if (!kept) continue;
+        store(kept + j, h), store(kept + size + j, r), store(kept + 2 * size + j, z);
+        store(kept + 3 * size + j, n), store(kept + 4 * size + j, part);
+    }
+}
+
+int NAME(cell_forward)(const Cell *c) {
+    int64_t d = c->width;
+    const int64_t sizes[] = {3 * d * d, CELL_TILE * d, 3 * CELL_TILE * d};
+    float *regions[3], *room = open_regions(3, sizes, regions);
+    if (!room) return NO_MEMORY;
+    float *weight = regions[0], *last = regions[1], *of_last = regions[2];
+    transpose(3 * d, d, c->weight, d, weight, 3 * d);
+    for (int64_t level = 0; level < c->num_levels; level++) {
+        int64_t end = c->level_start[level + 1];
+        for (int64_t first = c->level_start[level]; first < end; first += CELL_TILE) {
+            int64_t count = end - first < CELL_TILE ? end - first : CELL_TILE;
+            const int64_t *rows = c->rows + first;
+            for (int64_t i = 0; i < count; i++)
+                memcpy(last + i * d, c->pool + c->source[rows[i]] * d, sizeof(float) * (size_t)d);
+            product(count, 3 * d, d, last, d, 1, weight, 3 * d, NULL, 0, c->bias, of_last, 3 * d);
+            for (int64_t i = 0; i < count; i++) cell_row(c, rows[i], last + i * d, of_last + i * 3 * d);
+        }
+    }
+    return close_regions(room, 3, sizes, 0);
+}
+
+/* The gradients of one row: of its gates, and those of the last state but for what goes through the product. */
+INLINE void cell_row_backward(const Cell *c, int64_t row, float *dgates, float *dlast) {
+    int64_t d = c->width, size = c->num_rows * d;
+    const float *dstate = c->dstates + row * d, *dpool = c->dpool + (c->num_before + row) * d, *kept = c->kept + row * d;
+    float *din = c->dgates_in + row * 3 * d, *dpart = c->dlast + row * d;
+    for (int64_t j = 0; j < d; j += LANES) {
+        vec h = load(kept + j), r = load(kept + size + j), z = load(kept + 2 * size + j);
+        vec n = load(kept + 3 * size + j), part = load(kept + 4 * size + j);
+        vec dy = load(dstate + j) + load(dpool + j);
+        vec dn = dy * (1.0f - z) * (1.0f - n * n);
+        vec dr = dn * part * r * (1.0f - r), dz = dy * (h - n) * z * (1.0f - z);
+        store(din + j, dr), store(din + d + j, dz), store(din + 2 * d + j, dn);
+        store(dpart + j, dn * r);
+        store(dgates + j, dr), store(dgates + d + j, dz), store(dgates + 2 * d + j, dn * r);
+        store(dlast + j, dy * z);
+    }
+}
+
+int NAME(cell_backward)(const Cell *c) {
+    int64_t d = c->width;
+    const int64_t sizes[] = {3 * CELL_TILE * d, CELL_TILE * d};
+    float *regions[2], *room = open_regions(2, sizes, regions);
+    if (!room) return NO_MEMORY;
+    float *dgates = regions[0], *dlast = regions[1];
+    for (int64_t level = c->num_levels; level-- > 0;) {
+        int64_t end = c->level_start[level + 1];
+        for (int64_t first = c->level_start[level]; first < end; first += CELL_TILE) {
+            int64_t count = end - first < CELL_TILE ? end - first : CELL_TILE;
+            const int64_t *rows = c->rows + first;
+            for (int64_t i = 0; i < count; i++) cell_row_backward(c, rows[i], dgates + i * 3 * d, dlast + i * d);
+            product(count, d, 3 * d, dgates, 3 * d, 1, c->weight, d, dlast, d, NULL, dlast, d);
+            for (int64_t i = 0; i < count; i++) {
+                float *to = c->dpool + c->source[rows[i]] * d;
+                for (int64_t j = 0; j < d; j += LANES) store(to + j, load(to + j) + load(dlast + i * d + j));
+            }
+        }
+    }
+    return close_regions(room, 2, sizes, 0);
+}

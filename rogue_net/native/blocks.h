@@ -107,6 +107,23 @@ typedef struct {
 int network_forward(Network *);
 int network_backward(Network *);
 
+/* States of rows that a gated recurrent unit updates, level after level: each from the state of an earlier row. */
+typedef struct {
+    int64_t num_rows, num_before, width, num_levels; /* R, N, d */
+    const int64_t *level_start; /* (levels + 1,), of `rows` */
+    const int64_t *rows;        /* (R,), the rows of each level */
+    const int64_t *source;      /* (R,), of each row the place in `pool` that its last state is in */
+    const float *gates_in;      /* (R, 3 d), W_i x + b_i: of the gates r and z, and of the new state */
+    const float *added;         /* (R, d), what is added to the state for later rows; NULL for nothing */
+    const float *weight, *bias; /* (3 d, d) and (3 d,), W_h and b_h */
+    float *pool;                /* (N + R, d), states from before, then of the rows */
+    float *states;              /* (R, d) */
+    float *kept;                /* (5, R, d) for the backward pass: last state, r, z, new state, its part of the last */
+    const float *dstates;       /* (R, d) */
+    float *dpool;               /* (N + R, d), which is added to */
+    float *dgates_in, *dlast;   /* (R, 3 d), and (R, d) of the part of the last state */
+} Cell;
+
 /* How the entities of packed frames lie, and how their relative positions are encoded, see `pairs.c`. */
 typedef struct {
     int64_t num_frames;
@@ -146,6 +163,8 @@ int for_parts(int64_t parts, int64_t threads, int (*function)(const void *task, 
     int NAME(embed_backward)(const Embedding *, int64_t, float, const float *);                                \
     int NAME(head_forward)(const Head *, int64_t, const float *);                                              \
     int NAME(head_backward)(const Head *, int64_t, const float *, float *);                                    \
+    int NAME(cell_forward)(const Cell *);                                                                      \
+    int NAME(cell_backward)(const Cell *);                                                                     \
     int64_t NAME(blocks_made)(const Frames *);                                                                 \
     int NAME(blocks_forward)(const Frames *, const float *const *, float *, float *);                          \
     int NAME(blocks_backward)(const Frames *, const float *const *, float *const *, float *, float *);

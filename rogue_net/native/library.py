@@ -89,6 +89,16 @@ class Network(ctypes.Structure):
     )
 
 
+class Cell(ctypes.Structure):
+    """`Cell` of `blocks.h`."""
+
+    _fields_ = _fields(
+        (_INT, "num_rows num_before width num_levels"),
+        (_POINTER, "level_start rows source gates_in added weight bias pool states kept"),
+        (_POINTER, "dstates dpool dgates_in dlast"),
+    )
+
+
 class PairCells(ctypes.Structure):
     """`PairCells` of `blocks.h`."""
 

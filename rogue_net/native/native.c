@@ -44,6 +44,10 @@ EXPORT int head_backward(const Head *h, int64_t d, const float *x, float *dx) {
     return BEST(head_backward)(h, d, x, dx);
 }
 
+EXPORT int cell_forward(const Cell *c) { return BEST(cell_forward)(c); }
+
+EXPORT int cell_backward(const Cell *c) { return BEST(cell_backward)(c); }
+
 EXPORT int64_t blocks_made(const Frames *f) {
     return BEST(blocks_made)(f);
 }

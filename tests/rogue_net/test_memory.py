@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from entity_env import Ragged
 from rogue_net import RogueNet, RogueNetConfig, RogueNetWithValueNet
 from rogue_net.config import MemoryConfig
-from rogue_net.memory import MemoryRows, _Sequences, memory_rows, remember
+from rogue_net.memory import MemoryRows, _Sequences, memory_rows, plain_states, remember
+from rogue_net.native import library
+from rogue_net.native.cell import cell_states
 from rogue_net.past import FRAME, NEW, NOTHING_KNOWN, Known, Past, link
 from rogue_net.ragged import EntityBatch, RaggedTensor
 from tests.rogue_net.memory_case import (
@@ -377,3 +379,37 @@ def test_a_type_that_there_is_not_is_refused() -> None:
     config = RogueNetConfig(memory=MemoryConfig(types=["A", "C"]))
     with pytest.raises(ValueError, match=r"memory.types: expected entity types, .* got \['C'\]"):
         RogueNet(config, SPACE, ACTIONS)
+
+
+# -- Compiled ----------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not library.AVAILABLE, reason="nothing is compiled")
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("width", [8, 32, 40])
+def test_the_compiled_cell_is_that_of_torch(adds: bool, width: int) -> None:
+    """As near to the numbers in float64 as torch is in float32, gradients included."""
+    past = linked(network(of="both", keep_absent=2), episodes(7, 9, 12)).past
+    assert past is not None
+    generator = torch.Generator().manual_seed(1)
+    num_rows, num_first = len(past.source.values), 3
+    shapes = [(num_rows, 3 * width), (num_rows, width), (num_first, width)]
+    shapes += [(3 * width, width), (3 * width,)]
+    is_new = past.source.values == NEW
+    source = np.where(is_new, past.kind.values, past.source.values + num_first)
+    weights = [torch.randn(n, width, generator=generator) for n in (num_rows, num_first + num_rows)]
+    leaves = [torch.randn(shape, generator=generator) for shape in shapes]
+
+    def outputs_of(compute: Any, dtype: torch.dtype) -> list[torch.Tensor]:
+        inputs = [leaf.to(dtype).requires_grad_() for leaf in leaves]
+        gates, added, before, *rest = inputs
+        outputs = compute(gates, added if adds else None, before, *rest, source, past.levels)
+        loss = sum((w * out).sum() for w, out in zip(weights, outputs, strict=True))
+        wanted = inputs if adds else [gates, before, *rest]
+        return [*outputs, *torch.autograd.grad(loss, wanted)]
+
+    exact = outputs_of(plain_states, torch.float64)
+    found = outputs_of(plain_states, torch.float32), outputs_of(cell_states, torch.float32)
+    for right, torch_one, compiled in zip(exact, *found, strict=True):
+        errors = [float((one - right).abs().max()) for one in (torch_one, compiled)]
+        assert errors[1] <= 4 * errors[0] + 1e-6
