@@ -10,7 +10,12 @@ from enn_trainer.experience.collector import Rollout
 from enn_trainer.runtime.spans import Spans
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
-from enn_trainer.tracking.metrics import action_statistics, metric_scalars, system_numbers
+from enn_trainer.tracking.metrics import (
+    action_statistics,
+    memory_statistics,
+    metric_scalars,
+    system_numbers,
+)
 from enn_trainer.tracking.track_services import EVAL_PREFIX
 
 
@@ -137,6 +142,7 @@ class RunMetrics(Callback):
                 **metric_scalars(rollout.metrics),
                 **learnt,
                 **action_statistics(rollout, state.action_space),
+                **memory_statistics(rollout.batch.past),
                 **{f"schedule/{path}": value for path, value in scheduled},
                 "charts/SPS": (state.step - self._first_step) / max(self._watch.seconds, 1e-9),
                 "restart": state.restart,

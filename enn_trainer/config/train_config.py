@@ -277,6 +277,11 @@ class TrainConfig(Versioned, Section):
             )
             return
         check.require(
+            self.bc is None,
+            "bc: expected none beside net.memory, as recordings are learnt frame by frame, not as "
+            "sequences; leave one of them out",
+        )
+        check.require(
             seq_len is None or seq_len <= steps,
             f"ppo.seq_len: expected at most rollout.steps={steps}, got {seq_len}",
         )
@@ -418,6 +423,11 @@ class CloneRunConfig(TrainConfig):
         check.require(
             self.selfplay is None,
             "selfplay: expected none while cloning, which plays no matches; leave it out",
+        )
+        check.require(
+            self.net.memory is None and (self.vf_net is None or self.vf_net.memory is None),
+            "net.memory: expected none while cloning, as recordings are learnt frame by frame, not "
+            "as sequences; leave it out, and add it to the saved agent by --init-from",
         )
         check.require(
             self.bc is None,

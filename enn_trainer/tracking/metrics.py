@@ -14,6 +14,7 @@ from entity_env.process import peak_bytes
 from entity_env.ragged import exclusive_cumsum
 from entity_env.spaces import GLOBAL, ActionSpace
 from entity_env.vec.vec_env import Metric
+from rogue_net.past import NEW, Past
 from rogue_net.ragged import ActionBatch, EntityBatch, Lengths, RaggedTensor, to_device
 
 MB = 2**20
@@ -147,4 +148,22 @@ def system_numbers(device: torch.device) -> dict[str, float]:
     if device.type == "cuda":
         scalars["system/gpu_memory_mb"] = torch.cuda.memory_allocated(device) / MB
         scalars["system/gpu_peak_mb"] = torch.cuda.max_memory_allocated(device) / MB
+    return scalars
+
+
+def memory_statistics(past: Past | None) -> dict[str, float]:
+    """Return scalars of what the policy remembers in a rollout by tag; {} if it remembers nothing.
+
+    `docs/tracking.md` defines them.
+    """
+    if past is None or not len(past.kind.values):
+        return {}
+    frames, rows = len(past.level), len(past.kind.values)
+    scalars = {
+        "memory/rows": rows / frames,
+        "memory/new": float((past.source.values == NEW).mean()),
+        "memory/absent": len(past.absent.values) / frames,
+    }
+    if len(past.carried):
+        scalars["memory/norm"] = past.carried.norm(dim=1).mean().item()
     return scalars

@@ -68,6 +68,9 @@ NEUTRAL: dict[str, Any] = {
     "ppo.ent_targets": {},
     "ppo.ent_target_lr": 0.1,  # without targets none is learnt
     "ppo.magnet": None,
+    "ppo.seq_len": None,
+    "net.memory": None,
+    "vf_net.memory": None,
     "selfplay": None,
     "eval.episodes": None,
     "eval.max_steps": 10000,  # of whole episodes

@@ -94,6 +94,7 @@ def test_the_defaults_are_the_published_ones_but_for_exploration() -> None:
             "ent_targets": {},
             "ent_target_lr": 0.1,
             "magnet": None,
+            "seq_len": None,
         },
         "rollout": {"steps": 16, "num_envs": 128, "processes": 4},
         "eval": None,
