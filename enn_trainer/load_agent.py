@@ -1,7 +1,9 @@
 """Agents that act in one environment, loaded from checkpoints."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +17,7 @@ from enn_trainer.checkpoints.weights import load_weights_file
 from enn_trainer.errors import CheckpointError
 from enn_trainer.experience.memories import PlayerMemory, remembering_of, tracked_types
 from enn_trainer.experience.players import AgentPlayer, Decisions
+from enn_trainer.experience.reminded import Reminded
 from enn_trainer.policy import PPOAgent, device_of
 from enn_trainer.viewer.explain import Explanation, explain
 from entity_env.actions import Action, EntityID
@@ -168,9 +171,10 @@ class RogueNetAgent:
                 entities for this machine.
             ValueError: it has no entity with one of these ids.
         """
-        _, batch = self._batch([observation])
+        obs, batch = self._batch([observation])
         ids = observation.index_to_id(self.obs_space)
-        return explain(self.agent, batch, ids, self.action_space, entities)
+        agent, batch = self._memory.reminded(observation, obs, batch)
+        return explain(agent, batch, ids, self.action_space, entities)
 
     def _batch(self, observations: Sequence[Observation]) -> tuple[VecObs, EntityBatch]:
         obs = batch_obs(observations, self.obs_space, self.action_space)
@@ -227,6 +231,29 @@ class AgentMemory:
         self._tracker.begin(np.flatnonzero(obs.done).tolist())
         memory.begun = memory.begun | obs.done
         return decisions
+
+    def reminded(
+        self, observation: Observation, obs: VecObs, batch: EntityBatch
+    ) -> tuple[PPOAgent, EntityBatch]:
+        """Return the agent as it would answer next, and the frame with the numbers of entities.
+
+        Args:
+            observation: of the first environment.
+            obs: the same in a batch.
+            batch: the same on the device.
+        """
+        if not self._remembers:
+            return self._agent, batch
+        if self._memory is None:
+            self._begin(1)
+        assert self._memory is not None
+        tracker, memory = copy.deepcopy(self._tracker), copy.copy(self._memory)
+        memory.reward = obs.reward.astype(np.float32)
+        if self._types:
+            tracker.number_one(obs, observation)
+            batch = replace(batch, identity=obs.identity)
+        attach = partial(memory.attach_to_copies, environment=0)
+        return Reminded(self._agent, attach), batch
 
     def get_state(self) -> dict[str, Any]:
         """Return the states, and the ids that have numbers, as plain data.

@@ -63,6 +63,13 @@ class Wired(nn.Module):
         own = network.action_space if known_actions is None else known_actions
         self.action_space: Mapping[str, ActionSpace] = own if actions is None else actions
         self._labels = _label_orders(own, self.action_space)
+        self._takes_choices = _takes_choices(network)
+        unknown = sorted(shown.entities.keys() - self.known.entities.keys())
+        if unknown and self._takes_choices:
+            raise ValueError(
+                f"obs_space: expected the entity types that the network knows, as its memory takes "
+                f"in choices (memory.inputs), got {', '.join(unknown)}; upgrade the agent instead"
+            )
 
     def forward(
         self,
@@ -90,9 +97,17 @@ class Wired(nn.Module):
         if generator is not None:
             uniforms = random_draws(batch.actions, distributions, generator)
         decisions = decide_all(distributions, actions, uniforms)
+        remembered = out
+        if self._takes_choices:  # memory takes in those that are made, by the network's labels
+            made = {name: decision.chosen for name, decision in decisions.items()}
+            for name, (_, of_shown) in self._labels.items():
+                made[name] = to_device(np.array(of_shown), made[name].device)[made[name]]
+            remembered = self.network(known, made, **options)
         return output_of(decisions, out.values)._replace(
             lengths={name: batch.actions[name].actors.lengths for name in distributions},
             attention=out.attention,
+            memory=remembered.memory,
+            memory_of_values=remembered.memory_of_values,
         )
 
     def values(self, batch: EntityBatch) -> dict[str, Tensor]:
@@ -127,6 +142,12 @@ class Wired(nn.Module):
                     parts[name] = restrict_action(action, actors, actees)
         actions |= {name: part.action for name, part in parts.items()}
         return adapt_batch(replace(batch, actions=actions), shown, known), parts
+
+
+def _takes_choices(network: Any) -> bool:
+    """Return whether choices enter the memory of a network, or of its value function."""
+    nets = [network, getattr(network, "policy", None), getattr(network, "value_function", None)]
+    return any(bool(getattr(getattr(net, "memory", None), "actions", None)) for net in nets)
 
 
 def _label_orders(

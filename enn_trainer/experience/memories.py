@@ -195,6 +195,40 @@ class PlayerMemory:
         past = replace(past, of_values=pasts[1])
         return replace(batch, past=past), Attached(environments, parts)
 
+    def attach_to_copies(self, batch: EntityBatch, environment: int) -> EntityBatch:
+        """Return copies of a frame of one environment, perhaps changed, with what is remembered.
+
+        Args:
+            batch: n frames with `identity`.
+            environment: of all of them.
+        """
+        n, pasts = batch.num_frames, list[Past | None]()
+        begun = np.full(n, self.begun[environment])
+        reward = np.where(begun, 0, self.reward[environment]).astype(np.float32)
+        nowhen = np.zeros(n, np.int64)
+        for memories in (self.policy, self.values):
+            if memories is None:
+                pasts.append(None)
+                continue
+            known, here = memories.of_environments(np.array([environment]))
+            of_copies = Known(*(np.tile(column, n) for column in known))
+            of_copies = of_copies._replace(sequence=np.repeat(np.arange(n), len(here)))
+            rows = memory_rows(batch, memories.remembering)
+            keep_absent = memories.remembering.keep_absent
+            links = link(rows, np.arange(n), nowhen, begun, of_copies, keep_absent)
+            # All copies share the states.
+            first, size = len(rows.kind), max(1, len(here))
+
+            def shared(index: Ints, first: int = first, size: int = size) -> Ints:
+                return np.where(index >= first, first + (index - first) % size, index)
+
+            absent = Ragged(shared(links.absent.values), links.absent.lengths)
+            links = links._replace(source=shared(links.source), absent=absent)
+            states = memories.states_of(here, batch)
+            pasts.append(Past.of(rows, links, nowhen, reward, states))
+        policy, values = pasts
+        return replace(batch, past=replace(policy or _no_past(n), of_values=values))
+
     def advance(self, attached: "Attached", memory: Sequence[Tensor | None]) -> None:
         """Take the states after choices.
 

@@ -330,8 +330,16 @@ def without(
     def rest(named: Mapping[str, RaggedTensor]) -> dict[str, RaggedTensor]:
         return {name: rows.keep(kept[name]) for name, rows in named.items()}
 
+    def known(name: str, numbers: Ragged) -> Ragged:
+        has_ids = np.repeat(numbers.lengths > 0, copies.features[name].lengths)
+        is_kept = kept[name][has_ids]
+        of_frame = np.repeat(np.arange(len(numbers)), numbers.lengths)[is_kept]
+        return Ragged(numbers.values[is_kept], np.bincount(of_frame, minlength=len(numbers)))
+
     features, visible, kinds = map(rest, (copies.features, copies.visible, copies.kinds))
-    return replace(copies, features=features, visible=visible, kinds=kinds, actions=actions), parts
+    identity = {name: known(name, numbers) for name, numbers in copies.identity.items()}
+    left_out = replace(copies, features=features, visible=visible, kinds=kinds, actions=actions)
+    return replace(left_out, identity=identity), parts
 
 
 def _total_variation(own: Ragged | None, changed: Ragged | None, part: ActionSubset) -> Float32:

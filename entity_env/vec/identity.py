@@ -96,6 +96,11 @@ class IdentityTracker:
         shown = [name for name in batch.features if name in self.types]
         batch.identity = {name: _ragged(self._numbers_of_all(obs, name)) for name in shown}
 
+    def number_one(self, batch: VecObs, obs: Observation, env: int = 0) -> None:
+        """Set `identity` of a batch of a frame of one environment."""
+        shown = [name for name in batch.features if name in self.types]
+        batch.identity = {n: _ragged([self._numbers(env, n, _ids(obs, n))]) for n in shown}
+
     def _numbers(self, env: int, name: EntityName, ids: Sequence[EntityID]) -> list[int]:
         """Return the numbers of the entities of a type in a frame of an environment."""
         return [*map(self.tables[env][name].__getitem__, ids)]

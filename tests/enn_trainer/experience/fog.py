@@ -32,13 +32,14 @@ class Fog(PlainState, Match):
     """Scouts and beasts in fog; each side sees some of them, and some only its value function."""
 
     num_sides = 2
+    labels = ("left", "right", "stay")
 
     def obs_space(self) -> ObsSpace:
         return ObsSpace(["turn"], {"Scout": Entity(["x"]), "Beast": Entity(["y", "z"])})
 
     def action_space(self) -> dict[str, Any]:
         return {
-            "go": CategoricalActionSpace(["left", "right", "stay"]),
+            "go": CategoricalActionSpace([*self.labels]),
             "hunt": SelectEntityActionSpace(),
             "call": GlobalCategoricalActionSpace(["hey", "ho"]),
         }
@@ -91,6 +92,21 @@ class Fog(PlainState, Match):
                     metrics={"win": float(self.reward[side] > 0)} if over else {},
                 )
             )
+        return shown
+
+
+class Mist(Fog):
+    """The same world with types, features and labels in another order."""
+
+    labels = ("stay", "left", "right")
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace(["turn"], {"Beast": Entity(["z", "y"]), "Scout": Entity(["x"])})
+
+    def _observe(self) -> list[Observation]:
+        shown = super()._observe()
+        for obs in shown:
+            obs.features["Beast"] = [[z, y] for y, z in obs.features["Beast"]]
         return shown
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from enn_trainer import ConfigError, StateManager, Trainer
+from enn_trainer import ConfigError, StateManager, Trainer, load_agent
 from enn_trainer.algorithms.minibatches import minibatches_of_units, pieces_of_units
 from enn_trainer.experience.collector import Collector, Rollout, collect
 from enn_trainer.experience.memories import sequences
 from enn_trainer.experience.players import AgentPlayer
 from entity_env import EntityEnvError, EnvList, ParallelEnvList
 from entity_env.examples import Duel, Minefield
-from tests.enn_trainer.experience.fog import FRAMES, MEMORY, SETTINGS, Fog, run
+from entity_env.serialization.messages import pack, unpack
+from tests.enn_trainer.experience.fog import FRAMES, MEMORY, SETTINGS, Fog, Mist, run
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks
 
 POOL = [
@@ -154,6 +156,55 @@ def test_evaluating_changes_nothing_that_is_remembered() -> None:
             trainer.step()
             found.append(trainer.state.agent.state_dict())
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
+def test_an_agent_in_a_world_of_another_order_remembers_the_same(tmp_path: Path) -> None:
+    run(tmp_path, 3, MEMORY, OF_VALUES)
+    values = []
+    for world in (Fog, Mist):
+        network = load_agent(tmp_path, env=world()).agent
+        collector = Collector(EnvList(world, 8), AgentPlayer(network, None))
+        collector.seed(3)
+        collector.reset(world().obs_space())
+        with torch.no_grad():
+            steps = [collector.step(t, None)[1] for t in range(12)]
+        values.append(torch.stack([decisions.values for decisions in steps]))
+    torch.testing.assert_close(values[0], values[1], rtol=1e-4, atol=1e-5)
+
+
+def test_a_loaded_agent_remembers_from_call_to_call(tmp_path: Path) -> None:
+    """As the players of a run do, for each position of a batch."""
+    run(tmp_path, 3, MEMORY, OF_VALUES)
+    agent, fresh = load_agent(tmp_path, deterministic=True), load_agent(tmp_path)
+    envs = EnvList(Fog, 2)
+    envs.seed(5)
+    player = AgentPlayer(agent.agent, None)
+    collector = Collector(envs, player)
+    collector.reset(Fog().obs_space())
+    differs = 0
+    for t in range(30):
+        assert envs._last is not None
+        frames = [copy(frame) for frame in envs._last[0]]
+        rewards, done = collector.obs.reward.tolist(), collector.obs.done.tolist()
+        for frame, reward in zip(frames, rewards, strict=True):
+            frame.reward = reward
+        if any(done):
+            agent.reset()
+        explained = agent.explain(frames[0])
+        state = agent.get_state()
+        found = [act.value for act in agent.act_batch(frames)]
+        with torch.no_grad():
+            _, decisions, _ = collector.step(t, None)
+        assert found == pytest.approx(decisions.values.tolist(), rel=1e-4, abs=1e-5)
+        assert explained.value == pytest.approx(found[0], rel=1e-4, abs=1e-5)
+        differs += fresh.act(frames[0], first=True).value != pytest.approx(found[0], rel=1e-5)
+        other = load_agent(tmp_path, deterministic=True)
+        other.set_state(unpack(pack(state, exact=True)))
+        assert other.explain(frames[0]).influence.value.tolist() == pytest.approx(
+            explained.influence.value.tolist(), rel=1e-3, abs=1e-4
+        )
+        assert [act.value for act in other.act_batch(frames)] == found
+    assert differs > 10
 
 
 @pytest.mark.alone
