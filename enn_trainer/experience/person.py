@@ -42,6 +42,11 @@ class PersonPlayers(Players):
             hand: to put the choices in.
         """
 
+    @property
+    def identifies(self) -> bool:
+        """True if one of the others remembers entities."""
+        return self.others.identifies
+
     def begin(self, obs: VecObs, is_resumed: bool) -> None:
         """Take the first frames."""
         self.others.begin(obs, is_resumed)

@@ -4,16 +4,20 @@ Messages are dictionaries of plain data, which `serve.py` carries; they are list
 """
 
 import base64
+import copy
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from enn_trainer.experience.memories import PlayerMemory
 from enn_trainer.experience.person import PersonPlayers
 from enn_trainer.experience.players import AgentPlayer, Decisions, Players, SeatPlayer
+from enn_trainer.experience.reminded import Reminded
 from enn_trainer.policy import PPOAgent
 from enn_trainer.viewer.episodes import episode_of_frames, recorded
 from enn_trainer.viewer.explain import MOST_ENTITIES, Float32, explain
@@ -156,6 +160,7 @@ class LiveGame(PersonPlayers):
 
     def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
         """Let the others and the person choose."""
+        self._remembered = [copy.copy(seat.memory) for seat in self._seats]
         decisions = super().act(obs, batch, t)
         kept, self._hand = self._steps[-1], None
         kept.actions, kept.by_hand = decisions.chosen_on_host(), dict(decisions.by_hand)
@@ -173,6 +178,7 @@ class LiveGame(PersonPlayers):
 
     def _begin_episode(self) -> None:
         self._episode, self._steps, self._left_out, self._schema = self._episode + 1, [], 0, {}
+        self._memories: list[list[PlayerMemory | None]] = []  # of the seats before each step
         self._about = self._renew()
 
     @property
@@ -195,8 +201,10 @@ class LiveGame(PersonPlayers):
         kept = recorded(frames, batch, decisions)
         kept.actions, kept.by_hand = hand.fill(kept.actions)
         self._steps.append(kept)
+        self._memories.append(self._remembered)
         if len(self._steps) > MOST_STEPS:
             self._steps.pop(0)
+            self._memories.pop(0)
             self._left_out += 1
         if not self._schema:
             schema, _ = self._encoded(self._steps)
@@ -341,7 +349,10 @@ class LiveGame(PersonPlayers):
         seat = self._seats[side]  # which stays the same in an episode
         if not isinstance(seat, AgentPlayer):
             raise ValueError(f"side: expected one of a network, got {side}, which a bot plays")
-        return facts, obs, seat.agent
+        memory = self._memories[step - self._left_out][side]
+        if memory is None:
+            return facts, obs, seat.agent
+        return facts, obs, Reminded(seat.agent, partial(memory.attach_to_copies, environment=side))
 
     def _explain(self, page: int, message: Message) -> None:
         """Send attention and influence in a frame."""

@@ -29,7 +29,7 @@ from entity_env.match import match_of
 from entity_env.recording.read_recording import Recording
 from entity_env.vec.batching import batch_obs
 from entity_env.vec.vec_obs import take_obs
-from rogue_net.config import RogueNetConfig
+from rogue_net.config import MemoryConfig, RogueNetConfig
 from rogue_net.ragged import EntityBatch
 from rogue_net.rogue_net import RogueNet
 from tests.entity_env.duel_bots import Greedy
@@ -65,13 +65,16 @@ def quiet(message: Message) -> list[Message]:
 class Played:
     """A network that has learnt nothing plays, and pages follow."""
 
-    def __init__(self, world: Any, *answers: Answer, fps: float | None = None) -> None:
+    def __init__(
+        self, world: Any, *answers: Answer, fps: float | None = None, memory: Any = None
+    ) -> None:
         one = match_of(world())
         self.sides = one.num_sides
         self.envs = EnvList(world, self.sides)
         torch.manual_seed(0)
         self.spaces = self.envs.obs_space(), self.envs.action_space()
-        self.network = RogueNet(RogueNetConfig(d_model=16), *self.spaces, {"value": 1}).eval()
+        config = RogueNetConfig(d_model=16, memory=memory)
+        self.network = RogueNet(config, *self.spaces, {"value": 1}).eval()
         for weights in self.network.parameters():
             torch.nn.init.normal_(weights, std=0.3)  # also the value head, which begins with 0
         seen = EnvList(world, 32 * self.sides).reset(self.spaces[0])
@@ -450,3 +453,21 @@ def test_a_paused_game_waits_until_it_goes_on() -> None:
     played.play(1)
     assert waited.is_set()
     assert [message["on"] for message in played.pages.of("paused")] == [True, False]
+
+
+def test_explanations_know_what_the_agent_remembered_in_that_frame() -> None:
+    def page(told: Message) -> list[Message]:
+        step = {"side": 0, "step": told.get("first"), "episode": told.get("episode")}
+        changed = {**step, "changes": []}
+        return [{"type": "what_if", **changed}] if told["type"] == "steps" else []
+
+    played = Played(Duel, page, memory=MemoryConfig(inputs=["action"]))
+    found = played.play(4)
+    values = [decisions.values[0].item() for _, decisions, _ in found]
+    answers = {m["step"]: m["value"] for m in played.pages.of("what_if") if m["episode"] == 0}
+    assert answers
+    for step, value in answers.items():
+        assert value == pytest.approx(values[step], abs=1e-5)
+    frame = take_obs(found[2][2], np.array([0]))
+    forgetful = what_if(played.network, frame, played.spaces[0], [])
+    assert max(abs(forgetful.value - value) for value in values) > 1e-4
