@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from enn_trainer.errors import ConfigError
+from enn_trainer.experience.memories import remembering_of
 from enn_trainer.policy import PPOAgent, device_of, eval_mode
 from enn_trainer.viewer.episodes import answers_of, recorded
 from enn_trainer.viewer.explain import (
@@ -44,7 +46,12 @@ def explain_replay(
             influence are shown, and disagreements with the other agent found. Without `agent` they
             are those of `beside`.
         watch: called with the share of frames that are done, from 0 to 1.
+
+    Raises:
+        ConfigError: the other agent has memory, which frames after the episode do not have.
     """
+    if beside is not None and any(remembering_of(beside)):
+        raise ConfigError("beside: expected an agent without memory, got one with net.memory")
     with eval_mode(agent, beside):
         for name, one in ("agent", agent), ("beside", beside):
             if unseen := unseen_by(one, replay.obs_space):
@@ -55,7 +62,9 @@ def explain_replay(
                 known = recorded(episode.obs, batch, most_probable(beside, batch))
                 episode.beside = answers_of(known, replay.action_space)
         replay.moments = find_moments(replay, is_own)
-        if (explained := beside if agent is None else agent) is not None:
+        explained = beside if agent is None else agent
+        # What an agent with memory depended on is not in the frames.
+        if explained is not None and not any(remembering_of(explained)):
             annotate(replay, explained, is_own, watch)
 
 

@@ -204,6 +204,7 @@ SHARES = {
     **{"minefield-relattn1": 0.05, "minefield-relattn2": 0.05, "cherry_pick": 0.03},
     **{"multisnake_1snakes11len": 0.05, "pick_matching_balls": 0.014},
     **{"duel_pool": 0.03, "kuhn_poker": 0.03},
+    **{"shells": 0.03, "hidden_arm": 0.03, "pairs": 0.004},
 }
 """Share of `total_timesteps` of each configuration for which it is trained here."""
 ELSEWHERE = {"foraging_8x8", "foraging_10x10", "multisnake_2snakes11len", "tic_tac_toe"}
