@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,13 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from enn_trainer.errors import AgentError
+from enn_trainer.experience.memories import PlayerMemory, RolloutMemory, remembering_of
 from enn_trainer.experience.players import draw_uniforms
 from enn_trainer.policy import PPOAgent
 from entity_env.environment import Observation
+from entity_env.ragged import Ragged, row_indices
 from entity_env.real_numbers import Floats
-from entity_env.spaces import ActionSpace, Entity, ObsSpace
+from entity_env.spaces import GLOBAL, ActionSpace, Entity, ObsSpace
 from entity_env.vec.batching import batch_obs
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
 from rogue_net.rogue_net import NetOutput
@@ -33,7 +36,8 @@ def check_agent(
     """Raise if a network does not have the interface and behaviour that `train(agent=...)` needs.
 
     It is called with random frames, among them empty ones, frames without actors and frames with
-    restrictive masks. A copy is tested; the network itself is not changed.
+    restrictive masks. A copy is tested; the network itself is not changed. A network with memory,
+    which has `remembering`, is also tested with sequences of two steps.
 
     Args:
         agent: the network.
@@ -54,7 +58,7 @@ def check_agent(
         net.eval()
         device = next(net.parameters()).device
         batch = EntityBatch.of(batch_obs(frames, obs_space, action_space), device)
-        for check in (_answers, _repeats, _takes_each_frame_alone, _learns, _is_saved):
+        for check in (_answers, _repeats, _takes_each_frame_alone, _remembers, _learns, _is_saved):
             try:
                 problems += check(net, batch)
             except Exception as error:  # a network may raise anything
@@ -225,6 +229,48 @@ def _takes_each_frame_alone(net: Any, batch: EntityBatch) -> Iterator[str]:
         if not same:
             yield f"forward: the output for frame {i} alone differs from that in a batch"
             return
+
+
+def _remembers(net: Any, batch: EntityBatch) -> Iterator[str]:
+    """Check that sequences at once equal their steps, and that episodes do not leak."""
+    if not any(remembering_of(net)):
+        return
+    # The frames as two steps of some environments, in which entities keep their rows.
+    n = batch.num_frames // 2
+    known = {
+        name: Ragged(row_indices(np.zeros_like(rows.lengths), rows.lengths), rows.lengths)
+        for name, rows in batch.features.items()
+        if name != GLOBAL
+    }
+    batch = replace(batch, identity=known).take(np.arange(2 * n))
+    steps, environments = [batch.slice(slice(0, n)), batch.slice(slice(n, 2 * n))], np.arange(n)
+    memory, rollout, outs = PlayerMemory(net, n), RolloutMemory(2), []
+    for some in steps:
+        rollout.add(memory, environments)
+        frames, attached = memory.attach(some, environments, acts=True)
+        out = _act(net, frames, draw=True)
+        memory.advance(attached, [out.memory, out.memory_of_values])
+        memory.reward = np.ones(n, np.float32)
+        outs.append(out)
+
+    # All of them at once.
+    chosen = {name: torch.cat([out.actions[name] for out in outs]) for name in outs[0].actions}
+    with torch.no_grad():
+        together = net(replace(batch, past=rollout.past(batch)), actions=chosen)
+    same = _close(together.values["value"], torch.cat([out.values["value"] for out in outs]))
+    for name, logprobs in together.logprobs.items():
+        same = same and _close(logprobs, torch.cat([out.logprobs[name] for out in outs]))
+    if not same:
+        yield "memory: the output for two steps at once differs from that for one after the other"
+
+    # Where an episode begins, nothing is remembered.
+    memory.begun[:] = True
+    values = []
+    for one in (memory, PlayerMemory(net, n)):
+        frames, _ = one.attach(steps[1], environments, acts=True)
+        values.append(_act(net, frames, draw=True).values["value"])
+    if not _close(*values):
+        yield "memory: the output for the first frame of an episode depends on the one before"
 
 
 def _learns(net: Any, batch: EntityBatch) -> Iterator[str]:

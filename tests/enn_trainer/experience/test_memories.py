@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,17 @@ import numpy as np
 import pytest
 import torch
 
-from enn_trainer import ConfigError, StateManager, Trainer, load_agent
+from enn_trainer import ConfigError, StateManager, Trainer, check_agent, load_agent
 from enn_trainer.algorithms.minibatches import minibatches_of_units, pieces_of_units
+from enn_trainer.errors import AgentError
 from enn_trainer.experience.collector import Collector, Rollout, collect
 from enn_trainer.experience.memories import sequences
 from enn_trainer.experience.players import AgentPlayer
-from entity_env import EntityEnvError, EnvList, ParallelEnvList
+from entity_env import EntityEnvError, EnvList, ParallelEnvList, Ragged
 from entity_env.examples import Duel, Minefield
 from entity_env.serialization.messages import pack, unpack
+from rogue_net import RogueNet, RogueNetConfig
+from rogue_net.config import MemoryConfig
 from tests.enn_trainer.experience.fog import FRAMES, MEMORY, SETTINGS, Fog, Mist, run
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks
 
@@ -227,6 +231,51 @@ def test_entities_of_a_worker_that_died_are_new() -> None:
         assert memory is not None
         of_lost = memory.known.sequence >= 4
         assert (memory.known.age[of_lost] == 0).all()
+
+
+class Forgetful(RogueNet):
+    """It begins anew in the second step of a sequence, which acting does not."""
+
+    def forward(self, batch: Any, actions: Any = None, *args: Any, **options: Any) -> Any:
+        past = batch.past
+        if past is not None and past.level.any():
+            source = Ragged(np.full_like(past.source.values, -1), past.source.lengths)
+            batch = replace(batch, past=replace(past, source=source))
+        return super().forward(batch, actions, *args, **options)
+
+
+class Leaking(RogueNet):
+    """It keeps what it remembers where episodes begin."""
+
+    last: Any = None
+
+    def forward(self, batch: Any, actions: Any = None, *args: Any, **options: Any) -> Any:
+        past = batch.past
+        if past is not None and len(past.carried):
+            source = np.where(past.source.values == -1, len(past.source.values), past.source.values)
+            past = replace(past, source=Ragged(source, past.source.lengths))
+            batch = replace(batch, past=past)
+        return super().forward(batch, actions, *args, **options)
+
+
+@pytest.mark.parametrize(
+    ("network", "expected"),
+    [
+        (Forgetful, "memory: the output for two steps at once differs"),
+        (Leaking, "memory: the output for the first frame of an episode depends"),
+    ],
+)
+def test_check_agent_finds_memory_that_is_wrong(network: Any, expected: str) -> None:
+    torch.manual_seed(0)
+    config = RogueNetConfig(d_model=8, memory=MemoryConfig(inputs=["action"]))
+    spaces = Fog().obs_space(), Fog().action_space()
+    nets = [cls(config, *spaces, {"value": 1}) for cls in (RogueNet, network)]
+    for net in nets:
+        for parameter in net.parameters():
+            torch.nn.init.normal_(parameter, std=0.3)
+    check_agent(nets[0], *spaces)
+    with pytest.raises(AgentError, match=expected):
+        check_agent(nets[1], *spaces)
 
 
 # -- Minibatches -------------------------------------------------------------------------------
