@@ -25,6 +25,7 @@ from enn_trainer.config.build import as_data
 from enn_trainer.config.load import dump_config, load_config
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.experience.memories import remembering_of
 from enn_trainer.policy import PPOAgent
 from enn_trainer.selfplay.league import LEAGUE, PLAYERS, League, Member
 from enn_trainer.state import InitialState, State, init_train_state
@@ -217,7 +218,8 @@ def _texts(path: str, value: Any) -> list[str]:
     return value
 
 
-REST_VERSION = 3  # 2 without files, 1 without parts or plug-ins, which earlier programs ignore
+# 3 without memory, 2 without files, 1 without parts or plug-ins, which earlier programs ignore
+REST_VERSION = 4
 OPTIMIZER = "state.optimizer.safetensors"
 """Tensors of the algorithm that belong to a parameter of the agent."""
 LOSS_STATE = "state.loss.safetensors"
@@ -426,7 +428,9 @@ def _dump_rest(
                 check_plain(f"{part}: {name}", value)
         rest |= {"version": 2, "parts": parts}
     if files:
-        rest |= {"version": REST_VERSION, "files": files}
+        rest |= {"version": 3, "files": files}
+    if any(remembering_of(state.agent)):
+        rest |= {"version": REST_VERSION, "parts": parts or {}, "files": files}
     return pack(rest)
 
 
