@@ -66,7 +66,7 @@ NOTHING_KNOWN = Known(*[np.zeros(0, np.int64)] * 4)
 
 
 class Links(NamedTuple):
-    """Where the rows of sequences come from, as indices of rows: R + i is row i of `Known`.
+    """Links from rows of sequences to those they come from: R + i is row i of `Known`.
 
     Attributes:
         source: (R,) int64; `NEW` for rows that were not remembered.
@@ -170,7 +170,7 @@ def link(
 
 @dataclass(frozen=True)
 class Past:
-    """Where the R rows of a batch that remember come from.
+    """Links from the R rows of a batch that remember to those they come from.
 
     It is taken and sliced with the batch, at whole sequences: the row that a row comes from has to
     stay in the batch.

@@ -286,7 +286,7 @@ class PlayerMemory:
 
 @dataclass(frozen=True)
 class Attached:
-    """Where the rows of frames come from, to remember them afterwards.
+    """Links of the rows of frames, to remember these afterwards.
 
     Attributes:
         environments: (n,) int64, of the frames.
@@ -305,7 +305,7 @@ def _no_past(num_frames: int) -> Past:
 
 
 class RolloutMemory:
-    """What is remembered at the starts of the sequences of a rollout.
+    """Memory at the starts of the sequences of a rollout.
 
     Args:
         seq_len: number of steps of a sequence.
@@ -417,7 +417,7 @@ def cat_states(pieces: Sequence[Sequence[Tensor | None]]) -> list[Tensor | None]
 
 
 class RunMemories(StatePart):
-    """What the players of a run remember, as a part of its state.
+    """Memory of the players of a run, as a part of its state.
 
     Attributes:
         ask: returns the memory of each player by name; None if nobody plays yet.

@@ -162,7 +162,7 @@ class Players(ABC):
 
     @property
     def memory(self) -> PlayerMemory | None:
-        """What the learner remembers; None if it remembers nothing."""
+        """Memory of the learner; None if it remembers nothing."""
         return None
 
     @property
@@ -241,7 +241,7 @@ class AgentPlayer(Players):
 
     @property
     def memory(self) -> PlayerMemory | None:
-        """What the agent remembers, in all environments."""
+        """Memory of the agent, in all environments."""
         return self._memory
 
     @property
@@ -410,7 +410,7 @@ class SeatedPlayers(Players):
 
     @property
     def memory(self) -> PlayerMemory | None:
-        """What the learner remembers."""
+        """Memory of the learner."""
         return self.learner.memory
 
     @property

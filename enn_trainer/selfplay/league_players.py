@@ -170,7 +170,7 @@ class LeaguePlayers(NamedPlayers):
 
     @property
     def memory(self) -> PlayerMemory | None:
-        """What the agent remembers."""
+        """Memory of the agent."""
         return self.agent.memory
 
     @property
@@ -222,7 +222,8 @@ class LeaguePlayers(NamedPlayers):
             ConfigError: metrics of the environments are not known by environment.
         """
         for player in (self.agent, *self._players.values()):
-            player.after_step(obs)
+            if isinstance(player, AgentPlayer):  # games of bots begin by their numbers
+                player.after_step(obs)
         if not self._is_checked or obs.done.any():  # metrics may be given at ends alone
             check_metrics_by_environment(obs)
             self._is_checked = True

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from enn_trainer.experience.collector import Collector
 from enn_trainer.experience.episodes import Episodes
-from enn_trainer.experience.players import Environments
+from enn_trainer.experience.players import AgentPlayer, Environments
 from enn_trainer.selfplay.elo import FloatArray
 from enn_trainer.selfplay.league_players import MemberPlayer, NamedPlayers
 from enn_trainer.selfplay.matchmaking import IntArray
@@ -54,9 +54,10 @@ class ScheduledPlayers(NamedPlayers):
         return any(player.identifies for player in self._players.values())
 
     def begin(self, obs: VecObs, is_resumed: bool) -> None:
-        """Let all players begin."""
+        """Let agents remember nothing."""
         for player in self._players.values():
-            player.begin(obs, is_resumed)
+            if isinstance(player, AgentPlayer):  # games of bots begin by their numbers
+                player.begin(obs, is_resumed)
 
     def values(self, batch: EntityBatch, environments: Environments) -> Tensor:
         """Return NaN for each frame, as nobody learns."""
@@ -65,7 +66,8 @@ class ScheduledPlayers(NamedPlayers):
     def after_step(self, obs: VecObs) -> None:
         """Begin the next game where one has ended."""
         for player in self._players.values():
-            player.after_step(obs)
+            if isinstance(player, AgentPlayer):
+                player.after_step(obs)
         sides = len(self._lineups[0])
         ended = np.flatnonzero(obs.done[::sides])
         if len(ended):

@@ -19,6 +19,8 @@ from entity_env import (
     SelectEntityActionSpace,
 )
 from rogue_net import RogueNet, RogueNetConfig
+from rogue_net.config import MemoryConfig
+from tests.rogue_net.memory_case import episodes, linked, network
 from tests.rogue_net.nets import batch_of, net_of
 
 SPACE = ObsSpace(
@@ -105,6 +107,19 @@ def other_weights_are_drawn() -> None:
 RADIAL: dict[str, Any] = {"extent": [4], "radial": True}
 PROJECTED: dict[str, Any] = {"value_relpos_projection": True}
 
+
+def memory(change: dict[str, Any]) -> Callable[[], None]:
+    return answers_otherwise({"memory": MemoryConfig()}, {"memory": MemoryConfig(**change)})
+
+
+def absent_entities_are_forgotten() -> None:
+    played = episodes(3)
+    nets = [network(of="entity", keep_absent=frames) for frames in (0, 4)]
+    with torch.no_grad():
+        values = [net(linked(net, played)).values["value"] for net in nets]
+    assert not torch.allclose(*values)
+
+
 NETWORK_CASES: dict[str, Callable[[], None]] = {
     # RogueNetConfig
     "RogueNetConfig.embd_pdrop": net(embd_pdrop=0.5),
@@ -123,6 +138,14 @@ NETWORK_CASES: dict[str, Callable[[], None]] = {
         translation=TranslationConfig(reference_entity="Unit", position_features=["x"])
     ),
     "RogueNetConfig.precision": answers_otherwise({"d_model": 128}, {"precision": "bfloat16"}),
+    "RogueNetConfig.memory": net(memory=MemoryConfig()),
+    # MemoryConfig
+    "MemoryConfig.of": memory({"of": "frame"}),
+    "MemoryConfig.types": memory({"types": ["Unit"]}),
+    "MemoryConfig.d_memory": memory({"d_memory": 6}),
+    "MemoryConfig.n_layer": memory({"n_layer": 2}),
+    "MemoryConfig.keep_absent": absent_entities_are_forgotten,
+    "MemoryConfig.inputs": memory({"inputs": ["reward"]}),
     # RelposEncodingConfig
     "RelposEncodingConfig.extent": relpos({"extent": [1, 3]}),
     "RelposEncodingConfig.position_features": relpos({"position_features": ["y", "x"]}),

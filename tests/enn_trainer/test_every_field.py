@@ -387,6 +387,7 @@ CASES: dict[str, Case] = {
     "PPOConfig.vf_coef": learns_otherwise("ppo.vf_coef=0.01"),
     "PPOConfig.target_kl": learns_otherwise("ppo.target_kl=0.00000001"),
     "PPOConfig.anneal_entropy": learns_otherwise("ppo.anneal_entropy=false"),
+    "PPOConfig.seq_len": learns_otherwise("ppo.seq_len=2", 'net.memory=(of: "frame")'),
     "PPOConfig.ratio": learns_otherwise("ppo.ratio=frame", "optim.lr=0.1"),
     "PPOConfig.weight_by": learns_otherwise("ppo.weight_by=frame"),
     "PPOConfig.dual_clip": learns_otherwise("ppo.dual_clip=1.0001", *EAGER),
