@@ -160,6 +160,7 @@ Trace: TypeAlias = list[tuple[str, Fields]]
 """The episode and step of each frame, and its content."""
 
 _LARGE = 1e4  # numbers larger than this get a remark
+_FEW_FRAMES = 5  # fewer frames in which no entity comes back get none
 
 
 def random_choices(batch: VecObs, action_space: ActionSpaces, rng: np.random.Generator) -> Choices:
@@ -215,6 +216,10 @@ class Player:
         # Smallest and largest number of each field and feature, and the place of a large one.
         self._ranges: dict[tuple[str, str], tuple[float, float, str]] = {}
         self._previous: tuple[list[Observation], Fields, str] | None = None
+        # Ids shown in the episode by side and type, and frames in which none of a type came back.
+        self._shown_ids: dict[tuple[int, str], set[Any]] = {}
+        self._new_ids: dict[str, int] = {}
+        self._known_ids: set[str] = set()
 
     def play(self, episodes: int, before_act: Callable[[int], None] = lambda step: None) -> Trace:
         """Play episodes and return the place and the content of each frame."""
@@ -229,6 +234,11 @@ class Player:
                 text = f"expected {name} to be of moderate size, got numbers {came}"
                 fix = "scale it to about 1, or leave it out if it is constant"
                 self.report.remark(part, text, fix, where)
+        for name in sorted(self._new_ids.keys() - self._known_ids):
+            text = "got ids that are new in every frame, by which no entity is known again"
+            fix = "give an entity the same id in all frames of an episode, or leave ids out"
+            if self._new_ids[name] >= _FEW_FRAMES:
+                self.report.remark(f"ids[{name!r}]", text, fix, f"{self.report.steps} steps")
         return self.trace
 
     def begin(self, episode: int, where: str) -> None:
@@ -254,6 +264,7 @@ class Player:
         seed = derive_seed(self.seed, "episode", episode)
         answer(self.report, "seed", where, self.match.seed, seed)
         frames = answer(self.report, "reset", where, self.match.reset)
+        self._shown_ids = {}
         batch = self._check_answer(frames, "reset", where)
         if any(o.done for o in frames):
             text = "expected an episode that begins, got one that is over"
@@ -313,8 +324,9 @@ class Player:
             batch = batch_obs(blanks, *self.spaces)
         except Exception:  # whatever it is has been reported
             raise Stop from None
-        for obs in frames:
+        for side, obs in enumerate(frames):
             self._track_numbers(obs, where)
+            self._track_ids(side, obs)
         # Masks that allow nothing.
         for name, mask in batch.action_masks.items():
             for obs, count in zip(frames, mask.actors.lengths, strict=True):
@@ -324,6 +336,18 @@ class Player:
                     fix = "leave the action out of the observation, or allow something"
                     self.report.remark(f"actions[{name!r}].mask", text, fix, where)
         return batch
+
+    def _track_ids(self, side: int, obs: Observation) -> None:
+        """Note if entities of a type come back in later frames of an episode."""
+        for name, ids in obs.ids.items():
+            if ids is None or not len(ids):
+                continue
+            shown = self._shown_ids.setdefault((side, name), set())
+            if not shown.isdisjoint(ids):
+                self._known_ids.add(name)
+            elif shown:
+                self._new_ids[name] = self._new_ids.get(name, 0) + 1
+            shown.update(ids)
 
     def _track_numbers(self, obs: Observation, where: str) -> None:
         blocks: dict[str, tuple[list[str], Any]] = {}

@@ -390,12 +390,18 @@ class NothingLegal(Good):
         return super().observe(actions={"move": mask})
 
 
+class NewIds(Good):
+    def observe(self, **fields: Any) -> Observation:
+        return super().observe(ids={"A": [f"entity {self.draw()}"]})
+
+
 REMARKS: dict[str, tuple[str, str, type[Environment]]] = {
     "endless": ("done", "no end", Endless),
     "wild": (A, "from ", Wild),
     "constant and huge": (A, "x to be of moderate size, got numbers always -20000", ConstantHuge),
     "reused": (A, "changed afterwards", ReusesArrays),
     "nothing legal": (f"{MOVE}.mask", "left out", NothingLegal),
+    "new ids": ("ids['A']", "new in every frame", NewIds),
 }
 
 
