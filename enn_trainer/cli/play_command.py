@@ -8,11 +8,16 @@ from enn_trainer.cli.arguments import OneLineParser, not_negative, positive
 from enn_trainer.cli.load_world import make_world, parse_kwargs
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.bots import bot_class
-from enn_trainer.load_agent import load_agent
+from enn_trainer.experience.memories import remembering_of
+from enn_trainer.load_agent import Act, RogueNetAgent, load_agent
+from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.start_folder import located, paths_from
 from entity_env.bot import Bot
+from entity_env.environment import Observation
+from entity_env.match import match_of
 from entity_env.named_world import names_bot
 from entity_env.play.game import HELP, Agent, play_by_hand
+from entity_env.seeding import derive_seed
 
 _EPILOG = f"""\
 input:
@@ -65,7 +70,10 @@ def play_command(arguments: Sequence[str]) -> None:
             agent = bot_class(options.agent, "--agent")
         elif options.agent is not None:
             try:
-                agent = load_agent(located(options.agent), seed=seed, env=world).act
+                loaded = load_agent(located(options.agent), seed=seed, env=world)
+                agent = loaded.act
+                if any(remembering_of(loaded.agent)):
+                    agent = SideAgents(loaded.agent, match_of(world).num_sides, seed)
             except CheckpointError as error:
                 raise CheckpointError(f"--agent: {error}") from None
 
@@ -93,3 +101,30 @@ def play_command(arguments: Sequence[str]) -> None:
     print(f"--seed {seed} repeats these episodes")
     if record is not None:
         print(f"recorded in {record}; the same --record appends to it")
+
+
+class SideAgents:
+    """Agent that remembers the game of each side, whose frames come in turns.
+
+    Args:
+        network: of the agent.
+        num_sides: number of sides.
+        seed: of the choices.
+    """
+
+    def __init__(self, network: PPOAgent, num_sides: int, seed: int) -> None:
+        seeds = [derive_seed(seed, "side", side) for side in range(num_sides)]
+        self._agents = [RogueNetAgent(network, seed=own) for own in seeds]
+        self._turn = 0
+
+    def __call__(self, observation: Observation) -> Act:
+        """Choose actions in the frame of the next side."""
+        agent = self._agents[self._turn % len(self._agents)]
+        self._turn += 1
+        return agent.act(observation)
+
+    def reset(self) -> None:
+        """Forget the game, as another one begins."""
+        self._turn = 0
+        for agent in self._agents:
+            agent.reset()

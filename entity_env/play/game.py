@@ -40,7 +40,11 @@ Ask: TypeAlias = Callable[[str], str]
 Show: TypeAlias = Callable[[str], None]
 """Shows lines of text."""
 Agent: TypeAlias = Callable[[Observation], tuple[Mapping[ActionName, Action], float]]
-"""Returns the actions in a frame, with the probabilities of all choices, and the value."""
+"""Returns the actions in a frame, with the probabilities of all choices, and the value.
+
+It is called with the frames of all sides in turn. If it has a method `reset`, that is called as a
+game begins.
+"""
 
 HELP = """\
   2           the choice with this number
@@ -320,6 +324,8 @@ class _Game(Match):
         self.frames = self.match.reset()
         if self.bots is not None:
             self.bots.begin()
+        if (reset := getattr(self.agent, "reset", None)) is not None and self.bots is None:
+            reset()  # of an agent that remembers
         return self.frames
 
     def act(self, actions: Sequence[Mapping[ActionName, Action]]) -> list[Observation]:

@@ -14,10 +14,12 @@ import torch
 
 from enn_trainer import ConfigError, StateManager, Trainer, check_agent, load_agent
 from enn_trainer.algorithms.minibatches import minibatches_of_units, pieces_of_units
+from enn_trainer.cli.play_command import SideAgents
 from enn_trainer.errors import AgentError
 from enn_trainer.experience.collector import Collector, Rollout, collect
 from enn_trainer.experience.memories import sequences
 from enn_trainer.experience.players import AgentPlayer
+from enn_trainer.load_agent import RogueNetAgent
 from entity_env import EntityEnvError, EnvList, ParallelEnvList, Ragged
 from entity_env.examples import Duel, Minefield
 from entity_env.serialization.messages import pack, unpack
@@ -231,6 +233,26 @@ def test_entities_of_a_worker_that_died_are_new() -> None:
         assert memory is not None
         of_lost = memory.known.sequence >= 4
         assert (memory.known.age[of_lost] == 0).all()
+
+
+def test_an_agent_that_plays_several_sides_remembers_each_of_them(tmp_path: Path) -> None:
+    run(tmp_path, 3, MEMORY)
+    network = load_agent(tmp_path).agent
+    sides, alone = SideAgents(network, 2, 3), RogueNetAgent(network)
+    world, values = Fog(), []
+    world.seed(4)
+    frames = world.reset()
+    for _ in range(3):
+        found = [sides(frame) for frame in frames]
+        expected = alone.act_batch(frames)
+        values += [[one.value for one in acts] for acts in (found, expected)]
+        # Choices differ, as do their random numbers, so only the first step is compared.
+        frames = world.act([act.actions for act in found])
+    assert values[0] == pytest.approx(values[1], rel=1e-4, abs=1e-5)
+    sides.reset()
+    again = [sides(frame).value for frame in frames]
+    fresh = [RogueNetAgent(network).act(frame).value for frame in frames]
+    assert again == pytest.approx(fresh, rel=1e-4, abs=1e-5)
 
 
 class Forgetful(RogueNet):
