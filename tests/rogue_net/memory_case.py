@@ -32,6 +32,9 @@ ACTIONS: dict[str, ActionSpace] = {
 }
 
 
+SPACES = SPACE, ACTIONS
+
+
 class Episodes(NamedTuple):
     """T steps of B environments.
 

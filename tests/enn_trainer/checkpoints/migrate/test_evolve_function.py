@@ -10,9 +10,14 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from enn_trainer import RelposEncodingConfig, RogueNetConfig, TranslationConfig
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
-from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS, upgrade_tensors
+from enn_trainer.checkpoints.migrate.evolve_tensors import (
+    PARTS,
+    function_changes,
+    upgrade_tensors,
+)
 from entity_env import CategoricalActionSpace, Entity, ObsSpace
 from rogue_net import RogueNet
+from rogue_net.config import MemoryConfig
 from rogue_net.embedding import TypeEmbedding
 from rogue_net.input_norm import InputNorm, Moments
 from tests.enn_trainer.checkpoints.migrate.changed_worlds import (
@@ -24,6 +29,7 @@ from tests.enn_trainer.checkpoints.migrate.changed_worlds import (
     network_of,
     with_removed_at_mean,
 )
+from tests.rogue_net import memory_case
 from tests.rogue_net.nets import ACTIONS, SPACE, batch_of, frame
 
 FRAMES = batch_of([frame(2, 1, 3), frame(0, 2, 1, seed=1), frame(3, 0, 2, seed=2)])
@@ -196,3 +202,47 @@ def test_prior_of_labels_is_a_probability() -> None:
     for bad in (0.0, 1.0, math.nan):
         with pytest.raises(ValueError, match="new_label_prob: expected a number between 0 and 1"):
             Rules(new_label_prob=bad)
+
+
+def test_memory_that_is_added_changes_no_answer_and_the_report_says_so() -> None:
+    torch.manual_seed(0)
+    plain = RogueNet(RogueNetConfig(d_model=16, n_layer=1), *memory_case.SPACES, {"value": 1})
+    memory = MemoryConfig(inputs=["action", "reward"], n_layer=2)
+    fresh = RogueNet(
+        RogueNetConfig(d_model=16, n_layer=1, memory=memory), *memory_case.SPACES, {"value": 1}
+    )
+    for parameter in plain.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    upgrade = upgrade_tensors(plain, fresh, Rules(), PARTS)
+    fresh.load_state_dict(upgrade.tensors)
+    batch = memory_case.linked(fresh.double().eval(), memory_case.episodes(1))
+    with torch.no_grad():
+        before, after = plain.double().eval()(batch), fresh(batch)
+    for name in memory_case.ACTIONS:
+        torch.testing.assert_close(before.log_probs[name], after.log_probs[name])
+    torch.testing.assert_close(before.values, after.values)
+    why = {moved.key: moved.why for moved in upgrade.moved}
+    assert why["memory.to_entities.weight"] == "no effect at first"
+    assert function_changes(plain, fresh, Rules()) == []
+    assert function_changes(fresh, plain, Rules()) == ["net.memory: it is taken away"]
+
+
+def test_memory_follows_the_names_of_types_actions_and_labels() -> None:
+    old = memory_case.network(of="both", inputs=["action"], keep_absent=3)
+    go = CategoricalActionSpace(["u", "l", "new", "r"])
+    actions = {"call": memory_case.ACTIONS["call"], "move": go}
+    actions["pick"] = memory_case.ACTIONS["pick"]
+    space = ObsSpace(["g"], {"Ant": Entity(["x", "y"]), "B": Entity(["z"])})
+    fresh = RogueNet(old.config, space, actions, {"value": 1}).double()
+    rules = Rules(renamed={("type", "A"): "Ant", ("action", "go"): "move"})
+    upgrade = upgrade_tensors(old, fresh, rules, PARTS)
+    found, was = upgrade.tensors, old.state_dict()
+    assert torch.equal(found["memory.first./Ant"], was["memory.first./A"])
+    assert torch.equal(found["memory.choices./pick.weight"], was["memory.choices./pick.weight"])
+    rows = found["memory.choices./move.weight"][[1, 3, 0]]
+    assert torch.equal(rows, was["memory.choices./go.weight"])
+    assert torch.equal(found["memory.cell.weight_hh"], was["memory.cell.weight_hh"])
+    kinds = RogueNet(replace(old.config, memory=MemoryConfig(of="entity")), *memory_case.SPACES)
+    [change, other] = function_changes(old, kinds, Rules())[:2]
+    assert change.startswith("net.memory.of: it was both, is now entity")
+    assert other.startswith("net.memory.keep_absent: it was 3, is now 16")
