@@ -16,8 +16,9 @@ from enn_trainer.evaluation.bots import check_bots_trusted
 from enn_trainer.evaluation.evaluator import create_opponent
 from enn_trainer.experience.envs import EnvFactory, EnvSource, in_section
 from enn_trainer.experience.handed_in import record_world
-from enn_trainer.experience.memories import RunMemories, check_identity
+from enn_trainer.experience.memories import check_identity
 from enn_trainer.experience.players import AgentPlayer, Players
+from enn_trainer.experience.run_memories import RunMemories
 from enn_trainer.experience.running_episodes import RunningEpisodes
 from enn_trainer.policy import CreateOpponent, PPOAgent
 from enn_trainer.runtime.execution import Lanes

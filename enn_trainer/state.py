@@ -12,7 +12,8 @@ from enn_trainer.algorithms.optimizers import value_network
 from enn_trainer.algorithms.ppo.ppo import PPO
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.errors import ConfigError
-from enn_trainer.experience.memories import RunMemories, remembering_of
+from enn_trainer.experience.memories import remembering_of
+from enn_trainer.experience.run_memories import RunMemories
 from enn_trainer.selfplay.league import LEAGUE, PLAYERS, League
 from enn_trainer.selfplay.seating import Seating
 from enn_trainer.state_part import StatePart, copied_state, full_state

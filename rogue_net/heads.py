@@ -59,6 +59,33 @@ class ActionHead(nn.Module, ABC):
     def uniform(cls, space: ActionSpace, action: ActionBatch) -> ActionDistribution:
         """Return the distribution of a random player: all legal choices equally probable."""
 
+    @classmethod
+    def choice_layer(cls, space: ActionSpace, d_model: int, width: int) -> nn.Module | None:
+        """Return a layer for the vectors by which choices enter memory; None if they cannot.
+
+        Args:
+            space: of the action.
+            d_model: width of the entities.
+            width: of the vectors.
+        """
+        return None
+
+    @classmethod
+    def choice_vectors(
+        cls, layer: nn.Module, x: Tensor, layout: Layout, action: ActionBatch, chosen: Tensor
+    ) -> Tensor:
+        """Return the vectors of choices, (A, width).
+
+        Args:
+            layer: made by `choice_layer`.
+            x: (P, d_model), the entities.
+            layout: the rows of each frame among these.
+            action: the A actors.
+            chosen: (A,) int64.
+        """
+        vectors: Tensor = layer(chosen)
+        return vectors
+
     def forward(
         self,
         x: Tensor,
@@ -102,6 +129,11 @@ class CategoricalHead(ActionHead):
         if action.mask is not None:
             logits = logits.masked_fill(~action.mask.values, -math.inf)
         return CategoricalDistribution(logits.log_softmax(dim=-1))
+
+    @classmethod
+    def choice_layer(cls, space: ActionSpace, d_model: int, width: int) -> nn.Embedding:
+        """Return a table with a vector for each label."""
+        return nn.Embedding(len(space.labels), width)
 
     @classmethod
     def uniform(cls, space: ActionSpace, action: ActionBatch) -> CategoricalDistribution:
@@ -162,6 +194,23 @@ class SelectEntityHead(ActionHead):
         logits = scores.flatten(0, 1).index_select(0, query_rows)  # (A, K)
         logits = logits.masked_fill(~legal_choices(action), -math.inf)
         return CategoricalDistribution(logits.log_softmax(dim=-1))
+
+    @classmethod
+    def choice_layer(cls, space: ActionSpace, d_model: int, width: int) -> nn.Linear:
+        """Return a linear map of the entity that is selected."""
+        return nn.Linear(d_model, width)
+
+    @classmethod
+    def choice_vectors(
+        cls, layer: nn.Module, x: Tensor, layout: Layout, action: ActionBatch, chosen: Tensor
+    ) -> Tensor:
+        """Return the vectors of the entities that are selected."""
+        assert action.actees is not None
+        frame = action.actors.frame_of_row()
+        first = to_device(action.actees.starts[frame], x.device)
+        actee = action.actees.values.index_select(0, first + chosen)
+        vectors: Tensor = layer(x.index_select(0, layout.rows(actee, frame)))
+        return vectors
 
     @classmethod
     def uniform(cls, space: ActionSpace, action: ActionBatch) -> CategoricalDistribution:

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from entity_env.ragged import Ragged, row_indices
-from entity_env.spaces import ActionSpace, SelectEntityActionSpace
+from entity_env.spaces import ActionSpace
 from rogue_net.config import RogueNetConfig
 from rogue_net.embedding import module_key
+from rogue_net.heads import HEADS
 from rogue_net.layout import Layout
 from rogue_net.past import FRAME, NEW, NOTHING_KNOWN, Ints, Links, MemoryRows, Past
 from rogue_net.ragged import EntityBatch, RaggedTensor, to_device
@@ -101,7 +102,7 @@ class Memory(nn.Module):
         actions: those whose choices enter the states.
 
     Raises:
-        ValueError: a setting names no entity type.
+        ValueError: a setting names no entity type, or choices of an action cannot enter memory.
     """
 
     def __init__(
@@ -140,12 +141,12 @@ class Memory(nn.Module):
         self.actions = {**action_space} if "action" in memory.inputs else {}
         self.choices = nn.ModuleDict()
         for name, space in self.actions.items():
-            selects = isinstance(space, SelectEntityActionSpace)
-            self.choices[module_key(name)] = (
-                nn.Linear(d_model, self.width)
-                if selects
-                else nn.Embedding(len(space.labels), self.width)
-            )
+            layer = HEADS[type(space)].choice_layer(space, d_model, self.width)
+            if layer is None:
+                raise ValueError(
+                    f"memory.inputs: expected actions whose choices can enter memory, got {name!r}"
+                )
+            self.choices[module_key(name)] = layer
 
     def past_of(self, batch: EntityBatch) -> Past:
         """Return the past of a batch; without one nothing was remembered before."""
@@ -224,16 +225,10 @@ class Memory(nn.Module):
         sums, counts = x.new_zeros(num_frames, self.width), np.zeros(num_frames)
         place_of_row = np.full(layout.num_rows + num_frames, NEW)
         place_of_row[places.row] = np.arange(len(places.row))
-        for name in self.actions:
+        for name, space in self.actions.items():
             layer, action = self.choices[module_key(name)], batch.actions[name]
-            frame = action.actors.frame_of_row()
-            if isinstance(layer, nn.Embedding):
-                vectors = layer(chosen[name])
-            else:
-                assert action.actees is not None
-                first = to_device(action.actees.starts[frame], device)
-                actee = action.actees.values.index_select(0, first + chosen[name])
-                vectors = layer(x.index_select(0, layout.rows(actee, frame)))
+            frame, head = action.actors.frame_of_row(), HEADS[type(space)]
+            vectors = head.choice_vectors(layer, x, layout, action, chosen[name])
             place = place_of_row[layout.rows(action.actors.values, frame).cpu().numpy()]
             has_place = np.flatnonzero(place != NEW)
             own = vectors.index_select(0, to_device(has_place, device))

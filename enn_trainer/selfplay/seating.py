@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from torch import Tensor
 
-from enn_trainer.experience.memories import RunMemories
+from enn_trainer.experience.run_memories import RunMemories
 from enn_trainer.selfplay.elo import FloatArray
 from enn_trainer.selfplay.matchmaking import IntArray, agent_seats, draw_opponents
 from enn_trainer.state_part import (

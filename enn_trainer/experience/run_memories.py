@@ -1,0 +1,61 @@
+"""`RunMemories`: memory of the players of a run, as a part of its state."""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from enn_trainer.experience.memories import PlayerMemory
+from enn_trainer.state_part import SpaceChange, StateDict, StatePart
+
+
+class RunMemories(StatePart):
+    """Memory of the players of a run, as a part of its state.
+
+    Attributes:
+        ask: returns the memory of each player by name; None if nobody plays yet.
+        saved: states of a save of players that have not begun since, as NAME/entry.
+    """
+
+    ask: Callable[[], Mapping[str, PlayerMemory]] | None = None
+
+    def __init__(self) -> None:
+        self.saved: dict[str, Any] = {}
+
+    def begin(self, name: str, memory: PlayerMemory | None) -> None:
+        """Give a player that goes on what it remembered in the save.
+
+        Raises:
+            ValueError: the state is not that of this player.
+        """
+        start = f"{name}/"
+        own = {key: x for key, x in self.saved.items() if key.startswith(start)}
+        self.saved = {key: x for key, x in self.saved.items() if key not in own}
+        if memory is not None and own:
+            memory.load_state_dict({key.removeprefix(start): x for key, x in own.items()})
+
+    def keep(self, names: Collection[str]) -> None:
+        """Forget what a save has of all other players."""
+        self.saved = {k: x for k, x in self.saved.items() if k.partition("/")[0] in names}
+
+    def names(self) -> list[str]:
+        """Return the names of players that a save has and that have not begun."""
+        return sorted({key.partition("/")[0] for key in self.saved})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of all players, as NAME/entry."""
+        players = {} if self.ask is None else self.ask()
+        return {**self.saved, **states_of_all(players)}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Keep the states for players that begin, of which there may be none."""
+        self.saved = {key: x for key, x in state.items() if isinstance(x, Tensor)}
+
+    def evolve(self, state: StateDict, change: SpaceChange) -> StateDict:
+        """Return nothing: running episodes end where the world changes."""
+        return dict(state) if change.is_same_world else {}
+
+
+def states_of_all(named: Mapping[str, PlayerMemory]) -> dict[str, Any]:
+    """Return the states of several players by name."""
+    return {f"{name}/{key}": x for name, m in named.items() for key, x in m.state_dict().items()}
