@@ -273,9 +273,11 @@ class ImpureState(PlainState, Good):
 
 
 class NamedByObjects(PlainState, Good):
+    names = (object(),)
+
     def observe(self, **fields: Any) -> Observation:
         obs = super().observe(**fields)
-        obs.ids = {"A": [object()]}
+        obs.ids = {"A": [*self.names]}
         return obs
 
 
