@@ -189,7 +189,7 @@ class AgentMemory:
     """
 
     def __init__(self, agent: PPOAgent) -> None:
-        self._agent, self._types = agent, tracked_types([agent])
+        self._agent, self._types = agent, tracked_types(agent)
         self._memory: PlayerMemory | None = None
         self._tracker = IdentityTracker([], 0)
         self._remembers = any(remembering_of(agent))

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Literal, Optional, TypeAlias
+from typing import List, Literal, Optional, TypeAlias
 
 from rogue_net.relpos import RelposEncodingConfig
 from rogue_net.translation_config import TranslationConfig
@@ -48,19 +48,18 @@ class MemoryConfig:
         if unknown := [name for name in self.inputs if name not in INPUTS]:
             problems.append(f"inputs: expected some of {', '.join(INPUTS)}, got {unknown}")
         if self.of == "frame":
-            for name in ("types", "keep_absent"):
-                if getattr(self, name) != MemoryConfig.defaults()[name]:
-                    problems.append(
-                        f'{name}: expected of="entity" or "both" beside it, as of="frame" '
-                        "remembers no entities; leave it out"
-                    )
+            of_entities = {
+                "types": bool(self.types),
+                "keep_absent": self.keep_absent != MemoryConfig.keep_absent,
+            }
+            problems += [
+                f'{name}: expected of="entity" or "both" beside it, as of="frame" remembers no '
+                "entities; leave it out"
+                for name, is_set in of_entities.items()
+                if is_set
+            ]
         if problems:
             raise ValueError("; ".join(problems))
-
-    @staticmethod
-    def defaults() -> Dict[str, Any]:
-        """Return the defaults of the settings of entities."""
-        return {"types": [], "keep_absent": 16}
 
     @property
     def of_frame(self) -> bool:

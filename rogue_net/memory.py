@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from entity_env.ragged import Ragged, row_indices
+from entity_env.ragged import row_indices
 from entity_env.spaces import ActionSpace
 from rogue_net.config import RogueNetConfig
 from rogue_net.embedding import module_key
 from rogue_net.heads import HEADS
 from rogue_net.layout import Layout
-from rogue_net.past import FRAME, NEW, NOTHING_KNOWN, Ints, Links, MemoryRows, Past
+from rogue_net.past import FRAME, NEW, NOTHING_KNOWN, Ints, MemoryRows, Past, link
 from rogue_net.ragged import EntityBatch, RaggedTensor, to_device
 from rogue_net.transformer import Transformer
 
@@ -75,12 +75,10 @@ class MemoryPlaces(NamedTuple):
 
     Attributes:
         past: where they come from.
-        frame: (R,) int64, the frame of each.
         row: (R,) int64, the row of each entity; P + i for frame i.
     """
 
     past: Past
-    frame: Ints
     row: Ints
 
 
@@ -152,12 +150,11 @@ class Memory(nn.Module):
         """Return the past of a batch; without one nothing was remembered before."""
         if batch.past is not None:
             return batch.past
-        rows, num_frames = memory_rows(batch, self.remembering), batch.num_frames
-        nobody = Ragged(np.zeros(0, np.int64), np.zeros(num_frames, np.int64))
+        rows, frames = memory_rows(batch, self.remembering), np.arange(batch.num_frames)
+        nowhen, begun = np.zeros_like(frames), np.ones(len(frames), np.bool_)
+        links = link(rows, frames, nowhen, begun, NOTHING_KNOWN, 0)
         carried = self.cell.weight_hh.new_zeros(0, self.width)
-        links = Links(np.full(len(rows.kind), NEW), nobody, nobody.values, NOTHING_KNOWN)
-        no_reward = np.zeros(num_frames, np.float32)
-        return Past.of(rows, links, np.zeros(num_frames, np.int64), no_reward, carried)
+        return Past.of(rows, links, nowhen, nowhen.astype(np.float32), carried)
 
     def rows_in(self, batch: EntityBatch, order: Sequence[str], layout: Layout) -> MemoryPlaces:
         """Return the places of the rows that remember in a layout.
@@ -177,7 +174,7 @@ class Memory(nn.Module):
             start = start + batch.features[name].lengths
         of_kinds = np.stack([starts[k] for k in range(1 + len(self.types))])
         row = layout.first_row[frame] + of_kinds[kind, frame] + past.rank.values
-        return MemoryPlaces(past, frame, np.where(kind == FRAME, layout.num_rows + frame, row))
+        return MemoryPlaces(past, np.where(kind == FRAME, layout.num_rows + frame, row))
 
     def inputs(
         self, x: Tensor, layout: Layout, visible: Tensor | None, places: MemoryPlaces

@@ -14,12 +14,11 @@ from enn_trainer.experience.frame_memory import rogue_nets
 from entity_env.ragged import Ragged
 from entity_env.vec.vec_obs import VecObs
 from rogue_net.memory import Remembering, memory_rows
-from rogue_net.past import NOTHING_KNOWN, Known, Links, Past, link
+from rogue_net.past import NOTHING_KNOWN, Known, Links, MemoryRows, Past, link
 from rogue_net.ragged import EntityBatch, to_device
 
 Ints = npt.NDArray[np.int64]
 _KNOWN = Known._fields
-_OF_VALUES = "of_values"
 
 
 def remembering_of(agent: Any) -> tuple[Remembering | None, Remembering | None]:
@@ -29,13 +28,23 @@ def remembering_of(agent: Any) -> tuple[Remembering | None, Remembering | None]:
     return both[0], both[1] if len(both) > 1 else None
 
 
-def tracked_types(agents: Sequence[Any]) -> list[str]:
-    """Return the entity types that networks remember by id; other players remember none."""
-    found: dict[str, None] = {}
-    for agent in agents:
-        for one in remembering_of(agent):
-            found |= dict.fromkeys(one.types if one is not None else ())
-    return [*found]
+def tracked_types(agent: Any) -> list[str]:
+    """Return the entity types that an agent remembers by id."""
+    both = [one.types for one in remembering_of(agent) if one is not None]
+    return [*dict.fromkeys(name for types in both for name in types)]
+
+
+def _linked(
+    batch: EntityBatch,
+    remembering: Remembering,
+    sequence: Ints,
+    time: Ints,
+    begun: npt.NDArray[np.bool_],
+    known: Known,
+) -> tuple[MemoryRows, Links]:
+    """Return the rows of frames that remember, and their links; the arguments are `link`'s."""
+    rows = memory_rows(batch, remembering)
+    return rows, link(rows, sequence, time, begun, known, remembering.keep_absent)
 
 
 @dataclass(frozen=True)
@@ -63,11 +72,10 @@ class Memories:
             begun: (n,) bool, True where an episode begins in that frame.
             reward: (n,) float32, of the step before.
         """
-        rows, n = memory_rows(batch, self.remembering), len(environments)
+        n = len(environments)
         of_frames, here = self.of_environments(environments)
         nowhen = np.zeros(n, np.int64)
-        keep_absent = self.remembering.keep_absent
-        links = link(rows, np.arange(n), nowhen, begun, of_frames, keep_absent)
+        rows, links = _linked(batch, self.remembering, np.arange(n), nowhen, begun, of_frames)
         carried = self.states_of(here, batch)
         return Past.of(rows, links, nowhen, np.where(begun, 0, reward), carried), links, here
 
@@ -159,11 +167,6 @@ class PlayerMemory:
         self.begun = np.ones(num_envs, np.bool_)
         self.reward = np.zeros(num_envs, np.float32)
 
-    @property
-    def is_any(self) -> bool:
-        """True if the agent remembers anything."""
-        return self.policy is not None or self.values is not None
-
     def after_step(self, obs: VecObs) -> None:
         """Take the rewards and ends of a step."""
         self.begun, self.reward = obs.done.copy(), obs.reward.astype(np.float32)
@@ -187,11 +190,8 @@ class PlayerMemory:
                 if memories is None
                 else memories.past_of(batch, environments, begun, self.reward[environments])
             )
-        pasts = [None if part is None else part[0] for part in parts]
-        past = pasts[0]
-        if past is None:  # nothing but values remembers
-            past = _no_past(batch.num_frames)
-        past = replace(past, of_values=pasts[1])
+        policy, values = (None if part is None else part[0] for part in parts)
+        past = replace(policy or _no_past(batch.num_frames), of_values=values)
         return replace(batch, past=past), Attached(environments, parts)
 
     def attach_to_copies(self, batch: EntityBatch, environment: int) -> EntityBatch:
@@ -212,9 +212,8 @@ class PlayerMemory:
             known, here = memories.of_environments(np.array([environment]))
             of_copies = Known(*(np.tile(column, n) for column in known))
             of_copies = of_copies._replace(sequence=np.repeat(np.arange(n), len(here)))
-            rows = memory_rows(batch, memories.remembering)
-            keep_absent = memories.remembering.keep_absent
-            links = link(rows, np.arange(n), nowhen, begun, of_copies, keep_absent)
+            frames = batch, memories.remembering, np.arange(n), nowhen
+            rows, links = _linked(*frames, begun, of_copies)
             # All copies share the states.
             first, size = len(rows.kind), max(1, len(here))
 
@@ -349,9 +348,8 @@ class RolloutMemory:
                 if memories.states is not None:
                     states.append(memories.states_of(here, batch))
             joined = Known(*(np.concatenate(of_all) for of_all in zip(*known, strict=True)))
-            rows = memory_rows(batch, of_starts[0].remembering)
-            keep_absent = of_starts[0].remembering.keep_absent
-            links = link(rows, sequence, time, begun, joined, keep_absent)
+            frames = batch, of_starts[0].remembering, sequence, time
+            rows, links = _linked(*frames, begun, joined)
             device = next(iter(batch.features.values())).values.device
             none = torch.zeros(0, 0, device=device)
             carried = torch.cat(states) if states else none

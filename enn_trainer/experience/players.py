@@ -13,7 +13,13 @@ import torch
 from torch import Tensor
 
 from enn_trainer.experience.frame_memory import check_frame_memory, rogue_nets, within_memory
-from enn_trainer.experience.memories import Attached, PlayerMemory, cat_states, remembering_of
+from enn_trainer.experience.memories import (
+    Attached,
+    PlayerMemory,
+    cat_states,
+    remembering_of,
+    tracked_types,
+)
 from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import ONE_LANE, Lanes, cost_of_entity
 from entity_env.ragged import Ragged, row_indices
@@ -247,7 +253,7 @@ class AgentPlayer(Players):
     @property
     def identifies(self) -> bool:
         """True if the agent remembers entities."""
-        return any(one is not None and bool(one.types) for one in remembering_of(self.agent))
+        return bool(tracked_types(self.agent))
 
     def begin(self, obs: VecObs, is_resumed: bool) -> None:
         """Remember nothing, or what the save remembers."""

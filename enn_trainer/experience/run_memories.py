@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from enn_trainer.experience.memories import PlayerMemory
-from enn_trainer.state_part import SpaceChange, StateDict, StatePart
+from enn_trainer.state_part import SpaceChange, StateDict, StatePart, with_prefix, without_prefix
 
 
 class RunMemories(StatePart):
@@ -28,11 +28,10 @@ class RunMemories(StatePart):
         Raises:
             ValueError: the state is not that of this player.
         """
-        start = f"{name}/"
-        own = {key: x for key, x in self.saved.items() if key.startswith(start)}
-        self.saved = {key: x for key, x in self.saved.items() if key not in own}
+        own = without_prefix(name, self.saved)
+        self.saved = {k: x for k, x in self.saved.items() if k not in with_prefix(name, own)}
         if memory is not None and own:
-            memory.load_state_dict({key.removeprefix(start): x for key, x in own.items()})
+            memory.load_state_dict(own)
 
     def keep(self, names: Collection[str]) -> None:
         """Forget what a save has of all other players."""
@@ -44,8 +43,10 @@ class RunMemories(StatePart):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of all players, as NAME/entry."""
-        players = {} if self.ask is None else self.ask()
-        return {**self.saved, **states_of_all(players)}
+        state = dict(self.saved)
+        for name, memory in ({} if self.ask is None else self.ask()).items():
+            state |= with_prefix(name, memory.state_dict())
+        return state
 
     def load_state_dict(self, state: StateDict) -> None:
         """Keep the states for players that begin, of which there may be none."""
@@ -54,8 +55,3 @@ class RunMemories(StatePart):
     def evolve(self, state: StateDict, change: SpaceChange) -> StateDict:
         """Return nothing: running episodes end where the world changes."""
         return dict(state) if change.is_same_world else {}
-
-
-def states_of_all(named: Mapping[str, PlayerMemory]) -> dict[str, Any]:
-    """Return the states of several players by name."""
-    return {f"{name}/{key}": x for name, m in named.items() for key, x in m.state_dict().items()}

@@ -358,26 +358,12 @@ def run_blocks(
     if not is_float or not has_compiled_blocks(config) or (net.training and config.drops):
         return None
     choices = _choices(net, layout, batch, actions, uniforms) if with_heads else {}
-    weights = _weights(replace_blocks(net, transformer), [], context.tables, choices, [])
+    weights = _weights(net, [], context.tables, choices, [], transformer)
     compiled = network.Network(
         context.frames, [], config, [*choices.values()], [], [weights], x=x.contiguous()
     )
     left = iter(compiled.run())
     return next(left), _decisions(left, choices)
-
-
-class _Blocks(NamedTuple):
-    """Network with other blocks, for `_weights`."""
-
-    relpos: RelposEncoding | None
-    transformer: Transformer
-    action_heads: nn.ModuleDict
-    regression_heads: nn.ModuleDict
-
-
-def replace_blocks(net: Network, transformer: Transformer) -> Any:
-    """Return what `_weights` needs of a network with other blocks."""
-    return _Blocks(net.relpos, transformer, net.action_heads, net.regression_heads)
 
 
 def _choices(
@@ -416,9 +402,11 @@ def _weights(
     tables: Sequence[Tensor | None],
     actions: Iterable[str],
     means: Iterable[str],
+    blocks: Transformer | None = None,
 ) -> network.Weights:
     """Return the weights of a network with compiled heads of some actions and of some means.
 
+    They are those of other blocks than its own, if these are given.
     Where the network has no such regression head, its weight and bias are None.
     """
     gate = None if net.relpos is None else net.relpos.gate
@@ -429,7 +417,7 @@ def _weights(
     parameters = [
         *tables,
         *((None, None) if gate is None else (gate.weight, gate.bias)),
-        *net.transformer.parameters_in_order(),
+        *(blocks or net.transformer).parameters_in_order(),
         *(parameter for one in of_types for parameter in one.parameters),
         *(x for one in linears for x in ((None, None) if one is None else (one.weight, one.bias))),
     ]

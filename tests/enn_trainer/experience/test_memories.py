@@ -134,7 +134,11 @@ def test_opponents_of_other_widths_remember_their_own_games(tmp_path: Path) -> N
 def test_an_agent_without_memory_plays_against_one_that_remembers(tmp_path: Path) -> None:
     run(tmp_path / "rival", 2, MEMORY)
     settings = [*POOL, f'selfplay.opponents=["{tmp_path}/rival"]', "ppo.seq_len=None"]
-    run(tmp_path / "own", 3, *settings, frames=24)
+    settings.append("selfplay.snapshot_every=0")
+    manager = run(tmp_path / "own", 3, *settings, frames=24)
+    states = manager.state.parts["players"].state_dict()
+    remembered = [name for name in states if name.endswith("policy/states")]
+    assert remembered == ["memory/rival-64/policy/states"]
 
 
 def test_where_episodes_begin_anew_so_does_memory(tmp_path: Path) -> None:
