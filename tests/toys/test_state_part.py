@@ -23,6 +23,7 @@ from enn_trainer import (
 from enn_trainer.checkpoints.format import Checkpoint
 from enn_trainer.checkpoints.migrate.evolve import evolve
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
+from enn_trainer.checkpoints.state_files import REST_VERSION
 from enn_trainer.state_part import SpaceChange, StateDict, StatePart
 from enn_trainer.testing import check_state_part
 from entity_env import Entity, Environment, Observation
@@ -317,7 +318,7 @@ def test_parts_without_plain_data_or_anything(
             "exp_avg",
         ),
         (lambda rest: rest["parts"].update(others={"x": 1}), "has a state of others"),
-        (lambda rest: rest.update(version=4), "is of a newer version"),
+        (lambda rest: rest.update(version=REST_VERSION + 1), "is of a newer version"),
         (lambda rest: rest.update(version="2"), "version: expected a number"),
     ],
 )
