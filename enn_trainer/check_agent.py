@@ -20,6 +20,8 @@ from entity_env.ragged import Ragged, row_indices
 from entity_env.real_numbers import Floats
 from entity_env.spaces import GLOBAL, ActionSpace, Entity, ObsSpace
 from entity_env.vec.batching import batch_obs
+from entity_env.vec.chains import parents_first
+from rogue_net.parts import is_taken, narrowed, rows_before
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
 from rogue_net.rogue_net import NetOutput
 
@@ -85,7 +87,14 @@ def random_frame(
         block: Floats = np.concatenate([numbers, *labels], axis=1).astype(np.float32)
         return block
 
-    masks = {n: space.random_mask(some(), some(), rng) for n, space in action_space.items()}
+    masks, acting = {}, dict[str, list[Any]]()
+    for name in parents_first(action_space):
+        space = action_space[name]
+        actors = some()
+        if space.after is not None:  # some of those of the action before
+            actors = [one for one in actors if one in acting[space.after]]
+        acting[name] = actors
+        masks[name] = space.random_mask(actors, some(), rng)
     return Observation(
         features={name: rows(n, obs_space.entities[name]) for name, n in counts.items()},
         ids=ids,
@@ -131,26 +140,27 @@ def _answers(net: Any, batch: EntityBatch) -> Iterator[str]:
 
     # Choices and probabilities of each action.
     most_probable = _act(net, batch, draw=False)
-    for name, action in batch.actions.items():
-        problems = list(_action(name, out, action))
+    for name in batch.actions:
+        problems = list(_action(name, out, batch))
         yield from problems
         if problems:
             return
-        if not torch.equal(most_probable.actions[name], out.distribution(name).mode()):
+        if not _equal(most_probable.actions[name], most_probable.distribution(name).mode()):
             yield f"actions[{name!r}]: without uniforms expected the most probable choices"
 
     # Evaluation of given actions.
     judged = net(batch, actions=out.actions)
     for name, logprobs in out.logprobs.items():
-        if not torch.equal(judged.actions[name], out.actions[name]):
+        if not _equal(judged.actions[name], out.actions[name]):
             yield f"actions[{name!r}]: expected the given actions to be returned, got others"
         if not _close(judged.logprobs[name], logprobs):
             yield f"logprobs[{name!r}]: those of given actions differ from those when sampled"
 
 
-def _action(name: str, out: NetOutput, action: ActionBatch) -> Iterator[str]:
+def _action(name: str, out: NetOutput, batch: EntityBatch) -> Iterator[str]:
     """Check the output for the actors of one action."""
     # Shapes and types.
+    action = batch.actions[name]
     num_actors = len(action.actors.values)
     chosen, distribution = out.actions[name], out.distribution(name)
     of_choices: tuple[int, ...] = (num_actors,)
@@ -164,8 +174,21 @@ def _action(name: str, out: NetOutput, action: ActionBatch) -> Iterator[str]:
             yield f"{part}[{name!r}]: expected shape {expected}, got {shape}"
             return
     if chosen.dtype != dtype:
-        yield f"actions[{name!r}]: expected {dtype}, got {chosen.dtype}"
+        expected_type, got_type = (str(one).removeprefix("torch.") for one in (dtype, chosen.dtype))
+        yield f"actions[{name!r}]: expected {expected_type}, got {got_type}"
         return
+
+    # Who takes a dependent action, and what is legal then.
+    taken = torch.ones(num_actors, dtype=torch.bool, device=chosen.device)
+    if action.after is not None:
+        before = out.actions[action.after.action]
+        action, taken = narrowed(action, before.index_select(0, rows_before(action, batch.actions)))
+        if not torch.equal(is_taken(chosen), taken):
+            yield (
+                f"actions[{name!r}]: expected -1, or NaN of numbers, of actors who do not take it, "
+                f"and only of these, got {chosen.tolist()}"
+            )
+            return
 
     # Probabilities of all choices, where these can be listed: they are masked and add up to 1.
     source, log_probs = "distributions", distribution.all_log_probs
@@ -179,7 +202,8 @@ def _action(name: str, out: NetOutput, action: ActionBatch) -> Iterator[str]:
             return
         if not _close(probs.sum(dim=1), probs.new_ones(num_actors)):
             yield f"log_probs[{name!r}]: expected probabilities that add up to 1"
-        if (probs[~allowed] != 0).any() or not allowed.gather(1, chosen[:, None]).all():
+        legal = allowed.gather(1, chosen.clamp(min=0)[:, None])
+        if (probs[~allowed] != 0).any() or not legal[taken].all():
             yield f"log_probs[{name!r}]: expected probability 0 where the mask forbids a choice"
             return
 
@@ -188,6 +212,13 @@ def _action(name: str, out: NetOutput, action: ActionBatch) -> Iterator[str]:
         yield f"logprobs[{name!r}]: expected those of the choices in {source}"
     if not _close(out.entropies[name], distribution.entropy()):
         yield f"entropies[{name!r}]: expected those of {source}"
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Return whether choices are the same; NaN, of actors without numbers, equals NaN."""
+    return one.shape == other.shape and bool(
+        ((one == other) | (one != one) & (other != other)).all()
+    )
 
 
 def _allowed(action: ActionBatch, log_probs: Tensor) -> Tensor:
@@ -213,7 +244,7 @@ def _repeats(net: Any, batch: EntityBatch) -> Iterator[str]:
     first, second = _act(net, batch, draw=True), _act(net, batch, draw=True)
     if not torch.equal(generator, torch.get_rng_state()):
         yield "forward: expected randomness from uniforms alone, it drew from torch's generator"
-    if any(not torch.equal(first.actions[name], second.actions[name]) for name in first.actions):
+    if any(not _equal(first.actions[name], second.actions[name]) for name in first.actions):
         yield "actions: expected the same choices from the same frames and uniforms"
     net.values(batch)
     changed = [n for n, tensor in net.state_dict().items() if not torch.equal(tensor, before[n])]

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, ClassVar, Protocol, Self, TypeAlias
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from entity_env.actions import Action, ActionMask, ActionName, EntityID
 from entity_env.errors import LONG, InvalidAction, short_repr, unexpected
-from entity_env.observation import Observation, ObsSpace
+from entity_env.observation import OMIT_EMPTY, Observation, ObsSpace
 from entity_env.ragged import Indices, Ragged, as_choices, exclusive_cumsum
 from entity_env.vec.frames import Frames
 from entity_env.vec.row_checks import check_rows, expect
@@ -48,7 +48,19 @@ class ActionSpace(ABC):
 
     A new kind is a class in `ACTION_SPACES`, and a head for it in `rogue_net.heads.HEADS`.
     It is a dataclass whose fields are lists of names or plain numbers and text.
+
+    Attributes:
+        after: the action that each actor takes before this one, which depends on it; None for an
+            action of its own.
+        when: the labels of that action with which this one is taken; empty for all of them.
     """
+
+    after: ActionName | None = field(
+        default=None, kw_only=True, repr=False, metadata={OMIT_EMPTY: True}
+    )
+    when: list[str] = field(
+        default_factory=list, kw_only=True, repr=False, metadata={OMIT_EMPTY: True}
+    )
 
     kind: ClassVar[str]
     """The kind in messages."""
@@ -58,7 +70,15 @@ class ActionSpace(ABC):
     is_global: ClassVar[bool] = False
     """True if no entity takes the action: its actor is the global entity of the frame."""
     choice_dtype: ClassVar[type[np.generic]] = np.int64
-    """Of choices, as `VecEnv.act` takes them."""
+    """The dtype of choices, as `VecEnv.act` takes them."""
+
+    def __post_init__(self) -> None:
+        self.when = [] if self.when is None else [str.__str__(label) for label in self.when]
+
+    @property
+    def labels_of_mask(self) -> int:
+        """The number of labels before this action that its batched masks tell apart."""
+        return max(1, len(self.when))
 
     @property
     def labels(self) -> list[str]:
@@ -194,6 +214,11 @@ class ActionSpace(ABC):
             InvalidObservation: with the field and what was expected.
         """
         lengths = mask.mask_lengths()
+        if exact and mask.after is not None:
+            rows, at = mask.after.rows, f"{what}.after.rows"
+            check_rows(rows, at, np.int64, (), len(lengths), exact)
+            same = np.array_equal(rows.lengths, mask.actors.lengths)
+            expect(same, at, f"{mask.actors.lengths.tolist()} rows", rows.lengths)
         if mask.mask is not None:
             at = f"{what}.mask"
             check_rows(mask.mask, at, np.bool_, self.mask_columns, len(lengths), exact)
@@ -202,10 +227,8 @@ class ActionSpace(ABC):
         if exact:
             num_choices = self.num_choices(mask)
             expect((num_choices > 0).all(), what, "something to choose", num_choices)
-            if mask.mask is not None and len(num_choices):
-                allowed, firsts = mask.mask.values.reshape(-1), exclusive_cumsum(num_choices)
-                legal = np.logical_or.reduceat(allowed, firsts)
-                expect(legal.all(), what, "a choice each", legal)
+            legal = mask.legal_by_label().any(axis=1)
+            expect(legal.all(), what, "a choice each", legal)
 
     def as_choices(self, value: Any) -> Ragged:
         """Return choices that `VecEnv.act` takes, a `Ragged` or a buffer of entity-gym."""
@@ -283,10 +306,12 @@ class ActionSpace(ABC):
         return zip(map(np.ndarray.tolist, mask.actors.of_frames()), repeat(self.labels))
 
     def _allowed(self, mask: VecActionMask) -> Iterator[npt.NDArray[np.bool_]]:
-        """Yield the flags of each frame, (actors, choices)."""
+        """Yield the flags of each frame, (actors, choices) or (actors, labels, choices)."""
         flags = mask.full_mask(self.mask_columns).of_frames()
         for actors, of_frame in zip(mask.actors.lengths.tolist(), flags, strict=True):
-            yield of_frame.reshape(actors, -1 if actors else 0)
+            choices = of_frame.size // max(1, actors * mask.labels)
+            shape = (actors, choices) if mask.labels == 1 else (actors, mask.labels, choices)
+            yield of_frame.reshape(shape)
 
     def _chosen_by(
         self, action: Action | None, actors: Sequence[EntityID]
@@ -333,6 +358,11 @@ class ActionSpace(ABC):
             rng: the source of randomness.
         """
         return self.mask_type()
+
+    def _mask_shape(self, actors: IDs, choices: int) -> tuple[int, ...]:
+        """Return the shape of a frame's mask: (actors, choices), or (actors, labels, choices)."""
+        labels = self.labels_of_mask
+        return (len(actors), choices) if labels == 1 else (len(actors), labels, choices)
 
     def _masks_of(self, frames: Frames, name: ActionName, absent: ActionMask | None) -> list[Any]:
         """Return the mask of each frame, `absent` where the action is not offered."""

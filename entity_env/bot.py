@@ -14,7 +14,8 @@ from entity_env.observation import GLOBAL, Observation, ObsSpace, filter_observa
 from entity_env.plain_state import from_plain, to_plain
 from entity_env.ragged import Ragged
 from entity_env.spaces import ActionSpaces
-from entity_env.vec.vec_obs import Choices, VecObs, take_obs
+from entity_env.vec.chains import choose_parts
+from entity_env.vec.vec_obs import Choices, VecActionMask, VecObs, take_obs
 
 
 class Bot(SeededRandom, ABC):
@@ -103,14 +104,15 @@ def ask_bots(
             expected = f"actions by their names {list(action_space)}"
             raise InvalidAction(f"bot {named(i)}: expected {expected}, got {got}")
         answers.append(given)
-    choices = {}
-    for name, space in action_space.items():
+
+    def encode(name: ActionName, mask: VecActionMask) -> Ragged:
+        actions = [answer.get(name) for answer in answers]
         try:
-            actions = [answer.get(name) for answer in answers]
-            choices[name] = space.encode(name, actions, batch.action_masks[name], frames, obs_space)
+            return action_space[name].encode(name, actions, mask, frames, obs_space)
         except InvalidAction as error:
             raise InvalidAction(f"bot {named(error.env_index or 0)}: {error}") from None
-    return choices
+
+    return choose_parts(batch.action_masks, action_space, encode)
 
 
 def shown_frames(

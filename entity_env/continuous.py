@@ -43,6 +43,8 @@ class _ContinuousActionSpace(ActionSpace):
             infinite; or the names alone, with the bounds in `low` and `high`.
         low: the smallest number of each component.
         high: the largest number of each component.
+        after: as in `ActionSpace`.
+        when: likewise.
 
     Raises:
         InvalidSpace: names the component; a bound is missing, not a number, half-infinite or above
@@ -61,6 +63,9 @@ class _ContinuousActionSpace(ActionSpace):
         index_to_component: Mapping[str, tuple[float, float]] | Sequence[str],
         low: Sequence[float] | None = None,
         high: Sequence[float] | None = None,
+        *,
+        after: ActionName | None = None,
+        when: Sequence[str] | None = None,
     ) -> None:
         names, what = [*index_to_component], type(self).__name__
         if isinstance(index_to_component, Mapping):
@@ -80,6 +85,8 @@ class _ContinuousActionSpace(ActionSpace):
         bounds = [_checked(f"{what}[{n!r}]", pair) for n, pair in zip(names, pairs, strict=True)]
         self.index_to_component = [str.__str__(name) for name in names]
         self.low, self.high = [x for x, _ in bounds], [x for _, x in bounds]
+        self.after, self.when = after, [*(when or ())]
+        super().__post_init__()
 
     def __repr__(self) -> str:
         named = self.bounds_by_name().items()

@@ -18,6 +18,7 @@ from entity_env.ragged import Ragged
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionName, ActionSpace, ActionSpaces, ObsSpace
 from entity_env.vec.batching import batch_obs, unbatch_actions
+from entity_env.vec.chains import choose_parts
 from entity_env.vec.frames import has_len
 from entity_env.vec.validate import validate_observation
 from entity_env.vec.vec_obs import Choices, VecObs
@@ -165,8 +166,11 @@ _FEW_FRAMES = 5  # fewer frames in which no entity comes back get none
 
 def random_choices(batch: VecObs, action_space: ActionSpaces, rng: np.random.Generator) -> Choices:
     """Return uniformly random legal choices for a batch, as `VecEnv.act` takes them."""
-    masks = batch.action_masks
-    return {name: space.random_choices(masks[name], rng) for name, space in action_space.items()}
+    return choose_parts(
+        batch.action_masks,
+        action_space,
+        lambda name, mask: action_space[name].random_choices(mask, rng),
+    )
 
 
 def fields_of(batch: VecObs) -> Fields:

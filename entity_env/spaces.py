@@ -71,6 +71,7 @@ class _LabelledActionSpace(ActionSpace):
     index_to_label: list[str]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_unique(f"{type(self).__name__}.index_to_label", self.index_to_label)
 
     def __len__(self) -> int:
@@ -115,7 +116,7 @@ class CategoricalActionSpace(_LabelledActionSpace):
         where = f"actions[{name!r}] actors"
         actors = frames.locate([m.actor_ids for m in masks], [m.actor_types for m in masks], where)
         frames.check_visible(actors, where)
-        return _with_legal_actors(actors, [m.mask for m in masks], len(self), name)
+        return _with_legal_actors(self, actors, [m.mask for m in masks], name)
 
     def decode(
         self,
@@ -136,7 +137,7 @@ class CategoricalActionSpace(_LabelledActionSpace):
 
     def random_mask(self, actors: IDs, actees: IDs, rng: np.random.Generator) -> ActionMask:
         """Return a mask that allows each choice with probability .7."""
-        return self._mask(actors, actees, rng.random((len(actors), len(self))) < 0.7)
+        return self._mask(actors, actees, rng.random(self._mask_shape(actors, len(self))) < 0.7)
 
     def _mask(self, actors: IDs, actees: IDs, allowed: npt.NDArray[np.bool_]) -> ActionMask:
         return CategoricalActionMask(actor_ids=actors, mask=allowed)
@@ -167,8 +168,8 @@ class GlobalCategoricalActionSpace(_LabelledActionSpace):
         where, given = f"actions[{name!r}].mask", [None if m is None else m.mask for m in masks]
         for i, mask in enumerate(given):
             if mask is not None:
-                given[i] = np.atleast_2d(as_flags(mask, where, i))
-        return _with_legal_actors(actors, given, len(self), name)
+                given[i] = as_flags(mask, where, i)[None]
+        return _with_legal_actors(self, actors, given, name)
 
     def decode(
         self,
@@ -191,7 +192,8 @@ class GlobalCategoricalActionSpace(_LabelledActionSpace):
 
     def random_mask(self, actors: IDs, actees: IDs, rng: np.random.Generator) -> ActionMask:
         """Return a mask that allows each choice with probability .7."""
-        return GlobalCategoricalActionMask(mask=rng.random(len(self)) < 0.7)
+        shape = self._mask_shape([GLOBAL], len(self))
+        return GlobalCategoricalActionMask(mask=rng.random(shape)[0] < 0.7)
 
     def _mask(self, actors: IDs, actees: IDs, allowed: npt.NDArray[np.bool_]) -> ActionMask:
         return GlobalCategoricalActionMask(mask=allowed[0])
@@ -231,14 +233,15 @@ class SelectEntityActionSpace(ActionSpace):
         frames.check_visible(actors, f"{where} actors")
         frames.check_visible(actees, f"{where} actees")
         # Leave out the actors that cannot select anything.
-        allowed = _cat_masks([m.mask for m in masks], actors.lengths, actees.lengths, name)
+        labels, given = self.labels_of_mask, [m.mask for m in masks]
+        allowed = _cat_masks(given, actors.lengths, actees.lengths, name, labels)
         row_lengths = np.repeat(actees.lengths, actors.lengths)
         if allowed is None:
             return VecSelectEntityActionMask(_keep_rows(actors, row_lengths > 0), actees)
-        row_of_pair = np.repeat(np.arange(len(row_lengths)), row_lengths)
+        row_of_pair = np.repeat(np.arange(len(row_lengths)), row_lengths * labels)
         legal = np.bincount(row_of_pair, weights=allowed, minlength=len(row_lengths)) > 0
         kept = _keep_rows(actors, legal)
-        pairs = Ragged(allowed[legal[row_of_pair]], kept.lengths * actees.lengths)
+        pairs = Ragged(allowed[legal[row_of_pair]], kept.lengths * actees.lengths * labels)
         return VecSelectEntityActionMask(kept, actees, pairs)
 
     def decode(
@@ -264,7 +267,8 @@ class SelectEntityActionSpace(ActionSpace):
 
     def random_mask(self, actors: IDs, actees: IDs, rng: np.random.Generator) -> ActionMask:
         """Return a mask that allows each pair with probability .7."""
-        return self._mask(actors, actees, rng.random((len(actors), len(actees))) < 0.7)
+        shape = self._mask_shape(actors, len(actees))
+        return self._mask(actors, actees, rng.random(shape) < 0.7)
 
     def _mask(self, actors: IDs, actees: IDs, allowed: npt.NDArray[np.bool_]) -> ActionMask:
         return SelectEntityActionMask(actor_ids=actors, actee_ids=actees, mask=allowed)
@@ -320,31 +324,44 @@ def num_columns(obs_space: ObsSpace, action_space: ActionSpaces) -> dict[EntityN
 
 
 def _with_legal_actors(
-    actors: Ragged, given: Sequence[Any], num_choices: int, name: ActionName
+    space: _LabelledActionSpace, actors: Ragged, given: Sequence[Any], name: ActionName
 ) -> VecCategoricalActionMask:
     """Return the batched mask of actors, without those that have no legal choice."""
-    flat = _cat_masks(given, actors.lengths, np.full(len(actors), num_choices), name)
+    count, labels = len(space), space.labels_of_mask
+    flat = _cat_masks(given, actors.lengths, np.full(len(actors), count), name, labels)
     if flat is None:
         return VecCategoricalActionMask(actors, None)
-    mask = flat.reshape(-1, num_choices)
+    mask = flat.reshape(-1, labels * count)
     legal = mask.any(axis=1)
     kept = _keep_rows(actors, legal)
     rows = mask if len(kept.values) == len(mask) else mask[legal]
-    return VecCategoricalActionMask(kept, Ragged(rows, kept.lengths))
+    return VecCategoricalActionMask(kept, Ragged(rows.reshape(-1, count), kept.lengths * labels))
 
 
 def _cat_masks(
-    given: Sequence[Any], rows: Indices, columns: Indices, name: ActionName
+    given: Sequence[Any], rows: Indices, columns: Indices, name: ActionName, labels: int
 ) -> npt.NDArray[np.bool_] | None:
-    """Return the masks of all frames, flat and row by row; None if no frame gives one."""
+    """Return the masks of all frames, flat and row by row; None if no frame gives one.
+
+    Args:
+        given: (actors, choices) of each frame; or (actors, labels, choices), if `labels` is not 1.
+        rows: (B,) the actors of each frame.
+        columns: (B,) the choices of each frame.
+        name: of the action.
+        labels: the number of labels that masks tell apart.
+    """
     if all_none(given):
         return None
     blocks = []
     for i, (mask, m, n) in enumerate(zip(given, rows, columns, strict=True)):
         what = f"actions[{name!r}].mask"
         block = np.ones((m, n), np.bool_) if mask is None else as_flags(mask, what, i)
-        if block.shape != (m, n) and not block.size == m * n == 0:
-            raise unexpected(i, what, f"shape ({m}, {n})", block.shape)
+        by_label = labels > 1 and block.shape == (m, labels, n)
+        if block.shape != (m, n) and not by_label and not block.size == m * n == 0:
+            expected = f"shape ({m}, {n})" + f" or ({m}, {labels}, {n})" * (labels > 1)
+            raise unexpected(i, what, expected, block.shape)
+        if labels > 1 and not by_label:
+            block = np.repeat(block.reshape(m, 1, n), labels, axis=1)
         blocks.append(block.reshape(-1))
     flat: npt.NDArray[np.bool_] = np.concatenate(blocks)
     return flat

@@ -28,6 +28,7 @@ from rogue_net.distributions import (
 )
 from rogue_net.gaussian_numbers import GaussianNumbers
 from rogue_net.layout import Layout
+from rogue_net.parts import Given, PartDistribution
 from rogue_net.ragged import ActionBatch, Lengths, RaggedTensor, to_device
 
 
@@ -53,14 +54,35 @@ class ActionHead(nn.Module, ABC):
         return
 
     @abstractmethod
-    def distribution(self, x: Tensor, layout: Layout, action: ActionBatch) -> ActionDistribution:
+    def distribution(
+        self, x: Tensor, layout: Layout, action: ActionBatch, given: Tensor | None = None
+    ) -> ActionDistribution:
         """Compute the distribution over the choices of the actors.
 
         Args:
             x: (P, d_model), the entities after the transformer.
             layout: the rows of each frame among these.
             action: the A actors of B frames, and their legal choices.
+            given: (A, d_model), of what each actor chose in the action before, if there is one.
         """
+
+    def depend_on(self, head: type["ActionHead"], space: ActionSpace, d_model: int) -> None:
+        """Take in the choices of the action before, which change nothing at first.
+
+        Args:
+            head: the head of that action.
+            space: of that action.
+            d_model: width of the entities.
+
+        Raises:
+            ValueError: choices of that kind have no vectors.
+        """
+        layer = head.choice_layer(space, d_model, d_model)
+        if layer is None:
+            raise ValueError(f"after: expected an action whose choices have vectors, got {space}")
+        for parameter in layer.parameters():
+            nn.init.zeros_(parameter)
+        self.after = layer
 
     @classmethod
     @abstractmethod
@@ -102,6 +124,7 @@ class ActionHead(nn.Module, ABC):
         chosen: Tensor | None = None,
         draws: Tensor | None = None,
         temperature: float = 1.0,
+        given: Given | None = None,
     ) -> Decision:
         """Evaluate `chosen`, or sample with `draws`, or take the most probable choices.
 
@@ -112,9 +135,14 @@ class ActionHead(nn.Module, ABC):
             chosen: (A,) int64, or (A, D) float32 of numbers.
             draws: (A,) float32 in [0, 1), or (A, num_draws).
             temperature: divides the scores of all choices.
+            given: what was chosen before, for a dependent action.
         """
-        distribution = self.distribution(x, layout, action).tempered(temperature)
-        return decide(distribution, chosen, draws)
+        if given is None:
+            distribution = self.distribution(x, layout, action)
+        else:
+            inner = self.distribution(x, layout, action, given.vectors)
+            distribution = PartDistribution(inner, given.taken)
+        return decide(distribution.tempered(temperature), chosen, draws)
 
 
 class CategoricalHead(ActionHead):
@@ -129,11 +157,11 @@ class CategoricalHead(ActionHead):
         nn.init.zeros_(self.project.bias)
 
     def distribution(
-        self, x: Tensor, layout: Layout, action: ActionBatch
+        self, x: Tensor, layout: Layout, action: ActionBatch, given: Tensor | None = None
     ) -> CategoricalDistribution:
         """Project each actor to the logits of its choices."""
         # log p = log softmax(W x + b)
-        logits = full_precision(self.project(_entities(x, layout, action.actors)))
+        logits = full_precision(self.project(_actors(x, layout, action, given)))
         if action.mask is not None:
             logits = logits.masked_fill(~action.mask.values, -math.inf)
         return CategoricalDistribution(logits.log_softmax(dim=-1))
@@ -158,14 +186,14 @@ class SelectEntityHead(ActionHead):
         self.key = nn.Linear(d_model, d_qk)
 
     def distribution(
-        self, x: Tensor, layout: Layout, action: ActionBatch
+        self, x: Tensor, layout: Layout, action: ActionBatch, given: Tensor | None = None
     ) -> CategoricalDistribution:
         """Score the actees of each actor's frame.
 
         Returns:
             Over (A, most actees of a frame); impossible beyond the actees of the actor's frame.
         """
-        return self.together([self], [len(action.actors.lengths)], x, layout, action)
+        return self.together([self], [len(action.actors.lengths)], x, layout, action, given)
 
     @staticmethod
     def together(
@@ -174,6 +202,7 @@ class SelectEntityHead(ActionHead):
         x: Tensor,
         layout: Layout,
         action: ActionBatch,
+        given: Tensor | None = None,
     ) -> CategoricalDistribution:
         """Score the actees of several networks, each by the head of its own.
 
@@ -183,13 +212,14 @@ class SelectEntityHead(ActionHead):
             x: (P, d_model), the entities of all frames.
             layout: the rows of each frame among these.
             action: the actors of all frames, and their actees.
+            given: (A, d_model), as in `distribution`.
         """
         assert action.actees is not None
         acting = np.flatnonzero(action.actors.lengths)  # frames without actors need no keys
         actors, actees = action.actors.take(acting), action.actees.take(acting)
         if len(acting) == 0:
             return CategoricalDistribution(full_precision(x.new_zeros((0, 0))))
-        of_actors = _entities(x, layout, action.actors)
+        of_actors = _actors(x, layout, action, given)
         of_actees = _entities(x, layout, actees, acting)
         num_actees = np.where(action.actors.lengths > 0, action.actees.lengths, 0)
         to_query, to_key = [head.query for head in heads], [head.key for head in heads]
@@ -259,10 +289,12 @@ class ContinuousHead(ActionHead):
         with torch.no_grad():
             self.deviation.bias.copy_(torch.atanh(share))
 
-    def distribution(self, x: Tensor, layout: Layout, action: ActionBatch) -> GaussianNumbers:
+    def distribution(
+        self, x: Tensor, layout: Layout, action: ActionBatch, given: Tensor | None = None
+    ) -> GaussianNumbers:
         """Project each actor to the mean and deviation of its numbers."""
         assert action.bounds is not None
-        rows = _entities(x, layout, action.actors)
+        rows = _actors(x, layout, action, given)
         mean = full_precision(self.mean(rows)).clamp(-_LARGEST_MEAN, _LARGEST_MEAN)
         log_std = self.center + self.reach * torch.tanh(full_precision(self.deviation(rows)))
         low, high = action.bounds.values.to(mean.dtype).unbind(dim=1)
@@ -303,6 +335,12 @@ HEADS: dict[type[ActionSpace], type[ActionHead]] = {
 def full_precision(x: Tensor) -> Tensor:
     """Return at least float32: half precision is too coarse to learn probabilities and values."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _actors(x: Tensor, layout: Layout, action: ActionBatch, given: Tensor | None) -> Tensor:
+    """Return the rows of actors, with the vectors of what they chose before, (A, d_model)."""
+    rows = _entities(x, layout, action.actors)
+    return rows if given is None else rows + given.to(rows.dtype)
 
 
 def _entities(

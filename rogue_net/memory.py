@@ -17,6 +17,7 @@ from rogue_net.config import RogueNetConfig
 from rogue_net.embedding import module_key
 from rogue_net.heads import HEADS
 from rogue_net.layout import Layout
+from rogue_net.parts import is_taken, made
 from rogue_net.past import FRAME, NEW, NOTHING_KNOWN, Ints, MemoryRows, Past, link
 from rogue_net.ragged import EntityBatch, RaggedTensor, to_device
 from rogue_net.transformer import Transformer
@@ -225,13 +226,18 @@ class Memory(nn.Module):
         for name, space in self.actions.items():
             layer, action = self.choices[module_key(name)], batch.actions[name]
             frame, head = action.actors.frame_of_row(), HEADS[type(space)]
-            vectors = head.choice_vectors(layer, x, layout, action, chosen[name])
+            vectors = head.choice_vectors(layer, x, layout, action, made(chosen[name]))
+            weight = None
+            if action.after is not None:  # only of those who take it
+                taken = is_taken(chosen[name])
+                vectors = vectors.masked_fill(~taken.unsqueeze(1), 0.0)
+                weight = taken.cpu().numpy()
             place = place_of_row[layout.rows(action.actors.values, frame).cpu().numpy()]
             has_place = np.flatnonzero(place != NEW)
             own = vectors.index_select(0, to_device(has_place, device))
             added = added.index_add(0, to_device(place[has_place], device), own)
             sums = sums.index_add(0, to_device(frame, device), vectors)
-            counts += np.bincount(frame, minlength=num_frames)
+            counts += np.bincount(frame, weight, minlength=num_frames)
         if self.remembering.frame:
             means = sums / to_device(np.maximum(counts, 1), device).to(x)[:, None]
             rows = to_device(place_of_row[layout.num_rows :], device)

@@ -5,7 +5,7 @@ the device.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -90,6 +90,28 @@ class RaggedTensor:
 
 
 @dataclass(frozen=True)
+class AfterBatch:
+    """The action that actors take before a dependent one, see `entity_env`'s `After`.
+
+    Attributes:
+        action: its name.
+        rows: int64 (actors,) per frame, the number of each actor among the actors of that action in
+            its frame.
+        when: the labels of that action with which the dependent one is taken, by their number; any
+            choice if empty.
+    """
+
+    action: str
+    rows: RaggedTensor
+    when: tuple[int, ...]
+
+    @property
+    def labels(self) -> int:
+        """The number of labels that masks tell apart."""
+        return max(1, len(self.when))
+
+
+@dataclass(frozen=True)
 class ActionBatch:
     """The actors of an action in each frame, and the choices that are allowed.
 
@@ -101,6 +123,8 @@ class ActionBatch:
         num_draws: random numbers that the choice of an actor takes.
         bounds: float32 (actors, 2, components) per frame, the smallest and largest numbers that
             each actor may choose; None for kinds of actions without numbers.
+        after: the action that the actors take before this one, if it depends on one; `mask` then
+            has rows for each label of `after.when`, as in `VecActionMask`.
     """
 
     actors: RaggedTensor
@@ -108,6 +132,7 @@ class ActionBatch:
     actees: RaggedTensor | None = None
     num_draws: int = 1
     bounds: RaggedTensor | None = None
+    after: AfterBatch | None = None
 
     @staticmethod
     def of(mask: VecActionMask, device: torch.device) -> "ActionBatch":
@@ -120,12 +145,17 @@ class ActionBatch:
         masks = [piece.mask for piece in pieces if piece.mask is not None]
         actees = [piece.actees for piece in pieces if piece.actees is not None]
         bounds = [piece.bounds for piece in pieces if piece.bounds is not None]
+        after = pieces[0].after
+        if after is not None:
+            rows = [piece.after.rows for piece in pieces if piece.after is not None]
+            after = replace(after, rows=RaggedTensor.cat(rows))
         return ActionBatch(
             RaggedTensor.cat([piece.actors for piece in pieces]),
             RaggedTensor.cat([_full_mask(piece, masks[0]) for piece in pieces]) if masks else None,
             RaggedTensor.cat(actees) if actees else None,
             pieces[0].num_draws,
             RaggedTensor.cat(bounds) if bounds else None,
+            after,
         )
 
     def take(self, frames: npt.NDArray[np.int64]) -> "ActionBatch":
@@ -143,13 +173,16 @@ def _each_rows(
     mask = None if action.mask is None else change(action.mask)
     actees = None if action.actees is None else change(action.actees)
     bounds = None if action.bounds is None else change(action.bounds)
-    return ActionBatch(change(action.actors), mask, actees, action.num_draws, bounds)
+    after = action.after
+    if after is not None:
+        after = AfterBatch(after.action, change(after.rows), tuple(after.when))
+    return ActionBatch(change(action.actors), mask, actees, action.num_draws, bounds, after)
 
 
 def _full_mask(piece: ActionBatch, like: RaggedTensor) -> RaggedTensor:
     if piece.mask is not None:
         return piece.mask
-    lengths = piece.actors.lengths
+    lengths = piece.actors.lengths * (1 if piece.after is None else piece.after.labels)
     if piece.actees is not None:
         lengths = lengths * piece.actees.lengths
     shape = (int(lengths.sum()), *like.values.shape[1:])

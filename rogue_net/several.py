@@ -27,6 +27,7 @@ def are_alike(one: Any, other: Any) -> bool:
         and (one.obs_space, one.action_space) == (other.obs_space, other.action_space)
         and one.embedding.types == other.embedding.types  # equal spaces may differ in the order
         and [*one.action_space] == [*other.action_space]
+        and all(space.after is None for space in one.action_space.values())
         and all(type(head) in heads for net in (one, other) for head in net.action_heads.values())
         and backend.are_of_one_size(one, other)
     )

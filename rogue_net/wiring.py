@@ -65,6 +65,14 @@ class Wired(nn.Module):
         self._labels = _label_orders(own, self.action_space)
         self._takes_choices = _takes_choices(network)
         unknown = sorted(shown.entities.keys() - self.known.entities.keys())
+        dependent = [name for name, space in self.action_space.items() if space.after is not None]
+        if dependent and (unknown or self._labels):
+            different = [*unknown, *self._labels]
+            raise ValueError(
+                f"action_space: expected the types, and labels in the order, that the network "
+                f"knows, as {', '.join(dependent)} depends on what was chosen before, got others "
+                f"of {', '.join(different)}; upgrade the agent instead"
+            )
         if unknown and self._takes_choices:
             raise ValueError(
                 f"obs_space: expected the entity types that the network knows, as its memory takes "

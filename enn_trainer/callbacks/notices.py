@@ -17,7 +17,7 @@ from enn_trainer.callbacks.callback import Callback, RunningTrainer
 from enn_trainer.experience.collector import Rollout
 from enn_trainer.runtime.spans import Spans
 from enn_trainer.state import State
-from enn_trainer.tracking.metrics import num_legal
+from enn_trainer.tracking.metrics import decisions_of, num_legal
 from entity_env.spaces import GLOBAL, ActionSpace, ObsSpace
 from rogue_net.ragged import EntityBatch, to_device
 
@@ -168,7 +168,8 @@ def choice_sums(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Su
     acting = np.zeros(rollout.num_frames, dtype=np.bool_)
     found: list[tuple[str, Sequence[str], Tensor]] = []  # kind, names and numbers
     for name, space in action_space.items():
-        batch, chosen = rollout.batch.actions[name], rollout.actions[name].values
+        batch, rows, entropies = decisions_of(rollout, name)
+        chosen = rows.values
         acting |= batch.actors.lengths > 0
         labels = space.labels
         if not 0 < len(labels) <= MOST_LABELS or not len(chosen):
@@ -186,7 +187,7 @@ def choice_sums(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Su
         # What they took.
         is_choosing = choosing.double()
         taken = weight.new_zeros(len(labels)).index_add(0, chosen, is_choosing)
-        entropy = rollout.entropies[name].values.double() @ is_choosing
+        entropy = entropies.double() @ is_choosing
         found += [
             (f"policy/{name}", ("choosing", "entropy"), torch.stack([choosing.sum(), entropy])),
             (f"chance/{name}", labels, by_chance),

@@ -20,7 +20,7 @@ from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
 from entity_env.ragged import Ragged
 from entity_env.spaces import ObsSpace
 from entity_env.vec.vec_env import Metric, VecEnv, VecEnvWrapper, VecObs, add_metrics
-from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor, to_device
+from rogue_net.ragged import ActionBatch, AfterBatch, EntityBatch, RaggedTensor, to_device
 
 
 class Watcher(Protocol):
@@ -337,13 +337,13 @@ class RolloutStorage:
         self._batches: list[EntityBatch] = []
         self._decisions: list[Decisions] = []
         self._bytes_of_one = 0
-        self._num_draws: dict[str, int] = {}
+        self._actions: dict[str, ActionBatch] = {}  # of no frames, for what is no rows
         self._rows: dict[Field, _Rows] = {}
         self._identity: dict[str, list[Ragged]] = {}
 
     def add(self, batch: EntityBatch, decisions: Decisions) -> None:
         """Add frames and the decisions in them; the tensors must not be changed afterwards."""
-        self._num_draws = {name: action.num_draws for name, action in batch.actions.items()}
+        self._actions = {name: action.slice(slice(0, 0)) for name, action in batch.actions.items()}
         self._batches.append(batch)
         for name, numbers in batch.identity.items():
             self._identity.setdefault(name, []).append(numbers)
@@ -365,17 +365,18 @@ class RolloutStorage:
             return {name: rows.all() for (k, name), rows in self._rows.items() if k == kind}
 
         features, visible, masks = map(named, ("features", "visible", "mask"))
-        actees, bounds = map(named, ("actees", "bounds"))
+        actees, bounds, after = map(named, ("actees", "bounds", "after"))
         batch = EntityBatch(
             features,
             {name: visible[name] for name in features if name in visible},
             {
-                name: ActionBatch(
-                    rows,
-                    masks.get(name),
-                    actees.get(name),
-                    self._num_draws[name],
-                    bounds.get(name),
+                name: replace(
+                    self._actions[name],
+                    actors=rows,
+                    mask=masks.get(name),
+                    actees=actees.get(name),
+                    bounds=bounds.get(name),
+                    after=self._after(name, after.get(name)),
                 )
                 for name, rows in named("actors").items()
             },
@@ -386,6 +387,10 @@ class RolloutStorage:
         values = self._rows["values", ""].all().values
         return batch, Decisions(named("chosen"), named("logprobs"), named("entropies"), values)
 
+    def _after(self, name: str, rows: RaggedTensor | None) -> AfterBatch | None:
+        after = self._actions[name].after
+        return None if after is None or rows is None else replace(after, rows=rows)
+
     def _write(self) -> None:
         """Append the buffered steps to what was written."""
         fields = _fields(EntityBatch.cat(self._batches), Decisions.cat(self._decisions))
@@ -395,10 +400,12 @@ class RolloutStorage:
         # Masks may be missing in some steps: fill in.
         if self._rows and fields.keys() != self._rows.keys():
             before = {field: rows.all() for field, rows in self._rows.items()}
+            dependent = {name: a.after for name, a in self._actions.items() if a.after is not None}
+            labels = {name: after.labels for name, after in dependent.items()}
             for field in [field for field in fields if field not in before]:
-                self._add(field, _all_true(field, before, fields[field].values))
+                self._add(field, _all_true(field, before, fields[field].values, labels))
             for field in [field for field in before if field not in fields]:
-                fields[field] = _all_true(field, fields, before[field].values)
+                fields[field] = _all_true(field, fields, before[field].values, labels)
 
         # Append.
         self._written += num_frames
@@ -453,6 +460,7 @@ def _fields(batch: EntityBatch, decisions: Decisions) -> dict[Field, RaggedTenso
     for name, action in batch.actions.items():
         parts = {"actors": action.actors, "mask": action.mask, "actees": action.actees}
         parts["bounds"] = action.bounds
+        parts["after"] = None if action.after is None else action.after.rows
         parts |= {kind: getattr(decisions, kind)[name] for kind in _DECIDED}
         fields |= {(kind, name): rows for kind, rows in parts.items() if rows is not None}
     one_each = np.ones(batch.num_frames, dtype=np.int64)
@@ -460,10 +468,21 @@ def _fields(batch: EntityBatch, decisions: Decisions) -> dict[Field, RaggedTenso
     return fields
 
 
-def _all_true(field: Field, fields: Mapping[Field, RaggedTensor], like: Tensor) -> RaggedTensor:
-    """Return the visibility or mask of frames that came without one: all true."""
+def _all_true(
+    field: Field, fields: Mapping[Field, RaggedTensor], like: Tensor, labels: Mapping[str, int]
+) -> RaggedTensor:
+    """Return the visibility or mask of frames that came without one: all true.
+
+    Args:
+        field: what is missing.
+        fields: what these frames have.
+        like: values of other frames.
+        labels: the number of labels of dependent actions that masks tell apart.
+    """
     kind, name = field
     lengths = fields["features" if kind == "visible" else "actors", name].lengths
-    if ("actees", name) in fields and kind == "mask":
-        lengths = lengths * fields["actees", name].lengths
+    if kind == "mask":
+        lengths = lengths * labels.get(name, 1)
+        if ("actees", name) in fields:
+            lengths = lengths * fields["actees", name].lengths
     return RaggedTensor(like.new_ones((int(lengths.sum()), *like.shape[1:])), lengths)

@@ -15,6 +15,7 @@ from entity_env.ragged import exclusive_cumsum
 from entity_env.spaces import GLOBAL, ActionSpace
 from entity_env.vec.vec_env import Metric
 from rogue_net.gaussian_numbers import to_env
+from rogue_net.parts import of_takers
 from rogue_net.past import NEW, Past
 from rogue_net.ragged import ActionBatch, EntityBatch, Lengths, RaggedTensor, to_device
 
@@ -37,15 +38,17 @@ def action_statistics(
     scalars: dict[str, float] = {}
     means: list[tuple[list[str], Tensor, Tensor]] = []  # tags, sums and counts, float64
     for name, space in action_space.items():
-        batch, chosen = rollout.batch.actions[name], rollout.actions[name]
+        batch, chosen, entropies = decisions_of(rollout, name)
         prefix, num_actors = f"policy/{name}/", len(chosen.values)
         scalars[f"{prefix}actors_per_frame"] = num_actors / rollout.num_frames
+        possible_actors = len(rollout.actions[name].values)
+        if space.after is not None and possible_actors:
+            scalars[f"{prefix}taken"] = num_actors / possible_actors
         if num_actors == 0:
             continue
 
         # Numbers.
         if batch.bounds is not None:
-            entropies = rollout.entropies[name].values
             means += _numbers(name, space.components, chosen.values, batch.bounds.values, entropies)
             continue
 
@@ -62,7 +65,7 @@ def action_statistics(
             means.append(_frequencies(tags, _selected_types(rollout.batch, types, chosen, batch)))
 
         # Normalised entropy of an actor with n > 1 allowed choices: H(pi) / log(n).
-        legal, entropies = num_legal(batch, possible), rollout.entropies[name].values
+        legal = num_legal(batch, possible)
         choosing = legal > 1
         share = (entropies / legal.clamp(min=2).log()).masked_fill(~choosing, 0.0)
         actors = entropies.new_full((), num_actors, dtype=torch.float64)
@@ -80,6 +83,17 @@ def action_statistics(
             if count > 0:
                 scalars[tag] = total / count
     return scalars
+
+
+def decisions_of(rollout: Rollout, name: str) -> tuple[ActionBatch, RaggedTensor, Tensor]:
+    """Return the actors who take an action, their choices, and (A,) entropies."""
+    action, chosen = rollout.batch.actions[name], rollout.actions[name]
+    entropies = rollout.entropies[name].values
+    if action.after is None:
+        return action, chosen, entropies
+    all_chosen = {one: rows.values for one, rows in rollout.actions.items()}
+    part, taken = of_takers(action, rollout.batch.actions, all_chosen)
+    return part, chosen.keep(taken), entropies[to_device(taken, entropies.device)]
 
 
 _AT_BOUND = 0.01

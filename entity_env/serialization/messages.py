@@ -18,12 +18,12 @@ from entity_env.observation import OMIT_EMPTY
 from entity_env.ragged import Ragged
 from entity_env.serialization.bounds import Allowance, number_array, unpack_bounded
 from entity_env.spaces import ACTION_SPACES, Entity, ObsSpace, batch_mask_type
-from entity_env.vec.vec_obs import Metric, VecObs
+from entity_env.vec.vec_obs import After, Metric, VecObs
 
 _ARRAY, _DATACLASS, _LARGE_INT, _TRANSPOSED = 1, 2, 3, 4
 _MAX_HEAD, _MAX_AXES = 512, 64  # bytes of the type and shape of an array; and what numpy takes
 _MAX_DEPTH = 16  # of batches in batches: what nests without end would overflow the C stack
-_BATCHES = Ragged, VecObs, Metric, ObsSpace, Entity, Kind
+_BATCHES = Ragged, VecObs, Metric, After, ObsSpace, Entity, Kind
 _CLASSES: dict[str, type[Any]] = {cls.__name__: cls for cls in _BATCHES}
 
 
@@ -97,7 +97,7 @@ def _encode(value: Any, exact: bool) -> Any:
         fields = {}
         for f in dataclasses.fields(value):
             content = getattr(value, f.name)
-            is_empty = isinstance(content, list | dict) and not content
+            is_empty = content is None or (isinstance(content, list | dict) and not content)
             is_empty = is_empty or (isinstance(content, np.ndarray) and content.size == 0)
             if not (is_empty and OMIT_EMPTY in f.metadata):
                 fields[f.name] = content

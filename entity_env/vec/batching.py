@@ -8,6 +8,7 @@ id.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -21,8 +22,9 @@ from entity_env.observation import GLOBAL, Observation, ObsSpace
 from entity_env.ragged import Indices, Ragged
 from entity_env.real_numbers import as_flag, as_flags, as_numbers, real_rows
 from entity_env.spaces import ActionSpaces, Probabilities, has_global_entity
+from entity_env.vec.chains import link, narrowed, parents_first
 from entity_env.vec.frames import Frames, given_names, has_len
-from entity_env.vec.vec_obs import Metric, VecObs
+from entity_env.vec.vec_obs import Metric, VecActionMask, VecObs
 
 _FLOAT32 = np.dtype(np.float32)
 
@@ -74,10 +76,34 @@ def batch_obs(
         blank, ended = np.zeros(len(cut_off), np.float32), np.ones(len(cut_off), np.bool_)
         final = VecObs(last, seen, {}, blank, ended, {}, truncated=ended, kinds=labels)
     masks = {name: space.batch_mask(frames, name) for name, space in action_space.items()}
+    masks = link(masks, action_space, partial(_check_named, frames, masks))
     metrics = {name: Metric.of(values.values) for name, values in env_metrics.items()}
     done = terminated | truncated
     ends = done, metrics, truncated, final, env_metrics
     return VecObs(features, visible, masks, reward, *ends, kinds)
+
+
+def _check_named(
+    frames: Frames,
+    masks: Mapping[ActionName, VecActionMask],
+    name: ActionName,
+    before: ActionName,
+    rows: Indices,
+) -> None:
+    """Raise if actors of a dependent action are not named in the action before; see `link`."""
+    given: list[Any] = [o.actions.get(before) for o in frames.obs]
+    ids = [() if mask is None else getattr(mask, "actor_ids", None) for mask in given]
+    types = [None if mask is None else getattr(mask, "actor_types", None) for mask in given]
+    named = frames.locate(ids, types, f"actions[{before!r}] actors")
+    actors = masks[name].actors
+    frame = np.repeat(np.arange(len(actors)), actors.lengths)
+    for row in rows.tolist():
+        i, position = int(frame[row]), int(actors.values[row])
+        is_global = position == frames.totals[i]
+        if given[i] is not None and not is_global and position not in named[i].values:
+            got = f"the entity at position {position}"
+            expected = f"actors of {before!r}, which comes before"
+            raise unexpected(i, f"actions[{name!r}] actors", expected, got)
 
 
 def _flags(values: Sequence[Any], name: str) -> npt.NDArray[np.bool_]:
@@ -229,26 +255,56 @@ def unbatch_actions(
         InvalidAction: the choices do not fit the actors of the batch, or are not allowed.
     """
     actions: list[dict[ActionName, Action]] = [{} for _ in obs]
-    for name, space in action_space.items():
+    all_chosen: dict[ActionName, Ragged] = {}
+    for name in parents_first(action_space):
+        space = action_space[name]
         if name not in choices:
             raise InvalidAction(f"actions: expected {list(action_space)}, got {list(choices)}")
         mask = batch.action_masks[name]
-        chosen = space.as_choices(choices[name])
+        chosen = all_chosen[name] = space.as_choices(choices[name])
         if not np.array_equal(chosen.lengths, mask.actors.lengths):
             counts, got = mask.actors.lengths.tolist(), chosen.lengths.tolist()
             expected = f"{counts} choices per environment"
             raise InvalidAction(f"actions[{name!r}]: expected {expected}, got {got}")
+        given: Probabilities = [None] * len(obs) if probs is None else probs[name]
+        if mask.after is not None:  # those who take it
+            mask, taken = narrowed(mask, all_chosen[mask.after.action])
+            _check_not_taken(name, chosen, taken)
+            given = _taken_rows(given, chosen.lengths, taken)
+            chosen = Ragged(chosen.values[taken], mask.actors.lengths)
         if (found := space.illegal_choice(chosen.values, mask)) is not None:
             row, choice = found
             env_index = int(np.searchsorted(np.cumsum(mask.actors.lengths), row, side="right"))
             who = f"in environment {env_index}, by the entity at position {mask.actors.values[row]}"
             raise InvalidAction(f"actions[{name!r}]: {choice} {who}, is not allowed")
-        given: Probabilities = [None] * len(obs) if probs is None else probs[name]
         decoded = space.decode(name, chosen, mask, obs, obs_space, given)
-        for taken, action in zip(actions, decoded, strict=True):
+        for of_frame, action in zip(actions, decoded, strict=True):
             if action is not None:
-                taken[name] = action
+                of_frame[name] = action
     return actions
+
+
+def _check_not_taken(name: ActionName, chosen: Ragged, taken: npt.NDArray[np.bool_]) -> None:
+    """Raise if an actor has a choice in a dependent action that it does not take."""
+    values = chosen.as_array()
+    nothing = np.isnan(values) if values.dtype.kind == "f" else values == -1
+    wrong = np.flatnonzero(~nothing.all(axis=1) & ~taken)
+    if len(wrong):
+        row = int(wrong[0])
+        env_index = int(np.searchsorted(np.cumsum(chosen.lengths), row, side="right"))
+        expected = "NaN" if values.dtype.kind == "f" else "-1"
+        raise InvalidAction(
+            f"actions[{name!r}]: expected {expected} in environment {env_index}, for an actor that "
+            f"chose something else before it, got {chosen.values[row]}"
+        )
+
+
+def _taken_rows(
+    probs: Probabilities, lengths: Indices, taken: npt.NDArray[np.bool_]
+) -> Probabilities:
+    """Return the probabilities of those who take a dependent action."""
+    of_frames = Ragged(taken, lengths).of_frames()
+    return [None if p is None else p[own] for p, own in zip(probs, of_frames, strict=True)]
 
 
 def action_index_to_actions(

@@ -20,6 +20,7 @@ from entity_env.ragged import Ragged
 from entity_env.serialization.bounds import check_hashes
 from entity_env.serialization.messages import MessageError, pack, unpack
 from entity_env.spaces import GLOBAL, ActionName, ActionSpaces, ObsSpace
+from entity_env.vec.chains import choose_parts
 from entity_env.vec.identity import Tables
 from entity_env.vec.row_checks import expect
 from entity_env.vec.validate import check_features, check_finite_batch, check_masks
@@ -217,4 +218,6 @@ def check_saved_state(
 
 def first_choices(masks: Mapping[ActionName, VecActionMask], action_space: ActionSpaces) -> Choices:
     """Return the first legal choice of each actor, of valid masks."""
-    return {name: action_space[name].first_choices(mask) for name, mask in masks.items()}
+    return choose_parts(
+        masks, action_space, lambda name, mask: action_space[name].first_choices(mask)
+    )

@@ -14,6 +14,7 @@ from entity_env.observation import GLOBAL, Entity, ObsSpace
 from entity_env.ragged import Indices, Ragged
 from entity_env.spaces import ACTION_SPACES, ActionName, ActionSpace, ActionSpaces, num_columns
 from entity_env.vec.batching import batch_obs, located_in_last
+from entity_env.vec.chains import chain_problems
 from entity_env.vec.row_checks import check_rows, expect
 from entity_env.vec.vec_obs import VecObs
 from entity_env.view import View
@@ -104,6 +105,8 @@ def _action_space_problems(space: Any) -> Iterator[tuple[str, str]]:
             yield from _name_problems(what, labels)
             if len(labels) == 0:
                 yield f"{what}: expected at least one choice, got none", "name the choices"
+    if all(type(action) in ACTION_SPACES.values() for action in space.values()):
+        yield from chain_problems(space)
 
 
 def _name_problems(what: str, names: Any) -> Iterator[tuple[str, str]]:

@@ -9,11 +9,42 @@ import numpy.typing as npt
 
 from entity_env.actions import ActionName, EntityName
 from entity_env.observation import OMIT_EMPTY
-from entity_env.ragged import Ragged
+from entity_env.ragged import Indices, Ragged, exclusive_cumsum, row_indices
 
 Choices: TypeAlias = dict[ActionName, Ragged]
 """The choices of the actors of every action, as in `VecEnv.act`: int64 (actors,) per frame, or
 float32 (actors, components) of numbers."""
+
+
+@dataclass
+class After:
+    """The action that actors take before a dependent one.
+
+    Attributes:
+        action: its name.
+        rows: int64 (actors,) per frame, the number of each actor among the actors of that action in
+            its frame.
+        when: the labels of that action with which the dependent one is taken, by their number; any
+            choice if empty.
+    """
+
+    action: ActionName
+    rows: Ragged
+    when: list[int]
+
+    @property
+    def labels(self) -> int:
+        """The number of labels that masks tell apart."""
+        return max(1, len(self.when))
+
+    @classmethod
+    def cat(cls, pieces: Sequence[Self]) -> Self:
+        """Concatenate the frames of several pieces."""
+        return replace(pieces[0], rows=Ragged.cat([piece.rows for piece in pieces]))
+
+    def take(self, frames: npt.NDArray[np.int64]) -> Self:
+        """Return the given frames, in the given order."""
+        return replace(self, rows=self.rows.take(frames))
 
 
 class VecActionMask:
@@ -23,7 +54,10 @@ class VecActionMask:
         actors: int64 (actors,) per frame, positions in the frame; those with a legal choice.
         actees: int64 (actees,) per frame, positions in the frame; None if nothing is selected.
         mask: bool, True where allowed; None when everything is. (actors, choices) per frame; with
-            actees (actors * actees,) per frame, row by row.
+            actees (actors * actees,) per frame, row by row. Of a dependent action with labels in
+            `after.when` there are as many rows, or blocks of actees, for each actor, one after the
+            other.
+        after: the action that the actors take before this one, if it depends on one.
     """
 
     num_draws: ClassVar[int] = 1
@@ -31,6 +65,12 @@ class VecActionMask:
     actors: Ragged
     actees: Ragged | None
     mask: Ragged | None
+    after: After | None = None
+
+    @property
+    def labels(self) -> int:
+        """The number of labels of the action before this one that the mask tells apart."""
+        return 1 if self.after is None else self.after.labels
 
     @property
     def bounds(self) -> Ragged | None:
@@ -39,9 +79,8 @@ class VecActionMask:
 
     def mask_lengths(self) -> npt.NDArray[np.int64]:
         """Return the rows that `mask` has in each frame, (B,) int64."""
-        if self.actees is None:
-            return self.actors.lengths
-        return self.actors.lengths * self.actees.lengths
+        lengths = self.actors.lengths * self.labels
+        return lengths if self.actees is None else lengths * self.actees.lengths
 
     @classmethod
     def cat(cls, pieces: Sequence[Self]) -> Self:
@@ -54,12 +93,65 @@ class VecActionMask:
         if like is not None:
             columns = like.values.shape[1:]
             rows["mask"] = Ragged.cat([piece.full_mask(columns) for piece in pieces])
-        return cls(**rows)
+        return replace(cls(**rows), **_cat_after(pieces))  # type: ignore[type-var]
 
     def take(self, frames: npt.NDArray[np.int64]) -> Self:
         """Return the given frames, in the given order, as a copy."""
         given = {name: rows for name, rows in vars(self).items() if rows is not None}
         return replace(self, **{name: rows.take(frames) for name, rows in given.items()})  # type: ignore[type-var]
+
+    def keep(self, kept: npt.NDArray[np.bool_], label: Indices | None = None) -> Self:
+        """Return the mask of some of the actors.
+
+        Args:
+            kept: (actors,) bool, those to keep.
+            label: (actors,) int64, for a mask that tells labels apart: the one to keep the rows of,
+                by its place in `after.when`; the mask that is returned then depends on no action.
+                None to keep the rows of all labels.
+        """
+        rows = np.flatnonzero(kept)
+        frame = np.repeat(np.arange(len(self.actors)), self.actors.lengths)[rows]
+        lengths = np.bincount(frame, minlength=len(self.actors))
+        changes: dict[str, Any] = {"actors": Ragged(self.actors.values[rows], lengths)}
+        counts = lengths if self.actees is None else lengths * self.actees.lengths
+        for name, values in self._rows_of(rows, label).items():
+            per_actor = 1 if name != "mask" or label is not None else self.labels
+            changes[name] = Ragged(values, counts * per_actor)
+        if label is not None:
+            changes["after"] = None
+        elif self.after is not None:
+            of_kept = Ragged(self.after.rows.values[rows], lengths)
+            changes["after"] = replace(self.after, rows=of_kept)
+        return replace(self, **changes)  # type: ignore[type-var]
+
+    def _rows_of(self, actors: Indices, label: Indices | None) -> dict[str, Any]:
+        """Return the fields that have rows for each actor, of some of them, flat."""
+        if self.mask is None:
+            return {}
+        # Each actor has `labels` blocks of rows: one row, or one for each actee of its frame.
+        size = np.ones(len(self.actors.values), np.int64)
+        if self.actees is not None:
+            size = np.repeat(self.actees.lengths, self.actors.lengths)
+        starts, sizes = exclusive_cumsum(size)[actors] * self.labels, size[actors]
+        if label is not None:
+            return {"mask": self.mask.values[row_indices(starts + label[actors] * sizes, sizes)]}
+        return {"mask": self.mask.values[row_indices(starts, sizes * self.labels)]}
+
+    def legal_by_label(self) -> npt.NDArray[np.bool_]:
+        """Return which actors have a legal choice after each label, (actors, labels) bool."""
+        num_actors = len(self.actors.values)
+        if self.actees is not None:
+            sizes = np.repeat(self.actees.lengths, self.actors.lengths * self.labels)
+            if self.mask is None:
+                return (sizes > 0).reshape(num_actors, self.labels)
+            block = np.repeat(np.arange(len(sizes)), sizes)
+            legal = np.bincount(block, weights=self.mask.values, minlength=len(sizes)) > 0
+            return legal.reshape(num_actors, self.labels)
+        if self.mask is None:
+            return np.ones((num_actors, self.labels), np.bool_)
+        size = self.mask.values.shape[1]
+        any_of: npt.NDArray[np.bool_] = self.mask.values.reshape(-1, self.labels, size).any(axis=2)
+        return any_of
 
     def full_mask(self, columns: tuple[int, ...]) -> Ragged:
         """Return the mask; all choices are allowed if it was not given.
@@ -81,11 +173,13 @@ class VecCategoricalActionMask(VecActionMask):
         actors: int64 (actors,) per frame, positions in the frame. The position of the global
             actor is the number of entities of the frame. Actors with nothing legal are not here.
         mask: bool (actors, choices) per frame, True where allowed; None when everything is.
+        after: as in `VecActionMask`.
     """
 
     actees = None
     actors: Ragged
     mask: Ragged | None
+    after: After | None = field(default=None, metadata={OMIT_EMPTY: True})
 
 
 @dataclass
@@ -97,11 +191,13 @@ class VecSelectEntityActionMask(VecActionMask):
         actees: int64 (actees,) per frame, positions in the frame.
         mask: bool (actors * actees,) per frame, row by row, True where that actor may select
             that actee; None when everything is allowed.
+        after: as in `VecActionMask`.
     """
 
     actors: Ragged
     actees: Ragged
     mask: Ragged | None = None
+    after: After | None = field(default=None, metadata={OMIT_EMPTY: True})
 
 
 @dataclass
@@ -113,6 +209,7 @@ class VecContinuousActionMask(VecActionMask):
             actor is the number of entities of the frame.
         low: float32 (actors, components) per frame, the smallest numbers.
         high: float32 (actors, components) per frame, the largest numbers.
+        after: as in `VecActionMask`.
     """
 
     actees = None
@@ -120,6 +217,7 @@ class VecContinuousActionMask(VecActionMask):
     actors: Ragged
     low: Ragged
     high: Ragged
+    after: After | None = field(default=None, metadata={OMIT_EMPTY: True})
 
     @property
     def num_draws(self) -> int:  # type: ignore[override]
@@ -134,7 +232,19 @@ class VecContinuousActionMask(VecActionMask):
     @classmethod
     def cat(cls, pieces: Sequence[Self]) -> Self:
         """Concatenate the frames of several masks of one action."""
-        return cls(*(Ragged.cat([vars(p)[x] for p in pieces]) for x in ("actors", "low", "high")))
+        actors, low, high = (
+            Ragged.cat([vars(piece)[name] for piece in pieces])
+            for name in ("actors", "low", "high")
+        )
+        return cls(actors, low, high, **_cat_after(pieces))
+
+    def _rows_of(self, actors: Indices, label: Indices | None) -> dict[str, Any]:
+        return {"low": self.low.values[actors], "high": self.high.values[actors]}
+
+
+def _cat_after(pieces: Sequence[VecActionMask]) -> dict[str, Any]:
+    found = [piece.after for piece in pieces if piece.after is not None]
+    return {"after": After.cat(found)} if found else {}
 
 
 _ADD, _MIN, _MAX = np.add.reduce, np.minimum.reduce, np.maximum.reduce

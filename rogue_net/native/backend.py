@@ -383,7 +383,7 @@ def _choices(
             of_action(uniforms, name),
         )
         for name, head in zip(net.action_space, net.action_heads.values(), strict=True)
-        if type(head) in _COMPILED_HEADS
+        if type(head) in _COMPILED_HEADS and net.action_space[name].after is None
     }
 
 

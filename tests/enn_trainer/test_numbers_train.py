@@ -15,16 +15,13 @@ from enn_trainer.checkpoints.migrate.evolve_rules import Rules
 from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS, upgrade_tensors
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.config import ron
-from enn_trainer.experience.memories import PlayerMemory
 from entity_env import (
     Bot,
     ContinuousAction,
     ContinuousActionSpace,
-    Entity,
     EnvList,
     GlobalContinuousAction,
     InvalidAction,
-    ObsSpace,
     check_env,
 )
 from entity_env.actions import CategoricalAction
@@ -83,7 +80,7 @@ def test_deviations_begin_with_their_setting_and_keep_to_their_limits() -> None:
 @pytest.mark.parametrize("std", ["0", "0.01", "2", "nan", "-1"])
 def test_deviation_beyond_its_limits_is_refused(std: str) -> None:
     with pytest.raises(ConfigError, match="init_std: expected"):
-        StateManager(overrides=[f"net.init_std={std}"]).config
+        StateManager(overrides=[f"net.init_std={std}"])
 
 
 def test_a_run_does_not_depend_on_workers_or_pieces(tmp_path: Path) -> None:
@@ -134,9 +131,9 @@ def test_a_program_of_ones_own_may_give_any_numbers_within_the_bounds() -> None:
         values[0, 0] = wrong
         with pytest.raises(InvalidAction, match=message):
             envs.act(choices | {"aim": Ragged(values, choices["aim"].lengths)}, envs.obs_space())
+    wrong_shape = choices | {"aim": Ragged(values[:, :1], choices["aim"].lengths)}
     with pytest.raises(InvalidAction, match=r"expected numbers of the shape \(actors, 2\)"):
-        wrong_shape = Ragged(values[:, :1], choices["aim"].lengths)
-        envs.act(choices | {"aim": wrong_shape}, envs.obs_space())
+        envs.act(wrong_shape, envs.obs_space())
 
 
 class Archer(Bot):

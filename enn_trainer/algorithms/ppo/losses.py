@@ -19,6 +19,7 @@ from enn_trainer.errors import AgentError
 from enn_trainer.experience.collector import Rollout
 from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import ExecutionContext
+from rogue_net.parts import is_taken, joint
 from rogue_net.ragged import to_device
 from rogue_net.value_bins import bin_targets
 
@@ -296,8 +297,9 @@ class Minibatch:
 
 
 def _num_terms(rollout: Rollout, frames: Frames, weight_by: PerActorOrFrame) -> int:
-    """Return the number of terms of which the policy loss is the mean: actors, or frames."""
-    actors = sum(a.lengths[frames] for a in rollout.actions.values())
+    """Return the number of terms of which the policy loss is the mean: decisions, or frames."""
+    batch = rollout.batch.actions.values()
+    actors = sum(action.actors.lengths[frames] for action in batch if action.after is None)
     return int(np.sum(actors) if weight_by == "actor" else np.count_nonzero(actors))
 
 
@@ -339,12 +341,15 @@ def loss_of_piece(
     with spans.span("forward"):
         out = agent(batch, actions={name: rows.values for name, rows in chosen.items()})
 
-    # Policy loss: one term an actor, with the advantage of its frame.
+    # Policy loss: one term for each decision of an actor, with the advantage of its frame.
     # log ratio: log pi(a|s) - log pi_old(a|s)
-    logratios = [out.logprobs[name] - old for name, old in old_logprobs.items()]
-    of_actions = [out.entropies[name] for name in old_logprobs]
-    logratio, entropies = torch.cat(logratios), torch.cat(of_actions)
-    frame_of_row = np.concatenate([rows.frame_of_row() for rows in chosen.values()])
+    # A chain of dependent actions is one decision: the sum over its parts.
+    logratios = {name: out.logprobs[name] - old for name, old in old_logprobs.items()}
+    decisions = joint(logratios, batch.actions)
+    logratio = torch.cat([*decisions.values()])
+    of_parts = {name: out.entropies[name] for name in old_logprobs}
+    entropies = torch.cat([*joint(of_parts, batch.actions).values()])
+    frame_of_row = np.concatenate([chosen[name].frame_of_row() for name in decisions])
     frame_of_actor = to_device(frame_of_row, logratio.device)
     positions = to_device(piece, logratio.device)
     advantages = minibatch.advantages[positions][frame_of_actor]
@@ -361,9 +366,12 @@ def loss_of_piece(
     entropy = _weighted_sum(entropies, weights)
     bonus = ent_coef * entropy
     if ent_tunings:
-        num_actors = {name: len(rows.values) for name, rows in chosen.items()}
+        num_actors = {name: len(one) for name, one in of_parts.items()}
         coefs = coef_of_actor(ent_tunings, ent_coef, num_actors, like=entropies)
-        bonus = _weighted_sum(coefs * entropies, weights)
+        weighted = coefs * torch.cat([*of_parts.values()])
+        by_part = torch.split(weighted, [*num_actors.values()])
+        tuned = joint(dict(zip(of_parts, by_part, strict=True)), batch.actions)
+        bonus = _weighted_sum(torch.cat([*tuned.values()]), weights)
 
     # loss = (surrogate - bonus) / num_terms + vf_coef * value_error / num_frames
     value_error = value_loss_of(
@@ -376,14 +384,19 @@ def loss_of_piece(
     of_actors = {}
     for name, auxiliary_loss in auxiliary.items():
         if (terms := auxiliary_loss.actor_losses(batch, out)) is not None:
-            total = _weighted_sum(torch.cat([terms.losses[a] for a in old_logprobs]), weights)
+            of_decisions = joint({name: terms.losses[name] for name in old_logprobs}, batch.actions)
+            total = _weighted_sum(torch.cat([*of_decisions.values()]), weights)
             loss = loss + terms.coef * total / max(1, minibatch.num_terms)
             of_actors[name] = total.detach()
 
     # Statistics.
     logratio, judged = logratio.detach(), judged.detach()
     kl = approx_kl(logratio)
-    actors_of_actions = [len(rows.values) for rows in chosen.values()]
+    of_actions = [approx_kl(one.detach()).sum() for one in logratios.values()]
+    actors_of_actions = [
+        int(is_taken(rows.values).sum()) if batch.actions[name].after else len(rows.values)
+        for name, rows in chosen.items()
+    ]
     tuned_entropy = [
         out.distribution(name).normalised_entropy(out.entropies[name].detach())
         for name in ent_tunings
@@ -401,7 +414,7 @@ def loss_of_piece(
             actors=len(logratio),
             frames=len(frames),
         ),
-        torch.stack([part.sum() for part in torch.split(kl, actors_of_actions)]),
+        torch.stack(of_actions),
         np.array(actors_of_actions),
         torch.stack(tuned_entropy) if tuned_entropy else logratio.new_zeros(0, 2),
         of_actors=of_actors,
