@@ -12,7 +12,8 @@ The first record is the header: `obs_space` (as shown), `action_space`, `num_env
 `seed`, and `run`, the name of the run that recorded it, if one did. Every other record is one step
 of B environments, with K of its frames:
 
-    obs                     VecObs of K frames, the choice was made in these; reward and done blank
+    obs                     VecObs of K frames, the choice was made in these; reward and done blank;
+                            with the identity of entities if the environments were tracked
     actions                 action -> int64 (actors,) per frame, the choices
     probs                   action -> (actors,) per frame, their probabilities; {} if not given
     logits                  action -> (actors, choices), or (actors * actees,) row by row, per
@@ -42,7 +43,7 @@ import math
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -173,7 +174,7 @@ class Decisions:
 
         Readers of earlier releases do not know these.
         """
-        fields_by_name = dict(vars(self))
+        fields_by_name = {**vars(self), "obs": without_nobody(self.obs)}
         del fields_by_name["player"]
         if not self.by_hand:
             del fields_by_name["by_hand"]
@@ -182,6 +183,12 @@ class Decisions:
             fields_by_name["players"] = names.tolist()
             fields_by_name["player"] = positions.astype(np.min_scalar_type(len(names)))
         return fields_by_name
+
+
+def without_nobody(obs: VecObs) -> VecObs:
+    """Return frames without the identity of types of which no entity has one."""
+    identity = {name: numbers for name, numbers in obs.identity.items() if len(numbers.values)}
+    return obs if len(identity) == len(obs.identity) else replace(obs, identity=identity)
 
 
 def _take_all(named: Mapping[str, Ragged], frames: npt.NDArray[np.int64]) -> dict[str, Ragged]:
