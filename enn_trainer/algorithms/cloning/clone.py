@@ -192,7 +192,7 @@ def _read(
     say(f"{len(train)} frames to train on, {0 if test is None else len(test)} to test on")
     if test is None:
         say("no episode to test on: no early stopping, the last weights are kept")
-    unknown = int(train.returns.isnan().sum())
+    unknown = train.endings.total()
     if unknown and settings.value_coef:
         why = ", ".join(f"{n} of {ending} episodes" for ending, n in train.endings.items())
         say(

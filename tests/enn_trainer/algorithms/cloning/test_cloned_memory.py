@@ -411,4 +411,4 @@ def test_an_episode_of_which_frames_are_missing_is_refused(tmp_path: Path) -> No
     (episode, *_) = recording.episodes()
     reading = Reading(Fog().obs_space(), 1.0, CPU, agent=net)
     with pytest.raises(RecordingError, match=r"fog\.rec: episode 0: expected all its frames"):
-        reading._sequences(path, [replace(episode, steps=episode.steps + 1)])
+        reading._sequences(path, [replace(episode, steps=2 * episode.steps)])
