@@ -23,7 +23,6 @@ from entity_env.recording.recording_format import (
     read_payload,
     read_step,
     records,
-    without_nobody,
 )
 from entity_env.seeding import key_of, mix
 from entity_env.serialization.messages import MessageError, pack
@@ -170,9 +169,8 @@ class RecordingWriter:
     def after_step(self, obs: VecObs) -> None:
         """Write the step whose outcome and next frames these are."""
         numbers = {"episode": self._clock.episode, "step": self._clock.step}
-        outcome = {name: getattr(obs, name) for name in ("reward", "terminated", "truncated")}
-        outcome["final"] = None if obs.final is None else without_nobody(obs.final)
-        self._write({**self._pending, **numbers, **outcome})
+        outcome = ("reward", "terminated", "truncated", "final")
+        self._write({**self._pending, **numbers, **{name: getattr(obs, name) for name in outcome}})
         self._clock.advance(obs.done)
 
     def close(self) -> None:

@@ -43,7 +43,7 @@ import math
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -174,7 +174,7 @@ class Decisions:
 
         Readers of earlier releases do not know these.
         """
-        fields_by_name = {**vars(self), "obs": without_nobody(self.obs)}
+        fields_by_name = dict(vars(self))
         del fields_by_name["player"]
         if not self.by_hand:
             del fields_by_name["by_hand"]
@@ -183,12 +183,6 @@ class Decisions:
             fields_by_name["players"] = names.tolist()
             fields_by_name["player"] = positions.astype(np.min_scalar_type(len(names)))
         return fields_by_name
-
-
-def without_nobody(obs: VecObs) -> VecObs:
-    """Return frames without the identity of types of which no entity has one."""
-    identity = {name: numbers for name, numbers in obs.identity.items() if len(numbers.values)}
-    return obs if len(identity) == len(obs.identity) else replace(obs, identity=identity)
 
 
 def _take_all(named: Mapping[str, Ragged], frames: npt.NDArray[np.int64]) -> dict[str, Ragged]:

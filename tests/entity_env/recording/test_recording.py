@@ -32,7 +32,6 @@ from entity_env import (
     VecSelectEntityActionMask,
     batch_obs,
 )
-from entity_env.examples import Pairs
 from entity_env.recording.entity_gym_samples import open_entity_gym_samples
 from entity_env.recording.read_recording import Episode, Recording
 from entity_env.recording.record import RecordingVecEnv, end_before, recording_header
@@ -523,34 +522,6 @@ def test_nothing_is_written_of_players_where_the_agent_is_the_only_one(tmp_path:
     assert len(plain) < len(pool) < len(plain) + 60
     (step,) = Recording.open(tmp_path / "plain").steps()
     assert step.decisions.player.tolist() == ["", ""]
-
-
-def test_identity_is_kept_where_environments_are_tracked(tmp_path: Path) -> None:
-    """In each frame, for those who have ids."""
-    envs = RecordingVecEnv(EnvList(Pairs, 3), tmp_path / "file")
-    envs.track()
-    envs.seed(1)
-    frames = play(envs, 12)
-    envs.close()
-    steps = [*Recording.open(tmp_path / "file").steps()]
-    for step, seen in zip(steps, frames, strict=False):
-        assert step.decisions.obs.identity.keys() == seen.identity.keys()
-        assert_same(step.decisions.obs.identity["Card"], seen.identity["Card"])
-    for episode in Recording.open(tmp_path / "file").episodes():
-        numbers = episode.decisions.obs.identity["Card"]
-        assert np.array_equal(numbers.lengths, episode.decisions.obs.features["Card"].lengths)
-
-
-def test_nothing_is_written_of_identity_where_nobody_has_an_id(tmp_path: Path) -> None:
-    """Such a file is that of environments that are not tracked, which earlier releases read."""
-    for name in ("tracked", "plain"):
-        envs = RecordingVecEnv(EnvList(Tiny, 2), tmp_path / name)
-        if name == "tracked":
-            envs.track()
-        envs.seed(1)
-        assert bool(play(envs, 8)[0].identity) == (name == "tracked")
-        envs.close()
-    assert (tmp_path / "tracked").read_bytes() == (tmp_path / "plain").read_bytes()
 
 
 def test_misuse_is_refused(tmp_path: Path) -> None:
