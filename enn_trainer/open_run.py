@@ -113,6 +113,8 @@ def open_state(
     if manager.config.selfplay is not None:
         seat_players(manager.config, state, len(envs), envs.sides)
     state.algorithm.prepare(manager.config, state, device)
+    for line in state.algorithm.notes:
+        manager.say(line)
     if manager.config.cuda_empty_cache and device.type == "cuda":
         for optimizer in state.optimizers()[-1:]:
             stack.enter_context(empty_cache_after_steps(optimizer))

@@ -1,6 +1,6 @@
 """`Algorithm`: the interface between the training loop and what learns, and its plug-ins."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -64,7 +64,13 @@ class Algorithm(StatePart, Protocol[Data]):
 
 
 class RolloutAlgorithm(Algorithm[Rollout], Protocol):
-    """Algorithm of a `Trainer`: the part "algorithm" of the state."""
+    """Algorithm of a `Trainer`: the part "algorithm" of the state.
+
+    Attributes:
+        notes: lines to print after `prepare`.
+    """
+
+    notes: Sequence[str] = ()
 
     def prepare(self, config: TrainConfig, state: RunState, device: torch.device) -> None:
         """Prepare for a run, before its first update: check settings, open files.
@@ -113,7 +119,12 @@ class AuxiliaryLoss(StatePart, Protocol):
 
     It has data of its own, for `add_gradient`; or it is a function of what the network says about
     the frames that the algorithm learns from, `actor_losses`.
+
+    Attributes:
+        notes: lines to print after `prepare`.
     """
+
+    notes: Sequence[str] = ()
 
     def prepare(self, config: TrainConfig, state: RunState, device: torch.device) -> None:
         """Prepare for a run, like `RolloutAlgorithm.prepare`."""

@@ -65,20 +65,36 @@ def minibatches_of_units(
     Yields:
         The units.
     """
+    lengths = np.array([len(unit) for unit in units], np.int64)
+    for numbers in minibatches_by_length(lengths, size, epochs, seed, shuffle):
+        yield [units[i] for i in numbers.tolist()]
+
+
+def minibatches_by_length(
+    lengths: Frames, size: int, epochs: int, seed: int, shuffle: bool = True
+) -> Iterator[Frames]:
+    """Yield the numbers of the units of each minibatch; see `minibatches_of_units`.
+
+    Args:
+        lengths: (units,) int64, frames of each unit.
+        size: frames of a minibatch.
+        epochs: number of epochs.
+        seed: random seed of the permutations.
+        shuffle: False to keep the units in order.
+
+    Yields:
+        (units of the minibatch,) int64.
+    """
     for epoch in range(epochs):
-        order = np.arange(len(units))
+        order = np.arange(len(lengths))
         if shuffle:
-            order = np.random.default_rng(derive_seed(seed, epoch)).permutation(len(units))
-        chosen: list[Frames] = []
-        count = 0
-        for i in order.tolist():
-            if count + len(units[i]) > size and chosen:
-                yield chosen
-                chosen, count = [], 0
-            chosen.append(units[i])
-            count += len(units[i])
-        if chosen:
-            yield chosen
+            order = np.random.default_rng(derive_seed(seed, epoch)).permutation(len(lengths))
+        ends, start = np.cumsum(lengths[order]), 0
+        while start < len(order):
+            before = int(ends[start - 1]) if start else 0
+            stop = int(np.searchsorted(ends, before + size, side="right"))
+            yield order[start : max(stop, start + 1)]
+            start = max(stop, start + 1)
 
 
 def pieces_of_units(
@@ -100,11 +116,22 @@ def pieces_of_units(
     Returns:
         Positions in the minibatch, (frames,) int64 each.
     """
+    cuts = pieces_by_length(lengths, entities, size, max_entities, cost_of_entity)
     starts = exclusive_cumsum(lengths)
-    of_units = np.add.reduceat(entities, starts)
-    units = None if size is None else max(1, size // int(lengths.max()))
-    cuts = pieces(of_units, units, max_entities, cost_of_entity)
     return [row_indices(starts[cut], lengths[cut]) for cut in cuts]
+
+
+def pieces_by_length(
+    lengths: Frames,
+    entities: Frames,
+    size: int | None,
+    max_entities: int | None,
+    cost_of_entity: int | None,
+) -> list[Frames]:
+    """Return the numbers of the units of each piece; the arguments are `pieces_of_units`'s."""
+    of_units = np.add.reduceat(entities, exclusive_cumsum(lengths))
+    units = None if size is None else max(1, size // int(lengths.max()))
+    return pieces(of_units, units, max_entities, cost_of_entity)
 
 
 def pieces(

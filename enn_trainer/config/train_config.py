@@ -9,7 +9,7 @@ import inspect
 import sys
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Literal, NamedTuple, Optional
+from typing import Any, Dict, List, Literal, NamedTuple, Optional, Tuple
 
 from enn_trainer.config.eval_config import RECORDING, EnvConfig, EvalConfig, all_suites, suite_path
 from enn_trainer.config.ppo_config import OptimizerConfig, PPOConfig
@@ -30,6 +30,9 @@ def _script_name() -> str:
 ImitationLoss = Literal["cross_entropy", "kl"]
 Who = Literal["hand", "all"]
 _LARGEST_LR = 1e30  # optimizers divide it by small numbers, and the result must be a float32
+
+SEQ_LEN = 64
+"""Frames of recorded sequences, unless `bc.seq_len` or `clone.seq_len` is set."""
 
 MAX_STOPS = 1000
 """Conditions in `stop`, all of which are checked after every update."""
@@ -120,6 +123,8 @@ class BCConfig(Section):
             "all" to learn all of them.
         player: Learn the decisions of this player alone, such as an opponent in the pool of the run
             that was recorded; "" for the agent, who played where a recording says nothing else.
+        seq_len: Frames of the sequences that memory is learnt from, into which recorded episodes
+            are cut; 64 if not set and the network remembers.
     """
 
     path: str = field(metadata=PATH)
@@ -128,6 +133,7 @@ class BCConfig(Section):
     loss: ImitationLoss = "cross_entropy"
     who: Who = "hand"
     player: str = ""
+    seq_len: Optional[int] = limited(None, at_least=1)
 
     def _check(self, check: Validator) -> None:
         check.require(self.path != "", "path: expected a recording, got ''")
@@ -155,6 +161,8 @@ class CloneConfig(Section):
             "all" to learn all of them.
         player: Learn the decisions of this player alone, such as an opponent in the pool of the run
             that was recorded; "" for the agent, who played where a recording says nothing else.
+        seq_len: Frames of the sequences that memory is learnt from, into which recorded episodes
+            are cut; 64 if not set and the network remembers.
     """
 
     loss: ImitationLoss = "cross_entropy"
@@ -167,6 +175,7 @@ class CloneConfig(Section):
     max_frames: Optional[int] = limited(None, at_least=1)
     who: Who = "hand"
     player: str = ""
+    seq_len: Optional[int] = limited(None, at_least=1)
 
 
 @dataclass
@@ -267,35 +276,55 @@ class TrainConfig(Versioned, Section):
 
     def _check_sequences(self, check: Validator) -> None:
         """Check the sequences that memory is learnt from."""
-        seq_len, steps, optim = self.ppo.seq_len, self.rollout.steps, self.optim
-        nets = [self.net] if self.vf_net is None else [self.net, self.vf_net]
-        if all(net.memory is None for net in nets):
-            check.require(
-                seq_len is None,
-                f"ppo.seq_len: expected memory beside it (net.memory), got {seq_len} without; "
-                "leave it out",
-            )
-            return
+        seq_len, steps, bs = self.ppo.seq_len, self.rollout.steps, ("optim.bs", self.optim.bs)
+        self._check_whole_sequences(check, "ppo", seq_len, ("rollout.steps", steps), bs)
         check.require(
-            self.bc is None,
-            "bc: expected none beside net.memory, as recordings are learnt frame by frame, not as "
-            "sequences; leave one of them out",
-        )
-        check.require(
-            seq_len is None or seq_len <= steps,
+            seq_len is None or seq_len <= steps or not self._remembers,
             f"ppo.seq_len: expected at most rollout.steps={steps}, got {seq_len}",
         )
-        length, name = (steps, "rollout.steps") if seq_len is None else (seq_len, "ppo.seq_len")
+        if self.bc is not None:
+            self._check_recorded_sequences(check, "bc", self.bc)
+
+    def _check_recorded_sequences(
+        self, check: Validator, name: str, section: "BCConfig | CloneConfig"
+    ) -> None:
+        """Check the sequences of a recording."""
+        default, bs = (f"{name}.seq_len", SEQ_LEN), (f"{name}.bs", section.bs)
+        self._check_whole_sequences(check, name, section.seq_len, default, bs)
+
+    def _check_whole_sequences(
+        self,
+        check: Validator,
+        section: str,
+        seq_len: Optional[int],
+        default: Tuple[str, int],
+        bs: Tuple[str, int],
+    ) -> None:
+        """Check that minibatches and microbatches have whole sequences."""
+        if not self._remembers:
+            check.require(
+                seq_len is None,
+                f"{section}.seq_len: expected memory beside it (net.memory), got {seq_len} "
+                "without; leave it out",
+            )
+            return
+        name, length = default if seq_len is None else (f"{section}.seq_len", seq_len)
         check.require(
-            optim.bs % length == 0,
-            f"optim.bs: expected a multiple of {name}={length}, as a minibatch has whole "
-            f"sequences, got {optim.bs}",
+            bs[1] % length == 0,
+            f"{bs[0]}: expected a multiple of {name}={length}, as a minibatch has whole "
+            f"sequences, got {bs[1]}",
         )
         check.require(
-            optim.micro_bs is None or optim.micro_bs >= length,
+            self.optim.micro_bs is None or self.optim.micro_bs >= length,
             f"optim.micro_bs: expected at least {name}={length}, as a sequence is not cut, got "
-            f"{optim.micro_bs}",
+            f"{self.optim.micro_bs}",
         )
+
+    @property
+    def _remembers(self) -> bool:
+        """True if one of the networks has memory."""
+        nets = [self.net] if self.vf_net is None else [self.net, self.vf_net]
+        return any(net.memory is not None for net in nets)
 
     def _check_evaluation(self, check: Validator) -> None:
         """Check what evaluations have to do with the rest."""
@@ -348,7 +377,7 @@ class TrainConfig(Versioned, Section):
             "which saves are kept is decided anew with each of them": ["checkpoint"],
             "a run has one": ["seed"],
             "the magnet is the agent of one of its multiples": ["ppo.magnet.every"],
-            "minibatches have whole sequences": ["ppo.seq_len"],
+            "minibatches have whole sequences": ["ppo.seq_len", "bc.seq_len"],
             "it says when the run ends": ["total_timesteps", "max_train_time"],
             "it is the number of the run": ["trial"],
             "a file is one sample of the run": [subsample, f"eval.{subsample}"],
@@ -424,11 +453,7 @@ class CloneRunConfig(TrainConfig):
             self.selfplay is None,
             "selfplay: expected none while cloning, which plays no matches; leave it out",
         )
-        check.require(
-            self.net.memory is None and (self.vf_net is None or self.vf_net.memory is None),
-            "net.memory: expected none while cloning, as recordings are learnt frame by frame, not "
-            "as sequences; leave it out, and add it to the saved agent by --init-from",
-        )
+        self._check_recorded_sequences(check, "clone", self.clone)
         check.require(
             self.bc is None,
             "bc: expected none while cloning, which learns from recordings alone; leave it "

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,15 +13,17 @@ import torch
 from torch import Tensor
 
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
-from enn_trainer.config.train_config import Who
+from enn_trainer.config.train_config import SEQ_LEN, Who
 from enn_trainer.errors import ConfigError
+from enn_trainer.experience.memories import past_of_recorded, remembering_of
+from entity_env.actions import EntityName
 from entity_env.errors import LONG, did_you_mean, short_repr
-from entity_env.ragged import Ragged, exclusive_cumsum
+from entity_env.ragged import Ragged, exclusive_cumsum, row_indices
 from entity_env.recording.entity_gym_samples import is_entity_gym, open_entity_gym_samples
 from entity_env.recording.read_recording import Episode, Recording
 from entity_env.recording.recording_format import Decisions, RecordingError
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
-from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor, restrict_action
+from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor, restrict_action, to_device
 from rogue_net.wiring import adapt_batch
 
 _MADE_TENSORS_AT = 4096  # frames converted at a time, to bound the memory of copies
@@ -30,12 +33,17 @@ _MADE_TENSORS_AT = 4096  # frames converted at a time, to bound the memory of co
 class Demonstrations:
     """F recorded frames.
 
+    Frames that stay together are a unit: a sequence, if the network remembers, or one frame.
+
     Attributes:
         batch: the frames.
         actions: per action int64 (actors,) per frame, the recorded choices.
         teacher: per action float32 (actors * choices,) per frame, row by row, the recorded logits
             or log-probabilities of all choices, or of all actees; empty if not needed.
         returns: (F,) float32, the discounted return from each frame; NaN where it is not known.
+        lengths: (units,) int64, frames of each unit; they are consecutive.
+        learnt: per action bool (actors,) per frame, False for choices that are not to be imitated
+            and that memory sees nonetheless; empty if there are none.
         endings: number of frames without a return by the ending of their episode.
     """
 
@@ -43,26 +51,43 @@ class Demonstrations:
     actions: Mapping[ActionName, RaggedTensor]
     teacher: Mapping[ActionName, RaggedTensor]
     returns: Tensor
+    lengths: npt.NDArray[np.int64]
+    learnt: Mapping[ActionName, RaggedTensor] = field(default_factory=dict)
     endings: Counter[str] = field(default_factory=Counter)
 
     def __len__(self) -> int:
         return self.batch.num_frames
 
-    def take(self, frames: npt.NDArray[np.int64]) -> "Demonstrations":
-        """Return the given frames, in the given order."""
+    def frames(self, units: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the frames of some units, unit after unit."""
+        return row_indices(exclusive_cumsum(self.lengths)[units], self.lengths[units])
+
+    def take(self, units: npt.NDArray[np.int64]) -> "Demonstrations":
+        """Return the given units, in the given order."""
+        frames = self.frames(units)
         index = torch.from_numpy(frames).to(self.returns.device)
         return Demonstrations(
             self.batch.take(frames),
             {name: rows.take(frames) for name, rows in self.actions.items()},
             {name: rows.take(frames) for name, rows in self.teacher.items()},
             self.returns.index_select(0, index),
+            self.lengths[units],
+            {name: rows.take(frames) for name, rows in self.learnt.items()},
             self.endings,
         )
 
+    def of_learnt(self, name: ActionName, of_actors: Tensor) -> Tensor:
+        """Return the rows of those actors of an action whose choices are to be imitated."""
+        return of_actors[self.learnt[name].values] if name in self.learnt else of_actors
+
     def num_actors(self) -> npt.NDArray[np.int64]:
-        """Return the number of actors of each frame in all actions, (F,) int64."""
-        nothing = np.zeros(len(self), dtype=np.int64)
-        return sum((rows.lengths for rows in self.actions.values()), start=nothing)
+        """Return the number of actors to imitate of each frame in all actions, (F,) int64."""
+        total = np.zeros(len(self), dtype=np.int64)
+        for name, rows in self.actions.items():
+            frame = to_device(rows.frame_of_row(), rows.values.device)
+            learnt = self.of_learnt(name, frame).cpu().numpy()
+            total += np.bincount(learnt, minlength=len(self))
+        return total
 
     @staticmethod
     def cat(pieces: Sequence["Demonstrations"]) -> "Demonstrations":
@@ -75,6 +100,8 @@ class Demonstrations:
             {n: RaggedTensor.cat([p.actions[n] for p in pieces]) for n in first.actions},
             {n: RaggedTensor.cat([p.teacher[n] for p in pieces]) for n in first.teacher},
             torch.cat([piece.returns for piece in pieces]),
+            np.concatenate([piece.lengths for piece in pieces]),
+            {n: RaggedTensor.cat([p.learnt[n] for p in pieces]) for n in first.learnt},
             sum((piece.endings for piece in pieces), Counter()),
         )
 
@@ -144,6 +171,9 @@ class Reading:
         max_frames: approximate limit of frames of all recordings together; None for no limit.
         who: "hand" to leave out the choices that an agent made, where a recording says who chose.
         player: name of the player whose frames are read, "" for the agent.
+        agent: the network; if it remembers something, frames are read as sequences, with choices
+            and frames of others, which memory sees too.
+        seq_len: frames of a sequence at most.
     """
 
     obs_space: ObsSpace
@@ -153,6 +183,13 @@ class Reading:
     max_frames: int | None = None
     who: Who = "all"
     player: str = ""
+    agent: Any = None
+    seq_len: int = SEQ_LEN
+
+    @property
+    def is_sequential(self) -> bool:
+        """True if frames are read as sequences."""
+        return self.agent is not None and any(remembering_of(self.agent))
 
     def read(self, recordings: Mapping[Path, Recording]) -> Demonstrations | None:
         """Read all frames, episode after episode, or return None if there are none.
@@ -161,6 +198,13 @@ class Reading:
             ConfigError: `teacher_for` needs probabilities that were not recorded.
             RecordingError: a file is damaged, or actions do not match their observations.
         """
+        if self.is_sequential:
+            for path, recording in recordings.items():
+                if recording.subsample > 1 or recording.num_envs is None:
+                    raise ConfigError(
+                        f"net.memory: expected a recording of all frames, of which memory learns, "
+                        f"got {path}, which was sub-sampled; leave memory out, or take another"
+                    )
         limit = None if self.max_frames is None else max(1, self.max_frames // len(recordings))
         pieces = [
             piece
@@ -177,9 +221,10 @@ class Reading:
         for episode in recording.episodes():
             if limit is not None and total >= limit:
                 break
-            episode = frames_of(self.player, episode)
-            num_frames = len(episode.decisions)
+            own = frames_of(self.player, episode)
+            num_frames = len(own.decisions)
             if num_frames:
+                episode = episode if self.is_sequential else own
                 waiting.append(episode)
             total, since = total + num_frames, since + num_frames
             if since >= _MADE_TENSORS_AT:
@@ -201,13 +246,15 @@ class Reading:
                 )
         decisions = Decisions.cat([episode.decisions for episode in episodes])
         batch = EntityBatch.of(decisions.obs, self.device)
-        returns = [returns_of(episode, self.gamma) for episode in episodes]
+        own = decisions.player == self.player
+        returns = np.concatenate([returns_of(episode, self.gamma) for episode in episodes])
+        returns[~own] = np.nan
         endings: Counter[str] = Counter()
-        for episode, known in zip(episodes, returns, strict=True):
-            endings[episode.ending] += int(np.isnan(known).sum())
+        ending = np.repeat([e.ending for e in episodes], [len(e.decisions) for e in episodes])
+        endings.update(ending[own & np.isnan(returns)].tolist())
 
         # Choices, and the probabilities of a teacher.
-        actions, teacher, acts = {}, {}, {}
+        actions, teacher, acts, learnt = {}, {}, {}, {}
         nobody = Ragged.empty(np.zeros(0, dtype=np.int64), len(decisions))
         for name, space in recording.action_space.items():
             where = f"{path}: action {name!r}"
@@ -220,22 +267,57 @@ class Reading:
                 rows = _row_by_row(where, logits, acting, space, self.teacher_for)
                 teacher[name] = RaggedTensor.of(rows, self.device)
             acts[name] = acting
+            is_kept = np.repeat(own, acting.actors.lengths)
             if self.who == "hand" and name in decisions.by_hand:
+                is_kept &= decisions.is_by_hand(name, unknown=True)
+            if self.is_sequential:
+                kept = Ragged(is_kept, acting.actors.lengths)
+                learnt[name] = RaggedTensor.of(kept, self.device)
+            elif not is_kept.all():
                 # Leave out the actors that an agent chose for.
-                is_kept = decisions.is_by_hand(name, unknown=True)
                 pairs = None if acting.actees is None else np.ones(len(acting.actees.values), bool)
                 acts[name] = restrict_action(acting, is_kept, pairs).action
                 actions[name] = actions[name].keep(is_kept)
                 if self.teacher_for is not None:
                     of_rows = np.repeat(is_kept, space.num_parameters(acting))
                     teacher[name] = teacher[name].keep(of_rows)
+        batch = replace(batch, actions=acts)
+        batch = adapt_batch(batch, recording.obs_space, self.obs_space)
+        lengths = np.ones(len(decisions), np.int64)
+        past = None
+        if self.is_sequential:
+            lengths, reward = self._sequences(path, episodes)
+            past = past_of_recorded(self.agent, batch, lengths, reward)
         return Demonstrations(
-            adapt_batch(replace(batch, actions=acts), recording.obs_space, self.obs_space),
+            replace(batch, past=past, identity={}),
             actions,
             teacher,
-            torch.from_numpy(np.concatenate(returns)).to(self.device),
-            +endings,
+            torch.from_numpy(returns).to(self.device),
+            lengths,
+            learnt,
+            endings,
         )
+
+    def _sequences(
+        self, path: Path, episodes: Sequence[Episode]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """Return the lengths of the sequences of episodes, and the reward before each frame.
+
+        Raises:
+            RecordingError: an episode lacks frames.
+        """
+        lengths, rewards = [], []
+        for episode in episodes:
+            num_frames = len(episode.steps)
+            if (np.diff(episode.steps) != 1).any():
+                raise RecordingError(
+                    f"{path}: episode {episode.number}: expected all its frames, of which memory "
+                    f"learns, got steps {short_repr(episode.steps.tolist())}"
+                )
+            starts = np.arange(0, num_frames, self.seq_len)
+            lengths.append(np.diff(starts, append=num_frames))
+            rewards.append(np.append(np.float32(0), episode.rewards)[:num_frames])
+        return np.concatenate(lengths), np.concatenate(rewards).astype(np.float32)
 
 
 def frames_of(player: str, episode: Episode) -> Episode:
@@ -285,8 +367,47 @@ def returns_of(episode: Episode, gamma: float) -> npt.NDArray[np.float32]:
 
 
 def with_actors(shown: Demonstrations) -> Demonstrations:
-    """Return the frames that have actors."""
-    return shown.take(np.flatnonzero(shown.num_actors()))
+    """Return the units that have actors to imitate."""
+    of_units = np.add.reduceat(shown.num_actors(), exclusive_cumsum(shown.lengths))
+    return shown.take(np.flatnonzero(of_units))
+
+
+def check_recorded_identity(agent: Any, shown: Demonstrations, field: str) -> list[str]:
+    """Return lines about the entities that are to be remembered and have no identity.
+
+    Args:
+        agent: the network.
+        shown: what was read for it.
+        field: name of the setting or argument with the recording.
+
+    Raises:
+        ConfigError: nothing is remembered but entities, and none has an identity.
+    """
+    past, lines = shown.batch.past, dict[str, None]()
+    pasts = (None, None) if past is None else (past, past.of_values)
+    for remembering, of_net in zip(remembering_of(agent), pasts, strict=True):
+        if remembering is None or of_net is None:
+            continue
+        known, seen = Counter(of_net.kind.values.tolist()), Counter[EntityName]()
+        for name in remembering.types:
+            is_seen = shown.batch.visibility(name).values
+            seen[name] = len(is_seen) if remembering.sees_hidden else int(is_seen.sum())
+        if not remembering.frame and seen.total() and not known.total():
+            raise ConfigError(
+                f"{field}: expected a recording in which entities have identity, for "
+                f'net.memory.of="entity", got one without; {_IDENTITY_FIX}, or remember the frame '
+                '(of="frame")'
+            )
+        for kind, name in enumerate(remembering.types, 1):
+            if missing := seen[name] - known[kind]:
+                lines[
+                    f"{field}: {missing} of {seen[name]} entities of {name} have no identity, so "
+                    f"memory of them learns nothing there; {_IDENTITY_FIX}"
+                ] = None
+    return [*lines]
+
+
+_IDENTITY_FIX = "record a run that remembers, or call track() before the first reset"
 
 
 def _check_choices(where: str, chosen: Ragged, acting: ActionBatch, space: ActionSpace) -> None:

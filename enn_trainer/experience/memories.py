@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from enn_trainer.errors import ConfigError
 from enn_trainer.experience.frame_memory import rogue_nets
-from entity_env.ragged import Ragged
+from entity_env.ragged import Ragged, row_indices
 from entity_env.vec.vec_obs import VecObs
 from rogue_net.memory import Remembering, memory_rows
 from rogue_net.past import NOTHING_KNOWN, Known, Links, MemoryRows, Past, link
@@ -336,6 +336,7 @@ class RolloutMemory:
         time = step % self.seq_len
         begun, reward = np.concatenate(self._begun), np.concatenate(self._reward)
         columns, *both = zip(*self._starts, strict=True)
+        frames = SequenceFrames(batch, sequence, time, begun, reward)
         pasts: list[Past | None] = []
         for of_starts in both:
             if of_starts[0] is None:
@@ -348,14 +349,61 @@ class RolloutMemory:
                 if memories.states is not None:
                     states.append(memories.states_of(here, batch))
             joined = Known(*(np.concatenate(of_all) for of_all in zip(*known, strict=True)))
-            frames = batch, of_starts[0].remembering, sequence, time
-            rows, links = _linked(*frames, begun, joined)
-            device = next(iter(batch.features.values())).values.device
-            none = torch.zeros(0, 0, device=device)
-            carried = torch.cat(states) if states else none
-            pasts.append(Past.of(rows, links, time, reward, carried))
+            pasts.append(frames.past(of_starts[0].remembering, joined, states))
         policy, values = pasts
         return replace(policy or _no_past(batch.num_frames), of_values=values)
+
+
+class SequenceFrames(NamedTuple):
+    """Frames of sequences that are learnt from.
+
+    Attributes:
+        batch: F frames, with `identity`.
+        sequence: (F,) int64, the sequence of each frame.
+        time: (F,) int64, 0, 1, ... in the sequence.
+        begun: (F,) bool, True where an episode begins.
+        reward: (F,) float32, of the step before; 0 as an episode begins.
+    """
+
+    batch: EntityBatch
+    sequence: Ints
+    time: Ints
+    begun: npt.NDArray[np.bool_]
+    reward: npt.NDArray[np.float32]
+
+    def past(
+        self, remembering: Remembering, known: Known = NOTHING_KNOWN, states: Sequence[Tensor] = ()
+    ) -> Past:
+        """Return the past of the frames.
+
+        Args:
+            remembering: the rows that a network remembers.
+            known: what it remembers before the first frames; nothing by default.
+            states: of that, in pieces.
+        """
+        batch = self.batch
+        rows, links = _linked(batch, remembering, self.sequence, self.time, self.begun, known)
+        device = next(iter(batch.features.values())).values.device
+        carried = torch.cat([*states]) if states else torch.zeros(0, 0, device=device)
+        return Past.of(rows, links, self.time, self.reward, carried)
+
+
+def past_of_recorded(
+    agent: Any, batch: EntityBatch, lengths: Ints, reward: npt.NDArray[np.float32]
+) -> Past:
+    """Return the past of recorded sequences, before which nothing is remembered.
+
+    Args:
+        agent: the network.
+        batch: F frames, sequence after sequence, with `identity`.
+        lengths: (sequences,) int64, frames of each.
+        reward: (F,) float32, of the step before; 0 as an episode begins.
+    """
+    time = row_indices(np.zeros_like(lengths), lengths)
+    sequence = np.repeat(np.arange(len(lengths)), lengths)
+    frames = SequenceFrames(batch, sequence, time, time == 0, reward)
+    policy, values = (None if r is None else frames.past(r) for r in remembering_of(agent))
+    return replace(policy or _no_past(batch.num_frames), of_values=values)
 
 
 def sequences(steps: int, num_envs: int, seq_len: int) -> list[Ints]:

@@ -275,6 +275,7 @@ def play_by_hand(
         )
     envs: VecEnv = EnvList(lambda: game, game.num_sides, validate=True)
     if record is not None:
+        envs.track()  # so that memory can learn from the recording
         envs = RecordingVecEnv(envs, record)
     envs.seed(seed)
     played: list[PlayedEpisode] = []

@@ -12,7 +12,8 @@ The first record is the header: `obs_space` (as shown), `action_space`, `num_env
 `seed`, and `run`, the name of the run that recorded it, if one did. Every other record is one step
 of B environments, with K of its frames:
 
-    obs                     VecObs of K frames, the choice was made in these; reward and done blank
+    obs                     VecObs of K frames, the choice was made in these; reward and done blank;
+                            with the identity of entities if the environments were tracked
     actions                 action -> int64 (actors,) per frame, the choices
     probs                   action -> (actors,) per frame, their probabilities; {} if not given
     logits                  action -> (actors, choices), or (actors * actees,) row by row, per

@@ -222,7 +222,7 @@ def check_kinds(frames: VecObs, obs_space: ObsSpace, where: str = "", exact: boo
 
 
 def check_identity(frames: VecObs, where: str = "") -> None:
-    """Raise unless each type of `identity` has a number per entity, or none, in each frame.
+    """Raise unless each type of `identity` has numbers of its entities, or none, in each frame.
 
     Args:
         frames: B frames, whose features fit.
@@ -239,6 +239,10 @@ def check_identity(frames: VecObs, where: str = "") -> None:
         fits = (numbers.lengths == 0) | (numbers.lengths == frames.features[name].lengths)
         expect(fits.all(), what, "one for each entity, or none", numbers.lengths)
         expect((numbers.values >= 0).all(), what, "numbers from 0", numbers.values)
+        frame = np.repeat(np.arange(len(frames)), numbers.lengths)
+        order = np.lexsort((numbers.values, frame))
+        again = (np.diff(numbers.values[order]) == 0) & (np.diff(frame[order]) == 0)
+        expect(not again.any(), what, "each number once in a frame", numbers.values)
 
 
 def check_masks(

@@ -1,6 +1,6 @@
 """A small world, somebody who knows what to do in it, and recordings of that."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,11 @@ from entity_env import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
+from entity_env.examples import HiddenArm, Shells
 from entity_env.ragged import Ragged
-from entity_env.recording.record import RecordingVecEnv
+from entity_env.recording.read_recording import Recording
+from entity_env.recording.record import RecordingVecEnv, recording_header
+from entity_env.recording.recording_format import PREFIX, Decisions, framed
 from entity_env.spaces import ActionName
 from entity_env.vec.vec_env import VecObs, VecSelectEntityActionMask
 
@@ -176,6 +179,71 @@ def record(
         obs = envs.act(actions, envs.obs_space(), **more)
     envs.close()
     return path
+
+
+def record_knowing(
+    path: Path,
+    world: Callable[[], Any],
+    choose: Callable[[Any], int],
+    steps: int,
+    track: bool = True,
+    num_envs: int = 64,
+    **options: Any,
+) -> Path:
+    """Let somebody who knows all that a world hides choose for its actors, one in a frame at most.
+
+    Args:
+        path: the file.
+        world: returns an environment with one action.
+        choose: returns the choice in an environment.
+        steps: of each environment.
+        track: False to record no identity.
+        num_envs: number of environments.
+        options: of `RecordingVecEnv`.
+    """
+    worlds: list[Any] = []
+
+    def create() -> Any:
+        worlds.append(world())
+        return worlds[-1]
+
+    envs = RecordingVecEnv(EnvList(create, num_envs), path, **options)
+    if track:
+        envs.track()
+    envs.seed(1)
+    obs = envs.reset(envs.obs_space())
+    for _ in range(steps):
+        ((name, mask),) = obs.action_masks.items()
+        acting = mask.actors.lengths
+        choices = [choose(worlds[i]) for i in np.flatnonzero(acting)]
+        actions = {name: Ragged(np.array(choices, np.int64), acting)}
+        obs = envs.act(actions, envs.obs_space())
+    envs.close()
+    return path
+
+
+def rewrite(made: Path, path: Path, change: Callable[[Decisions], object]) -> Path:
+    """A copy of a recording in which something about its decisions is changed."""
+    recording = Recording.open(made)
+    assert recording.num_envs is not None
+    header = recording_header(recording.obs_space, recording.action_space, recording.num_envs)
+    payloads = [header]
+    for step in recording.steps():
+        change(step.decisions)
+        fields = {name: value for name, value in vars(step).items() if name != "decisions"}
+        payloads.append({**fields, **step.decisions.payload()})
+    path.write_bytes(PREFIX + b"".join(map(framed, payloads)))
+    return path
+
+
+def knows_the_ball(game: Shells) -> int:
+    """The cup with the ball, by its place."""
+    return game.cups.index(game.ball)
+
+
+def tries_all_arms(game: HiddenArm) -> int:
+    """One arm after the other, until one pays."""
+    return game.arm if game.pulled == game.arm else (game.pulled + 1) % 5
 
 
 def chosen(obs: VecObs, name: str, liked: np.ndarray[Any, Any]) -> Ragged:

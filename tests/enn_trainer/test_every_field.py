@@ -33,10 +33,10 @@ from entity_env import InvalidObservation
 from entity_env.examples import Duel
 from entity_env.ragged import Ragged
 from entity_env.recording.read_recording import Recording
-from entity_env.recording.record import recording_header
-from entity_env.recording.recording_format import PREFIX, Decisions, Step, framed
+from entity_env.recording.recording_format import Decisions, Step
 from rogue_net import RogueNet
 from tests.enn_trainer.builders import SMALL, weights
+from tests.enn_trainer.demonstrated import rewrite
 from tests.enn_trainer.network_fields import NETWORK_CASES, net
 from tests.enn_trainer.worlds import Seen
 
@@ -260,16 +260,7 @@ def imitates_otherwise(change: str, *beside: str) -> Case:
 def rewritten(runs: Runs, change: Callable[[Decisions], object]) -> Path:
     """A recording of a run in which something about its decisions is changed."""
     made = runs(FILE, "capture_logits=true").folder / "file.rec"
-    recording, path = Recording.open(made), made.with_name("changed.rec")
-    assert recording.num_envs is not None
-    header = recording_header(recording.obs_space, recording.action_space, recording.num_envs)
-    payloads = [header]
-    for step in recording.steps():
-        change(step.decisions)
-        fields = {name: value for name, value in vars(step).items() if name != "decisions"}
-        payloads.append({**fields, **step.decisions.payload()})
-    path.write_bytes(PREFIX + b"".join(map(framed, payloads)))
-    return path
+    return rewrite(made, made.with_name("changed.rec"), change)
 
 
 def learns_from_people(runs: Runs) -> None:
@@ -586,6 +577,9 @@ CASES: dict[str, Case] = {
     "BCConfig.bs": imitates_otherwise("bc.bs=5", "bc.path={}"),
     "BCConfig.who": learns_from_people,
     "BCConfig.player": learns_from_a_player,
+    "BCConfig.seq_len": imitates_otherwise(
+        "bc.seq_len=2", "bc.path={}", 'net.memory=(of: "frame")'
+    ),
     "BCConfig.loss": imitates_otherwise("bc.loss=kl", "bc.path={}"),
     "TrainConfig.selfplay": refused("selfplay={}", field="selfplay"),  # of a world of one side
     "SelfplayConfig.share": plays_otherwise("selfplay.share=0.25"),

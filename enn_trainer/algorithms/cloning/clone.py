@@ -1,7 +1,6 @@
 """Behavioural cloning: supervised training of a network on recordings, with early stopping."""
 
 import copy
-import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -22,11 +21,13 @@ from enn_trainer.checkpoints.writer import save
 from enn_trainer.config import CloneRunConfig
 from enn_trainer.config.load import load_config
 from enn_trainer.config.schedules import follow_schedules
+from enn_trainer.config.train_config import SEQ_LEN
 from enn_trainer.errors import ConfigError
 from enn_trainer.experience.demonstrations import (
     Demonstrations,
     Reading,
     check_player,
+    check_recorded_identity,
     open_recordings,
 )
 from enn_trainer.policy import PPOAgent
@@ -125,7 +126,7 @@ def clone(
         interrupts = stack.enter_context(Interrupts())
         for start in range(0, len(train), _STATS_BATCH):
             some = slice(start, min(start + _STATS_BATCH, len(train)))
-            state.agent.update_input_stats(train.batch.slice(some))
+            state.agent.update_input_stats(replace(train.batch, past=None).slice(some))
 
         def check() -> None:
             if interrupts.requested:
@@ -163,7 +164,8 @@ def _read(
     teacher_for = "clone.loss='kl'" if settings.loss == "kl" else None
     gamma = float(config.ppo.gamma)
     whose = settings.max_frames, settings.who, settings.player
-    reading = Reading(state.obs_space, gamma, device, teacher_for, *whose)
+    sequences = state.agent, settings.seq_len or SEQ_LEN
+    reading = Reading(state.obs_space, gamma, device, teacher_for, *whose, *sequences)
     seed = derive_seed(config.seed, "clone split")
     parts = {path: r.split(settings.test_fraction, seed) for path, r in files.items()}
     train = reading.read({path: part[0] for path, part in parts.items()})
@@ -185,10 +187,12 @@ def _read(
         )
     if test is not None and not test.num_actors().any():
         test = None
+    for line in check_recorded_identity(state.agent, train, "RECORDING"):
+        say(line)
     say(f"{len(train)} frames to train on, {0 if test is None else len(test)} to test on")
     if test is None:
         say("no episode to test on: no early stopping, the last weights are kept")
-    unknown = int(train.returns.isnan().sum())
+    unknown = train.endings.total()
     if unknown and settings.value_coef:
         why = ", ".join(f"{n} of {ending} episodes" for ending, n in train.endings.items())
         say(
@@ -229,8 +233,7 @@ def run_epochs(
         NotFiniteError: a loss, a gradient or a weight is NaN or infinite.
     """
     settings, agent = algorithm.config.clone, algorithm.agent
-    num_batches = math.ceil(len(train) / settings.bs)
-    progress = _Progress(settings.epochs, num_batches, say)
+    progress = _Progress(settings.epochs, say)
     context = replace(context, on_optimizer_step=progress.on_batch)
     num, best, best_epoch = 0, None, 0
     best_weights: dict[str, Tensor] | None = None
@@ -240,6 +243,7 @@ def run_epochs(
 
     try:
         while num < settings.epochs:
+            progress.begin_epoch(num, len(algorithm.batches(train, num)))
             algorithm.update(train, Clock(num, progress.elapsed()), context)
             num += 1
             check_weights()
@@ -273,10 +277,15 @@ def run_epochs(
 class _Progress:
     """Progress messages of cloning, with the time left."""
 
-    def __init__(self, num_epochs: int, num_batches: int, say: Callable[[str], None]) -> None:
-        self._num_epochs, self._num_batches, self._say = num_epochs, num_batches, say
-        self._taken = 0  # optimizer steps
+    def __init__(self, num_epochs: int, say: Callable[[str], None]) -> None:
+        self._num_epochs, self._say = num_epochs, say
+        self._epoch = self._taken = 0  # epochs, and optimizer steps of this one
+        self._num_batches = 1
         self._start = self._said = time.monotonic()
+
+    def begin_epoch(self, epoch: int, num_batches: int) -> None:
+        """Begin an epoch of so many optimizer steps."""
+        self._epoch, self._taken, self._num_batches = epoch, 0, num_batches
 
     def elapsed(self) -> float:
         """Return the seconds since the begin."""
@@ -284,15 +293,14 @@ class _Progress:
 
     def on_batch(self, _: object) -> None:
         """Count an optimizer step, and print a line within an epoch if the last one is old."""
-        epoch, number = divmod(self._taken, self._num_batches)
         self._taken += 1
-        if time.monotonic() - self._said >= SAY_EVERY_S and number + 1 < self._num_batches:
-            batch = f"batch {number + 1}/{self._num_batches}"
-            self.say(f"epoch {epoch + 1}/{self._num_epochs}  {batch}")
+        if time.monotonic() - self._said >= SAY_EVERY_S and self._taken < self._num_batches:
+            batch = f"batch {self._taken}/{self._num_batches}"
+            self.say(f"epoch {self._epoch + 1}/{self._num_epochs}  {batch}")
 
     def say(self, start: str, *parts: str) -> None:
         """Print a line with the time left."""
-        done = self._taken / (self._num_epochs * self._num_batches)
+        done = (self._epoch + self._taken / self._num_batches) / self._num_epochs
         left = format_duration(self.elapsed() * (1 - done) / done)
         self._say("  ".join([start, f"left {left}", *parts]))
         self._said = time.monotonic()

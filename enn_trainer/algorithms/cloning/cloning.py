@@ -12,7 +12,12 @@ from torch import Tensor
 
 from enn_trainer.algorithms import optimizers
 from enn_trainer.algorithms.algorithm import Algorithm, Clock
-from enn_trainer.algorithms.minibatches import Frames, add_gradients, minibatches, pieces
+from enn_trainer.algorithms.minibatches import (
+    Frames,
+    add_gradients,
+    minibatches_by_length,
+    pieces_by_length,
+)
 from enn_trainer.algorithms.ppo.losses import value_loss_of
 from enn_trainer.config import CloneRunConfig
 from enn_trainer.config.ppo_config import PPOConfig
@@ -40,15 +45,15 @@ def imitation_losses(
         loss: `cross_entropy` of the choices, or `kl` from the recorded probabilities.
 
     Returns:
-        Per action (actors,) float.
+        Per action (actors,) float, of those to imitate.
     """
     if loss == "cross_entropy":
-        return {name: -out.logprobs[name] for name in shown.actions}
+        return {name: -shown.of_learnt(name, out.logprobs[name]) for name in shown.actions}
     losses = {}
     for name, rows in shown.teacher.items():
         network = out.distribution(name)
         teacher = network.from_rows(rows.values, shown.batch.actions[name])
-        losses[name] = teacher.kl(network)
+        losses[name] = shown.of_learnt(name, teacher.kl(network))
     return losses
 
 
@@ -161,17 +166,18 @@ def loss_of(
     returns = shown.returns.index_select(0, known).double()
     values = {name: rows.index_select(0, known) for name, rows in out.values.items()}
     expected = values["value"].flatten()
-    imitation = torch.cat([*imitation_losses(out, shown, loss).values()]).sum()
+    losses = imitation_losses(out, shown, loss)
+    imitation = torch.cat([*losses.values()]).sum()
     value = value_loss_of(values, returns.to(expected), expected, ppo).sum() / value_scale
 
     # Score.
     score = CloneScore(
         imitation=imitation.detach(),
         correct={
-            name: (out.distribution(name).mode() == rows.values).sum()
+            name: shown.of_learnt(name, out.distribution(name).mode() == rows.values).sum()
             for name, rows in shown.actions.items()
         },
-        actors=Counter({name: len(rows.values) for name, rows in shown.actions.items()}),
+        actors=Counter({name: len(of_actors) for name, of_actors in losses.items()}),
         value=value.detach(),
         errors=(expected.detach().double() - returns).square().sum(),
         squares=returns.square().sum(),
@@ -224,8 +230,9 @@ class Cloning(Algorithm[Demonstrations]):
         train, epoch, config, agent = data, clock.step, self.config, self.agent
         agent.train()
         total = CloneScore()
-        seed = derive_seed(config.seed, "clone", epoch)
-        value_coef, num_batches = config.clone.value_coef, math.ceil(len(train) / config.clone.bs)
+        seed, value_coef = self._seed(epoch), config.clone.value_coef
+        batches = self.batches(train, epoch)
+        num_batches = len(batches)
 
         def loss_of_piece(
             drawn: Demonstrations, num_actors: int, num_returns: int, piece: Frames
@@ -237,8 +244,7 @@ class Cloning(Algorithm[Demonstrations]):
             # Without actors and returns there is no gradient.
             return loss if loss.requires_grad else None, (loss.detach(), score)
 
-        batches = minibatches(len(train), config.clone.bs, 1, seed)
-        for number, frames in enumerate(batches, start=1):
+        for number, units in enumerate(batches, start=1):
             # Learning rate, annealed over all epochs: lr * (1 - progress).
             lr = config.clone.lr
             if config.optim.anneal_lr:
@@ -249,8 +255,8 @@ class Cloning(Algorithm[Demonstrations]):
                 optimizers.begin_update(optimizer, lr, float(config.optim.weight_decay), step=0)
 
             # Draw a batch.
-            keys = mix(derive_seed(seed, "dropout"), frames).view(np.int64)
-            drawn = train.take(frames)
+            keys = mix(derive_seed(seed, "dropout"), train.frames(units)).view(np.int64)
+            drawn = train.take(units)
             drawn = replace(drawn, batch=replace(drawn.batch, keys=keys))
             counts = int(drawn.num_actors().sum()), int((~drawn.returns.isnan()).sum())
 
@@ -273,6 +279,13 @@ class Cloning(Algorithm[Demonstrations]):
         self.trained = total
         return {"clone/loss": total.mean_loss(value_coef)}
 
+    def batches(self, train: Demonstrations, epoch: int) -> list[Frames]:
+        """Return the units of each minibatch of an epoch."""
+        return [*minibatches_by_length(train.lengths, self.config.clone.bs, 1, self._seed(epoch))]
+
+    def _seed(self, epoch: int) -> int:
+        return derive_seed(self.config.seed, "clone", epoch)
+
     @torch.no_grad()
     def score(self, shown: Demonstrations, epoch: int, context: ExecutionContext) -> CloneScore:
         """Evaluate the network on frames, in evaluation mode.
@@ -292,8 +305,8 @@ class Cloning(Algorithm[Demonstrations]):
             context.check()
             return self._loss_of(some.take(piece))[2]
 
-        for start in range(0, len(shown), bs):
-            some = shown.take(np.arange(start, min(start + bs, len(shown))))
+        for units in minibatches_by_length(shown.lengths, bs, 1, seed=0, shuffle=False):
+            some = shown.take(units)
             scores: list[CloneScore] = []
             tasks = [partial(score_of_piece, piece, some) for piece in self._pieces(some)]
             context.lanes.run(tasks, scores.append)
@@ -322,4 +335,5 @@ class Cloning(Algorithm[Demonstrations]):
     def _pieces(self, shown: Demonstrations) -> list[Frames]:
         optim, cost = self.config.optim, cost_of_entity(self.agent)
         entities = shown.batch.entities_of_frames()
-        return pieces(entities, optim.micro_bs, optim.max_entities, cost)
+        limits = optim.micro_bs, optim.max_entities, cost
+        return pieces_by_length(shown.lengths, entities, *limits)

@@ -1,6 +1,7 @@
 """Behavioural cloning beside PPO: an auxiliary loss on recorded frames in each optimizer step."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -10,13 +11,15 @@ from torch import Tensor, nn
 
 from enn_trainer.algorithms.algorithm import AuxiliaryLoss, Clock, RunState
 from enn_trainer.algorithms.cloning.cloning import imitation_losses
-from enn_trainer.algorithms.minibatches import Frames, add_gradients, pieces
+from enn_trainer.algorithms.minibatches import Frames, add_gradients, pieces_by_length
 from enn_trainer.config import TrainConfig
+from enn_trainer.config.train_config import SEQ_LEN
 from enn_trainer.errors import ConfigError
 from enn_trainer.experience.demonstrations import (
     Demonstrations,
     Reading,
     check_player,
+    check_recorded_identity,
     check_same_spaces,
     open_recording,
     with_actors,
@@ -42,6 +45,7 @@ class CloningLoss(AuxiliaryLoss):
         self.config = config
         self.agent = agent
         self.shown: Demonstrations | None = None
+        self.notes: Sequence[str] = ()
         self._seed = 0
 
     def prepare(self, config: TrainConfig, state: RunState, device: torch.device) -> None:
@@ -62,14 +66,16 @@ class CloningLoss(AuxiliaryLoss):
             f"bc.path: {bc.path}", recording, "the world", state.obs_space, state.action_space
         )
         teacher_for = "bc.loss='kl'" if bc.loss == "kl" else None
-        reading = Reading(state.obs_space, 1.0, device, teacher_for, who=bc.who, player=bc.player)
+        who, sequences = (None, bc.who, bc.player), (self.agent, bc.seq_len or SEQ_LEN)
+        reading = Reading(state.obs_space, 1.0, device, teacher_for, *who, *sequences)
         shown = reading.read({path: recording})
         if shown is None or not shown.num_actors().any():
             check_player(bc.player, [recording], "bc.player")
             whose = " whose choices a person made" if bc.who == "hand" else ""
             raise ConfigError(f"bc.path: expected frames with actors{whose}, {bc.path} has none")
+        self.notes = check_recorded_identity(self.agent, shown, f"bc.path: {bc.path}")
         self.shown = with_actors(shown)
-        _check_unchanged(bc.path, len(self.shown), state)
+        _check_unchanged(bc.path, int(np.count_nonzero(shown.num_actors())), state)
 
     def begin_update(self, clock: Clock) -> bool:
         """Set the seed of an update; return False while the coefficient is 0."""
@@ -82,14 +88,15 @@ class CloningLoss(AuxiliaryLoss):
         Returns:
             () float, the mean of the loss over the actors.
         """
-        # Draw frames.
+        # Draw frames or sequences.
         agent, shown, bc, optim = self.agent, self.shown, self.config.bc, self.config.optim
         assert isinstance(agent, nn.Module)
         assert shown is not None
         assert bc is not None
-        frames = drawn_frames(len(shown), bc.bs, self._seed, step)
-        drawn = shown.take(frames)
-        keys = mix(derive_seed(self._seed, "dropout"), step, frames).view(np.int64)
+        units = drawn_units(shown.lengths, bc.bs, self._seed, step)
+        drawn = shown.take(units)
+        keys = mix(derive_seed(self._seed, "dropout"), step, shown.frames(units)).view(np.int64)
+        drawn = replace(drawn, batch=replace(drawn.batch, keys=keys))
         num_actors = int(drawn.num_actors().sum())
         losses: list[Tensor] = []
 
@@ -98,12 +105,12 @@ class CloningLoss(AuxiliaryLoss):
             context.check()
             part = drawn.take(piece)
             chosen = {name: rows.values for name, rows in part.actions.items()}
-            out = agent(replace(part.batch, keys=keys[piece]), actions=chosen)
+            out = agent(part.batch, actions=chosen)
             mean = torch.cat([*imitation_losses(out, part, bc.loss).values()]).sum() / num_actors
             return bc.coef * mean, mean.detach()
 
         entities, cost = drawn.batch.entities_of_frames(), cost_of_entity(agent)
-        cut = pieces(entities, optim.micro_bs, optim.max_entities, cost)
+        cut = pieces_by_length(drawn.lengths, entities, optim.micro_bs, optim.max_entities, cost)
         to_add = [partial(loss_of, piece) for piece in cut]
         add_gradients(agent.parameters(), to_add, losses.append, context.lanes)
         return sum(losses, start=drawn.returns.new_zeros(()))
@@ -124,20 +131,22 @@ def _check_unchanged(path: str, num_frames: int, state: RunState) -> None:
     state.memory[MEMORY] = now
 
 
-def drawn_frames(num_frames: int, size: int, seed: int, step: int) -> Frames:
-    """Draw the frames of a recording for an optimizer step, without replacement.
+def drawn_units(lengths: Frames, size: int, seed: int, step: int) -> Frames:
+    """Draw the frames or sequences of a recording for an optimizer step, without replacement.
 
     The result is a function of the arguments alone. It has positions, so that the recording must
     not change for the frames to be the same.
 
     Args:
-        num_frames: number of frames with actors.
-        size: number of frames to draw.
+        lengths: (units,) int64, frames of each; those with actors.
+        size: number of frames to draw, at most.
         seed: seed of the update.
         step: optimizer step in the update.
 
     Returns:
-        (min(size, num_frames),) int64, positions of frames.
+        (drawn,) int64, positions of units: one at least.
     """
     rng = np.random.default_rng(derive_seed(seed, "frames", step))
-    return rng.choice(num_frames, min(size, num_frames), replace=False)
+    order = rng.choice(len(lengths), min(size, len(lengths)), replace=False)
+    count = int(np.searchsorted(np.cumsum(lengths[order]), size, side="right"))
+    return order[: max(1, count)]

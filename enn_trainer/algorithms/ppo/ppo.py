@@ -108,6 +108,7 @@ class PPO(RolloutAlgorithm):
         self._frames_per_step = state.frames_per_step(config)
         for loss in self.auxiliary_losses.values():
             loss.prepare(config, state, device)
+        self.notes = [line for loss in self.auxiliary_losses.values() for line in loss.notes]
 
     def begin_episodes(self, num_envs: int) -> None:
         """Tell the reward transforms that all environments begin new episodes."""

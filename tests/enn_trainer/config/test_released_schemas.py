@@ -50,6 +50,7 @@ BY_VERSION = {schema.version: schema for schema in map(load_schema, SCHEMAS)}
 NEUTRAL: dict[str, Any] = {
     "bc.who": "hand",  # recordings of that time do not say who chose
     "bc.player": "",  # nor who played
+    "bc.seq_len": None,
     "net.precision": "float32",
     "vf_net.precision": "float32",
     "optim.groups": [],

@@ -26,6 +26,7 @@ from entity_env.recording.record import RecordingVecEnv
 from entity_env.recording.recording_format import Step, records
 from rogue_net import EntityBatch, RogueNet, RogueNetConfig
 from tests.enn_trainer.builders import SMALL, run_pool, run_small, weights
+from tests.enn_trainer.experience.fog import MEMORY, run
 from tests.enn_trainer.worlds import Meadow
 from tests.entity_env.builders import assert_same
 from tests.fork_server import ENN, run_program, start_program
@@ -278,6 +279,18 @@ def test_a_resumed_run_against_a_pool_records_the_same_bytes(
     straight, resumed = steps_as_bytes(pool / "pool.rec"), steps_as_bytes(run / "pool.rec")
     assert len(straight) > 10_000
     assert straight == resumed
+
+
+def test_a_run_that_remembers_records_who_is_who(tmp_path: Path) -> None:
+    """Rollouts and evaluations; a run that remembers no entity writes nothing of it."""
+    for memory, expected in ((MEMORY, {"Scout", "Beast"}), ('net.memory=(of: "frame")', set())):
+        folder = tmp_path / str(len(expected))
+        run(folder, 1, memory, *CAPTURE, *CAPTURE_EVAL)
+        for name in ("rollouts.rec", "evals.rec"):
+            steps = steps_of(folder / name)
+            found = {one for step in steps for one in step.decisions.obs.identity}
+            assert found == expected
+            assert {one for s in steps if s.final for one in s.final.identity} <= expected
 
 
 class Fails(Callback):

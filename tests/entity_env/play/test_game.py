@@ -25,6 +25,7 @@ from entity_env.examples import (
     Duel,
     MineSweeper,
     RockPaperScissors,
+    Shells,
     TreasureHunt,
 )
 from entity_env.play.game import HELP, Agent, Menu, Quit, ask_line, play_by_hand
@@ -515,3 +516,16 @@ def test_long_lists_are_broken_and_features_stand_alone() -> None:
     assert len(lines) < 9
     assert TARGETS.listed(0) == "fire:\n  1) Mine 0\n  2) Mine 1\n  4) Unit boss  (hp 3)"
     assert "5) Defuse Mines" in MOVES.listed(0)
+
+
+def test_what_a_person_plays_is_recorded_with_who_is_who(tmp_path: Path) -> None:
+    """So that memory can learn from it."""
+    play_by_hand(Shells, lambda _: "1", nothing, seed=1, episodes=2, record=tmp_path / "file")
+    for episode in Recording.open(tmp_path / "file").episodes():
+        obs = episode.decisions.obs
+        numbers = obs.identity["Cup"]
+        first = sorted(numbers[0].values.tolist())
+        assert first == [*range(len(first))]
+        assert all(
+            sorted(frame.values.tolist()) == first for frame in map(numbers.__getitem__, (1, 3))
+        )

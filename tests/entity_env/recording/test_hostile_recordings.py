@@ -181,6 +181,26 @@ def test_players_that_fit_no_frames_are_refused(
         list(Recording.open(path).steps())
 
 
+@pytest.mark.parametrize(
+    ("numbers", "error"),
+    [
+        (ints(3, 3), "each number once in a frame"),
+        (ints(0, -1), "numbers from 0"),
+        (ints(0), "one for each entity, or none"),
+        (np.zeros(2), ""),
+    ],
+)
+def test_identity_that_fits_no_frames_is_refused(
+    tmp_path: Path, numbers: np.ndarray[Any, Any], error: str
+) -> None:
+    """Memory relies on it to find out who was who."""
+    payload = step()
+    payload["obs"].identity = {"A": Ragged(numbers, ints(len(numbers)))}
+    expected = rf"record at byte \d+ is not a step: .*identity\['A'\]: expected .*{error}"
+    with pytest.raises(RecordingError, match=expected):
+        list(Recording.open(write(tmp_path / "file", payload)).steps())
+
+
 def test_a_header_of_another_kind_is_an_error_that_names_the_field(tmp_path: Path) -> None:
     path = tmp_path / "file"
     for i, place in enumerate(places(recording_header(OBS, ACTIONS, 1))):

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -21,7 +22,7 @@ from enn_trainer import (
 )
 from enn_trainer.algorithms.algorithm import Clock
 from enn_trainer.algorithms.cloning.cloning import imitation_losses
-from enn_trainer.algorithms.cloning.cloning_loss import CloningLoss, drawn_frames
+from enn_trainer.algorithms.cloning.cloning_loss import CloningLoss, drawn_units
 from enn_trainer.config.load import load_config
 from enn_trainer.experience.demonstrations import (
     Demonstrations,
@@ -128,15 +129,15 @@ def test_a_recording_that_changed_since_the_run_began_is_refused(
 
 @given(st.integers(1, 50), st.integers(1, 60), st.integers(0, 2**63), st.integers(0, 9))
 def test_no_frame_is_drawn_twice_in_a_step(frames: int, size: int, seed: int, step: int) -> None:
-    drawn = drawn_frames(frames, size, seed, step)
+    drawn = drawn_units(np.ones(frames, np.int64), size, seed, step)
     assert len(drawn) == len(set(drawn.tolist())) == min(size, frames)
     assert set(drawn.tolist()) <= set(range(frames))
-    assert drawn.tolist() == drawn_frames(frames, size, seed, step).tolist()
+    assert drawn.tolist() == drawn_units(np.ones(frames, np.int64), size, seed, step).tolist()
 
 
 def test_what_is_drawn_stays_what_it_was() -> None:
     """Made by this code: runs of earlier versions that are resumed draw the same."""
-    assert drawn_frames(10, 4, 7, 2).tolist() == [5, 3, 4, 7]
+    assert drawn_units(np.ones(10, np.int64), 4, 7, 2).tolist() == [5, 3, 4, 7]
 
 
 def test_it_can_be_given_up_between_forward_passes(expert: Path, tmp_path: Path) -> None:
