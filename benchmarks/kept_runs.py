@@ -17,10 +17,10 @@ ONE_THREAD = {
 """Environment variables for torch and for JAX."""
 
 
-def run_apart(script: str, *args: str) -> Result:
+def run_apart(script: str, *args: str, python: str = sys.executable) -> Result:
     """Run `script --one ARGS` with one thread, and return the JSON that it prints last."""
     done = subprocess.run(
-        [sys.executable, script, "--one", *args],
+        [python, script, "--one", *args],
         env={**os.environ, **ONE_THREAD},
         stdout=subprocess.PIPE,
         text=True,
@@ -35,7 +35,13 @@ def read_kept(kept: Path) -> list[Result]:
     return [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
 
 
-def run_all(script: str, todo: Sequence[Sequence[str]], kept: Path, jobs: int) -> None:
+def run_all(
+    script: str,
+    todo: Sequence[Sequence[str]],
+    kept: Path,
+    jobs: int,
+    python: str = sys.executable,
+) -> None:
     """Run all of `todo`, the arguments of each, and keep the results.
 
     Args:
@@ -43,13 +49,14 @@ def run_all(script: str, todo: Sequence[Sequence[str]], kept: Path, jobs: int) -
         todo: the arguments of each run.
         kept: the file that the results are appended to.
         jobs: number of runs at a time.
+        python: the Python that runs them.
 
     Raises:
         SystemExit: some of them failed; the results of the others are kept.
     """
     failed = []
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        runs = {pool.submit(run_apart, script, *args): args for args in todo}
+        runs = {pool.submit(run_apart, script, *args, python=python): args for args in todo}
         for future in concurrent.futures.as_completed(runs):
             if future.exception():
                 failed.append(f"{' '.join(runs[future])}: {future.exception()}")

@@ -1,21 +1,25 @@
 """Agents that remember: worlds that need memory, controls without it, and the speed of training.
 
-    python benchmarks/memory.py learn [ROW ...] [--seeds 3] [--jobs 2]
+    python benchmarks/memory.py learn [ROW ...] [--seeds 3] [--jobs 2] [--sb3 PYTHON]
     python benchmarks/memory.py speed [--updates 20]
 
 Results are in `results/memory.md`. Runs that are done are kept as JSON lines beside it, and are not
-repeated. Agents are measured after training, with sampled actions.
+repeated. Agents are measured after training, with sampled actions. Controls, and rows that are
+shown without a number to reach, are trained with one seed. `--sb3` is a Python with sb3-contrib and
+popgym, which trains the rows of SB3-contrib; they are left out where there is none.
 """
 
 import argparse
 import json
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,14 +28,21 @@ from kept_runs import read_kept, run_all
 from measured_on import processor, short_revision
 
 from enn_trainer import EvalConfig, StateManager, Trainer
-from entity_env import EnvList
-from entity_env.examples import ENV_REGISTRY, VecMinefield
+from enn_trainer.callbacks import Callback
+from enn_trainer.callbacks.callback import RunningTrainer
+from entity_env import EnvList, SelectEntityAction, SelectEntityActionMask
+from entity_env.examples import Pairs, VecMinefield
 from entity_env.examples.cherry_pick import CherryPick
+from entity_env.named_world import find_world
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks/results/memory.md"
 EPISODES = 2000
 """Episodes to measure an agent in."""
+RECENT = 4
+"""Updates whose mean return tells when a return is reached while training."""
+MORE_FRAMES = 1.3
+"""At most so many times the frames, where memory is of no use."""
 
 
 class Row(NamedTuple):
@@ -39,30 +50,81 @@ class Row(NamedTuple):
 
     Attributes:
         name: on the command line.
-        config: file in `configs/`, without ".ron".
+        config: file in `configs/`, without ".ron"; None for the default settings.
         overrides: changes of the configuration.
-        bar: number to reach.
-        is_control: True for settings that cannot do it: the number is not to be exceeded, and one
-            seed is enough.
+        bar: number to reach; None if the result is only shown.
+        is_control: True for settings that cannot do it: the number is not to be reached.
         metric: that is compared.
+        almost: mean return while training, of which it is counted how many frames it takes.
+        sb3: arguments of SB3-contrib's `RecurrentPPO`, and "n_envs", for a row of that trainer.
     """
 
     name: str
-    config: str
+    config: str | None
     overrides: tuple[str, ...]
-    bar: float
+    bar: float | None = None
     is_control: bool = False
     metric: str = "episodic_reward"
+    almost: float | None = None
+    sb3: Mapping[str, Any] | None = None
+
+    @property
+    def has_seeds(self) -> bool:
+        """False if one seed is enough."""
+        return self.bar is not None and not self.is_control
+
+    @property
+    def asked(self) -> str:
+        """The number to reach, or not to reach, in words."""
+        if self.bar is None:
+            return ""
+        is_less_better = self.metric == "moves"
+        if self.is_control:
+            return f"{'above' if is_less_better else 'below'} {self.bar}"
+        return f"at most {self.bar}" if is_less_better else f"{self.bar}"
 
 
 _HIDDEN, _NAMED = 'env.kwargs={"hidden": 4}', 'env.kwargs={"named": true}'
-_CONTROL = "total_timesteps=100000"
+_CONTROL, _SHORT = "total_timesteps=100000", "total_timesteps=1000000"
 _NO_MEMORY = ("net.memory=None", "ppo.seq_len=None")
+_OF_FRAME = 'net.memory=(of: "frame")'
+
+# Worlds of popgym, in which each step pays for its own choice. Once nearly all choices are right,
+# normalized advantages would be mostly noise, and undo what was learnt.
+_REPEAT = (
+    "net.d_model=32",
+    "net.n_layer=1",
+    "rollout.num_envs=128",
+    "ppo.gamma=0",
+    "ppo.reward_scaling=true",
+    "ppo.norm_adv=false",
+    "ppo.ent_coef=0.03",
+)
+_FIRST, _PREVIOUS = (f"popgym:popgym-Repeat{which}Easy-v0" for which in ("First", "Previous"))
+_REPEAT_FIRST = (
+    *_REPEAT,
+    f"env.id=gymnasium:{_FIRST}",
+    "total_timesteps=496128",
+    "rollout.steps=51",  # an episode
+    "optim.bs=816",
+    "optim.lr=0.002",
+)
+_REPEAT_PREVIOUS = (
+    *_REPEAT,
+    f"env.id=gymnasium:{_PREVIOUS}",
+    "total_timesteps=499712",
+    "rollout.steps=32",
+    "optim.bs=1024",
+    "optim.lr=0.003",
+)
+_RECURRENT = {"n_envs": 128, "n_epochs": 3, "gamma": 0.0}
+
 ROWS = [
     Row("Shells", "shells", (), 0.98),
     Row("Shells, no memory", "shells", (*_NO_MEMORY, _CONTROL), 0.28, True),
-    Row("Shells, of frame", "shells", ('net.memory=(of: "frame")', _CONTROL), 0.28, True),
+    Row("Shells, of frame", "shells", (_OF_FRAME, _CONTROL), 0.28, True),
     Row("Shells, new ids", "shells", ('env.kwargs={"new_ids": true}', _CONTROL), 0.28, True),
+    Row("Shells, seq_len=1", "shells", ("ppo.seq_len=1",)),
     Row("Shells hidden", "shells", (_HIDDEN, "net.memory=(keep_absent: 4)"), 0.98),
     Row(
         "Shells hidden, keep_absent=3",
@@ -80,34 +142,132 @@ ROWS = [
         True,
     ),
     Row("HiddenArm", "hidden_arm", (), 17.0),
-    Row("HiddenArm, no inputs", "hidden_arm", ('net.memory=(of: "frame")',), 6.0, True),
+    Row("HiddenArm, no inputs", "hidden_arm", (_OF_FRAME,), 6.0, True),
+    Row("RepeatFirstEasy", None, (*_REPEAT_FIRST, _OF_FRAME), 0.95),
+    Row("RepeatFirstEasy, no memory", None, _REPEAT_FIRST, -0.45, True),
+    Row(
+        "RepeatFirstEasy, RecurrentPPO",
+        None,
+        (),
+        sb3={"env_id": _FIRST, "frames": 496_128, "n_steps": 51, "batch_size": 816, **_RECURRENT},
+    ),
+    Row("RepeatPreviousEasy", None, (*_REPEAT_PREVIOUS, _OF_FRAME, "ppo.seq_len=16"), 0.9),
+    Row("RepeatPreviousEasy, no memory", None, _REPEAT_PREVIOUS, -0.45, True),
+    Row(
+        "RepeatPreviousEasy, RecurrentPPO",
+        None,
+        (),
+        sb3={
+            "env_id": _PREVIOUS,
+            "frames": 499_712,
+            "n_steps": 32,
+            "batch_size": 1024,
+            **_RECURRENT,
+        },
+    ),
+    # Nothing to remember: 95% of what is to be reached comes as soon.
+    Row("MoveToOrigin", "move_to_origin", ("net.memory=()",), 0.98, almost=0.931),
+    Row("MoveToOrigin, no memory", "move_to_origin", (), 0.98, almost=0.931),
+    Row("FloorIsLava", "floor_is_lava", ("net.memory=()",), 0.99, almost=0.9405),
+    Row("FloorIsLava, no memory", "floor_is_lava", (), 0.99, almost=0.9405),
     Row("Pairs", "pairs", (), 14.0, metric="moves"),
+    Row("Pairs, no memory", "pairs", (*_NO_MEMORY, _SHORT), 30.0, True, metric="moves"),
+    Row("Pairs, of frame", "pairs", (_OF_FRAME, _SHORT), 30.0, True, metric="moves"),
+    Row("Pairs, seq_len=1", "pairs", ("ppo.seq_len=1",), metric="moves"),
 ]
+
+
+class FramesTo(Callback):
+    """Finds the number of frames after which the mean return while training is high enough.
+
+    Args:
+        least: the mean return of `RECENT` updates.
+
+    Attributes:
+        frames: the number; None if it is not reached.
+    """
+
+    def __init__(self, least: float) -> None:
+        self.least = least
+        self.frames: int | None = None
+        self._means: deque[float] = deque(maxlen=RECENT)
+
+    def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
+        """Look at the returns of the last updates."""
+        if (mean := metrics.get("episodic_reward.mean")) is not None:
+            self._means.append(mean)
+        is_high = len(self._means) == RECENT and statistics.mean(self._means) >= self.least
+        if self.frames is None and is_high:
+            self.frames = trainer.state.step
 
 
 def run(row: Row, seed: int) -> dict[str, Any]:
     """Train an agent with one seed in this process, and measure it."""
+    start = time.perf_counter()
+    if row.sb3 is not None:
+        import memory_sb3
+
+        model = memory_sb3.train(row.sb3, seed)
+        done = {"frames": model.num_timesteps, "seconds": time.perf_counter() - start}
+        done["value"] = memory_sb3.mean_return(model, row.sb3, EPISODES)
+    else:
+        done = _train(row, seed)
+    rounded = {"seconds": round(done["seconds"], 1)}
+    return {"row": row.name, "seed": seed, **done, **rounded, "commit": short_revision()}
+
+
+def _train(row: Row, seed: int) -> dict[str, Any]:
+    """Train an agent of ours; return frames, seconds and value, and the frames to `almost`."""
     with tempfile.TemporaryDirectory() as folder:
         start, path = time.perf_counter(), Path(folder) / "run"
         own = (f"seed={seed}", f"data_dir={folder}", "rollout.processes=1")
-        config = ROOT / "configs" / f"{row.config}.ron"
+        config = row.config and ROOT / "configs" / f"{row.config}.ron"
         changes = [*row.overrides, *own]
         manager = StateManager(init_path=config, checkpoint_dir=path, overrides=changes)
-        env = manager.config.env
-        world = partial(ENV_REGISTRY[env.id], **json.loads(env.kwargs))
-        with Trainer(manager, world) as trainer:
+        frames_to = FramesTo(0.0 if row.almost is None else row.almost)
+        world = find_world(manager.config.env.id)
+        with Trainer(manager, world, callbacks=[frames_to]) as trainer:
             trainer.run()
             seconds = time.perf_counter() - start
             settings = EvalConfig(episodes=EPISODES, num_envs=200, seed=1, max_steps=100_000)
             measured = trainer.evaluate(settings)
-        return {
-            "row": row.name,
-            "seed": seed,
+        done = {
             "frames": manager.state.step,
             "value": measured[f"eval/{row.metric}.mean"],
-            "seconds": round(seconds, 1),
-            "commit": short_revision(),
+            "seconds": seconds,
         }
+        return done | ({} if row.almost is None else {"almost": frames_to.frames})
+
+
+def moves_of_script(games: int) -> float:
+    """Return the mean number of moves in `Pairs` of a player that remembers every card.
+
+    It turns pairs that it knows first, then cards that it does not know.
+    """
+    moves = []
+    for seed in range(games):
+        game = Pairs()
+        game.seed(seed)
+        obs = game.reset()
+        seen: dict[Any, str] = {}  # the picture of each card that was turned, by its id
+        while not obs.done:
+            mask = obs.actions["turn"]
+            assert isinstance(mask, SelectEntityActionMask)
+            free = [*mask.actee_ids]
+            unknown = [card for card in free if card not in seen]
+            known = [seen[card] for card in free if card in seen]
+            up = [card for card in obs.ids["Card"] if card not in free]
+            wanted = {seen[card] for card in up} or {
+                face for face in known if known.count(face) == 2
+            }
+            card = next((card for card in free if seen.get(card) in wanted), None)
+            choice = (unknown or free)[0] if card is None else card
+            obs = game.act({"turn": SelectEntityAction(["player"], [choice])})
+            for card, (face,) in zip(obs.ids["Card"], obs.features["Card"], strict=True):
+                if face != "down":
+                    seen[card] = face
+        moves.append(obs.metrics["moves"])
+    return statistics.mean(moves)
 
 
 # -- Speed -------------------------------------------------------------------------------------
@@ -232,18 +392,17 @@ def measure_tracking(steps: int = 300, num_envs: int = 64) -> float:
 
 def document(results: Sequence[dict[str, Any]], speed: str) -> str:
     """Return the document with the results."""
-    rows = [["world and settings", "frames", "metric", "to reach", "seeds: result", "seconds"]]
+    head = ["world and settings", "frames", "metric", "to reach", "seeds: result", "median"]
+    rows = [[*head, "seconds"]]
     for row in ROWS:
-        mine = sorted((r for r in results if r["row"] == row.name), key=lambda r: r["seed"])
-        if not mine:
-            continue
-        is_most = row.is_control or row.metric == "moves"
-        bar = f"{'below' if row.is_control else 'at most'} {row.bar}" if is_most else f"{row.bar}"
-        shown = ", ".join(f"{r['seed']}: {r['value']:.3f}" for r in mine)
-        seconds = ", ".join(f"{r['seconds']:.0f}" for r in mine)
-        rows.append([row.name, f"{mine[0]['frames']:,}", row.metric, bar, shown, seconds])
-    table = [f"| {' | '.join(row)} |" for row in rows]
-    table.insert(1, "| " + " | ".join(["---"] * len(rows[0])) + " |")
+        if mine := _of(row.name, results):
+            shown = ", ".join(f"{r['seed']}: {r['value']:.3f}" for r in mine)
+            median = f"{statistics.median(r['value'] for r in mine):.3f}"
+            seconds = ", ".join(f"{r['seconds']:.0f}" for r in mine)
+            frames = f"{mine[0]['frames']:,}"
+            rows.append([row.name, frames, row.metric, row.asked, shown, median, seconds])
+    script = f"{moves_of_script(EPISODES):.3f}"
+    rows.append(["Pairs, a script that remembers every card", "", "moves", "", "", script, ""])
     commits = ", ".join(dict.fromkeys(r["commit"] for r in results))
     return "\n".join(
         [
@@ -252,14 +411,63 @@ def document(results: Sequence[dict[str, Any]], speed: str) -> str:
             f"`python benchmarks/memory.py learn` on {os.cpu_count()} cores ({processor()}), at "
             f"{commits}. Settings are those in `configs/`, with the changes in "
             f"`benchmarks/memory.py`; {EPISODES:,} episodes with sampled actions. Runs have one "
-            "thread and other runs beside them.",
+            "thread and other runs beside them. *Below* and *above* are for controls, which lack "
+            "what the world needs; rows without a number to reach are shown for comparison. Fewer "
+            "`moves` are better. RepeatFirstEasy and RepeatPreviousEasy are worlds of popgym; "
+            "RecurrentPPO is SB3-contrib's, with as many environments, steps, epochs and frames a "
+            "minibatch, the same discount, and its other settings as they come.",
             "",
-            *table,
+            *_table(rows),
+            *_nothing_to_remember(results),
             "",
             speed.strip(),
             "",
         ]
     )
+
+
+def _of(name: str, results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the results of a row, by seed."""
+    return sorted((r for r in results if r["row"] == name), key=lambda r: r["seed"])
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table, whose first row is its head."""
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return [lines[0], "| " + " | ".join(["---"] * len(rows[0])) + " |", *lines[1:]]
+
+
+def _nothing_to_remember(results: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the part about worlds in which there is nothing to remember, [] without results."""
+    rows = [["world", "return", "with memory", "without", "ratio of medians", "to reach"]]
+    for row in ROWS:
+        both = [_of(name, results) for name in (row.name, f"{row.name}, no memory")]
+        if row.almost is None or not all(both):
+            continue
+        shown = [
+            ", ".join(
+                f"{r['seed']}: {'never' if r['almost'] is None else format(r['almost'], ',')}"
+                for r in of_side
+            )
+            for of_side in both
+        ]
+        frames = [
+            statistics.median(np.inf if r["almost"] is None else r["almost"] for r in of_side)
+            for of_side in both
+        ]
+        ratio = f"{frames[0] / frames[1]:.2f}"
+        rows.append([row.name, f"{row.almost:g}", *shown, ratio, f"at most {MORE_FRAMES}"])
+    if len(rows) == 1:
+        return []
+    return [
+        "",
+        "## Nothing to remember",
+        "",
+        f"Frames after which the mean return while training, of {RECENT} updates, first is 95% of "
+        "what is to be reached, by seed.",
+        "",
+        *_table(rows),
+    ]
 
 
 def speed_text(updates: int) -> str:
@@ -282,6 +490,12 @@ def speed_text(updates: int) -> str:
     return "\n".join(lines)
 
 
+def has_sb3(python: str) -> bool:
+    """Return True if a Python has what the rows of SB3-contrib need."""
+    needs = [python, "-c", "import sb3_contrib, popgym"]
+    return subprocess.run(needs, capture_output=True, check=False).returncode == 0
+
+
 def main() -> None:
     """Train what was not trained yet, or measure the speed, and write the results."""
     by_name = {row.name: row for row in ROWS}
@@ -291,6 +505,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--updates", type=int, default=20)
+    parser.add_argument("--sb3", default=sys.executable, metavar="PYTHON")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
@@ -308,10 +523,17 @@ def main() -> None:
         todo = [
             (name, str(seed))
             for name in options.rows or by_name
-            for seed in range(1, 1 + (1 if by_name[name].is_control else options.seeds))
+            for seed in range(1, 1 + (options.seeds if by_name[name].has_seeds else 1))
             if (name, seed) not in done
         ]
-        run_all(__file__, todo, kept, options.jobs)
+        theirs = [args for args in todo if by_name[args[0]].sb3 is not None]
+        run_all(__file__, [args for args in todo if args not in theirs], kept, options.jobs)
+        if theirs and not has_sb3(options.sb3):
+            print(
+                f"RecurrentPPO is left out: {options.sb3} lacks sb3-contrib or popgym; give --sb3"
+            )
+        elif theirs:
+            run_all(__file__, theirs, kept, options.jobs, options.sb3)
     RESULTS.write_text(document(read_kept(kept), speed))
     print(RESULTS.read_text())
 
