@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from enn_trainer.experience.frame_memory import microbatches
+from enn_trainer.experience.frame_limits import microbatches
 from enn_trainer.runtime.execution import Lanes
 from enn_trainer.runtime.spans import OFF, Spans
 from entity_env.ragged import exclusive_cumsum, row_indices

@@ -26,7 +26,7 @@ from enn_trainer.cli.load_world import factory_of
 from enn_trainer.cli.typed_settings import parse_typed, typed_settings
 from enn_trainer.config import EnvConfig, TrainConfig
 from enn_trainer.experience.envs import EnvFactory
-from enn_trainer.experience.frame_memory import MOST_PAIRS, bytes_of_pair, rogue_nets
+from enn_trainer.experience.frame_limits import MOST_PAIRS, bytes_of_pair, rogue_nets
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.spans import SpanTimes, times_between
 from enn_trainer.state_manager import StateManager

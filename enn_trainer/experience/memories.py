@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from enn_trainer.errors import ConfigError
-from enn_trainer.experience.frame_memory import rogue_nets
+from enn_trainer.experience.frame_limits import rogue_nets
 from entity_env.ragged import Ragged
 from entity_env.vec.vec_obs import VecObs
 from rogue_net.memory import Remembering, memory_rows

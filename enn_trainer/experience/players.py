@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from enn_trainer.experience.frame_memory import check_frame_memory, rogue_nets, within_memory
+from enn_trainer.experience.frame_limits import check_frame_memory, rogue_nets, within_memory
 from enn_trainer.experience.memories import (
     Attached,
     PlayerMemory,

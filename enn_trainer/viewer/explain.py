@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from enn_trainer.experience.frame_memory import check_frame_memory, rogue_nets
+from enn_trainer.experience.frame_limits import check_frame_memory, rogue_nets
 from enn_trainer.experience.players import AgentPlayer, Decisions, in_pieces
 from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import ONE_LANE

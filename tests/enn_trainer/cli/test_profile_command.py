@@ -24,7 +24,7 @@ from enn_trainer.cli.profile_command import (
     show,
 )
 from enn_trainer.experience.envs import env_factory
-from enn_trainer.experience.frame_memory import bytes_of_pair
+from enn_trainer.experience.frame_limits import bytes_of_pair
 from entity_env.examples import CherryPick
 from entity_env.examples.minefield_vec import VecMinefield
 from rogue_net import RogueNet, RogueNetConfig

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from enn_trainer import RogueNetAgent
-from enn_trainer.experience import frame_memory as module
+from enn_trainer.experience import frame_limits as module
 from enn_trainer.experience.collector import Collector, play
-from enn_trainer.experience.frame_memory import check_frame_memory, microbatches, within_memory
+from enn_trainer.experience.frame_limits import check_frame_memory, microbatches, within_memory
 from enn_trainer.experience.players import AgentPlayer
 from entity_env import (
     Action,
