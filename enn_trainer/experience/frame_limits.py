@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from enn_trainer.experience.reminded import Reminded
 from entity_env.errors import invalid_in
 from rogue_net.ragged import EntityBatch
 from rogue_net.rogue_net import RogueNet, RogueNetWithValueNet
@@ -36,7 +35,7 @@ Two frames may be computed at once, beside the memory that the allocator caches.
 
 def rogue_nets(agent: Any) -> list[RogueNet]:
     """Return all `RogueNet` modules in an agent; [] for a user's own network."""
-    while isinstance(agent, Wired | Reminded):
+    while isinstance(agent, Wired):
         agent = agent.network
     if type(agent) is RogueNetWithValueNet:
         return [agent.policy, agent.value_function]

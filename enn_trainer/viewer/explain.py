@@ -11,6 +11,7 @@ from torch import Tensor
 
 from enn_trainer.experience.frame_limits import check_frame_memory, rogue_nets
 from enn_trainer.experience.players import AgentPlayer, Decisions, in_pieces
+from enn_trainer.experience.recall import NO_RECALL, Recall
 from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import ONE_LANE
 from entity_env.actions import ActionName, EntityID
@@ -97,6 +98,7 @@ def explain(
     ids: Sequence[EntityID],
     action_space: ActionSpaces,
     entities: Sequence[EntityID] | None = None,
+    recall: Recall = NO_RECALL,
 ) -> Explanation:
     """Explain the decisions of an agent in one frame.
 
@@ -108,13 +110,15 @@ def explain(
         entities: ids of those to compute the influence of, each of which costs a forward pass.
             Without it all, of more than `MOST_ENTITIES` those that are attended to most, or the
             first ones if the network has no attention.
+        recall: what the agent remembered in this frame.
 
     Raises:
         ValueError: the frame has no entity with one of these ids.
     """
     # Decisions and attention.
-    decisions = most_probable(agent, batch)
-    weights = attention_of(agent, batch)
+    remembering = recall.attach(batch, np.zeros(1, np.int64))
+    decisions = most_probable(agent, remembering)
+    weights = attention_of(agent, remembering)
     attention = None if weights is None else weights[0]
 
     # Entities to remove.
@@ -137,7 +141,7 @@ def explain(
         actors = [names[i] for i in action.actors.values.tolist()]
         entropies = _float32(decisions.entropies[name].values)
         actions[name] = ExplainedAction(actors, choices, probs, entropies)
-    [changes] = influence(agent, batch, decisions, [removed])
+    [changes] = influence(agent, batch, decisions, [removed], recall)
     return Explanation([*ids], actions, decisions.values.item(), attention, changes)
 
 
@@ -220,15 +224,20 @@ def most_attended(attention: Float32 | None, num_entities: int, count: int) -> I
 
 
 def influence(
-    agent: PPOAgent, batch: EntityBatch, decisions: Decisions, entities: Sequence[Indices]
+    agent: PPOAgent,
+    batch: EntityBatch,
+    decisions: Decisions,
+    entities: Sequence[Indices],
+    recall: Recall = NO_RECALL,
 ) -> list[Influence]:
     """Compute the influence of entities on the decisions in frames, by removing each of them.
 
     Args:
         agent: the network, in evaluation mode; it is not changed.
-        batch: B frames, at least one.
+        batch: B frames, at least one, without a past.
         decisions: of the agent in these frames.
         entities: for each frame int64, positions in the frame.
+        recall: what the agent remembered in these frames, also of who is removed.
 
     Returns:
         The influence in each frame.
@@ -241,7 +250,7 @@ def influence(
     with torch.inference_mode():
         copies, parts = without(batch, frames, removed)
         own = decisions.take(frames)
-        changed = most_probable(agent, copies) if len(frames) else own
+        changed = most_probable(agent, recall.attach(copies, frames)) if len(frames) else own
         before = own.log_probs_on_host({name: part.whole for name, part in parts.items()})
         after = changed.log_probs_on_host(copies.actions)
         value = _float32(own.values - changed.values)
