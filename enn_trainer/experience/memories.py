@@ -229,6 +229,21 @@ class PlayerMemory:
         self.begun = self.begun.copy()
         self.begun[attached.environments] = False
 
+    def take_choices(
+        self, agent: Any, batch: EntityBatch, environments: Ints, chosen: Mapping[str, Tensor]
+    ) -> None:
+        """Go on by frames in which choices were made that need not be the agent's own.
+
+        Args:
+            agent: the network.
+            batch: a frame of each of n environments, with `identity`.
+            environments: (n,) int64.
+            chosen: per action (actors,) int64.
+        """
+        batch, attached = self.attach(batch, environments, acts=True)
+        out = agent(batch, actions=chosen)
+        self.advance(attached, [out.memory, out.memory_of_values])
+
     def state_dict(self) -> dict[str, Any]:
         """Return the states as tensors by name."""
         state: dict[str, Any] = {

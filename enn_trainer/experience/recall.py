@@ -72,14 +72,12 @@ def recall_episode(
     memory, before = PlayerMemory(agent, sides), list[PlayerMemory]()
     for rows in frames.reshape(-1, sides):
         before.append(copy(memory))
-        batch = EntityBatch.of(take_obs(obs, rows), device)
-        batch, attached = memory.attach(batch, rows - rows[0], acts=True)
         made = {
             name: torch.from_numpy(of_all.take(rows).values).to(device)
             for name, of_all in chosen.items()
         }
-        out = agent(batch, actions=made)
-        memory.advance(attached, [out.memory, out.memory_of_values])
+        batch = EntityBatch.of(take_obs(obs, rows), device)
+        memory.take_choices(agent, batch, rows - rows[0], made)
         memory.reward = obs.reward[rows].astype(np.float32)
 
     # Each frame as an environment of its own.

@@ -4,7 +4,6 @@ Messages are dictionaries of plain data, which `serve.py` carries; they are list
 """
 
 import base64
-import copy
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -88,8 +87,8 @@ class LiveGame(PersonPlayers):
         fps: float | None = None,
         renew: Callable[[], str] = lambda: "",
     ) -> None:
-        super().__init__(others, replay.action_space)
-        self._seats, self._replay, self._link = seats, replay, link
+        super().__init__(others, seats, replay.action_space)
+        self._replay, self._link = replay, link
         self._fps, self._renew = fps, renew
         self._header = live_header(replay)
         self._schema: Message = {}
@@ -159,7 +158,6 @@ class LiveGame(PersonPlayers):
 
     def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
         """Let the others and the person choose."""
-        self._remembered = [copy.copy(seat.memory) for seat in self._seats]
         decisions = super().act(obs, batch, t)
         kept, self._hand = self._steps[-1], None
         kept.actions, kept.by_hand = decisions.chosen_on_host(), dict(decisions.by_hand)
@@ -200,7 +198,7 @@ class LiveGame(PersonPlayers):
         kept = recorded(frames, batch, decisions)
         kept.actions, kept.by_hand = hand.fill(kept.actions)
         self._steps.append(kept)
-        self._memories.append(self._remembered)
+        self._memories.append(self.remembered)
         if len(self._steps) > MOST_STEPS:
             self._steps.pop(0)
             self._memories.pop(0)
@@ -348,7 +346,7 @@ class LiveGame(PersonPlayers):
             raise ValueError("step: expected one of the running episode; that one is gone")
         obs = take_obs(self._steps[step - self._left_out].obs, np.array([side]))
         facts = {"episode": self._episode, "step": step, "side": side}
-        seat = self._seats[side]  # which stays the same in an episode
+        seat = self.seats[side]  # which stays the same in an episode
         if not isinstance(seat, AgentPlayer):
             raise ValueError(f"side: expected one of a network, got {side}, which a bot plays")
         memory = self._memories[step - self._left_out][side]
