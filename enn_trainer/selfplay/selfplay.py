@@ -95,7 +95,7 @@ class SelfPlay(Callback):
             has_any = any(member.origin == SNAPSHOT for member in self.league.pool)
             soonest = (state.step // every + 1) * every if has_any else state.step
             self.league.next_snapshot = min(self.league.next_snapshot, soonest)
-        seed, self._lanes = derive_seed(config.seed, "selfplay"), agent.lanes
+        seed, self._agent = derive_seed(config.seed, "selfplay"), agent
         self.players: Players = agent
         if self._table.num_pool:
             sides = self._settings.sides
@@ -246,7 +246,8 @@ class SelfPlay(Callback):
         if isinstance(made, type):
             of_bots = derive_seed(self._seed, "bots")
             return BotPlayer(made, of_bots, spaces[0], *spaces, self._table.sides)
-        return AgentPlayer(made, derive_seed(self._seed, "opponents act"), self._lanes)
+        own = derive_seed(self._seed, "opponents act")
+        return AgentPlayer(made, own, self._agent.lanes, spans=self._agent.spans)
 
 
 CPU = torch.device("cpu")

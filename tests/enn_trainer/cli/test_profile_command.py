@@ -97,6 +97,17 @@ def test_environment_code_is_told_apart_and_all_adds_up(
 
 
 @pytest.mark.slow
+def test_time_that_memory_takes_is_told_apart(tmp_path: Path) -> None:
+    rows = {"memory while acting", "memory of the rollout", "memory of minibatches"}
+    for settings, shown in ([], set()), (["net.memory=()", "ppo.seq_len=4"], rows):
+        about = profiled(tmp_path, "env.id=Shells", *settings, "--updates", "2")
+        parts = {part["name"]: part["wall_ms"] for part in about["parts"]}
+        assert {name for name in parts if name in rows} == shown
+        assert all(0 < parts[name] < about["update_ms"] for name in shown)
+        assert sum(parts.values()) == pytest.approx(about["update_ms"])
+
+
+@pytest.mark.slow
 def test_workers_tell_what_they_do_while_they_are_waited_for(file: str, tmp_path: Path) -> None:
     about = profiled(tmp_path, f"env.id={file}:Slow", "rollout.processes=2", "--updates", "2")
     parts = {part["name"]: part["wall_ms"] for part in about["parts"]}
