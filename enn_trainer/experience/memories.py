@@ -141,7 +141,7 @@ class Memories:
         """Return the memories of a saved state.
 
         Raises:
-            ValueError: the state is not that of memories.
+            ValueError: the state is not that of memories of this network.
         """
         if not state:
             return self
@@ -155,6 +155,9 @@ class Memories:
             raise ValueError("known: expected environments, kinds, numbers and ages")
         if states.dtype != torch.float32 or not states.isfinite().all():
             raise ValueError("states: expected finite numbers of float32")
+        width = self.remembering.width
+        if width is not None and states.shape[1] != width:
+            raise ValueError(f"states: expected a width of {width}, got {states.shape[1]}")
         return replace(self, known=Known(*rows), states=states)
 
 
