@@ -84,6 +84,7 @@ def minibatches_of_units(
 def pieces_of_units(
     lengths: Frames,
     entities: Frames,
+    pairs: Frames,
     size: int | None,
     max_entities: int | None,
     cost_of_entity: int | None,
@@ -93,6 +94,7 @@ def pieces_of_units(
     Args:
         lengths: (units,) int64, frames of each unit; they are consecutive in the minibatch.
         entities: (F,) int64, number of entities of each frame.
+        pairs: (F,) int64, pairs of its rows that attend to each other.
         size: frames of a piece at most; None for no limit.
         max_entities: entities of a piece at most.
         cost_of_entity: see `pieces`.
@@ -101,14 +103,18 @@ def pieces_of_units(
         Positions in the minibatch, (frames,) int64 each.
     """
     starts = exclusive_cumsum(lengths)
-    of_units = np.add.reduceat(entities, starts)
+    of_units, pairs_of_units = (np.add.reduceat(counts, starts) for counts in (entities, pairs))
     units = None if size is None else max(1, size // int(lengths.max()))
-    cuts = pieces(of_units, units, max_entities, cost_of_entity)
+    cuts = pieces(of_units, units, max_entities, cost_of_entity, pairs_of_units)
     return [row_indices(starts[cut], lengths[cut]) for cut in cuts]
 
 
 def pieces(
-    entities: Frames, size: int | None, max_entities: int | None, cost_of_entity: int | None
+    entities: Frames,
+    size: int | None,
+    max_entities: int | None,
+    cost_of_entity: int | None,
+    pairs: Frames | None = None,
 ) -> list[Frames]:
     """Cut a minibatch into pieces that can be computed in parallel.
 
@@ -120,13 +126,15 @@ def pieces(
         size: frames of a piece at most; None for no limit.
         max_entities: entities of a piece at most; see `microbatches`.
         cost_of_entity: see `lanes.cost_of_entity`; None to cut by these limits only.
+        pairs: (F,) int64, pairs of rows that attend to each other; of entities if None.
 
     Returns:
         Positions in the minibatch, (frames,) int64 each.
     """
+    pairs = entities**2 if pairs is None else pairs
     if cost_of_entity is None:
         everyone = np.arange(len(entities))
-        return [everyone[piece] for piece in microbatches(entities, size, max_entities)]
+        return [everyone[piece] for piece in microbatches(entities, size, max_entities, pairs)]
 
     # Sort frames by number of entities, and cut where the costs of the pieces are about equal.
     order = np.argsort(entities, kind="stable")
@@ -139,7 +147,7 @@ def pieces(
     return [
         part[piece]
         for part in np.split(order, cuts)
-        for piece in microbatches(entities[part], size, max_entities)
+        for piece in microbatches(entities[part], size, max_entities, pairs[part])
     ]
 
 

@@ -12,7 +12,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from enn_trainer.experience.frame_limits import check_frame_memory, rogue_nets, within_memory
+from enn_trainer.experience.frame_limits import (
+    check_frame_memory,
+    rogue_nets,
+    rows_of_frames,
+    within_memory,
+)
 from enn_trainer.experience.memories import (
     Attached,
     PlayerMemory,
@@ -293,11 +298,11 @@ class AgentPlayer(Players):
             InvalidObservation: a frame has too many entities; the message names the environment.
         """
         agent, seed, memory = self.agent, self.seed, self._memory
-        check_frame_memory(agent, batch, environments, learning=self.learning)
         attached: Attached | None = None
         if memory is not None:
             with self.spans.span("memory"):
                 batch, attached = memory.attach(batch, environments, acts=True)
+        check_frame_memory(agent, batch, environments, learning=self.learning)
 
         def of_piece(some: EntityBatch, piece: slice) -> tuple[Decisions, list[Tensor | None]]:
             draws = None
@@ -314,10 +319,10 @@ class AgentPlayer(Players):
 
     def values(self, batch: EntityBatch, environments: Environments) -> Tensor:
         """Return the values of frames."""
-        check_frame_memory(self.agent, batch, environments, learning=False)
         if self._memory is not None and batch.past is None:
             with self.spans.span("memory"):
                 batch, _ = self._memory.attach(batch, environments, acts=False)
+        check_frame_memory(self.agent, batch, environments, learning=False)
 
         def of_piece(some: EntityBatch, piece: slice) -> Tensor:
             return self.agent.values(some)["value"].flatten()
@@ -491,7 +496,7 @@ def pieces_of(agent: PPOAgent, batch: EntityBatch) -> list[slice]:
     if (cost := cost_of_entity(agent)) is not None:
         pieces = consecutive(batch.num_frames, cost)
     if rogue_nets(agent):
-        pieces = within_memory(pieces, batch.entities_of_frames())
+        pieces = within_memory(pieces, rows_of_frames(agent, batch))
     return pieces
 
 

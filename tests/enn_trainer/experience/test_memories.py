@@ -17,6 +17,7 @@ from enn_trainer.algorithms.minibatches import minibatches_of_units, pieces_of_u
 from enn_trainer.cli.play_command import SideAgents
 from enn_trainer.errors import AgentError
 from enn_trainer.experience.collector import Collector, Rollout, collect
+from enn_trainer.experience.frame_limits import MOST_PAIRS
 from enn_trainer.experience.memories import sequences
 from enn_trainer.experience.players import AgentPlayer
 from enn_trainer.load_agent import RogueNetAgent
@@ -347,8 +348,11 @@ def test_every_frame_is_in_one_minibatch_of_an_epoch_and_sequences_stay_whole() 
 
 def test_pieces_are_cut_between_sequences() -> None:
     lengths, entities = np.array([3, 1, 3, 3]), np.arange(10)
-    cuts = pieces_of_units(lengths, entities, 6, None, None)
+    cuts = pieces_of_units(lengths, entities, entities**2, 6, None, None)
     assert [cut.tolist() for cut in cuts] == [[0, 1, 2, 3], [4, 5, 6, 7, 8, 9]]
+    many = np.full(10, MOST_PAIRS // 4)
+    cuts = pieces_of_units(lengths, entities, many, None, None, None)
+    assert [cut.tolist() for cut in cuts] == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
 
 
 # -- Bad input ---------------------------------------------------------------------------------
