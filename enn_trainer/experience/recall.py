@@ -1,4 +1,4 @@
-"""`Recall`: what an agent remembered in frames that are over, to ask it about them again."""
+"""`Recall`: memory that an agent had in frames that are over, to ask it about them again."""
 
 from collections.abc import Mapping
 from copy import copy
@@ -16,7 +16,7 @@ from rogue_net.ragged import EntityBatch
 
 @dataclass(frozen=True)
 class Recall:
-    """What an agent remembered in each of F frames.
+    """Memory that an agent had in each of F frames.
 
     Attributes:
         memory: before choices in these frames; None for an agent without memory.
@@ -43,7 +43,7 @@ class Recall:
 
 
 NO_RECALL = Recall(None, np.zeros(0, np.int64))
-"""Of agents without memory."""
+"""Recall of agents without memory."""
 
 
 def recall_of_one(memory: PlayerMemory | None, environment: int) -> Recall:

@@ -8,12 +8,12 @@ import numpy as np
 
 from enn_trainer.experience.recall import NO_RECALL, Recall
 from enn_trainer.policy import PPOAgent
-from enn_trainer.viewer.explain import Float32, most_probable, without
+from enn_trainer.viewer.explain import Float32, most_probable
 from enn_trainer.viewer.replay import entity_at, types_of
 from entity_env.actions import ActionName
 from entity_env.spaces import GLOBAL, ObsSpace
 from entity_env.vec.vec_obs import VecObs, take_obs
-from rogue_net.ragged import EntityBatch
+from rogue_net.ragged import EntityBatch, without
 
 
 class Change(NamedTuple):
