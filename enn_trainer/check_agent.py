@@ -153,13 +153,18 @@ def _action(name: str, out: NetOutput, action: ActionBatch) -> Iterator[str]:
     # Shapes and types.
     num_actors = len(action.actors.values)
     chosen, distribution = out.actions[name], out.distribution(name)
+    of_choices: tuple[int, ...] = (num_actors,)
+    dtype = torch.int64
+    if action.bounds is not None:
+        of_choices, dtype = (num_actors, action.num_draws), torch.float32
     for part in ("actions", "logprobs", "entropies"):
+        expected = of_choices if part == "actions" else (num_actors,)
         shape = tuple(getattr(out, part)[name].shape)
-        if shape != (num_actors,):
-            yield f"{part}[{name!r}]: expected shape ({num_actors},), got {shape}"
+        if shape != expected:
+            yield f"{part}[{name!r}]: expected shape {expected}, got {shape}"
             return
-    if chosen.dtype != torch.int64:
-        yield f"actions[{name!r}]: expected int64, got {chosen.dtype}"
+    if chosen.dtype != dtype:
+        yield f"actions[{name!r}]: expected {dtype}, got {chosen.dtype}"
         return
 
     # Probabilities of all choices, where these can be listed: they are masked and add up to 1.

@@ -105,6 +105,8 @@ def rows_of_spaces(
     for name, entity in obs_space.entities.items():
         rows.append((f"entity {name}", ", ".join(feature_texts(entity)) or "no features"))
     for name, space in action_space.items():
-        kind, labels = type(space).__name__.removesuffix("ActionSpace"), ", ".join(space.labels)
+        bounds = [f"{c} {low:g} to {high:g}" for c, (low, high) in space.bounds_by_name().items()]
+        kind = type(space).__name__.removesuffix("ActionSpace")
+        labels = ", ".join(space.labels or bounds)
         rows.append((f"action {name}", f"{kind}: {labels}" if labels else kind))
     return rows

@@ -58,8 +58,10 @@ export_lazily(
     __name__,
     {
         "entity_env.actions": (
-            "Action ActionMask CategoricalAction CategoricalActionMask GlobalCategoricalAction "
-            "GlobalCategoricalActionMask SelectEntityAction SelectEntityActionMask"
+            "Action ActionMask CategoricalAction CategoricalActionMask ContinuousAction "
+            "ContinuousActionMask GlobalCategoricalAction GlobalCategoricalActionMask "
+            "GlobalContinuousAction GlobalContinuousActionMask SelectEntityAction "
+            "SelectEntityActionMask"
         ),
         "entity_env.bot": "Bot",
         "entity_env.check_env": "check_env",
@@ -72,16 +74,17 @@ export_lazily(
         "entity_env.plain_state": "PlainState",
         "entity_env.ragged": "Ragged",
         "entity_env.spaces": (
-            "ActionName ActionSpace CategoricalActionSpace Entity EntityID EntityName "
-            "GlobalCategoricalActionSpace ObsSpace SelectEntityActionSpace"
+            "ActionName ActionSpace CategoricalActionSpace ContinuousActionSpace Entity EntityID "
+            "EntityName GlobalCategoricalActionSpace GlobalContinuousActionSpace ObsSpace "
+            "SelectEntityActionSpace"
         ),
         "entity_env.vec.batching": "action_index_to_actions batch_obs",
         "entity_env.vec.parallel": "ParallelEnvList",
         "entity_env.vec.serial": "EnvList",
         "entity_env.vec.validate": "ValidatingEnv",
         "entity_env.vec.vec_env": (
-            "AddMetricsWrapper Metric VecActionMask VecCategoricalActionMask VecEnv VecObs "
-            "VecSelectEntityActionMask"
+            "AddMetricsWrapper Metric VecActionMask VecCategoricalActionMask "
+            "VecContinuousActionMask VecEnv VecObs VecSelectEntityActionMask"
         ),
         "entity_env.view": "EntityView View",
     },

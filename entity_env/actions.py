@@ -7,7 +7,7 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.errors import InvalidObservation
+from entity_env.errors import InvalidAction, InvalidObservation, did_you_mean
 
 EntityName: TypeAlias = str
 ActionName: TypeAlias = str
@@ -82,6 +82,46 @@ class SelectEntityActionMask(ActionMask):
             raise _two_ways_error(self, "actor")
         if self.actee_ids is not None and self.actee_types is not None:
             raise _two_ways_error(self, "actee")
+
+
+Numbers: TypeAlias = npt.NDArray[np.float32] | Sequence[float]
+NumberRows: TypeAlias = npt.NDArray[np.float32] | Sequence[Sequence[float]]
+
+
+@dataclass
+class ContinuousActionMask(ActionMask):
+    """The entities that choose numbers now, and the bounds of each of them.
+
+    Attributes:
+        actor_ids: the actors by id; or
+        actor_types: every entity of these types acts. With neither, every entity acts.
+        low: (actors, components) float32, the smallest numbers; those of the space without it.
+        high: (actors, components) float32, the largest numbers. A component whose bounds are equal
+            has that value.
+    """
+
+    entity_fields = ("actor_ids", "actor_types")
+    actor_ids: Sequence[EntityID] | None = None
+    actor_types: Sequence[EntityName] | None = None
+    low: NumberRows | None = None
+    high: NumberRows | None = None
+
+    def __post_init__(self) -> None:
+        if self.actor_ids is not None and self.actor_types is not None:
+            raise _two_ways_error(self, "actor")
+
+
+@dataclass
+class GlobalContinuousActionMask(ActionMask):
+    """The bounds of the numbers of a global action, which can be taken now.
+
+    Attributes:
+        low: (components,) float32, the smallest numbers; those of the space without it.
+        high: (components,) float32, the largest numbers.
+    """
+
+    low: Numbers | None = None
+    high: Numbers | None = None
 
 
 class Action:
@@ -165,3 +205,71 @@ class GlobalCategoricalAction(Action):
     def chosen(self) -> list[str]:
         """The label of the choice."""
         return [self.label]
+
+
+@dataclass
+class ContinuousAction(Action):
+    """The numbers that each actor of an action chose.
+
+    Attributes:
+        actors: ids of the actors, as in `CategoricalAction`.
+        values: (actors, components) float32, within the bounds of each actor.
+        names: of the components.
+    """
+
+    actors: Sequence[EntityID]
+    values: npt.NDArray[np.float32]
+    names: Sequence[str]
+    probs = None
+
+    @property
+    def chosen(self) -> Sequence[EntityID]:
+        """The numbers of each actor, as tuples."""
+        return list(map(tuple, np.asarray(self.values).tolist()))
+
+    def of(self, name: str) -> npt.NDArray[np.float32]:
+        """Return the numbers of one component, (actors,) float32.
+
+        Raises:
+            InvalidAction: there is no component of this name.
+        """
+        return np.asarray(self.values)[:, component(self.names, name)]
+
+
+@dataclass
+class GlobalContinuousAction(Action):
+    """The numbers that the frame as a whole chose.
+
+    Attributes:
+        values: (components,) float32, within the bounds of the frame.
+        names: of the components.
+    """
+
+    values: npt.NDArray[np.float32]
+    names: Sequence[str]
+    probs = None
+
+    @property
+    def chosen(self) -> Sequence[EntityID]:
+        """The numbers, as one tuple."""
+        return [tuple(np.asarray(self.values).tolist())]
+
+    def of(self, name: str) -> float:
+        """Return the number of one component.
+
+        Raises:
+            InvalidAction: there is no component of this name.
+        """
+        return float(np.asarray(self.values)[component(self.names, name)])
+
+
+def component(names: Sequence[str], name: str) -> int:
+    """Return the column of a component.
+
+    Raises:
+        InvalidAction: there is no component of this name.
+    """
+    if name not in names:
+        hint = did_you_mean(name, names)
+        raise InvalidAction(f"of: expected a component among {[*names]}, got {name!r}{hint}")
+    return [*names].index(name)

@@ -142,9 +142,14 @@ def from_ragged_buffer(value: Any) -> Ragged:
 
 
 def as_choices(value: Any) -> Ragged:
-    """Return the choices of actors, a `Ragged` or a buffer, with (rows,) values."""
+    """Return the choices of actors, a `Ragged` or a buffer: (rows,), or (rows, columns) of floats.
+
+    Numbers of entity-gym are integers, (rows, 1).
+    """
     rows = from_ragged_buffer(value)
-    return rows if rows.values.ndim == 1 else Ragged(rows.values.reshape(-1), rows.lengths)
+    if rows.values.ndim == 1 or rows.values.dtype.kind == "f":
+        return rows
+    return Ragged(rows.values.reshape(-1), rows.lengths)
 
 
 def to_ragged_buffer(value: Ragged) -> Any:

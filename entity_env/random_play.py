@@ -14,7 +14,7 @@ from entity_env.actions import Action
 from entity_env.environment import Observation
 from entity_env.errors import EntityEnvError, InvalidObservation
 from entity_env.match import Match
-from entity_env.ragged import Ragged, exclusive_cumsum
+from entity_env.ragged import Ragged
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionName, ActionSpace, ActionSpaces, ObsSpace
 from entity_env.vec.batching import batch_obs, unbatch_actions
@@ -165,16 +165,8 @@ _FEW_FRAMES = 5  # fewer frames in which no entity comes back get none
 
 def random_choices(batch: VecObs, action_space: ActionSpaces, rng: np.random.Generator) -> Choices:
     """Return uniformly random legal choices for a batch, as `VecEnv.act` takes them."""
-    choices = {}
-    for name, space in action_space.items():
-        mask = batch.action_masks[name]
-        num_choices = space.num_choices(mask)
-        everything = np.ones(int(num_choices.sum()), dtype=np.bool_)
-        legal = everything if mask.mask is None else mask.mask.values.reshape(-1)
-        of_actors = zip(exclusive_cumsum(num_choices), num_choices, strict=True)
-        chosen = [rng.choice(np.flatnonzero(legal[start : start + n])) for start, n in of_actors]
-        choices[name] = Ragged(np.array(chosen, dtype=np.int64), mask.actors.lengths)
-    return choices
+    masks = batch.action_masks
+    return {name: space.random_choices(masks[name], rng) for name, space in action_space.items()}
 
 
 def fields_of(batch: VecObs) -> Fields:

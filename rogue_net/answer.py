@@ -13,7 +13,8 @@ class NetOutput(NamedTuple):
     """The output of a network for B frames. Actors come frame after frame.
 
     Attributes:
-        actions: per action (actors,) int64, the choices.
+        actions: per action (actors,) int64, the choices; (actors, components) float32 of numbers,
+            as they were drawn.
         logprobs: per action (actors,) float32, the log-probability of each choice.
         entropies: per action (actors,) float32.
         log_probs: per action (actors, choices) float32, of all choices, -inf where not allowed.

@@ -13,6 +13,10 @@ INPUTS = ("action", "reward")
 """Further inputs of memory."""
 
 
+LEAST_STD, MOST_STD = 0.01, 2.0
+"""Limits of the deviation of a number between bounds; a larger one would have less entropy."""
+
+
 @dataclass
 class MemoryConfig:
     """Memory of the network, between the frames of an episode.
@@ -94,6 +98,8 @@ class RogueNetConfig:
             with a standard deviation of 0.02 at every width, with which narrow networks hardly
             tell frames apart at first.
         memory: Memory between the frames of an episode; none if not set.
+        init_std: Standard deviation of numbers that actors choose, at first; of a number between
+            bounds it is that before the logistic function: 1 is a fifth of the range.
     """
 
     embd_pdrop: float = 0.0
@@ -109,6 +115,7 @@ class RogueNetConfig:
     precision: Literal["float32", "bfloat16"] = "float32"
     init: Init = "scaled"
     memory: Optional[MemoryConfig] = None
+    init_std: float = 1.0
 
     def __post_init__(self) -> None:
         if problems := list(_problems(self)):
@@ -162,6 +169,9 @@ def _problems(config: RogueNetConfig) -> Iterator[str]:
     for name in ("embd_pdrop", "resid_pdrop", "attn_pdrop"):
         if not 0 <= getattr(config, name) < 1:
             yield f"{name}: expected a probability in [0, 1), got {getattr(config, name)}"
+    if not LEAST_STD < config.init_std < MOST_STD:
+        limits = f"between {LEAST_STD} and {MOST_STD}"
+        yield f"init_std: expected a number {limits}, got {config.init_std}"
     # Choices.
     if config.pooling not in (None, "mean", "max", "meanmax"):
         yield f'pooling: expected None, "mean", "max" or "meanmax", got {config.pooling!r}'

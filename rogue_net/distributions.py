@@ -31,16 +31,24 @@ class ActionDistribution(ABC):
                 several.
 
         Returns:
-            (A,) int64.
+            (A,) int64; or (A, D) float32, numbers as they are drawn, see `to_env`.
         """
 
     @abstractmethod
     def mode(self) -> Tensor:
-        """Return the most probable choices, (A,) int64."""
+        """Return the most probable choices, like those of `sample`."""
 
     @abstractmethod
     def log_prob(self, chosen: Tensor) -> Tensor:
-        """Return the log-probabilities of choices, (A,) int64 -> (A,) float."""
+        """Return the log-probabilities of choices, like those of `sample` -> (A,) float."""
+
+    def to_env(self, chosen: Tensor) -> Tensor:
+        """Return choices as `VecEnv.act` takes them; those of labels and entities are the same."""
+        return chosen
+
+    def from_env(self, given: Tensor) -> Tensor:
+        """Return choices that `VecEnv.act` takes as those of this distribution."""
+        return given
 
     @abstractmethod
     def entropy(self) -> Tensor:
@@ -122,7 +130,7 @@ class Decision(NamedTuple):
     """The choices of A actors, with log-probabilities and entropies.
 
     Attributes:
-        chosen: (A,) int64.
+        chosen: (A,) int64, or (A, D) float32.
         log_prob: (A,) float32, the log-probability of each choice.
         entropy: (A,) float32.
         distribution: over all choices.

@@ -13,9 +13,12 @@ from entity_env.ragged import row_indices
 from entity_env.spaces import (
     ActionSpace,
     CategoricalActionSpace,
+    ContinuousActionSpace,
     GlobalCategoricalActionSpace,
+    GlobalContinuousActionSpace,
     SelectEntityActionSpace,
 )
+from rogue_net.config import LEAST_STD, MOST_STD, RogueNetConfig
 from rogue_net.distributions import (
     ActionDistribution,
     CategoricalDistribution,
@@ -23,6 +26,7 @@ from rogue_net.distributions import (
     decide,
     legal_choices,
 )
+from rogue_net.gaussian_numbers import GaussianNumbers
 from rogue_net.layout import Layout
 from rogue_net.ragged import ActionBatch, Lengths, RaggedTensor, to_device
 
@@ -39,10 +43,14 @@ class ActionHead(nn.Module, ABC):
     """
 
     layers_of_labels: ClassVar[frozenset[str]] = frozenset()
-    """The linear layers with one output per label, which evolve with the labels."""
+    """The linear layers with one output per label or component, which evolve with these."""
 
     def __init__(self, space: ActionSpace, d_model: int, d_qk: int) -> None:
         super().__init__()
+
+    def configure(self, config: RogueNetConfig) -> None:
+        """Take settings of the network that change the initial weights."""
+        return
 
     @abstractmethod
     def distribution(self, x: Tensor, layout: Layout, action: ActionBatch) -> ActionDistribution:
@@ -81,7 +89,7 @@ class ActionHead(nn.Module, ABC):
             x: (P, d_model), the entities.
             layout: the rows of each frame among these.
             action: the A actors.
-            chosen: (A,) int64.
+            chosen: (A,) int64, or (A, D) float32.
         """
         vectors: Tensor = layer(chosen)
         return vectors
@@ -101,7 +109,7 @@ class ActionHead(nn.Module, ABC):
             x: (P, d_model), the entities after the transformer.
             layout: the rows of each frame among these.
             action: the A actors of B frames, and their legal choices.
-            chosen: (A,) int64.
+            chosen: (A,) int64, or (A, D) float32 of numbers.
             draws: (A,) float32 in [0, 1), or (A, num_draws).
             temperature: divides the scores of all choices.
         """
@@ -218,10 +226,76 @@ class SelectEntityHead(ActionHead):
         return CategoricalDistribution.uniform(legal_choices(action))
 
 
+_MOST_STD_WITHOUT_BOUNDS = 10.0
+_LARGEST_MEAN = 1e6
+
+
+class ContinuousHead(ActionHead):
+    """Head with several numbers for each actor, or for the global entity."""
+
+    layers_of_labels = frozenset({"mean", "deviation"})
+
+    def __init__(self, space: ActionSpace, d_model: int, d_qk: int = 0) -> None:
+        super().__init__(space, d_model, d_qk)
+        assert isinstance(space, ContinuousActionSpace | GlobalContinuousActionSpace)
+        self.mean = nn.Linear(d_model, len(space))
+        nn.init.orthogonal_(self.mean.weight, gain=0.01)
+        nn.init.zeros_(self.mean.bias)
+        self.deviation = nn.Linear(d_model, len(space))
+        nn.init.zeros_(self.deviation.weight)
+        nn.init.zeros_(self.deviation.bias)
+        # log s = center + reach * tanh(W x + b), between the logarithms of the limits
+        is_bounded = np.isfinite(space.low)
+        least = math.log(LEAST_STD)
+        most = np.log(np.where(is_bounded, MOST_STD, _MOST_STD_WITHOUT_BOUNDS))
+        self.center: Tensor
+        self.reach: Tensor
+        for name, values in (("center", (most + least) / 2), ("reach", (most - least) / 2)):
+            self.register_buffer(name, torch.tensor(values, dtype=torch.float32), persistent=False)
+
+    def configure(self, config: RogueNetConfig) -> None:
+        """Begin with deviations of `init_std`."""
+        share = (math.log(config.init_std) - self.center) / self.reach
+        with torch.no_grad():
+            self.deviation.bias.copy_(torch.atanh(share))
+
+    def distribution(self, x: Tensor, layout: Layout, action: ActionBatch) -> GaussianNumbers:
+        """Project each actor to the mean and deviation of its numbers."""
+        assert action.bounds is not None
+        rows = _entities(x, layout, action.actors)
+        mean = full_precision(self.mean(rows)).clamp(-_LARGEST_MEAN, _LARGEST_MEAN)
+        log_std = self.center + self.reach * torch.tanh(full_precision(self.deviation(rows)))
+        low, high = action.bounds.values.to(mean.dtype).unbind(dim=1)
+        return GaussianNumbers(mean, log_std.to(mean.dtype), low, high)
+
+    @classmethod
+    def choice_layer(cls, space: ActionSpace, d_model: int, width: int) -> nn.Linear:
+        """Return a linear map of the numbers."""
+        return nn.Linear(len(space.components), width)
+
+    @classmethod
+    def choice_vectors(
+        cls, layer: nn.Module, x: Tensor, layout: Layout, action: ActionBatch, chosen: Tensor
+    ) -> Tensor:
+        """Return the vectors of numbers, those with bounds as from -1 to 1 within these."""
+        assert action.bounds is not None
+        low, high = action.bounds.values.unbind(dim=1)
+        shares = torch.where(torch.isfinite(low), torch.tanh(chosen / 2), chosen)
+        vectors: Tensor = layer(shares.masked_fill(low == high, 0.0).to(x.dtype))
+        return vectors
+
+    @classmethod
+    def uniform(cls, space: ActionSpace, action: ActionBatch) -> GaussianNumbers:
+        """Return uniform numbers between their bounds."""
+        return GaussianNumbers.uniform(action)
+
+
 HEADS: dict[type[ActionSpace], type[ActionHead]] = {
     CategoricalActionSpace: CategoricalHead,
     GlobalCategoricalActionSpace: CategoricalHead,
     SelectEntityActionSpace: SelectEntityHead,
+    ContinuousActionSpace: ContinuousHead,
+    GlobalContinuousActionSpace: ContinuousHead,
 }
 """The head of each kind of action."""
 

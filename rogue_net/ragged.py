@@ -100,12 +100,15 @@ class ActionBatch:
             categorical and global actions, (actors * actees,) per frame for select-entity.
         actees: int64 (actees,) per frame, positions in the frame; for select-entity only.
         num_draws: random numbers that the choice of an actor takes.
+        bounds: float32 (actors, 2, components) per frame, the smallest and largest numbers that
+            each actor may choose; None for kinds of actions without numbers.
     """
 
     actors: RaggedTensor
     mask: RaggedTensor | None = None
     actees: RaggedTensor | None = None
     num_draws: int = 1
+    bounds: RaggedTensor | None = None
 
     @staticmethod
     def of(mask: VecActionMask, device: torch.device) -> "ActionBatch":
@@ -117,11 +120,13 @@ class ActionBatch:
         """Concatenate the frames of several pieces."""
         masks = [piece.mask for piece in pieces if piece.mask is not None]
         actees = [piece.actees for piece in pieces if piece.actees is not None]
+        bounds = [piece.bounds for piece in pieces if piece.bounds is not None]
         return ActionBatch(
             RaggedTensor.cat([piece.actors for piece in pieces]),
             RaggedTensor.cat([_full_mask(piece, masks[0]) for piece in pieces]) if masks else None,
             RaggedTensor.cat(actees) if actees else None,
             pieces[0].num_draws,
+            RaggedTensor.cat(bounds) if bounds else None,
         )
 
     def take(self, frames: npt.NDArray[np.int64]) -> "ActionBatch":
@@ -138,7 +143,8 @@ def _each_rows(
 ) -> ActionBatch:
     mask = None if action.mask is None else change(action.mask)
     actees = None if action.actees is None else change(action.actees)
-    return ActionBatch(change(action.actors), mask, actees, action.num_draws)
+    bounds = None if action.bounds is None else change(action.bounds)
+    return ActionBatch(change(action.actors), mask, actees, action.num_draws, bounds)
 
 
 def _full_mask(piece: ActionBatch, like: RaggedTensor) -> RaggedTensor:
@@ -315,7 +321,8 @@ def restrict_action(action: ActionBatch, actors: Bools, actees: Bools | None) ->
         actors = actors & (np.bincount(actor, possible, minlength=len(actors)) > 0)
         of_mask, of_actees = actors[actor] & actees[actee], action.actees.keep(actees)
     mask = None if action.mask is None else action.mask.keep(of_mask)
-    kept = ActionBatch(action.actors.keep(actors), mask, of_actees, action.num_draws)
+    bounds = None if action.bounds is None else action.bounds.keep(actors)
+    kept = ActionBatch(action.actors.keep(actors), mask, of_actees, action.num_draws, bounds)
     return ActionSubset(kept, action, actors, actees)
 
 

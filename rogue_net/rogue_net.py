@@ -125,6 +125,7 @@ class RogueNet(_Normalising):
         self.action_heads = nn.ModuleDict()
         for name, space in action_space.items():
             head = HEADS[type(space)](space, config.d_model, config.d_qk)
+            head.configure(config)
             self.action_heads[module_key(name)] = head
         self._regression_sizes = dict(regression_heads or {})
         self.regression_heads = nn.ModuleDict()
@@ -148,8 +149,10 @@ class RogueNet(_Normalising):
 
         Args:
             batch: B frames of `obs_space` and `action_space`.
-            actions: per action (actors,) int64, choices to evaluate.
-            uniforms: per action (actors,) float32 in [0, 1) to sample choices with.
+            actions: per action (actors,) int64, choices to evaluate; (actors, components) float32
+                of numbers, as they were drawn.
+            uniforms: per action (actors,) float32 in [0, 1) to sample choices with; (actors,
+                components) of several numbers.
             generator: to draw these with. Without any of the three, the most probable choice is
                 taken.
             temperature: divides the scores of all choices, so that above 1 they are more equally

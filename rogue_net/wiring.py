@@ -100,8 +100,13 @@ class Wired(nn.Module):
         remembered = out
         if self._takes_choices:  # memory takes in those that are made, by the network's labels
             made = {name: decision.chosen for name, decision in decisions.items()}
-            for name, (_, of_shown) in self._labels.items():
-                made[name] = to_device(np.array(of_shown), made[name].device)[made[name]]
+            for name, (of_known, of_shown) in self._labels.items():
+                chosen = made[name]
+                made[name] = (
+                    to_device(np.array(of_shown), chosen.device)[chosen]
+                    if chosen.ndim == 1
+                    else chosen[:, of_known]
+                )
             remembered = self.network(known, made, **options)
         return output_of(decisions, out.values)._replace(
             lengths={name: batch.actions[name].actors.lengths for name in distributions},
@@ -125,10 +130,12 @@ class Wired(nn.Module):
         # Masks in the order of the network's labels.
         actions = dict(batch.actions)
         for name, (of_known, _) in self._labels.items():
-            mask = actions[name].mask
+            mask, bounds = actions[name].mask, actions[name].bounds
             if mask is not None:
                 mask = RaggedTensor(mask.values[:, of_known], mask.lengths)
-                actions[name] = replace(actions[name], mask=mask)
+            if bounds is not None:
+                bounds = RaggedTensor(bounds.values[:, :, of_known], bounds.lengths)
+            actions[name] = replace(actions[name], mask=mask, bounds=bounds)
         # Actions in which entities of unknown types take part, without these.
         parts = {}
         if shown.entities.keys() - known.entities.keys():
@@ -156,7 +163,7 @@ def _label_orders(
     """Return permutations of labels in another order: known to shown, and back, by action."""
     orders = {}
     for name, space in known.items():
-        one, other = space.labels, shown[name].labels if name in shown else []
+        one, other = space.names, shown[name].names if name in shown else []
         if sorted(one) != sorted(other):
             raise ValueError(f"labels of {name!r}: expected {[*one]} in any order, got {[*other]}")
         if one != other:

@@ -12,9 +12,13 @@ from entity_env import (
     ActionSpace,
     CategoricalActionMask,
     CategoricalActionSpace,
+    ContinuousActionMask,
+    ContinuousActionSpace,
     Entity,
     GlobalCategoricalActionMask,
     GlobalCategoricalActionSpace,
+    GlobalContinuousActionMask,
+    GlobalContinuousActionSpace,
     Observation,
     ObsSpace,
     SelectEntityActionMask,
@@ -39,9 +43,10 @@ class World:
 
 
 @st.composite
-def worlds(draw: st.DrawFn, max_frames: int = 4) -> World:
+def worlds(draw: st.DrawFn, max_frames: int = 4, numbers: bool = False) -> World:
+    """Any world, also with actions of numbers if `numbers`."""
     obs_space = draw(obs_spaces())
-    action_space = draw(action_spaces())
+    action_space = draw(action_spaces(numbers))
     # The same naming in every frame is what most environments do, and has a path of its own.
     habit = st.none() | by_type_or_everyone(obs_space)
     habits = {name: (draw(habit), draw(habit)) for name in action_space}
@@ -68,7 +73,7 @@ def some_of(names: Sequence[Any]) -> st.SearchStrategy[list[Any]]:
     )
 
 
-def action_spaces() -> st.SearchStrategy[dict[str, ActionSpace]]:
+def action_spaces(numbers: bool = False) -> st.SearchStrategy[dict[str, ActionSpace]]:
     labels = st.integers(1, 3).map(lambda n: list("xyz"[:n]))
     spaces: dict[str, st.SearchStrategy[ActionSpace]] = {
         "move": st.builds(CategoricalActionSpace, labels),
@@ -76,8 +81,21 @@ def action_spaces() -> st.SearchStrategy[dict[str, ActionSpace]]:
         "attack": st.builds(SelectEntityActionSpace),
         "heal": st.builds(SelectEntityActionSpace),
     }
+    if numbers:
+        spaces["push"] = st.builds(ContinuousActionSpace, ranges())
+        spaces["pay"] = st.builds(GlobalContinuousActionSpace, ranges())
     return some_of(list(spaces)).flatmap(
         lambda names: st.fixed_dictionaries({name: spaces[name] for name in names})
+    )
+
+
+def ranges() -> st.SearchStrategy[dict[str, tuple[float, float]]]:
+    """Bounds of one to three components, of all sizes."""
+    bounds = st.sampled_from(
+        [(-1.0, 1.0), (0.0, 1e6), (-3e-3, 1e-3), (100.0, 101.0), (-np.inf, np.inf)]
+    )
+    return st.integers(1, 3).flatmap(
+        lambda n: st.fixed_dictionaries(dict.fromkeys("pqr"[:n], bounds))
     )
 
 
@@ -155,17 +173,34 @@ def masks(
     """A mask of an action; the entities that it names are added to `named`."""
     if isinstance(space, GlobalCategoricalActionSpace):
         return GlobalCategoricalActionMask(draw(flags(len(space))))
+    if isinstance(space, GlobalContinuousActionSpace):
+        bounds = [None if rows is None else rows[0] for rows in draw(narrowed(space, 1))]
+        return GlobalContinuousActionMask(*bounds)
     actor_ids, actor_types = actors = actor_habit or draw(names(obs, obs_space))
     num_actors = len(entities_named(obs, obs_space, *actors))
     named.update(entities_named(obs, obs_space, *actors))
     if isinstance(space, CategoricalActionSpace):
         return CategoricalActionMask(actor_ids, actor_types, draw(matrices(num_actors, len(space))))
+    if isinstance(space, ContinuousActionSpace):
+        return ContinuousActionMask(actor_ids, actor_types, *draw(narrowed(space, num_actors)))
     actee_ids, actee_types = actees = actee_habit or draw(names(obs, obs_space))
     num_actees = len(entities_named(obs, obs_space, *actees))
     named.update(entities_named(obs, obs_space, *actees))
     return SelectEntityActionMask(
         actor_ids, actor_types, actee_types, actee_ids, draw(matrices(num_actors, num_actees))
     )
+
+
+@st.composite
+def narrowed(draw: st.DrawFn, space: Any, rows: int) -> tuple[Any, Any]:
+    """Bounds of some actors within those of the space: none, lists or arrays; some are equal."""
+    low, high = (np.full((rows, len(space)), of, np.float32) for of in (space.low, space.high))
+    first, last = sorted(draw(st.tuples(*[st.sampled_from([0, 0.25, 1])] * 2)))
+    with np.errstate(invalid="ignore"):
+        least, most = (low + share * (high - low) for share in (first, last))
+    bounds = np.where(np.isfinite(low), [least, most], [low, high])
+    form: Any = draw(st.sampled_from([lambda x: None, np.ndarray.tolist, np.array]))
+    return form(np.clip(bounds[0], low, high)), form(np.clip(bounds[1], low, high))
 
 
 def names(obs: Observation, obs_space: ObsSpace) -> st.SearchStrategy[Names]:

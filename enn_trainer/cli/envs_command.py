@@ -77,7 +77,9 @@ def facts(known: KnownWorld | None, world: Environment | Match | VecEnv) -> dict
         "global_features": feature_texts(obs_space.global_entity),
         "entities": {name: feature_texts(entity) for name, entity in obs_space.entities.items()},
         "actions": {
-            name: {"kind": a.kind, "labels": list(a.labels)} for name, a in actions.items()
+            name: {"kind": a.kind, "labels": list(a.labels)}
+            | ({"bounds": a.bounds_by_name()} if a.components else {})
+            for name, a in actions.items()
         },
     }
 

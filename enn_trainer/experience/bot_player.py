@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -106,15 +107,18 @@ class BotPlayer(FramePlayer):
 
         # Decisions of probability 1.
         values = self.values(batch, environments)
-        chosen, none, certain = {}, {}, {}
+        chosen, none, certain, numbers = {}, {}, {}, {}
         for name, rows in choices.items():
-            chosen[name] = RaggedTensor.of(rows, values.device)
-            none[name] = RaggedTensor(torch.zeros_like(chosen[name].values).float(), rows.lengths)
+            given = RaggedTensor.of(rows, values.device)
             space = self.action_space[name]
             uniform = HEADS[type(space)].uniform(space, batch.actions[name])
+            chosen[name] = replace(given, values=uniform.from_env(given.values))
+            none[name] = RaggedTensor(values.new_zeros(len(given.values)), rows.lengths)
             if (distribution := uniform.certain(chosen[name].values)) is not None:
                 certain[name] = distribution
-        return Decisions(chosen, none, none, values, certain)
+            if space.components:
+                numbers[name] = given
+        return Decisions(chosen, none, none, values, certain, numbers=numbers)
 
     def values(self, batch: EntityBatch, environments: Environments) -> Tensor:
         """Return NaN for each frame, as bots expect no returns."""

@@ -365,12 +365,19 @@ class RolloutStorage:
         def named(kind: str) -> dict[str, RaggedTensor]:
             return {name: rows.all() for (k, name), rows in self._rows.items() if k == kind}
 
-        features, visible, masks, actees = map(named, ("features", "visible", "mask", "actees"))
+        features, visible, masks = map(named, ("features", "visible", "mask"))
+        actees, bounds = map(named, ("actees", "bounds"))
         batch = EntityBatch(
             features,
             {name: visible[name] for name in features if name in visible},
             {
-                name: ActionBatch(rows, masks.get(name), actees.get(name), self._num_draws[name])
+                name: ActionBatch(
+                    rows,
+                    masks.get(name),
+                    actees.get(name),
+                    self._num_draws[name],
+                    bounds.get(name),
+                )
                 for name, rows in named("actors").items()
             },
             self._written,
@@ -446,6 +453,7 @@ def _fields(batch: EntityBatch, decisions: Decisions) -> dict[Field, RaggedTenso
     fields |= {("visible", name): rows for name, rows in batch.visible.items()}
     for name, action in batch.actions.items():
         parts = {"actors": action.actors, "mask": action.mask, "actees": action.actees}
+        parts["bounds"] = action.bounds
         parts |= {kind: getattr(decisions, kind)[name] for kind in _DECIDED}
         fields |= {(kind, name): rows for kind, rows in parts.items() if rows is not None}
     one_each = np.ones(batch.num_frames, dtype=np.int64)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from enn_trainer.errors import AgentError
 from enn_trainer.experience.frame_limits import (
     check_frame_memory,
     rogue_nets,
@@ -45,7 +46,8 @@ class Decisions(NamedTuple):
     """The choices in B frames; they are taken, joined and put in order like the frames.
 
     Attributes:
-        chosen: per action int64 (actors,) per frame, the choices.
+        chosen: per action int64 (actors,) per frame, the choices; float32 (actors, components) of
+            numbers, as they were drawn.
         logprobs: per action float32 (actors,) per frame, of the choices.
         entropies: per action float32 (actors,) per frame, of all that could be chosen.
         values: (B,) float32, the expected returns; NaN of a network without values.
@@ -54,6 +56,8 @@ class Decisions(NamedTuple):
             nobody could. Taken and joined decisions do not keep it.
         players: (B,), the player of each frame by name, "" for the agent; empty if it is the agent
             everywhere. Taken and joined decisions do not keep it.
+        numbers: per action of numbers float32 (actors, components) per frame, the choices in units
+            of the environment.
     """
 
     chosen: Mapping[str, RaggedTensor]
@@ -63,16 +67,32 @@ class Decisions(NamedTuple):
     distributions: Mapping[str, ActionDistribution] = {}
     by_hand: Mapping[str, Ragged] = {}
     players: Sequence[str] = ()
+    numbers: Mapping[str, RaggedTensor] = {}
 
     @staticmethod
     def of(out: NetOutput, batch: EntityBatch) -> "Decisions":
-        """Return the decisions in the output of a network for these frames."""
+        """Return the decisions in the output of a network for these frames.
+
+        Raises:
+            AgentError: the network does not know an action of numbers.
+        """
 
         def of_frames(rows: Mapping[str, Tensor]) -> dict[str, RaggedTensor]:
             actions = batch.actions
             return {name: RaggedTensor(t, actions[name].actors.lengths) for name, t in rows.items()}
 
         known = out.log_probs.keys() | out.distributions.keys()
+        distributions = {name: out.distribution(name) for name in out.actions if name in known}
+        numbers = [name for name, action in batch.actions.items() if action.bounds is not None]
+        for name in numbers:
+            shape = (len(batch.actions[name].actors.values), batch.actions[name].num_draws)
+            chosen = out.actions.get(name)
+            if name not in distributions or chosen is None or chosen.shape != shape:
+                got = "none" if chosen is None else f"{chosen.dtype} {tuple(chosen.shape)}"
+                raise AgentError(
+                    f"actions[{name!r}]: expected numbers {shape}, with their distribution in "
+                    f"NetOutput.distributions, such as GaussianNumbers, got {got}"
+                )
         if (values := out.values.get("value")) is None:
             device = next(iter(batch.features.values())).values.device
             values = torch.full((batch.num_frames,), math.nan, device=device)
@@ -81,7 +101,10 @@ class Decisions(NamedTuple):
             of_frames(out.logprobs),
             of_frames(out.entropies),
             values.flatten(),
-            {name: out.distribution(name) for name in out.actions if name in known},
+            distributions,
+            numbers=of_frames(
+                {name: distributions[name].to_env(out.actions[name]) for name in numbers}
+            ),
         )
 
     @staticmethod
@@ -103,6 +126,7 @@ class Decisions(NamedTuple):
                 for name, one in pieces[0].distributions.items()
                 if all(name in piece.distributions for piece in pieces)
             },
+            numbers=rows_of([piece.numbers for piece in pieces]),
         )
 
     def take(self, frames: npt.NDArray[np.int64]) -> "Decisions":
@@ -126,6 +150,7 @@ class Decisions(NamedTuple):
             rows_of(self.entropies),
             self.values.index_select(0, to_device(frames, device)),
             {name: one.take(actors[name]) for name, one in self.distributions.items()},
+            numbers=rows_of(self.numbers),
         )
 
     def slice(self, frames: slice) -> "Decisions":
@@ -135,13 +160,13 @@ class Decisions(NamedTuple):
             return {name: rows.slice(frames) for name, rows in named.items()}
 
         rows = rows_of(self.chosen), rows_of(self.logprobs), rows_of(self.entropies)
-        return Decisions(*rows, self.values[frames])
+        return Decisions(*rows, self.values[frames], numbers=rows_of(self.numbers))
 
     def chosen_on_host(self) -> dict[str, Ragged]:
         """Return the choices in the form that `VecEnv.act` takes."""
         return {
             name: Ragged(rows.values.cpu().numpy(), rows.lengths)
-            for name, rows in self.chosen.items()
+            for name, rows in {**self.chosen, **self.numbers}.items()
         }
 
     def log_probs_on_host(self, actions: Mapping[str, ActionBatch]) -> dict[str, Ragged]:

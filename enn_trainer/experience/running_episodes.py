@@ -194,13 +194,16 @@ class RunningEpisodes:
 
 
 def _world(envs: VecEnv) -> list[Any]:
-    """Return the names of features, entity types, actions and labels in their order."""
+    """Return the names of features, entity types, actions and choices in their order."""
     obs_space = envs.obs_space()
     labels = [[t, k.name, k.labels] for t, kinds in obs_space.kinds.items() for k in kinds]
     return [
         obs_space.global_entity.columns,
         [[name, entity.columns] for name, entity in obs_space.entities.items()],
-        [[name, [*space.labels]] for name, space in envs.action_space().items()],
+        [
+            [name, [*space.labels, *([n, *bounds] for n, bounds in space.bounds_by_name().items())]]
+            for name, space in envs.action_space().items()
+        ],
         *([labels] if labels else []),
     ]
 

@@ -14,6 +14,7 @@ from entity_env.process import peak_bytes
 from entity_env.ragged import exclusive_cumsum
 from entity_env.spaces import GLOBAL, ActionSpace
 from entity_env.vec.vec_env import Metric
+from rogue_net.gaussian_numbers import to_env
 from rogue_net.past import NEW, Past
 from rogue_net.ragged import ActionBatch, EntityBatch, Lengths, RaggedTensor, to_device
 
@@ -40,6 +41,12 @@ def action_statistics(
         prefix, num_actors = f"policy/{name}/", len(chosen.values)
         scalars[f"{prefix}actors_per_frame"] = num_actors / rollout.num_frames
         if num_actors == 0:
+            continue
+
+        # Numbers.
+        if batch.bounds is not None:
+            entropies = rollout.entropies[name].values
+            means += _numbers(name, space.components, chosen.values, batch.bounds.values, entropies)
             continue
 
         # Frequencies of labels, or of the types of selected entities.
@@ -73,6 +80,53 @@ def action_statistics(
             if count > 0:
                 scalars[tag] = total / count
     return scalars
+
+
+_AT_BOUND = 0.01
+"""Greatest distance of a number that is at a bound, in shares of the range."""
+
+
+def _numbers(
+    name: str, components: list[str], chosen: Tensor, bounds: Tensor, entropies: Tensor
+) -> list[tuple[list[str], Tensor, Tensor]]:
+    """Return tags, sums and counts of numbers.
+
+    Args:
+        name: of the action.
+        components: D names.
+        chosen: (A, D) float32, as they were drawn.
+        bounds: (A, 2, D) float32.
+        entropies: (A,) float32.
+    """
+    # Mean, deviation and share at the bounds, of actors who have a choice.
+    low, high = bounds.unbind(dim=1)
+    numbers = to_env(chosen, low, high).double()
+    choosing = low != high
+    count = choosing.sum(dim=0).double()
+    mean = (numbers * choosing).sum(dim=0) / count.clamp(min=1)
+    variance = ((numbers - mean).square() * choosing).sum(dim=0) / count.clamp(min=1)
+    is_bounded = torch.isfinite(low)
+    margin = torch.where(is_bounded, _AT_BOUND * (high - low), 0.0)
+    at_bound = (numbers <= low + margin) | (numbers >= high - margin)
+    within = choosing & is_bounded
+    prefix = f"actions/{name}/"
+    found = [
+        ([f"{prefix}{one}.mean" for one in components], mean * count, count),
+        ([f"{prefix}{one}.std" for one in components], variance.sqrt() * count, count),
+        (
+            [f"{prefix}{one}.at_bound" for one in components],
+            (at_bound & within).sum(dim=0).double(),
+            within.sum(dim=0).double(),
+        ),
+    ]
+    # exp(H(pi)), the share of the range in use, where all numbers have bounds
+    deciding = choosing.any(dim=1)
+    measured = deciding & (is_bounded | ~choosing).all(dim=1)
+    share = entropies.double().exp() * measured
+    tags = [f"policy/{name}/normalised_entropy", f"policy/{name}/entropy"]
+    actors = entropies.new_full((), len(entropies), dtype=torch.float64)
+    sums = torch.stack([share.sum(), entropies.double().sum()])
+    return [*found, (tags, sums, torch.stack([measured.sum().double(), actors]))]
 
 
 def num_legal(batch: ActionBatch, possible: Tensor) -> Tensor:

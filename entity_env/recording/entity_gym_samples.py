@@ -40,7 +40,7 @@ from entity_env.recording.recording_format import (
 )
 from entity_env.serialization.bounds import Allowance, dict_of, number_array, unpack_bounded
 from entity_env.serialization.messages import rebuilt
-from entity_env.vec.validate import expect
+from entity_env.vec.row_checks import expect
 from entity_env.vec.vec_obs import (
     VecActionMask,
     VecCategoricalActionMask,

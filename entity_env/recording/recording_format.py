@@ -54,7 +54,8 @@ from entity_env.ragged import Ragged
 from entity_env.serialization.bounds import Allowance
 from entity_env.serialization.messages import MessageError, pack, rebuilt, unpack
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
-from entity_env.vec.validate import check_features, check_masks, expect, is_like
+from entity_env.vec.row_checks import expect, is_like
+from entity_env.vec.validate import check_features, check_masks
 from entity_env.vec.vec_obs import VecObs, take_obs
 
 _MAGIC = b"enn-rec\0"

@@ -18,11 +18,11 @@ from entity_env.actions import Action, ActionName, EntityName
 from entity_env.errors import LONG, InvalidAction, InvalidObservation, short_repr, unexpected
 from entity_env.kinds import Kind, as_rows, encoded_rows, first_unknown, label_dtype
 from entity_env.observation import GLOBAL, Observation, ObsSpace
-from entity_env.ragged import Indices, Ragged, as_choices, exclusive_cumsum
+from entity_env.ragged import Indices, Ragged
 from entity_env.real_numbers import as_flag, as_flags, as_numbers, real_rows
-from entity_env.spaces import ActionSpace, ActionSpaces, Probabilities, has_global_entity
+from entity_env.spaces import ActionSpaces, Probabilities, has_global_entity
 from entity_env.vec.frames import Frames, given_names, has_len
-from entity_env.vec.vec_obs import Metric, VecActionMask, VecObs
+from entity_env.vec.vec_obs import Metric, VecObs
 
 _FLOAT32 = np.dtype(np.float32)
 
@@ -233,34 +233,22 @@ def unbatch_actions(
         if name not in choices:
             raise InvalidAction(f"actions: expected {list(action_space)}, got {list(choices)}")
         mask = batch.action_masks[name]
-        chosen = as_choices(choices[name])
+        chosen = space.as_choices(choices[name])
         if not np.array_equal(chosen.lengths, mask.actors.lengths):
             counts, got = mask.actors.lengths.tolist(), chosen.lengths.tolist()
             expected = f"{counts} choices per environment"
             raise InvalidAction(f"actions[{name!r}]: expected {expected}, got {got}")
-        _check_legal(chosen.values, mask, space, name)
+        if (found := space.illegal_choice(chosen.values, mask)) is not None:
+            row, choice = found
+            env_index = int(np.searchsorted(np.cumsum(mask.actors.lengths), row, side="right"))
+            who = f"in environment {env_index}, by the entity at position {mask.actors.values[row]}"
+            raise InvalidAction(f"actions[{name!r}]: {choice} {who}, is not allowed")
         given: Probabilities = [None] * len(obs) if probs is None else probs[name]
         decoded = space.decode(name, chosen, mask, obs, obs_space, given)
         for taken, action in zip(actions, decoded, strict=True):
             if action is not None:
                 taken[name] = action
     return actions
-
-
-def _check_legal(
-    choices: Indices, mask: VecActionMask, space: ActionSpace, name: ActionName
-) -> None:
-    """Raise if an actor made a choice that it does not have, or that its mask forbids."""
-    num_choices = space.num_choices(mask)
-    legal: npt.NDArray[np.bool_] = (choices >= 0) & (choices < num_choices)
-    if mask.mask is not None and legal.all():
-        legal = mask.mask.values.reshape(-1)[exclusive_cumsum(num_choices) + choices]
-    if not legal.all():
-        row = int(np.flatnonzero(~legal)[0])
-        env_index = int(np.searchsorted(np.cumsum(mask.actors.lengths), row, side="right"))
-        choice = f"choice {choices[row]} in environment {env_index}"
-        actor = f"the entity at position {mask.actors.values[row]}"
-        raise InvalidAction(f"actions[{name!r}]: {choice}, by {actor}, is not allowed")
 
 
 def action_index_to_actions(
@@ -272,7 +260,7 @@ def action_index_to_actions(
     probs: Mapping[ActionName, npt.NDArray[np.float32]] | None = None,
 ) -> dict[ActionName, Action]:
     """Return the actions in frame `index` of `actions`, which were chosen for `last_obs`."""
-    chosen = {name: as_choices(rows)[index] for name, rows in actions.items()}
+    chosen = {name: action_spaces[name].as_choices(rows)[index] for name, rows in actions.items()}
     batch = batch_obs([last_obs], obs_space, action_spaces)
     given = None if probs is None else {name: [p] for name, p in probs.items()}
     return unbatch_actions(chosen, batch, [last_obs], obs_space, action_spaces, given)[0]

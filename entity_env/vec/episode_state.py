@@ -16,12 +16,13 @@ from entity_env.environment import Observation
 from entity_env.errors import EntityEnvError
 from entity_env.match import Match, world_of
 from entity_env.plain_state import from_plain, impure, to_plain
-from entity_env.ragged import Ragged, exclusive_cumsum
+from entity_env.ragged import Ragged
 from entity_env.serialization.bounds import check_hashes
 from entity_env.serialization.messages import MessageError, pack, unpack
 from entity_env.spaces import GLOBAL, ActionName, ActionSpaces, ObsSpace
 from entity_env.vec.identity import Tables
-from entity_env.vec.validate import check_features, check_finite_batch, check_masks, expect
+from entity_env.vec.row_checks import expect
+from entity_env.vec.validate import check_features, check_finite_batch, check_masks
 from entity_env.vec.vec_obs import Choices, VecActionMask, VecObs, take_obs
 
 
@@ -215,13 +216,5 @@ def check_saved_state(
 
 
 def first_choices(masks: Mapping[ActionName, VecActionMask], action_space: ActionSpaces) -> Choices:
-    """Return the first legal choice of each actor, int64 (actors,) per frame, of valid masks."""
-    choices = {}
-    for name, mask in masks.items():
-        chosen = np.zeros(len(mask.actors.values), dtype=np.int64)
-        if mask.mask is not None and len(chosen):
-            firsts = exclusive_cumsum(action_space[name].num_choices(mask))
-            allowed = np.flatnonzero(mask.mask.values.reshape(-1))
-            chosen = allowed[np.searchsorted(allowed, firsts)] - firsts
-        choices[name] = Ragged(chosen, mask.actors.lengths)
-    return choices
+    """Return the first legal choice of each actor, of valid masks."""
+    return {name: action_space[name].first_choices(mask) for name, mask in masks.items()}

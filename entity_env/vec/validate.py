@@ -11,9 +11,10 @@ from entity_env.environment import Environment, Observation
 from entity_env.errors import InvalidObservation, InvalidSpace, short_repr, unexpected
 from entity_env.kinds import Kind, first_unknown, label_dtype
 from entity_env.observation import GLOBAL, Entity, ObsSpace
-from entity_env.ragged import Indices, Ragged, exclusive_cumsum
+from entity_env.ragged import Indices, Ragged
 from entity_env.spaces import ACTION_SPACES, ActionName, ActionSpace, ActionSpaces, num_columns
 from entity_env.vec.batching import batch_obs, located_in_last
+from entity_env.vec.row_checks import check_rows, expect
 from entity_env.vec.vec_obs import VecObs
 from entity_env.view import View
 
@@ -168,7 +169,7 @@ def check_features(
     num_entities = np.zeros(len(frames), dtype=np.int64)
     for name, rows in frames.features.items():
         what = f"{where}features[{name!r}]"
-        _check_rows(rows, what, np.float32, (columns[name],), len(frames), exact)
+        check_rows(rows, what, np.float32, (columns[name],), len(frames), exact)
         if name != GLOBAL:
             num_entities += rows.lengths
         elif exact:
@@ -176,7 +177,7 @@ def check_features(
     for name, seen in frames.visible.items():
         what = f"{where}visible[{name!r}]"
         expect(name in columns, what, f"types among {[*columns]}", name)
-        _check_rows(seen, what, np.bool_, (), len(frames), exact)
+        check_rows(seen, what, np.bool_, (), len(frames), exact)
         same = np.array_equal(seen.lengths, frames.features[name].lengths)
         expect(same, what, "one for each entity", seen.lengths)
     check_kinds(frames, obs_space, where, exact=True)
@@ -204,7 +205,7 @@ def check_kinds(frames: VecObs, obs_space: ObsSpace, where: str = "", exact: boo
         dtype = label_dtype(of_type)
         if type(rows) is Ragged and not exact and rows.values.dtype.kind in "iu":
             dtype = rows.values.dtype
-        _check_rows(rows, what, dtype, (len(of_type),), len(frames), exact=True)
+        check_rows(rows, what, dtype, (len(of_type),), len(frames), exact=True)
         same = np.array_equal(rows.lengths, frames.features[name].lengths)
         expect(same, what, "one row for each entity", rows.lengths)
         found = first_unknown(rows.values, of_type)
@@ -231,7 +232,7 @@ def check_identity(frames: VecObs, where: str = "") -> None:
         what = f"{where}identity[{name!r}]"
         types = [one for one in frames.features if one != GLOBAL]
         expect(name in types, what, f"types among {types}", name)
-        _check_rows(numbers, what, np.int64, (), len(frames), exact=True)
+        check_rows(numbers, what, np.int64, (), len(frames), exact=True)
         fits = (numbers.lengths == 0) | (numbers.lengths == frames.features[name].lengths)
         expect(fits.all(), what, "one for each entity, or none", numbers.lengths)
         expect((numbers.values >= 0).all(), what, "numbers from 0", numbers.values)
@@ -267,60 +268,12 @@ def check_masks(
             if rows is None:
                 continue
             at, is_global = f"{what}.{field}", space.is_global and field == "actors"
-            _check_rows(rows, at, np.int64, (), len(frames), exact)
+            check_rows(rows, at, np.int64, (), len(frames), exact)
             first = np.repeat(num_entities, rows.lengths) if is_global and exact else 0
             end = np.repeat(num_entities + is_global, rows.lengths)
             inside = (rows.values >= first) & (rows.values < end)
             expect(inside.all(), at, "positions in the frame", rows.values[~inside])
-        # Choices.
-        lengths = mask.mask_lengths()
-        if mask.mask is not None:
-            _check_rows(mask.mask, f"{what}.mask", np.bool_, space.mask_columns, len(frames), exact)
-            same = np.array_equal(mask.mask.lengths, lengths)
-            expect(same, f"{what}.mask", f"{lengths.tolist()} rows", mask.mask.lengths)
-        if exact:
-            num_choices = space.num_choices(mask)
-            expect((num_choices > 0).all(), what, "something to choose", num_choices)
-            if mask.mask is not None and len(num_choices):
-                allowed, firsts = mask.mask.values.reshape(-1), exclusive_cumsum(num_choices)
-                legal = np.logical_or.reduceat(allowed, firsts)
-                expect(legal.all(), what, "a choice each", legal)
-
-
-def _check_rows(
-    rows: Ragged, what: str, dtype: Any, columns: tuple[int, ...], num_frames: int, exact: bool
-) -> None:
-    expect(type(rows) is Ragged and len(rows) == num_frames, what, f"{num_frames} frames", rows)
-    valid = rows.lengths.dtype == np.int64 and (rows.lengths >= 0).all()
-    expect(valid, f"{what}: lengths", "counts", rows.lengths)
-    shape, got = (int(rows.lengths.sum()), *columns), rows.values
-    fits = is_like(got.dtype, dtype, exact) and got.shape == shape
-    expect(fits, what, f"{np.dtype(dtype)} {shape}", f"{got.dtype} {got.shape}")
-
-
-def is_like(found: "np.dtype[Any]", dtype: Any, exact: bool = False) -> bool:
-    """Return whether an array of the dtype `found` may stand for one of `dtype`.
-
-    Args:
-        found: of the array.
-        dtype: bool, int64, or float32, for which integers are accepted too.
-        exact: accept the same dtype alone.
-    """
-    if exact or np.dtype(dtype).kind == "b":
-        return bool(found == dtype)
-    # Joined with int64, uint64 becomes float64, which is no index.
-    is_index = found.kind in "iu" and np.can_cast(found, np.int64)
-    return is_index if np.dtype(dtype).kind == "i" else found.kind in "fiu"
-
-
-def expect(holds: bool | np.bool_, what: str, expected: str, got: object) -> None:
-    """Raise unless a condition holds.
-
-    Raises:
-        InvalidObservation: "{what}: expected {expected}, got {got}".
-    """
-    if not holds:
-        raise unexpected(None, what, expected, got if isinstance(got, str) else short_repr(got))
+        space.check_mask(mask, what, exact)
 
 
 def validate_observation(obs: Observation, obs_space: ObsSpace, action_space: ActionSpaces) -> None:

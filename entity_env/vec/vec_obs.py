@@ -12,7 +12,8 @@ from entity_env.observation import OMIT_EMPTY
 from entity_env.ragged import Ragged
 
 Choices: TypeAlias = dict[ActionName, Ragged]
-"""For every action the choices of its actors, int64 (actors,) per frame, as in `VecEnv.act`."""
+"""The choices of the actors of every action, as in `VecEnv.act`: int64 (actors,) per frame, or
+float32 (actors, components) of numbers."""
 
 
 class VecActionMask:
@@ -30,6 +31,11 @@ class VecActionMask:
     actors: Ragged
     actees: Ragged | None
     mask: Ragged | None
+
+    @property
+    def bounds(self) -> Ragged | None:
+        """Bounds of the numbers that actors choose, (actors, 2, components) per frame, if any."""
+        return None
 
     def mask_lengths(self) -> npt.NDArray[np.int64]:
         """Return the rows that `mask` has in each frame, (B,) int64."""
@@ -96,6 +102,39 @@ class VecSelectEntityActionMask(VecActionMask):
     actors: Ragged
     actees: Ragged
     mask: Ragged | None = None
+
+
+@dataclass
+class VecContinuousActionMask(VecActionMask):
+    """The actors of an action of numbers in each frame, and the bounds of each.
+
+    Attributes:
+        actors: int64 (actors,) per frame, positions in the frame. The position of the global
+            actor is the number of entities of the frame.
+        low: float32 (actors, components) per frame, the smallest numbers.
+        high: float32 (actors, components) per frame, the largest numbers.
+    """
+
+    actees = None
+    mask = None
+    actors: Ragged
+    low: Ragged
+    high: Ragged
+
+    @property
+    def num_draws(self) -> int:  # type: ignore[override]
+        """Random numbers that the choice of an actor takes: one for each component."""
+        return int(self.low.values.shape[1])
+
+    @property
+    def bounds(self) -> Ragged:
+        """float32 (actors, 2, components) per frame, the smallest and largest numbers."""
+        return Ragged(np.stack([self.low.values, self.high.values], axis=1), self.actors.lengths)
+
+    @classmethod
+    def cat(cls, pieces: Sequence[Self]) -> Self:
+        """Concatenate the frames of several masks of one action."""
+        return cls(*(Ragged.cat([vars(p)[x] for p in pieces]) for x in ("actors", "low", "high")))
 
 
 _ADD, _MIN, _MAX = np.add.reduce, np.minimum.reduce, np.maximum.reduce

@@ -77,7 +77,7 @@ def test_bot_sees_what_is_visible_and_masks_of_all_actors(world: World) -> None:
                 ]
 
 
-@given(worlds(), st.integers(0, 2**32 - 1))
+@given(worlds(numbers=True), st.integers(0, 2**32 - 1))
 def test_actions_in_the_terms_of_a_bot_reach_the_entities_of_the_world(
     world: World, seed: int
 ) -> None:

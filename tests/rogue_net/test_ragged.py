@@ -138,7 +138,7 @@ def legal(action: ActionBatch, space: ActionSpace, i: int) -> list[tuple[int, li
 
 
 @settings(max_examples=15)
-@given(worlds(), st.data())
+@given(worlds(numbers=True), st.data())
 def test_batch_of_picked_frames_has_all_that_belongs_to_them(
     world: World, data: st.DataObject
 ) -> None:
@@ -158,7 +158,7 @@ def test_batch_of_picked_frames_has_all_that_belongs_to_them(
 
 
 @settings(max_examples=15)
-@given(worlds())
+@given(worlds(numbers=True))
 def test_joined_batches_are_the_batch_of_all_frames(world: World) -> None:
     """Single frames give masks and visibility only where they need them; their batch for all."""
     vec_obs = batch_obs(world.frames, world.obs_space, world.action_space)
@@ -180,7 +180,7 @@ def test_joined_batches_are_the_batch_of_all_frames(world: World) -> None:
 
 
 @settings(max_examples=15)
-@given(worlds())
+@given(worlds(numbers=True))
 def test_batch_has_what_the_vectorised_environment_shows(world: World) -> None:
     vec_obs = batch_obs(world.frames, world.obs_space, world.action_space)
     batch = EntityBatch.of(vec_obs)

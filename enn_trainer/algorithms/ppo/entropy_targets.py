@@ -28,13 +28,20 @@ def initial_tunings(
     """Return the initial state of the coefficients of actions with a target, by action.
 
     Raises:
-        ConfigError: a target names no action of the environment.
+        ConfigError: a target names no action of the environment, or one of numbers without bounds.
     """
     unknown = sorted(targets.keys() - action_space.keys())
     if unknown:
         raise ConfigError(
             f"ppo.ent_targets: expected actions of the world, {sorted(action_space)}, got {unknown}"
         )
+    for name in targets:
+        for component, (low, _) in action_space[name].bounds_by_name().items():
+            if math.isinf(low):
+                raise ConfigError(
+                    f"ppo.ent_targets: {name}: expected labels, entities or numbers with bounds, "
+                    f"got {component!r} without bounds; leave it out, or give it bounds"
+                )
     return {name: begun(ent_coef) for name in targets}
 
 

@@ -71,7 +71,7 @@ class Rules:
         entities, actions = dict[str, Entity](), dict[str, ActionSpace]()
         try:
             for name, space in action_space.items():
-                labels = {label: self.new("label", name, label) for label in space.labels}
+                labels = {label: self.new("label", name, label) for label in space.names}
                 actions[self.new("action", name)] = space.renamed(labels)
             for name, entity in obs_space.entities.items():
                 features = [self.new("feature", name, one) for one in entity.features]
@@ -180,7 +180,7 @@ def _names(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> list
         *(("feature", name, feature) for name, one in types for feature in one.columns),
         *(("global", feature) for feature in obs_space.global_entity.columns),
         *(("action", name) for name, _ in actions),
-        *(("label", name, label) for name, space in actions for label in space.labels),
+        *(("label", name, label) for name, space in actions for label in space.names),
         *(name for one, kinds in obs_space.kinds.items() for name in label_names(one, kinds)),
     ]
 

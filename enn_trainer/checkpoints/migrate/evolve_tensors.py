@@ -131,7 +131,7 @@ def _axes(
             name = actions[one]
             space = network.action_space[name]
             place = ("action", name, space.kind, *rest)
-            labels = [("label", name, label) for label in space.labels]
+            labels = [("label", name, label) for label in space.names]
             has_labels = rest[0] in HEADS[type(space)].layers_of_labels
             return Axes(place, (labels, *plain[1:]) if has_labels else plain)
         # Memory: first states by type, choices by action, rows of those by label.
@@ -142,6 +142,9 @@ def _axes(
             space = network.memory.actions[name]
             place = ("action", name, space.kind, "memory", *rest)
             labels = [("label", name, label) for label in space.labels]
+            components = [("label", name, one) for one in space.components]
+            if components and rest == ["weight"]:
+                return Axes(place, (None, components))
             return Axes(place, (labels, None) if labels else plain)
     return Axes((key,), plain)
 
@@ -330,7 +333,8 @@ def _fill(fresh: Tensor, old: Tensor, source: Source, axes: Axes, rules: Rules) 
     """Return the initial values of the slices that the save does not have.
 
     New features start with weight 0, new labels of actions with a small probability, those of
-    kinds as the mean of the kept ones; the rest as initialised.
+    kinds as the mean of the kept ones, new numbers at the middle of their range; the rest as
+    initialised.
     """
     match axes.place:
         case (*_, "embedding", "labels"):
@@ -343,6 +347,8 @@ def _fill(fresh: Tensor, old: Tensor, source: Source, axes: Axes, rules: Rules) 
                     fill[index] = old[of_kinds[name[:-1]]].mean(dim=0)
             return fill
         case (*_, "embedding", "linear", "weight") | (*_, "embedding", "norm", _):
+            return torch.zeros_like(fresh)
+        case (*_, "mean", _):  # of numbers: the middle of their range
             return torch.zeros_like(fresh)
         case (*_, "project", "weight" | "bias" as which) if source.dim is not None and source.old:
             # The mean weights of the n kept labels, with a lower bias. By Jensen's inequality

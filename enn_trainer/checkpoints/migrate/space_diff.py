@@ -16,14 +16,16 @@ class SpaceDiff:
         changed: names that were added or removed, and actions of another kind.
         reordered: lists with the same names in another order, but for labels of actions.
         reordered_labels: the same for the labels of actions, which stand for numbers.
+        bounds: components of actions whose bounds changed.
     """
 
     changed: list[str] = field(default_factory=list)
     reordered: list[str] = field(default_factory=list)
     reordered_labels: list[str] = field(default_factory=list)
+    bounds: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        lines = [*self.changed, *self.reordered, *self.reordered_labels]
+        lines = [*self.changed, *self.reordered, *self.reordered_labels, *self.bounds]
         return "\n".join(lines) or "no difference"
 
     def compare(
@@ -71,8 +73,20 @@ def diff_spaces(
         kind, kind_now = space.kind, want_actions[name].kind
         if kind != kind_now:
             diff.changed.append(f"action {name}: kind changed from {kind} to {kind_now}")
-        diff.compare(f"labels of {name}", space.labels, want_actions[name].labels, are_labels=True)
+        what = "components" if space.components else "labels"
+        diff.compare(f"{what} of {name}", space.names, want_actions[name].names, are_labels=True)
+        diff.bounds += _changed_bounds(name, space, want_actions[name])
     return diff
+
+
+def _changed_bounds(name: str, have: ActionSpace, want: ActionSpace) -> list[str]:
+    """Return a line for each component of an action whose bounds changed."""
+    before, now = have.bounds_by_name(), want.bounds_by_name()
+    return [
+        f"bounds of {name}: {component} changed from {before[component]} to {now[component]}"
+        for component in before
+        if component in now and before[component] != now[component]
+    ]
 
 
 def _compare_features(diff: SpaceDiff, name: str, have: Entity, want: Entity) -> None:

@@ -63,7 +63,7 @@ def test_what_is_packed_comes_back(value: Any) -> None:
 
 @pytest.mark.slow
 @settings(max_examples=50)
-@given(worlds())
+@given(worlds(numbers=True))
 def test_batches_and_spaces_come_back(world: World) -> None:
     batch = batch_obs(world.frames, world.obs_space, world.action_space)
     got = unpack(pack([batch, world.obs_space, world.action_space]))

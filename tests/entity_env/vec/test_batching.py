@@ -36,7 +36,7 @@ from tests.strategies import World, entities_of, worlds
 
 @pytest.mark.slow
 @settings(max_examples=50)
-@given(worlds())
+@given(worlds(numbers=True))
 def test_features_rewards_flags_and_metrics_are_those_of_each_frame(world: World) -> None:
     batch = batch_obs(world.frames, world.obs_space, world.action_space)
     for i, obs in enumerate(world.frames):
@@ -163,7 +163,7 @@ def choices_for(
 
 @pytest.mark.slow
 @settings(max_examples=50)
-@given(worlds())
+@given(worlds(numbers=True))
 def test_a_batch_in_pieces_joins_to_the_whole(world: World) -> None:
     """Worker processes batch a part each."""
     whole = batch_obs(world.frames, world.obs_space, world.action_space)

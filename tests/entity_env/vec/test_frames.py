@@ -21,7 +21,7 @@ from tests.strategies import World, worlds
 
 @pytest.mark.slow
 @settings(max_examples=50)
-@given(worlds())
+@given(worlds(numbers=True))
 def test_positions_by_name_are_those_in_each_frame(world: World) -> None:
     """All frames at once, by type or by id, against one frame at a time."""
     types, n = list(world.obs_space.entities), len(world.frames)
@@ -54,7 +54,7 @@ def test_positions_by_name_are_those_in_each_frame(world: World) -> None:
 
 @pytest.mark.slow
 @settings(max_examples=50)
-@given(worlds())
+@given(worlds(numbers=True))
 def test_a_batch_made_before_does_not_change_the_next(world: World) -> None:
     """Even where somebody wrote into the arrays of the first."""
     first = batch_obs(world.frames, world.obs_space, world.action_space)

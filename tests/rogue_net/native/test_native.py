@@ -48,7 +48,7 @@ def test_it_is_compiled_where_there_is_a_compiler() -> None:
 @st.composite
 def nets_and_batches(draw: st.DrawFn) -> tuple[RogueNet, EntityBatch]:
     """A network with attention of a random world in float32, and frames of it."""
-    world = draw(worlds().filter(shows_something))
+    world = draw(worlds(numbers=True).filter(shows_something))
     batch = in_float32(batch_of(world.frames, world.obs_space, world.action_space))
     chosen = draw(options(world.obs_space).filter(lambda o: "pooling" not in o))
     d_model, n_head = draw(st.sampled_from([(8, 1), (16, 2), (32, 1), (48, 2), (72, 1), (128, 2)]))

@@ -63,7 +63,11 @@ def test_lookup_equals_definition(data: st.DataObject) -> None:
 @st.composite
 def random_case(draw: st.DrawFn) -> tuple[RogueNet, EntityBatch]:
     """A network with relative positions, and entities at random places, away from all borders."""
-    world = draw(worlds().filter(lambda w: any(e.features for e in w.obs_space.entities.values())))
+    world = draw(
+        worlds(numbers=True).filter(
+            lambda w: any(e.features for e in w.obs_space.entities.values())
+        )
+    )
     batch = batch_of(world.frames, world.obs_space, world.action_space)
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
     features = {

@@ -1,0 +1,208 @@
+"""`GaussianNumbers`: the distribution of numbers, Gaussian before they are put between bounds.
+
+A bounded number is `low + (high - low) * sigmoid(z)` of a Gaussian z, so that y = sigmoid(z) is
+logit-normal on the unit interval. Densities are those of y, whatever the size of the range; those
+of a number without bounds are its own.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rogue_net.distributions import ActionDistribution
+from rogue_net.ragged import ActionBatch, ActionSubset, RaggedTensor, to_device
+
+LOG_2PI = math.log(2 * math.pi)
+MARGIN = 1e-6
+"""Least distance of a number that is inverted from its bounds, in shares of the range."""
+_NODES, _WEIGHTS = map(torch.from_numpy, np.polynomial.hermite_e.hermegauss(20))  # type: ignore[no-untyped-call]
+
+
+def to_env(chosen: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Return numbers in units of the environment, (A, D) float32, never beyond their bounds.
+
+    Args:
+        chosen: (A, D) float, as they were drawn.
+        low: (A, D) float, the smallest numbers; -inf without bounds.
+        high: (A, D) float, the largest numbers; inf without bounds.
+    """
+    # low * (1 - y) + high * y, where y = sigmoid(z)
+    is_bounded, drawn = torch.isfinite(low), chosen.double()
+    start, end = (torch.where(is_bounded, bound.double(), 0.0) for bound in (low, high))
+    number = torch.where(is_bounded, start.lerp(end, torch.sigmoid(drawn)), drawn)
+    return number.float().clamp(low.float(), high.float())
+
+
+class GaussianNumbers(ActionDistribution):
+    """Distribution of several independent numbers of each actor.
+
+    Choices are what is drawn, float32 (A, D): z of bounded numbers, the number itself of others. A
+    number whose bounds are equal is no choice: its log-probability and entropy are 0.
+
+    Args:
+        mean: (A, D) float, of z.
+        log_std: (A, D) float, the logarithm of the deviation of z. Where it is infinite, the number
+            is uniform between its bounds, or of the standard normal distribution without bounds.
+        low: (A, D) float, the smallest number; -inf without bounds.
+        high: (A, D) float, the largest number; inf without bounds.
+    """
+
+    def __init__(self, mean: Tensor, log_std: Tensor, low: Tensor, high: Tensor) -> None:
+        self.mean, self.log_std, self.low, self.high = mean, log_std, low, high
+
+    @property
+    def parameters(self) -> Tensor:
+        """(A, 2 * D), means and logarithms of deviations."""
+        return torch.cat([self.mean, self.log_std], dim=1)
+
+    @property
+    def _is_bounded(self) -> Tensor:
+        return torch.isfinite(self.low)
+
+    @property
+    def _is_uniform(self) -> Tensor:
+        return torch.isinf(self.log_std) & (self.log_std > 0)
+
+    def _sum(self, of_numbers: Tensor) -> Tensor:
+        """Add up what numbers contribute that are not fixed, (A, D) -> (A,)."""
+        return of_numbers.masked_fill(self.low == self.high, 0.0).sum(dim=-1)
+
+    def sample(self, draws: Tensor) -> Tensor:
+        """Draw z by inverting the distribution function, (A, D) float32.
+
+        Args:
+            draws: float32 in [0, 1), multiples of 2**-23: (A, D), or (A,) of one number.
+        """
+        # z = m + s * Phi^-1(u + 2**-24); uniform y = sigmoid(z): z = logit(u + 2**-24)
+        u = draws.reshape(self.mean.shape).double() + 2.0**-24
+        standard = torch.special.ndtri(u)
+        uniform = torch.where(self._is_bounded, torch.logit(u), standard)
+        gaussian = self.mean.double() + self.log_std.double().exp() * standard
+        return torch.where(self._is_uniform, uniform, gaussian).float()
+
+    def mode(self) -> Tensor:
+        """Return the means, of which numbers are the medians, (A, D) float32."""
+        return self.mean.float()
+
+    def log_prob(self, chosen: Tensor) -> Tensor:
+        """Compute the logarithm of the densities, (A, D) -> (A,)."""
+        # log N(z; m, s) = -((z - m) / s)^2 / 2 - log s - log(2 pi) / 2
+        log_std = self.log_std.masked_fill(self._is_uniform, 0.0)
+        standard = (chosen - self.mean) * torch.exp(-log_std)
+        density = -0.5 * standard.square() - log_std - 0.5 * LOG_2PI
+        # log p(y) = log N(z) - log dy/dz (arXiv:1801.01290, appendix C)
+        density = density - self._log_slope(chosen)
+        uniform = torch.where(self._is_bounded, 0.0, density)
+        return self._sum(torch.where(self._is_uniform, uniform, density))
+
+    def entropy(self) -> Tensor:
+        """Compute the entropies, (A,)."""
+        # H(y) = log s + log(2 pi e) / 2 + E[log dy/dz], by Gauss-Hermite quadrature
+        log_std = self.log_std.masked_fill(self._is_uniform, 0.0)
+        nodes, weights = _NODES.to(self.mean), _WEIGHTS.to(self.mean)
+        z = self.mean.unsqueeze(-1) + log_std.exp().unsqueeze(-1) * nodes
+        slope = -F.softplus(z) - F.softplus(-z)
+        expected = (slope * weights).sum(dim=-1) / math.sqrt(2 * math.pi)
+        entropy = log_std + 0.5 * (1 + LOG_2PI)
+        entropy = entropy + torch.where(self._is_bounded, expected, 0.0)
+        return self._sum(entropy.masked_fill(self._is_uniform & self._is_bounded, 0.0))
+
+    def normalised_entropy(self, entropies: Tensor) -> Tensor:
+        """Compute exp(entropy), the share of the range in use; without bounds nothing counts."""
+        choosing = ((self.low != self.high) & self._is_bounded).any(dim=-1)
+        choosing &= ((self.low == self.high) | self._is_bounded).all(dim=-1)
+        share = entropies.exp().masked_fill(~choosing, 0.0)
+        return torch.stack([share, choosing.to(share)]).sum(dim=1)
+
+    def kl(self, other: Self) -> Tensor:
+        """Compute KL(self, other), (A,), which is that of the Gaussians."""
+        # KL = log(s2 / s1) + (s1^2 + (m1 - m2)^2) / (2 s2^2) - 1/2
+        log_std = self.log_std.masked_fill(self._is_uniform, 0.0)
+        shift = (self.mean - other.mean) * torch.exp(-other.log_std)
+        ratio = torch.exp(2 * (log_std - other.log_std))
+        gaussian = other.log_std - log_std + 0.5 * (ratio + shift.square() - 1)
+        # Uniform y is logistic z, of variance pi^2 / 3, with E[log dy/dz] = -2 and H(y) = 0:
+        # KL = log s2 + log(2 pi) / 2 + (pi^2 / 3 + m2^2) / (2 s2^2) - 2
+        square = math.pi**2 / 3 + other.mean.square()
+        uniform = other.log_std + 0.5 * LOG_2PI - 2
+        uniform = uniform + 0.5 * square * torch.exp(-2 * other.log_std)
+        uniform = torch.where(self._is_bounded, uniform, gaussian)
+        return self._sum(torch.where(self._is_uniform, uniform, gaussian))
+
+    def tempered(self, temperature: float) -> Self:
+        """Multiply the variances by a temperature above 0."""
+        if temperature == 1:
+            return self
+        log_std = self.log_std + 0.5 * math.log(temperature)
+        return type(self)(self.mean, log_std, self.low, self.high)
+
+    def to_env(self, chosen: Tensor) -> Tensor:
+        """Return the numbers of the environment, (A, D) float32, never beyond their bounds."""
+        return to_env(chosen, self.low, self.high)
+
+    def from_env(self, numbers: Tensor) -> Tensor:
+        """Return the choices that lead to numbers, (A, D) float32: the inverse of `to_env`.
+
+        Numbers nearer to their bounds than a share of 1e-6 of the range are moved to this distance.
+        """
+        size = torch.where(self._is_bounded, self.high - self.low, 1.0).double()
+        share = (numbers.double() - torch.where(self._is_bounded, self.low, 0.0)) / size
+        share = torch.where(size == 0, 0.5, share)
+        z = torch.logit(share.clamp(MARGIN, 1 - MARGIN))
+        return torch.where(self._is_bounded, z, numbers.double()).float()
+
+    def to_rows(self, action: ActionBatch) -> RaggedTensor:
+        """Return means and logarithms of deviations, (actors, 2 * D) per frame."""
+        return RaggedTensor(self.parameters, action.actors.lengths)
+
+    def from_rows(self, rows: Tensor, action: ActionBatch) -> Self:
+        """Return the distribution of recorded parameters."""
+        mean, log_std = rows.view(len(self.mean), 2, -1).unbind(dim=1)
+        return type(self)(mean, log_std, self.low, self.high)
+
+    @classmethod
+    def cat(cls, pieces: Sequence[Self]) -> Self:
+        """Concatenate the actors."""
+        return cls(
+            torch.cat([piece.mean for piece in pieces]),
+            torch.cat([piece.log_std for piece in pieces]),
+            torch.cat([piece.low for piece in pieces]),
+            torch.cat([piece.high for piece in pieces]),
+        )
+
+    def take(self, actors: Tensor) -> Self:
+        """Return the rows of actors."""
+        rows = (self.mean, self.log_std, self.low, self.high)
+        return type(self)(*(row.index_select(0, actors) for row in rows))
+
+    def widened(self, part: ActionSubset) -> Self:
+        """Return the distribution of all actors; those that are not in `part` choose uniformly."""
+        wide = self.uniform(part.whole)
+        actors = to_device(np.flatnonzero(part.actors), self.mean.device)
+        mean, log_std = wide.mean.to(self.mean.dtype), wide.log_std.to(self.mean.dtype)
+        mean, log_std = (
+            mean.index_copy(0, actors, self.mean),
+            log_std.index_copy(0, actors, self.log_std),
+        )
+        return type(self)(mean, log_std, wide.low, wide.high)
+
+    def relabelled(self, labels: Sequence[int]) -> Self:
+        """Return the components in another order."""
+        rows = (self.mean, self.log_std, self.low, self.high)
+        return type(self)(*(row[:, labels] for row in rows))
+
+    @classmethod
+    def uniform(cls, action: ActionBatch) -> Self:
+        """Return uniform numbers, of the standard normal distribution without bounds."""
+        assert action.bounds is not None
+        low, high = action.bounds.values.unbind(dim=1)
+        return cls(torch.zeros_like(low), torch.full_like(low, math.inf), low, high)
+
+    def _log_slope(self, z: Tensor) -> Tensor:
+        """Compute log dy/dz = log sigmoid(z) + log sigmoid(-z); 0 without bounds."""
+        return torch.where(self._is_bounded, -F.softplus(z) - F.softplus(-z), 0.0)

@@ -1,0 +1,243 @@
+"""Runs in which actors choose numbers: workers, saves, opponents, memory, agents, upgrades."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from enn_trainer import ConfigError, StateManager, TrainConfig, load_agent, load_checkpoint, train
+from enn_trainer.check_agent import check_agent
+from enn_trainer.checkpoints.migrate.evolve_rules import Rules
+from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS, upgrade_tensors
+from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
+from enn_trainer.config import ron
+from enn_trainer.experience.memories import PlayerMemory
+from entity_env import (
+    Bot,
+    ContinuousAction,
+    ContinuousActionSpace,
+    Entity,
+    EnvList,
+    GlobalContinuousAction,
+    InvalidAction,
+    ObsSpace,
+    check_env,
+)
+from entity_env.actions import CategoricalAction
+from entity_env.ragged import Ragged
+from entity_env.random_play import random_choices
+from rogue_net import RogueNet, RogueNetConfig
+from rogue_net.ragged import EntityBatch
+from rogue_net.wiring import Wired
+from tests.enn_trainer.builders import run_small, weights
+from tests.enn_trainer.numbers_world import Targets
+from tests.enn_trainer.resuming import assert_same, assert_same_clocks, go
+
+SETTINGS = [
+    *("rollout.num_envs=4", "rollout.steps=3", "rollout.processes=1", "optim.bs=6"),
+    *("net.d_model=8", "net.n_layer=1", "total_timesteps=48"),
+]
+SPACES = Targets().obs_space(), Targets().action_space()
+
+
+def network(seed: int = 0, action_space: Any = None, **settings: Any) -> RogueNet:
+    torch.manual_seed(seed)
+    config = RogueNetConfig(d_model=8, n_layer=1, **settings)
+    return RogueNet(config, SPACES[0], action_space or SPACES[1], {"value": 1})
+
+
+def some_batch(envs: int = 5) -> EntityBatch:
+    world = EnvList(Targets, envs)
+    world.seed(0)
+    return EntityBatch.of(world.reset(world.obs_space()))
+
+
+def test_the_world_is_right() -> None:
+    assert not check_env(Targets).problems
+
+
+@pytest.mark.parametrize("memory", ["None", '(inputs: ["action", "reward"])'])
+def test_a_network_with_numbers_keeps_its_contract(memory: str) -> None:
+    config = TrainConfig(net=RogueNetConfig(d_model=8, n_layer=1))
+    net = network(memory=StateManager(overrides=[f"net.memory={memory}"]).config.net.memory)
+    check_agent(net, *SPACES)
+    assert config.net.init_std == 1.0
+
+
+def test_deviations_begin_with_their_setting_and_keep_to_their_limits() -> None:
+    for std in (0.05, 1.0, 1.9):
+        net = network(init_std=std)
+        found = net(some_batch()).distribution("aim")
+        torch.testing.assert_close(found.log_std.exp(), torch.full_like(found.log_std, std))
+        with torch.no_grad():
+            net.action_heads["/aim"].deviation.bias.fill_(1e9)
+        found = net(some_batch()).distribution("aim")
+        torch.testing.assert_close(found.log_std.exp()[0], torch.tensor([2.0, 10.0]))
+        assert found.mode().abs().max() < 0.1
+
+
+@pytest.mark.parametrize("std", ["0", "0.01", "2", "nan", "-1"])
+def test_deviation_beyond_its_limits_is_refused(std: str) -> None:
+    with pytest.raises(ConfigError, match="init_std: expected"):
+        StateManager(overrides=[f"net.init_std={std}"]).config
+
+
+def test_a_run_does_not_depend_on_workers_or_pieces(tmp_path: Path) -> None:
+    alone = run_small(tmp_path, env=Targets)
+    assert torch.equal(
+        weights(alone), weights(run_small(tmp_path, "rollout.processes=2", env=Targets))
+    )
+    pieces = run_small(tmp_path, "optim.micro_bs=2", env=Targets)
+    torch.testing.assert_close(weights(alone), weights(pieces), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        (),
+        ('net.memory=(inputs: ["action", "reward"])',),
+        ("ppo.ent_targets={call: 0.5}",),
+    ],
+)
+def test_a_resumed_run_goes_on_to_the_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("enn_trainer.tracking.track._new_run_name", lambda runs, config: "it")
+    go(tmp_path / "one", Targets, *SETTINGS, *more)
+    go(tmp_path / "other", Targets, *SETTINGS, *more, stops=24)
+    go(tmp_path / "other", Targets, *SETTINGS, *more)
+    one, other = (load_checkpoint(tmp_path / name / "run").state for name in ("one", "other"))
+    assert_same(one, other)
+    assert_same_clocks(one, other)
+    assert one.action_space == SPACES[1]
+    agent, game = load_agent(tmp_path / "one/run"), Targets()
+    game.seed(3)
+    obs = game.reset()
+    while not obs.done:
+        obs = game.act(agent.act(obs).actions)  # which checks the bounds
+
+
+def test_a_program_of_ones_own_may_give_any_numbers_within_the_bounds() -> None:
+    envs = EnvList(Targets, 3)
+    envs.seed(1)
+    obs = envs.reset(envs.obs_space())
+    choices = random_choices(obs, envs.action_space(), np.random.default_rng(0))
+    values = choices["aim"].values.copy()
+    for wrong, message in (
+        (1.5, r"x=1.5, which is not from .*, in environment 0, by the entity at position 0"),
+        (np.nan, "x=nan, which is not from"),
+    ):
+        values[0, 0] = wrong
+        with pytest.raises(InvalidAction, match=message):
+            envs.act(choices | {"aim": Ragged(values, choices["aim"].lengths)}, envs.obs_space())
+    with pytest.raises(InvalidAction, match=r"expected numbers of the shape \(actors, 2\)"):
+        wrong_shape = Ragged(values[:, :1], choices["aim"].lengths)
+        envs.act(choices | {"aim": wrong_shape}, envs.obs_space())
+
+
+class Archer(Bot):
+    """Aims at the places that it sees."""
+
+    def act(self, observation: Any) -> dict[str, Any]:
+        mask = observation.actions["aim"]
+        places = np.asarray(observation.features["Archer"])[:, 0]
+        x = np.clip(places, mask.low[:, 0], mask.high[:, 0])
+        values = np.stack([x, places], axis=1).astype(np.float32)
+        count = len(places)
+        return {
+            "aim": ContinuousAction(mask.actor_ids, values[:, ::-1], ["free", "x"]),
+            "call": CategoricalAction(mask.actor_ids, np.zeros(count, int), ["left", "right"]),
+            "mean": GlobalContinuousAction(np.float32([5 * (1 + places.mean())]), ["m"]),
+        }
+
+
+def test_entropy_target_of_numbers_without_bounds_is_refused(tmp_path: Path) -> None:
+    manager = StateManager(overrides=[*SETTINGS, "ppo.ent_targets={aim: 0.5}"])
+    with pytest.raises(ConfigError, match="aim: expected labels, entities or numbers with bounds"):
+        train(manager, Targets)
+    run_small(tmp_path, "ppo.ent_targets={mean: 0.5}", env=Targets)
+
+
+def test_statistics_tell_mean_deviation_and_bounds(tmp_path: Path) -> None:
+    rows: list[dict[str, float]] = []
+    from enn_trainer import Callback
+
+    class Keeps(Callback):
+        def on_update_end(self, trainer: Any, metrics: Any) -> None:
+            rows.append(dict(metrics))
+
+    manager = StateManager(overrides=[*SETTINGS, f"data_dir={tmp_path}"])
+    train(manager, Targets, callbacks=[Keeps()])
+    tags = rows[-1]
+    assert -1 <= tags["actions/aim/x.mean"] <= 1
+    assert 0 < tags["actions/aim/x.std"] <= 1
+    assert 0 <= tags["actions/aim/x.at_bound"] <= 1
+    assert 0 <= tags["actions/mean/m.mean"] <= 10
+    assert "actions/aim/free.at_bound" not in tags
+    assert 0 < tags["policy/mean/normalised_entropy"] <= 1
+    assert "policy/aim/normalised_entropy" not in tags
+    assert math.isfinite(tags["policy/aim/entropy"])
+
+
+# -- Other spaces ----------------------------------------------------------------------------------
+
+
+SWAPPED = dict(SPACES[1]) | {
+    "aim": ContinuousActionSpace({"free": (-math.inf, math.inf), "x": (-1.0, 1.0)})
+}
+
+
+def test_components_in_another_order_are_wired_by_name() -> None:
+    net, batch = network(), some_batch()
+    wired = Wired(net, SPACES[0], SWAPPED)
+    action = batch.actions["aim"]
+    assert action.bounds is not None
+    bounds = replace(action.bounds, values=action.bounds.values[:, :, [1, 0]])
+    swapped = replace(batch, actions=dict(batch.actions) | {"aim": replace(action, bounds=bounds)})
+    uniforms = {
+        "aim": torch.rand(len(action.actors.values), 2),
+        "call": torch.rand(len(batch.actions["call"].actors.values)),
+        "mean": torch.rand(batch.num_frames),
+    }
+    own = net(batch, uniforms=uniforms)
+    turned = uniforms | {"aim": uniforms["aim"][:, [1, 0]]}
+    other = wired(swapped, uniforms=turned)
+    torch.testing.assert_close(other.actions["aim"][:, [1, 0]], own.actions["aim"])
+    torch.testing.assert_close(other.logprobs["aim"], own.logprobs["aim"])
+
+
+def test_upgrades_move_components_by_name_and_begin_new_ones_in_the_middle() -> None:
+    wider = dict(SWAPPED) | {
+        "aim": ContinuousActionSpace(
+            {"free": (-math.inf, math.inf), "y": (0.0, 4.0), "x": (-2.0, 2.0)}
+        )
+    }
+    old, fresh = network(1), network(2, wider, init_std=0.5)
+    with torch.no_grad():
+        for parameter in old.action_heads["/aim"].parameters():
+            parameter.normal_()
+    moved = upgrade_tensors(old, fresh, Rules({}, 0.1), PARTS).tensors
+    was = old.state_dict()
+    for layer in ("mean", "deviation"):
+        for part in ("weight", "bias"):
+            key = f"action_heads./aim.{layer}.{part}"
+            assert torch.equal(moved[key][[2, 0]], was[key])
+    assert not moved["action_heads./aim.mean.weight"][1].any()
+    assert moved["action_heads./aim.mean.bias"][1] == 0
+    fresh.load_state_dict(moved)
+    diff = diff_spaces(SPACES[0], SPACES[1], SPACES[0], wider)
+    assert diff.changed == ["components of aim: added ['y']"]
+    assert diff.bounds == ["bounds of aim: x changed from (-1.0, 1.0) to (-2.0, 2.0)"]
+    assert diff.reordered_labels == ["components of aim: reordered ['x', 'free'] to ['free', 'x']"]
+
+
+def test_spaces_are_read_back_from_text() -> None:
+    from enn_trainer.checkpoints.state_files import dump_spaces, read_spaces
+
+    text = ron.dumps(ron.Struct("Spaces", dump_spaces(*SPACES)))
+    plain = ron.loads(text)
+    assert read_spaces(plain) == {"obs_space": SPACES[0], "action_space": SPACES[1]}
