@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from enn_trainer.checkpoints.weights import load_weights_file
 from enn_trainer.errors import CheckpointError
 from enn_trainer.experience.memories import PlayerMemory, remembering_of, tracked_types
 from enn_trainer.experience.players import AgentPlayer, Decisions
-from enn_trainer.experience.reminded import Reminded
+from enn_trainer.experience.recall import NO_RECALL, Recall, recall_of_one
 from enn_trainer.policy import PPOAgent, device_of
 from enn_trainer.viewer.explain import Explanation, explain
 from entity_env.actions import Action, EntityID
@@ -173,8 +172,8 @@ class RogueNetAgent:
         """
         obs, batch = self._batch([observation])
         ids = observation.index_to_id(self.obs_space)
-        agent, batch = self._memory.reminded(observation, obs, batch)
-        return explain(agent, batch, ids, self.action_space, entities)
+        recall, batch = self._memory.recall(observation, obs, batch)
+        return explain(self.agent, batch, ids, self.action_space, entities, recall)
 
     def _batch(self, observations: Sequence[Observation]) -> tuple[VecObs, EntityBatch]:
         obs = batch_obs(observations, self.obs_space, self.action_space)
@@ -232,10 +231,10 @@ class AgentMemory:
         memory.begun = memory.begun | obs.done
         return decisions
 
-    def reminded(
+    def recall(
         self, observation: Observation, obs: VecObs, batch: EntityBatch
-    ) -> tuple[PPOAgent, EntityBatch]:
-        """Return the agent as it would answer next, and the frame with the numbers of entities.
+    ) -> tuple[Recall, EntityBatch]:
+        """Return what is remembered in the next frame, and it with the numbers of entities.
 
         Args:
             observation: of the first environment.
@@ -243,7 +242,7 @@ class AgentMemory:
             batch: the same on the device.
         """
         if not self._remembers:
-            return self._agent, batch
+            return NO_RECALL, batch
         if self._memory is None:
             self._begin(1)
         assert self._memory is not None
@@ -252,8 +251,7 @@ class AgentMemory:
         if self._types:
             tracker.number_one(obs, observation)
             batch = replace(batch, identity=obs.identity)
-        attach = partial(memory.attach_to_copies, environment=0)
-        return Reminded(self._agent, attach), batch
+        return recall_of_one(memory, 0), batch
 
     def get_state(self) -> dict[str, Any]:
         """Return the states, and the ids that have numbers, as plain data.

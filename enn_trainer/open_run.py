@@ -21,7 +21,7 @@ from enn_trainer.experience.players import AgentPlayer, Players
 from enn_trainer.experience.run_memories import RunMemories
 from enn_trainer.experience.running_episodes import RunningEpisodes
 from enn_trainer.policy import CreateOpponent, PPOAgent
-from enn_trainer.runtime.execution import Lanes
+from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.runtime.process import empty_cache_after_steps
 from enn_trainer.selfplay.league import PLAYERS, Matchmaker
 from enn_trainer.selfplay.seating import AGENT
@@ -136,13 +136,14 @@ def open_players(
     envs: AddMetricsWrapper,
     opponents: CreateOpponent,
     matchmaker: Matchmaker | None,
-    lanes: Lanes,
+    context: ExecutionContext,
     device: torch.device,
 ) -> tuple[Players, SelfPlay | None]:
     """Return who acts in a run, and the pool of opponents if it has one."""
     config = manager.config
     seed = derive_seed(config.seed, "act")
-    player = AgentPlayer(manager.state.agent, seed, lanes, learning=True)
+    lanes, spans = context.lanes, context.spans
+    player = AgentPlayer(manager.state.agent, seed, lanes, learning=True, spans=spans)
     if config.selfplay is None:
         if matchmaker is not None:
             raise ConfigError("matchmaker: expected the section selfplay beside it, got none")

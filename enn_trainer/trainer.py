@@ -165,7 +165,7 @@ class Trainer:
             )
             watchers = record_rollouts(self.manager, envs, own_folder, stack)
             makers = opponents, matchmaker
-            players, pool = open_players(self.manager, envs, *makers, lanes, self._device)
+            players, pool = open_players(self.manager, envs, *makers, self.context, self._device)
             if pool is not None:
                 self.league = pool.league
                 self.callbacks.first.append(pool)

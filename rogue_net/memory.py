@@ -34,12 +34,14 @@ class Remembering(NamedTuple):
         frame: True to remember the frame as a whole.
         keep_absent: number of frames for which entities that are not shown are remembered.
         sees_hidden: True for a network that never acts, which sees what is invisible to the policy.
+        width: of a state; None if it is not known.
     """
 
     types: Sequence[str]
     frame: bool
     keep_absent: int
     sees_hidden: bool
+    width: int | None = None
 
 
 def memory_rows(batch: EntityBatch, remembering: Remembering) -> MemoryRows:
@@ -121,7 +123,9 @@ class Memory(nn.Module):
         d_model, self.width = config.d_model, memory.d_memory or config.d_model
         named = memory.types or [*types]
         self.types = [name for name in types if name in named] if memory.of_entities else []
-        self.remembering = Remembering(self.types, memory.of_frame, memory.keep_absent, sees_hidden)
+        self.remembering = Remembering(
+            self.types, memory.of_frame, memory.keep_absent, sees_hidden, self.width
+        )
         self.cell = nn.GRUCell(d_model, self.width)
         # Learnt first states, of the frame and of each type.
         self.first_of_frame = nn.Parameter(torch.zeros(1, self.width)) if memory.of_frame else None

@@ -14,8 +14,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from entity_env.errors import short_repr
 from entity_env.ragged import Ragged, exclusive_cumsum, row_indices
-from entity_env.spaces import GLOBAL
+from entity_env.spaces import GLOBAL, ActionName
 from entity_env.vec.vec_env import VecActionMask, VecObs
 from rogue_net.past import Past
 
@@ -365,3 +366,69 @@ def actor_pairs(action: ActionBatch) -> tuple[Lengths, Lengths]:
     num_actees = action.actees.lengths[frame_of_actor]
     actor = np.repeat(np.arange(len(num_actees)), num_actees)
     return actor, row_indices(action.actees.starts[frame_of_actor], num_actees)
+
+
+def without(
+    batch: EntityBatch, frames: Lengths | int, entities: Lengths
+) -> tuple[EntityBatch, dict[ActionName, ActionSubset]]:
+    """Return copies of frames, each without one of its entities.
+
+    Actors that have no legal choice without the entity are left out.
+
+    Args:
+        batch: B frames.
+        frames: (E,) int64, the frame of each copy, or the index of that of all.
+        entities: (E,) int64, positions in these frames.
+
+    Returns:
+        E frames; and their actions as parts of those of E copies of the whole frames.
+
+    Raises:
+        ValueError: there is no entity at a position.
+    """
+    copies = batch.take(np.full(len(entities), frames))
+    limits = copies.entities_of_frames()
+    if (is_unknown := (entities < 0) | (entities >= limits)).any():
+        expected = f"positions from 0 to {limits[is_unknown][0] - 1}"
+        got = short_repr(entities[is_unknown].tolist())
+        raise ValueError(f"entities: expected {expected}, got {got}")
+
+    # Rows of each type.
+    kept: dict[str, Bools] = {}
+    start = np.zeros(len(entities), np.int64)
+    for name, rows in copies.features.items():
+        is_other = row_indices(start, rows.lengths) != np.repeat(entities, rows.lengths)
+        kept[name] = is_other | (name == GLOBAL)
+        start += 0 if name == GLOBAL else rows.lengths
+
+    # Actions, with the positions that actors and actees have then.
+    def others(positions: RaggedTensor) -> Bools:
+        is_other: Bools = positions.values.cpu().numpy() != np.repeat(entities, positions.lengths)
+        return is_other
+
+    def moved(positions: RaggedTensor) -> RaggedTensor:
+        removed = np.repeat(entities, positions.lengths)
+        behind = positions.values > to_device(removed, positions.values.device)
+        return replace(positions, values=positions.values - behind.long())
+
+    parts, actions = {}, {}
+    for name, action in copies.actions.items():
+        actees = None if action.actees is None else others(action.actees)
+        part = restrict_action(action, others(action.actors), actees)
+        left, parts[name] = part.action, part
+        moved_actees = None if left.actees is None else moved(left.actees)
+        actions[name] = replace(left, actors=moved(left.actors), actees=moved_actees)
+
+    def rest(named: Mapping[str, RaggedTensor]) -> dict[str, RaggedTensor]:
+        return {name: rows.keep(kept[name]) for name, rows in named.items()}
+
+    def known(name: str, numbers: Ragged) -> Ragged:
+        has_ids = np.repeat(numbers.lengths > 0, copies.features[name].lengths)
+        is_kept = kept[name][has_ids]
+        of_frame = np.repeat(np.arange(len(numbers)), numbers.lengths)[is_kept]
+        return Ragged(numbers.values[is_kept], np.bincount(of_frame, minlength=len(numbers)))
+
+    features, visible, kinds = map(rest, (copies.features, copies.visible, copies.kinds))
+    identity = {name: known(name, numbers) for name, numbers in copies.identity.items()}
+    left_out = replace(copies, features=features, visible=visible, kinds=kinds, actions=actions)
+    return replace(left_out, identity=identity), parts

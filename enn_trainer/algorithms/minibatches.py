@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from enn_trainer.experience.frame_memory import microbatches
+from enn_trainer.experience.frame_limits import microbatches
 from enn_trainer.runtime.execution import Lanes
 from enn_trainer.runtime.spans import OFF, Spans
 from entity_env.ragged import exclusive_cumsum, row_indices
@@ -100,6 +100,7 @@ def minibatches_by_length(
 def pieces_of_units(
     lengths: Frames,
     entities: Frames,
+    pairs: Frames,
     size: int | None,
     max_entities: int | None,
     cost_of_entity: int | None,
@@ -109,6 +110,7 @@ def pieces_of_units(
     Args:
         lengths: (units,) int64, frames of each unit; they are consecutive in the minibatch.
         entities: (F,) int64, number of entities of each frame.
+        pairs: (F,) int64, pairs of its rows that attend to each other.
         size: frames of a piece at most; None for no limit.
         max_entities: entities of a piece at most.
         cost_of_entity: see `pieces`.
@@ -116,7 +118,7 @@ def pieces_of_units(
     Returns:
         Positions in the minibatch, (frames,) int64 each.
     """
-    cuts = pieces_by_length(lengths, entities, size, max_entities, cost_of_entity)
+    cuts = pieces_by_length(lengths, entities, pairs, size, max_entities, cost_of_entity)
     starts = exclusive_cumsum(lengths)
     return [row_indices(starts[cut], lengths[cut]) for cut in cuts]
 
@@ -124,18 +126,24 @@ def pieces_of_units(
 def pieces_by_length(
     lengths: Frames,
     entities: Frames,
+    pairs: Frames,
     size: int | None,
     max_entities: int | None,
     cost_of_entity: int | None,
 ) -> list[Frames]:
     """Return the numbers of the units of each piece; the arguments are `pieces_of_units`'s."""
-    of_units = np.add.reduceat(entities, exclusive_cumsum(lengths))
+    starts = exclusive_cumsum(lengths)
+    of_units, pairs_of_units = (np.add.reduceat(counts, starts) for counts in (entities, pairs))
     units = None if size is None else max(1, size // int(lengths.max()))
-    return pieces(of_units, units, max_entities, cost_of_entity)
+    return pieces(of_units, units, max_entities, cost_of_entity, pairs_of_units)
 
 
 def pieces(
-    entities: Frames, size: int | None, max_entities: int | None, cost_of_entity: int | None
+    entities: Frames,
+    size: int | None,
+    max_entities: int | None,
+    cost_of_entity: int | None,
+    pairs: Frames | None = None,
 ) -> list[Frames]:
     """Cut a minibatch into pieces that can be computed in parallel.
 
@@ -147,13 +155,15 @@ def pieces(
         size: frames of a piece at most; None for no limit.
         max_entities: entities of a piece at most; see `microbatches`.
         cost_of_entity: see `lanes.cost_of_entity`; None to cut by these limits only.
+        pairs: (F,) int64, pairs of rows that attend to each other; of entities if None.
 
     Returns:
         Positions in the minibatch, (frames,) int64 each.
     """
+    pairs = entities**2 if pairs is None else pairs
     if cost_of_entity is None:
         everyone = np.arange(len(entities))
-        return [everyone[piece] for piece in microbatches(entities, size, max_entities)]
+        return [everyone[piece] for piece in microbatches(entities, size, max_entities, pairs)]
 
     # Sort frames by number of entities, and cut where the costs of the pieces are about equal.
     order = np.argsort(entities, kind="stable")
@@ -166,7 +176,7 @@ def pieces(
     return [
         part[piece]
         for part in np.split(order, cuts)
-        for piece in microbatches(entities[part], size, max_entities)
+        for piece in microbatches(entities[part], size, max_entities, pairs[part])
     ]
 
 

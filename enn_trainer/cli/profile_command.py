@@ -26,7 +26,7 @@ from enn_trainer.cli.load_world import factory_of
 from enn_trainer.cli.typed_settings import parse_typed, typed_settings
 from enn_trainer.config import EnvConfig, TrainConfig
 from enn_trainer.experience.envs import EnvFactory
-from enn_trainer.experience.frame_memory import MOST_PAIRS, bytes_of_pair, rogue_nets
+from enn_trainer.experience.frame_limits import MOST_PAIRS, bytes_of_pair, rogue_nets
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.spans import SpanTimes, times_between
 from enn_trainer.state_manager import StateManager
@@ -57,11 +57,15 @@ _PARTS: dict[str, tuple[str, Kind]] = {
     "rollout": ("storage, and the rest of the rollout", "frames"),
     "rollout/batch": ("batching, and transfer to the device", "frames"),
     "rollout/act": ("forward while acting", "acting"),
+    "rollout/act/memory": ("memory while acting", "acting"),
     "rollout/env": ("environments", "environment"),
     "rollout/values": ("values of the last frames", "acting"),
+    "rollout/values/memory": ("memory in the last frames", "acting"),
+    "rollout/memory": ("memory of the rollout", "frames"),
     "returns": ("returns and advantages", "rest"),
     "optimize": ("losses, and the rest of learning", "learning"),
     "optimize/gradient/gather": ("gather of minibatches", "learning"),
+    "optimize/gradient/gather/memory": ("memory of minibatches", "learning"),
     "optimize/gradient/forward": ("forward of minibatches", "learning"),
     "optimize/gradient/backward": ("backward of minibatches", "learning"),
     "optimize/step": ("optimizer", "optimizer"),

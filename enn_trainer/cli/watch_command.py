@@ -10,6 +10,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from enn_trainer.checkpoints.lookup import SavedRun, read_saved_run
@@ -35,6 +36,8 @@ from enn_trainer.cli.trust import line_with_trust
 from enn_trainer.errors import CheckpointError, ConfigError, ReplayError
 from enn_trainer.evaluation.evaluator import EXPLAINING, Evaluator, create_agent, create_opponent
 from enn_trainer.experience.demonstrations import open_recording
+from enn_trainer.experience.memories import remembering_of, tracked_types
+from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import Lanes
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.start_folder import paths_from
@@ -42,7 +45,7 @@ from enn_trainer.viewer.annotate import explain_replay
 from enn_trainer.viewer.episodes import episodes_of
 from enn_trainer.viewer.moments import find_moments
 from enn_trainer.viewer.played import EPISODES, MOST_STEPS, ReplaySettings, plain_view
-from enn_trainer.viewer.replay import Replay
+from enn_trainer.viewer.replay import Episode, Replay
 from enn_trainer.viewer.replay_format import check_replaceable, write_replay
 from entity_env.errors import InvalidView
 from entity_env.recording.recording_format import RecordingError
@@ -149,11 +152,30 @@ def _of_recording(path: Path, options: argparse.Namespace) -> Replay:
         return replay
     agent = create_agent("--agent", options.agent, recording.obs_space, recording.action_space)
     replay.about["agent beside"] = options.agent
+    if any(remembering_of(agent)):
+        replay.about["agent beside"] += _remembered_in(path, replay.episodes, agent)
     with eval_progress() as watch:
         explain_replay(
             replay, None, agent, lambda episode, side: True, lambda share: watch(EXPLAINING, share)
         )
     return replay
+
+
+def _remembered_in(path: Path, episodes: Sequence[Episode], agent: PPOAgent) -> str:
+    """Return what an agent lacks in a recording to remember entities, as text; "" if nothing.
+
+    Raises:
+        ConfigError: frames or rewards were left out, so that it remembers less than in play.
+    """
+    is_whole = [one.steps is None and bool(np.isfinite(one.obs.reward).all()) for one in episodes]
+    if not all(is_whole):
+        raise ConfigError(
+            f"--agent: expected an agent without memory for {path}, which lacks frames of its "
+            "episodes (capture_samples_subsample), got one with net.memory"
+        )
+    types = tracked_types(agent)
+    has_identity = any(name in one.obs.identity for one in episodes for name in types)
+    return "" if has_identity or not types else ", which knows no entity again: no ids recorded"
 
 
 def _play(saved: SavedRun, options: argparse.Namespace) -> Replay:

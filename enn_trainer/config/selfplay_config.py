@@ -60,8 +60,8 @@ class SelfplayConfig(Section):
         )
         check.require(
             bool(self.result) or self.choose in ("uniform", "latest"),
-            f"choose: expected 'uniform' or 'latest' beside result='', by which no score is known, "
-            f"got {self.choose!r}",
+            f"choose: expected 'uniform' or 'latest' beside result='', by which no score is known "
+            f"(a matchmaker takes its place), got {self.choose!r}",
         )
         check.require(
             len({*self.sides}) == len(self.sides) and all(side >= 0 for side in self.sides),

@@ -477,7 +477,10 @@ class Evaluator:
         """
         members = self._pool()
         if not members:
-            raise ConfigError("eval.opponent: expected members in the pool, got none yet")
+            raise ConfigError(
+                "eval.opponent: expected members in the pool, got none yet: the first copy of the "
+                "agent joins as training begins, those of selfplay.opponents are there before"
+            )
         return members
 
     def _make_opponents(self) -> dict[str, Opponent]:

@@ -296,7 +296,8 @@ def collect(
             final_values.append(players.values(EntityBatch.cat(finals), ended))
     frames, kept = storage.take()
     if players.memory is not None:
-        frames = replace(frames, past=remembered.past(frames), identity={})
+        with context.spans.span("memory"):
+            frames = replace(frames, past=remembered.past(frames), identity={})
     return Rollout(
         batch=frames,
         actions=kept.chosen,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from enn_trainer.errors import ConfigError
-from enn_trainer.experience.frame_memory import rogue_nets
+from enn_trainer.experience.frame_limits import rogue_nets
 from entity_env.ragged import Ragged, row_indices
 from entity_env.vec.vec_obs import VecObs
 from rogue_net.memory import Remembering, memory_rows
@@ -61,6 +61,17 @@ class Memories:
     known: Known = NOTHING_KNOWN
     states: Tensor | None = None
 
+    @staticmethod
+    def cat(pieces: Sequence["Memories"], num_envs: int) -> "Memories":
+        """Concatenate the environments of several pieces, each of which has so many."""
+        columns = [
+            piece.known._replace(sequence=piece.known.sequence + k * num_envs)
+            for k, piece in enumerate(pieces)
+        ]
+        known = Known(*(np.concatenate(of_all) for of_all in zip(*columns, strict=True)))
+        states = [piece.states for piece in pieces if piece.states is not None]
+        return replace(pieces[0], known=known, states=torch.cat(states) if states else None)
+
     def past_of(
         self, batch: EntityBatch, environments: Ints, begun: npt.NDArray[np.bool_], reward: Any
     ) -> tuple[Past, Links, Ints]:
@@ -80,16 +91,20 @@ class Memories:
         return Past.of(rows, links, nowhen, np.where(begun, 0, reward), carried), links, here
 
     def of_environments(self, environments: Ints) -> tuple[Known, Ints]:
-        """Return what is remembered in some environments, by their places, and the rows of it."""
+        """Return what is remembered in some environments, by their places, and the rows of it.
+
+        Args:
+            environments: (n,) int64; one may be there several times.
+        """
         if not len(self.known.sequence):
             return NOTHING_KNOWN, self.known.sequence
-        last = max(int(self.known.sequence.max()), int(environments.max(initial=0)))
-        place = np.full(last + 1, -1)
-        place[environments] = np.arange(len(environments))
-        of_rows = place[self.known.sequence]
-        here = np.flatnonzero(of_rows >= 0)
+        order = np.argsort(self.known.sequence, kind="stable")
+        of_rows = self.known.sequence[order]
+        start, stop = (np.searchsorted(of_rows, environments, side) for side in ("left", "right"))
+        here = order[row_indices(start, stop - start)]
         taken = Known(*(column[here] for column in self.known))
-        return taken._replace(sequence=of_rows[here]), here
+        places = np.repeat(np.arange(len(environments)), stop - start)
+        return taken._replace(sequence=places), here
 
     def states_of(self, rows: Ints, like: EntityBatch) -> Tensor:
         """Return the states of some of the rows."""
@@ -126,7 +141,7 @@ class Memories:
         """Return the memories of a saved state.
 
         Raises:
-            ValueError: the state is not that of memories.
+            ValueError: the state is not that of memories of this network.
         """
         if not state:
             return self
@@ -140,6 +155,9 @@ class Memories:
             raise ValueError("known: expected environments, kinds, numbers and ages")
         if states.dtype != torch.float32 or not states.isfinite().all():
             raise ValueError("states: expected finite numbers of float32")
+        width = self.remembering.width
+        if width is not None and states.shape[1] != width:
+            raise ValueError(f"states: expected a width of {width}, got {states.shape[1]}")
         return replace(self, known=Known(*rows), states=states)
 
 
@@ -177,8 +195,9 @@ class PlayerMemory:
         """Return frames with what is remembered of them.
 
         Args:
-            batch: a frame of each of n environments.
-            environments: (n,) int64.
+            batch: n frames, with `identity`.
+            environments: (n,) int64, of each frame. Several frames, such as changed copies of one,
+                may be of one environment if nothing is remembered of them afterwards.
             acts: True for frames to act in, of which some may be the first of an episode; False
                 for others, which go on.
         """
@@ -193,39 +212,6 @@ class PlayerMemory:
         policy, values = (None if part is None else part[0] for part in parts)
         past = replace(policy or _no_past(batch.num_frames), of_values=values)
         return replace(batch, past=past), Attached(environments, parts)
-
-    def attach_to_copies(self, batch: EntityBatch, environment: int) -> EntityBatch:
-        """Return copies of a frame of one environment, perhaps changed, with what is remembered.
-
-        Args:
-            batch: n frames with `identity`.
-            environment: of all of them.
-        """
-        n, pasts = batch.num_frames, list[Past | None]()
-        begun = np.full(n, self.begun[environment])
-        reward = np.where(begun, 0, self.reward[environment]).astype(np.float32)
-        nowhen = np.zeros(n, np.int64)
-        for memories in (self.policy, self.values):
-            if memories is None:
-                pasts.append(None)
-                continue
-            known, here = memories.of_environments(np.array([environment]))
-            of_copies = Known(*(np.tile(column, n) for column in known))
-            of_copies = of_copies._replace(sequence=np.repeat(np.arange(n), len(here)))
-            frames = batch, memories.remembering, np.arange(n), nowhen
-            rows, links = _linked(*frames, begun, of_copies)
-            # All copies share the states.
-            first, size = len(rows.kind), max(1, len(here))
-
-            def shared(index: Ints, first: int = first, size: int = size) -> Ints:
-                return np.where(index >= first, first + (index - first) % size, index)
-
-            absent = Ragged(shared(links.absent.values), links.absent.lengths)
-            links = links._replace(source=shared(links.source), absent=absent)
-            states = memories.states_of(here, batch)
-            pasts.append(Past.of(rows, links, nowhen, reward, states))
-        policy, values = pasts
-        return replace(batch, past=replace(policy or _no_past(n), of_values=values))
 
     def advance(self, attached: "Attached", memory: Sequence[Tensor | None]) -> None:
         """Take the states after choices.
@@ -245,6 +231,21 @@ class PlayerMemory:
         self.policy, self.values = both
         self.begun = self.begun.copy()
         self.begun[attached.environments] = False
+
+    def take_choices(
+        self, agent: Any, batch: EntityBatch, environments: Ints, chosen: Mapping[str, Tensor]
+    ) -> None:
+        """Go on by frames in which choices were made that need not be the agent's own.
+
+        Args:
+            agent: the network.
+            batch: a frame of each of n environments, with `identity`.
+            environments: (n,) int64.
+            chosen: per action (actors,) int64.
+        """
+        batch, attached = self.attach(batch, environments, acts=True)
+        out = agent(batch, actions=chosen)
+        self.advance(attached, [out.memory, out.memory_of_values])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states as tensors by name."""

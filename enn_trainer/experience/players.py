@@ -13,7 +13,12 @@ import torch
 from torch import Tensor
 
 from enn_trainer.errors import AgentError
-from enn_trainer.experience.frame_memory import check_frame_memory, rogue_nets, within_memory
+from enn_trainer.experience.frame_limits import (
+    check_frame_memory,
+    rogue_nets,
+    rows_of_frames,
+    within_memory,
+)
 from enn_trainer.experience.memories import (
     Attached,
     PlayerMemory,
@@ -23,6 +28,7 @@ from enn_trainer.experience.memories import (
 )
 from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import ONE_LANE, Lanes, cost_of_entity
+from enn_trainer.runtime.spans import OFF, Spans
 from entity_env.ragged import Ragged, row_indices
 from entity_env.seeding import key_of
 from entity_env.vec.vec_env import VecObs
@@ -254,6 +260,7 @@ class AgentPlayer(Players):
             None to take the most probable choices.
         lanes: threads; the result does not depend on their number.
         learning: True if the frames are learnt from, which takes more memory than acting.
+        spans: timers of memory.
 
     Attributes:
         remembers: True if the agent remembers something between frames.
@@ -264,9 +271,15 @@ class AgentPlayer(Players):
     restore_memory: Callable[[PlayerMemory | None], None] | None = None
 
     def __init__(
-        self, agent: PPOAgent, seed: int | None, lanes: Lanes = ONE_LANE, learning: bool = False
+        self,
+        agent: PPOAgent,
+        seed: int | None,
+        lanes: Lanes = ONE_LANE,
+        learning: bool = False,
+        spans: Spans = OFF,
     ) -> None:
         self.agent, self.seed, self.lanes, self.learning = agent, seed, lanes, learning
+        self.spans = spans
         self._memory: PlayerMemory | None = None
         self.remembers = any(remembering_of(agent))
 
@@ -310,10 +323,11 @@ class AgentPlayer(Players):
             InvalidObservation: a frame has too many entities; the message names the environment.
         """
         agent, seed, memory = self.agent, self.seed, self._memory
-        check_frame_memory(agent, batch, environments, learning=self.learning)
         attached: Attached | None = None
         if memory is not None:
-            batch, attached = memory.attach(batch, environments, acts=True)
+            with self.spans.span("memory"):
+                batch, attached = memory.attach(batch, environments, acts=True)
+        check_frame_memory(agent, batch, environments, learning=self.learning)
 
         def of_piece(some: EntityBatch, piece: slice) -> tuple[Decisions, list[Tensor | None]]:
             draws = None
@@ -324,14 +338,16 @@ class AgentPlayer(Players):
 
         pieces = in_pieces(agent, batch, of_piece, self.lanes)
         if memory is not None and attached is not None:
-            memory.advance(attached, cat_states([states for _, states in pieces]))
+            with self.spans.span("memory"):
+                memory.advance(attached, cat_states([states for _, states in pieces]))
         return Decisions.cat([decisions for decisions, _ in pieces])
 
     def values(self, batch: EntityBatch, environments: Environments) -> Tensor:
         """Return the values of frames."""
-        check_frame_memory(self.agent, batch, environments, learning=False)
         if self._memory is not None and batch.past is None:
-            batch, _ = self._memory.attach(batch, environments, acts=False)
+            with self.spans.span("memory"):
+                batch, _ = self._memory.attach(batch, environments, acts=False)
+        check_frame_memory(self.agent, batch, environments, learning=False)
 
         def of_piece(some: EntityBatch, piece: slice) -> Tensor:
             return self.agent.values(some)["value"].flatten()
@@ -505,7 +521,7 @@ def pieces_of(agent: PPOAgent, batch: EntityBatch) -> list[slice]:
     if (cost := cost_of_entity(agent)) is not None:
         pieces = consecutive(batch.num_frames, cost)
     if rogue_nets(agent):
-        pieces = within_memory(pieces, batch.entities_of_frames())
+        pieces = within_memory(pieces, rows_of_frames(agent, batch))
     return pieces
 
 

@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar, final
 
 import torch
 
-from enn_trainer.experience.frame_memory import rogue_nets
+from enn_trainer.experience.frame_limits import rogue_nets
 from enn_trainer.runtime.spans import OFF, Spans
 from rogue_net.native.backend import has_compiled_blocks, threads_at_work
 

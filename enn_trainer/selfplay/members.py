@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from safetensors.torch import save as save_tensors
 
-from enn_trainer.checkpoints.lookup import SavedRun, run_of_member
-from enn_trainer.checkpoints.migrate.space_diff import incompatibilities
+from enn_trainer.checkpoints.lookup import SavedRun, read_saved_run, run_of_member
+from enn_trainer.checkpoints.migrate.space_diff import diff_spaces, incompatibilities
 from enn_trainer.checkpoints.state_files import saved_network
 from enn_trainer.checkpoints.weights import load_weights, tensors_of
 from enn_trainer.errors import CheckpointError
+from enn_trainer.experience.frame_limits import rogue_nets
 from enn_trainer.policy import CreateOpponent, Opponent, PPOAgent, frozen_copy
 from enn_trainer.selfplay.league import SNAPSHOT, Member
 from enn_trainer.selfplay.matchmaking import NAMED
@@ -40,6 +41,39 @@ def snapshot_of(
         weights = {k: v.detach().cpu().contiguous() for k, v in network.state_dict().items()}
         saved = SavedNetwork("", "", save_tensors(weights))
     return Member(f"step-{step}", step, SNAPSHOT, "network", *saved)
+
+
+def read_opponent(
+    path: Path, agent: PPOAgent, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]
+) -> SavedRun:
+    """Read the agent of a save that is to play in a run.
+
+    Args:
+        path: of the save.
+        agent: of the run; if it is a network of the user's own, a copy takes weights that are not
+            those of a `RogueNet`.
+        obs_space: observation space of the run.
+        action_space: action space of the run.
+
+    Raises:
+        CheckpointError: there is no such save, or it is of another network or world.
+        ConfigError: the agent is a network that cannot be copied.
+    """
+    spaces = obs_space, action_space
+    try:
+        saved = read_saved_run(path)
+    except CheckpointError:
+        if rogue_nets(agent):
+            raise
+        saved = read_saved_run(path, frozen_copy(agent, "selfplay.opponents"))
+    known = saved.obs_space, saved.action_space
+    different = incompatibilities(*known, *spaces)
+    if not rogue_nets(saved.agent):  # of which features and labels are not found by name
+        found = diff_spaces(*known, *spaces)
+        different = [*found.changed, *found.reordered, *found.reordered_labels]
+    if different:
+        raise CheckpointError(f"{saved.path} is of another world: {'; '.join(different)}")
+    return saved
 
 
 def member_of_save(saved: SavedRun, name: str, origin: str) -> Member:
@@ -114,9 +148,10 @@ def network_of(
     where = Path(f"selfplay: {member.name}")
     network: Any
     if not member.config:
-        if agent is None:
+        if agent is None or rogue_nets(agent):
             raise CheckpointError(
-                f"{where}: its network is one of your own, which only the run that has it can play"
+                f"{where}: its weights are those of a network of your own, which only a run of "
+                "such a network (agent= in Python) can play"
             )
         network = copy_with(agent, member)
     else:

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
-from enn_trainer.checkpoints.lookup import members_of, read_saved_run
-from enn_trainer.checkpoints.migrate.space_diff import incompatibilities
+from enn_trainer.checkpoints.lookup import members_of
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.load import load_config
 from enn_trainer.config.selfplay_config import RANDOM, SelfplayConfig
@@ -39,6 +38,7 @@ from enn_trainer.selfplay.members import (
     make_opponent,
     member_of_save,
     network_of,
+    read_opponent,
     snapshot_of,
 )
 from enn_trainer.selfplay.seating import AGENT, Game, Seating, Table
@@ -95,7 +95,7 @@ class SelfPlay(Callback):
             has_any = any(member.origin == SNAPSHOT for member in self.league.pool)
             soonest = (state.step // every + 1) * every if has_any else state.step
             self.league.next_snapshot = min(self.league.next_snapshot, soonest)
-        seed, self._lanes = derive_seed(config.seed, "selfplay"), agent.lanes
+        seed, self._agent = derive_seed(config.seed, "selfplay"), agent
         self.players: Players = agent
         if self._table.num_pool:
             sides = self._settings.sides
@@ -225,10 +225,7 @@ class SelfPlay(Callback):
                 if member.kind == "network":
                     network_of(member, state.agent, *spaces, CPU)  # raises if it does not fit
             return found
-        saved = read_saved_run(located(entry))
-        known = saved.obs_space, saved.action_space
-        if different := incompatibilities(*known, *spaces):
-            raise CheckpointError(f"{saved.path} is of another world: {'; '.join(different)}")
+        saved = read_opponent(located(entry), state.agent, *spaces)
         name = saved.member or f"{saved.path.parent.name}-{saved.step}"
         return [member_of_save(saved, name, entry)]
 
@@ -246,7 +243,8 @@ class SelfPlay(Callback):
         if isinstance(made, type):
             of_bots = derive_seed(self._seed, "bots")
             return BotPlayer(made, of_bots, spaces[0], *spaces, self._table.sides)
-        return AgentPlayer(made, derive_seed(self._seed, "opponents act"), self._lanes)
+        own = derive_seed(self._seed, "opponents act")
+        return AgentPlayer(made, own, self._agent.lanes, spans=self._agent.spans)
 
 
 CPU = torch.device("cpu")

@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from enn_trainer.errors import ConfigError
-from enn_trainer.experience.memories import remembering_of
+from enn_trainer.experience.recall import NO_RECALL, recall_episode
 from enn_trainer.policy import PPOAgent, device_of, eval_mode
 from enn_trainer.viewer.episodes import answers_of, recorded
 from enn_trainer.viewer.explain import (
@@ -38,6 +37,9 @@ def explain_replay(
     These are the answers of another agent, what the agents do not see, the moments, and then
     attention and influence.
 
+    An agent with memory answers in each frame with what it remembers from the episode's earlier
+    ones and the choices made in them, so these have to be there from the first one on.
+
     Args:
         replay: of episodes alone.
         agent: the network that acts; it is not changed. None if it is not known.
@@ -46,25 +48,21 @@ def explain_replay(
             influence are shown, and disagreements with the other agent found. Without `agent` they
             are those of `beside`.
         watch: called with the share of frames that are done, from 0 to 1.
-
-    Raises:
-        ConfigError: the other agent has memory, which frames after the episode do not have.
     """
-    if beside is not None and any(remembering_of(beside)):
-        raise ConfigError("beside: expected an agent without memory, got one with net.memory")
     with eval_mode(agent, beside):
         for name, one in ("agent", agent), ("beside", beside):
             if unseen := unseen_by(one, replay.obs_space):
                 replay.unseen[name] = unseen
         if beside is not None:
             for episode in replay.episodes:
+                recall = recall_episode(beside, episode.obs, episode.chosen, replay.sides)
                 batch = EntityBatch.of(episode.obs, device_of(beside))
+                batch = recall.attach(batch, np.arange(batch.num_frames))
                 known = recorded(episode.obs, batch, most_probable(beside, batch))
                 episode.beside = answers_of(known, replay.action_space)
         replay.moments = find_moments(replay, is_own)
         explained = beside if agent is None else agent
-        # What an agent with memory depended on is not in the frames.
-        if explained is not None and not any(remembering_of(explained)):
+        if explained is not None:
             annotate(replay, explained, is_own, watch)
 
 
@@ -114,16 +112,22 @@ def annotate(
             pieces += [(episode, frames[i : i + at_once]) for i in range(0, len(frames), at_once)]
 
     # Attention and influence.
+    recall, recalled = NO_RECALL, None
     for done, (episode, frames) in enumerate(pieces):
         watch(done / len(pieces))
+        if recalled is not episode:
+            recall = recall_episode(agent, episode.obs, episode.chosen, replay.sides)
+            recalled = episode
         batch = EntityBatch.of(take_obs(episode.obs, frames), device_of(agent))
-        decisions = most_probable(agent, batch)
-        attention = attention_of(agent, batch)
+        in_frames = recall.take(frames)
+        remembering = in_frames.attach(batch, np.arange(len(frames)))
+        decisions = most_probable(agent, remembering)
+        attention = attention_of(agent, remembering)
         if attention is not None:
             episode.attention |= dict(zip(frames.tolist(), attention, strict=True))
         entities = [
             most_attended(None if attention is None else attention[i], count, MOST_ENTITIES)
             for i, count in enumerate(batch.entities_of_frames().tolist())
         ]
-        found = influence(agent, batch, decisions, entities)
+        found = influence(agent, batch, decisions, entities, in_frames)
         episode.influence |= dict(zip(frames.tolist(), found, strict=True))

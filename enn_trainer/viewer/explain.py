@@ -1,7 +1,6 @@
 """Explanations of decisions: attention between entities, and the influence of each entity."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -9,22 +8,20 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from enn_trainer.experience.frame_memory import check_frame_memory, rogue_nets
+from enn_trainer.experience.frame_limits import check_frame_memory, rogue_nets
 from enn_trainer.experience.players import AgentPlayer, Decisions, in_pieces
+from enn_trainer.experience.recall import NO_RECALL, Recall
 from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import ONE_LANE
 from entity_env.actions import ActionName, EntityID
 from entity_env.errors import short_repr
-from entity_env.ragged import Indices, Ragged, row_indices
+from entity_env.ragged import Indices, Ragged
 from entity_env.spaces import GLOBAL, ActionSpaces
 from rogue_net.ragged import (
     ActionSubset,
-    Bools,
     EntityBatch,
-    RaggedTensor,
     actor_pairs,
-    restrict_action,
-    to_device,
+    without,
 )
 
 Float32: TypeAlias = npt.NDArray[np.float32]
@@ -97,6 +94,7 @@ def explain(
     ids: Sequence[EntityID],
     action_space: ActionSpaces,
     entities: Sequence[EntityID] | None = None,
+    recall: Recall = NO_RECALL,
 ) -> Explanation:
     """Explain the decisions of an agent in one frame.
 
@@ -108,13 +106,15 @@ def explain(
         entities: ids of those to compute the influence of, each of which costs a forward pass.
             Without it all, of more than `MOST_ENTITIES` those that are attended to most, or the
             first ones if the network has no attention.
+        recall: what the agent remembered in this frame.
 
     Raises:
         ValueError: the frame has no entity with one of these ids.
     """
     # Decisions and attention.
-    decisions = most_probable(agent, batch)
-    weights = attention_of(agent, batch)
+    remembering = recall.attach(batch, np.zeros(1, np.int64))
+    decisions = most_probable(agent, remembering)
+    weights = attention_of(agent, remembering)
     attention = None if weights is None else weights[0]
 
     # Entities to remove.
@@ -137,7 +137,7 @@ def explain(
         actors = [names[i] for i in action.actors.values.tolist()]
         entropies = _float32(decisions.entropies[name].values)
         actions[name] = ExplainedAction(actors, choices, probs, entropies)
-    [changes] = influence(agent, batch, decisions, [removed])
+    [changes] = influence(agent, batch, decisions, [removed], recall)
     return Explanation([*ids], actions, decisions.values.item(), attention, changes)
 
 
@@ -220,15 +220,20 @@ def most_attended(attention: Float32 | None, num_entities: int, count: int) -> I
 
 
 def influence(
-    agent: PPOAgent, batch: EntityBatch, decisions: Decisions, entities: Sequence[Indices]
+    agent: PPOAgent,
+    batch: EntityBatch,
+    decisions: Decisions,
+    entities: Sequence[Indices],
+    recall: Recall = NO_RECALL,
 ) -> list[Influence]:
     """Compute the influence of entities on the decisions in frames, by removing each of them.
 
     Args:
         agent: the network, in evaluation mode; it is not changed.
-        batch: B frames, at least one.
+        batch: B frames, at least one, without a past.
         decisions: of the agent in these frames.
         entities: for each frame int64, positions in the frame.
+        recall: what the agent remembered in these frames, also of who is removed.
 
     Returns:
         The influence in each frame.
@@ -241,7 +246,7 @@ def influence(
     with torch.inference_mode():
         copies, parts = without(batch, frames, removed)
         own = decisions.take(frames)
-        changed = most_probable(agent, copies) if len(frames) else own
+        changed = most_probable(agent, recall.attach(copies, frames)) if len(frames) else own
         before = own.log_probs_on_host({name: part.whole for name, part in parts.items()})
         after = changed.log_probs_on_host(copies.actions)
         value = _float32(own.values - changed.values)
@@ -274,72 +279,6 @@ def split_influence(
         for one, table, count in zip(found, tables, num_actors, strict=True):
             one.choice[name] = table.reshape(len(one.entities), count)
     return found
-
-
-def without(
-    batch: EntityBatch, frames: Indices | int, entities: Indices
-) -> tuple[EntityBatch, dict[ActionName, ActionSubset]]:
-    """Return copies of frames, each without one of its entities.
-
-    Actors that have no legal choice without the entity are left out.
-
-    Args:
-        batch: B frames.
-        frames: (E,) int64, the frame of each copy, or the index of that of all.
-        entities: (E,) int64, positions in these frames.
-
-    Returns:
-        E frames; and their actions as parts of those of E copies of the whole frames.
-
-    Raises:
-        ValueError: there is no entity at a position.
-    """
-    copies = batch.take(np.full(len(entities), frames))
-    limits = copies.entities_of_frames()
-    if (is_unknown := (entities < 0) | (entities >= limits)).any():
-        expected = f"positions from 0 to {limits[is_unknown][0] - 1}"
-        got = short_repr(entities[is_unknown].tolist())
-        raise ValueError(f"entities: expected {expected}, got {got}")
-
-    # Rows of each type.
-    kept: dict[str, Bools] = {}
-    start = np.zeros(len(entities), np.int64)
-    for name, rows in copies.features.items():
-        is_other = row_indices(start, rows.lengths) != np.repeat(entities, rows.lengths)
-        kept[name] = is_other | (name == GLOBAL)
-        start += 0 if name == GLOBAL else rows.lengths
-
-    # Actions, with the positions that actors and actees have then.
-    def others(positions: RaggedTensor) -> Bools:
-        is_other: Bools = positions.values.cpu().numpy() != np.repeat(entities, positions.lengths)
-        return is_other
-
-    def moved(positions: RaggedTensor) -> RaggedTensor:
-        removed = np.repeat(entities, positions.lengths)
-        behind = positions.values > to_device(removed, positions.values.device)
-        return replace(positions, values=positions.values - behind.long())
-
-    parts, actions = {}, {}
-    for name, action in copies.actions.items():
-        actees = None if action.actees is None else others(action.actees)
-        part = restrict_action(action, others(action.actors), actees)
-        left, parts[name] = part.action, part
-        moved_actees = None if left.actees is None else moved(left.actees)
-        actions[name] = replace(left, actors=moved(left.actors), actees=moved_actees)
-
-    def rest(named: Mapping[str, RaggedTensor]) -> dict[str, RaggedTensor]:
-        return {name: rows.keep(kept[name]) for name, rows in named.items()}
-
-    def known(name: str, numbers: Ragged) -> Ragged:
-        has_ids = np.repeat(numbers.lengths > 0, copies.features[name].lengths)
-        is_kept = kept[name][has_ids]
-        of_frame = np.repeat(np.arange(len(numbers)), numbers.lengths)[is_kept]
-        return Ragged(numbers.values[is_kept], np.bincount(of_frame, minlength=len(numbers)))
-
-    features, visible, kinds = map(rest, (copies.features, copies.visible, copies.kinds))
-    identity = {name: known(name, numbers) for name, numbers in copies.identity.items()}
-    left_out = replace(copies, features=features, visible=visible, kinds=kinds, actions=actions)
-    return replace(left_out, identity=identity), parts
 
 
 def _total_variation(own: Ragged | None, changed: Ragged | None, part: ActionSubset) -> Float32:

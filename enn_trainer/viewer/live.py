@@ -4,11 +4,9 @@ Messages are dictionaries of plain data, which `serve.py` carries; they are list
 """
 
 import base64
-import copy
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +15,7 @@ import numpy.typing as npt
 from enn_trainer.experience.memories import PlayerMemory
 from enn_trainer.experience.person import PersonPlayers
 from enn_trainer.experience.players import AgentPlayer, Decisions, Players, SeatPlayer
-from enn_trainer.experience.reminded import Reminded
+from enn_trainer.experience.recall import Recall, recall_of_one
 from enn_trainer.policy import PPOAgent
 from enn_trainer.viewer.episodes import episode_of_frames, recorded
 from enn_trainer.viewer.explain import MOST_ENTITIES, Float32, explain
@@ -89,8 +87,8 @@ class LiveGame(PersonPlayers):
         fps: float | None = None,
         renew: Callable[[], str] = lambda: "",
     ) -> None:
-        super().__init__(others, replay.action_space)
-        self._seats, self._replay, self._link = seats, replay, link
+        super().__init__(others, seats, replay.action_space)
+        self._replay, self._link = replay, link
         self._fps, self._renew = fps, renew
         self._header = live_header(replay)
         self._schema: Message = {}
@@ -160,7 +158,6 @@ class LiveGame(PersonPlayers):
 
     def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
         """Let the others and the person choose."""
-        self._remembered = [copy.copy(seat.memory) for seat in self._seats]
         decisions = super().act(obs, batch, t)
         kept, self._hand = self._steps[-1], None
         kept.actions, kept.by_hand = decisions.chosen_on_host(), dict(decisions.by_hand)
@@ -201,7 +198,7 @@ class LiveGame(PersonPlayers):
         kept = recorded(frames, batch, decisions)
         kept.actions, kept.by_hand = hand.fill(kept.actions)
         self._steps.append(kept)
-        self._memories.append(self._remembered)
+        self._memories.append(self.remembered)
         if len(self._steps) > MOST_STEPS:
             self._steps.pop(0)
             self._memories.pop(0)
@@ -338,29 +335,30 @@ class LiveGame(PersonPlayers):
             self._fps = fps
         self._send("paused", self._pages, on=self._is_paused, fps=self._fps)
 
-    def _found(self, message: Message) -> tuple[Message, VecObs, PPOAgent]:
-        """Return the frame that a message names, as facts and alone, and the agent of its side."""
+    def _found(self, message: Message) -> tuple[Message, VecObs, PPOAgent, Recall]:
+        """Return the frame that a message names, as facts and alone, and the agent of its side.
+
+        The agent is returned with what it remembered in the frame.
+        """
         side = _whole(message, "side", self._replay.sides)
         step = _whole(message, "step", self._step + 1)
         if message.get("episode") != self._episode or step < self._left_out:
             raise ValueError("step: expected one of the running episode; that one is gone")
         obs = take_obs(self._steps[step - self._left_out].obs, np.array([side]))
         facts = {"episode": self._episode, "step": step, "side": side}
-        seat = self._seats[side]  # which stays the same in an episode
+        seat = self.seats[side]  # which stays the same in an episode
         if not isinstance(seat, AgentPlayer):
             raise ValueError(f"side: expected one of a network, got {side}, which a bot plays")
         memory = self._memories[step - self._left_out][side]
-        if memory is None:
-            return facts, obs, seat.agent
-        return facts, obs, Reminded(seat.agent, partial(memory.attach_to_copies, environment=side))
+        return facts, obs, seat.agent, recall_of_one(memory, side)
 
     def _explain(self, page: int, message: Message) -> None:
         """Send attention and influence in a frame."""
-        facts, obs, agent = self._found(message)
+        facts, obs, agent, recall = self._found(message)
         batch, attention = EntityBatch.of(obs), None
         positions = range(int(batch.entities_of_frames()[0]))
         entities = _list(message, "entities")[:MOST_ENTITIES] if "entities" in message else None
-        found = explain(agent, batch, positions, self.action_space, entities)
+        found = explain(agent, batch, positions, self.action_space, entities, recall)
         if found.attention is not None:
             layers, heads, size, _ = found.attention.shape
             packed = base64.b64encode(found.attention.astype("<f4").tobytes()).decode()
@@ -378,9 +376,9 @@ class LiveGame(PersonPlayers):
 
     def _what_if(self, page: int, message: Message) -> None:
         """Send the agent's answer to a changed frame."""
-        facts, obs, agent = self._found(message)
+        facts, obs, agent, recall = self._found(message)
         changes = [_change(one) for one in _list(message, "changes")]
-        answer = what_if(agent, obs, self._replay.obs_space, changes)
+        answer = what_if(agent, obs, self._replay.obs_space, changes, recall)
         names = list(self.action_space)
         decisions = [
             [names.index(name), actor, _finite(probs)]

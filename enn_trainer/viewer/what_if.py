@@ -6,13 +6,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from enn_trainer.experience.recall import NO_RECALL, Recall
 from enn_trainer.policy import PPOAgent
-from enn_trainer.viewer.explain import Float32, most_probable, without
+from enn_trainer.viewer.explain import Float32, most_probable
 from enn_trainer.viewer.replay import entity_at, types_of
 from entity_env.actions import ActionName
 from entity_env.spaces import GLOBAL, ObsSpace
 from entity_env.vec.vec_obs import VecObs, take_obs
-from rogue_net.ragged import EntityBatch
+from rogue_net.ragged import EntityBatch, without
 
 
 class Change(NamedTuple):
@@ -49,7 +50,13 @@ class WhatIf(NamedTuple):
     probs: dict[ActionName, dict[int, Float32]]
 
 
-def what_if(agent: PPOAgent, obs: VecObs, obs_space: ObsSpace, changes: Sequence[Change]) -> WhatIf:
+def what_if(
+    agent: PPOAgent,
+    obs: VecObs,
+    obs_space: ObsSpace,
+    changes: Sequence[Change],
+    recall: Recall = NO_RECALL,
+) -> WhatIf:
     """Ask an agent about a changed copy of a frame. Masks stay those of the frame.
 
     Args:
@@ -57,6 +64,7 @@ def what_if(agent: PPOAgent, obs: VecObs, obs_space: ObsSpace, changes: Sequence
         obs: the frame alone.
         obs_space: its types and features.
         changes: of its entities.
+        recall: what the agent remembered in the frame.
 
     Raises:
         ValueError: there is no such entity, feature or label; names the change.
@@ -73,7 +81,7 @@ def what_if(agent: PPOAgent, obs: VecObs, obs_space: ObsSpace, changes: Sequence
     removed = sorted({change.position for change in changes if change.removed}, reverse=True)
     for position in removed:
         batch, _ = without(batch, 0, np.array([position]))
-    decisions = most_probable(agent, batch)
+    decisions = most_probable(agent, recall.attach(batch, np.zeros(1, np.int64)))
 
     # From positions of the changed frame to those of the real one.
     left = np.delete(np.arange(num_entities + 1), removed)

@@ -24,6 +24,7 @@ from enn_trainer.config.ppo_config import PPOConfig
 from enn_trainer.config.train_config import ImitationLoss
 from enn_trainer.errors import NotFiniteError
 from enn_trainer.experience.demonstrations import Demonstrations
+from enn_trainer.experience.frame_limits import rows_of_frames
 from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import ExecutionContext, cost_of_entity
 from enn_trainer.state_part import StateDict
@@ -336,4 +337,5 @@ class Cloning(Algorithm[Demonstrations]):
         optim, cost = self.config.optim, cost_of_entity(self.agent)
         entities = shown.batch.entities_of_frames()
         limits = optim.micro_bs, optim.max_entities, cost
-        return pieces_by_length(shown.lengths, entities, *limits)
+        pairs = rows_of_frames(self.agent, shown.batch) ** 2
+        return pieces_by_length(shown.lengths, entities, pairs, *limits)

@@ -24,6 +24,7 @@ from enn_trainer.experience.demonstrations import (
     open_recording,
     with_actors,
 )
+from enn_trainer.experience.frame_limits import rows_of_frames
 from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import ExecutionContext, cost_of_entity
 from enn_trainer.runtime.start_folder import located
@@ -110,7 +111,11 @@ class CloningLoss(AuxiliaryLoss):
             return bc.coef * mean, mean.detach()
 
         entities, cost = drawn.batch.entities_of_frames(), cost_of_entity(agent)
-        cut = pieces_by_length(drawn.lengths, entities, optim.micro_bs, optim.max_entities, cost)
+        pairs, limits = (
+            rows_of_frames(agent, drawn.batch) ** 2,
+            (optim.micro_bs, optim.max_entities),
+        )
+        cut = pieces_by_length(drawn.lengths, entities, pairs, *limits, cost)
         to_add = [partial(loss_of, piece) for piece in cut]
         add_gradients(agent.parameters(), to_add, losses.append, context.lanes)
         return sum(losses, start=drawn.returns.new_zeros(()))

@@ -336,7 +336,11 @@ def loss_of_piece(
     spans, rollout, frames = context.spans, minibatch.rollout, minibatch.frames[piece]
     with spans.span("gather"):
         chosen = {name: rows.take(frames) for name, rows in rollout.actions.items()}
-        batch = replace(rollout.batch.take(frames), keys=minibatch.keys[piece])
+        batch, past = replace(rollout.batch, past=None).take(frames), rollout.batch.past
+        if past is not None:
+            with spans.span("memory"):
+                past = past.take(frames)
+        batch = replace(batch, past=past, keys=minibatch.keys[piece])
         old_logprobs = {name: rows.take(frames).values for name, rows in rollout.logprobs.items()}
     with spans.span("forward"):
         out = agent(batch, actions={name: rows.values for name, rows in chosen.items()})

@@ -36,6 +36,7 @@ from enn_trainer.algorithms.ppo.reward_scaling import RewardScaling
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.ppo_config import PPOConfig
 from enn_trainer.experience.collector import Rollout
+from enn_trainer.experience.frame_limits import rows_of_frames
 from enn_trainer.experience.memories import sequences
 from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext, cost_of_entity
 from enn_trainer.state_part import (
@@ -264,9 +265,10 @@ class PPO(RolloutAlgorithm):
             return
         steps, num_envs = rollout.rewards.shape
         units = sequences(steps, num_envs, self.config.ppo.seq_len or steps)
+        pairs = rows_of_frames(self.agent, rollout.batch) ** 2
         for chosen in minibatches_of_units(units, *order):
             frames, lengths = np.concatenate(chosen), np.array([len(unit) for unit in chosen])
-            yield frames, pieces_of_units(lengths, entities[frames], *limits)
+            yield frames, pieces_of_units(lengths, entities[frames], pairs[frames], *limits)
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Return the optimizer of the policy, and that of the value network if there is one."""

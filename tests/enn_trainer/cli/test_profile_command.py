@@ -24,7 +24,7 @@ from enn_trainer.cli.profile_command import (
     show,
 )
 from enn_trainer.experience.envs import env_factory
-from enn_trainer.experience.frame_memory import bytes_of_pair
+from enn_trainer.experience.frame_limits import bytes_of_pair
 from entity_env.examples import CherryPick
 from entity_env.examples.minefield_vec import VecMinefield
 from rogue_net import RogueNet, RogueNetConfig
@@ -94,6 +94,17 @@ def test_environment_code_is_told_apart_and_all_adds_up(
     assert "environment code" in out
     assert "% of the time is environment code" in out
     assert "make its act faster" in out
+
+
+@pytest.mark.slow
+def test_time_that_memory_takes_is_told_apart(tmp_path: Path) -> None:
+    rows = {"memory while acting", "memory of the rollout", "memory of minibatches"}
+    for settings, shown in ([], set()), (["net.memory=()", "ppo.seq_len=4"], rows):
+        about = profiled(tmp_path, "env.id=Shells", *settings, "--updates", "2")
+        parts = {part["name"]: part["wall_ms"] for part in about["parts"]}
+        assert {name for name in parts if name in rows} == shown
+        assert all(0 < parts[name] < about["update_ms"] for name in shown)
+        assert sum(parts.values()) == pytest.approx(about["update_ms"])
 
 
 @pytest.mark.slow

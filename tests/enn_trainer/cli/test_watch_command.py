@@ -14,11 +14,11 @@ from enn_trainer.checkpoints.lookup import read_saved_run
 from enn_trainer.cli import run
 from enn_trainer.viewer.replay import Answers, Replay
 from enn_trainer.viewer.replay_format import read_replay
-from entity_env.examples import MineSweeper
+from entity_env.examples import MineSweeper, Shells
 from entity_env.recording.entity_gym_samples import open_entity_gym_samples
 from entity_env.seeding import derive_seed
 from entity_env.vec.serial import EnvList
-from tests.enn_trainer.builders import MINES
+from tests.enn_trainer.builders import MINES, run_small
 from tests.enn_trainer.viewer.replays import differences
 from tests.entity_env.builders import SAMPLES
 
@@ -167,6 +167,32 @@ def test_agent_answers_to_the_frames_of_a_recording(tmp_path: Path) -> None:
     for episode in shown.episodes:  # which it played itself
         assert_same_answers(episode.answers, episode.beside)
         assert len(episode.attention) == len(episode.influence) == len(episode.obs)
+
+
+@pytest.mark.slow
+def test_agents_with_memory_answer_with_what_they_remember(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, own = tmp_path / "shells.rec", tmp_path / "run"
+    once = ["eval.episodes=2", "eval.interval=9999", "eval.run_on_first_step=false"]
+    memory = ['net.memory=(inputs: ["action"])', "ppo.seq_len=4", "optim.lr=0.02", "env.id=Shells"]
+    options = [*memory, *once, f"eval.capture_samples={file}"]
+    run_small(tmp_path, *options, env=Shells, checkpoint_dir=own)
+    for arguments in ([str(own), "--beside", str(own)], [str(file), "--agent", str(own)]):
+        for episode in watched(tmp_path, *arguments).episodes:
+            assert_same_answers(episode.answers, episode.beside)
+            assert len(episode.attention) == len(episode.influence) == len(episode.obs)
+
+    # Of frames that were left out nothing can be remembered, and without ids no entity is.
+    whole, half = tmp_path / "whole.rec", tmp_path / "half.rec"
+    run_small(tmp_path, "env.id=Shells", f"capture_samples={whole}", env=Shells)
+    shown = watched(tmp_path, str(whole), "--agent", str(own))
+    assert shown.about["agent beside"] == f"{own}, which knows no entity again: no ids recorded"
+    options = [f"capture_samples={half}", "capture_samples_subsample=2"]
+    run_small(tmp_path, "env.id=Shells", *options, env=Shells)
+    capsys.readouterr()
+    assert run(["watch", str(half), "--agent", str(own), "--out", str(tmp_path / "a.html")]) == 2
+    assert "error: --agent: expected an agent without memory" in capsys.readouterr().err
 
 
 def assert_same_answers(one: Answers, other: Answers | None) -> None:

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from enn_trainer import ConfigError, StateManager, Trainer, check_agent, load_agent
+from enn_trainer import CheckpointError, ConfigError, StateManager, Trainer, check_agent, load_agent
 from enn_trainer.algorithms.minibatches import minibatches_of_units, pieces_of_units
 from enn_trainer.cli.play_command import SideAgents
 from enn_trainer.errors import AgentError
 from enn_trainer.experience.collector import Collector, Rollout, collect
+from enn_trainer.experience.frame_limits import MOST_PAIRS
 from enn_trainer.experience.memories import sequences
 from enn_trainer.experience.players import AgentPlayer
 from enn_trainer.load_agent import RogueNetAgent
@@ -154,6 +155,27 @@ def test_where_episodes_begin_anew_so_does_memory(tmp_path: Path) -> None:
         assert memory.policy is not None
         assert memory.policy.states is None
         trainer.step()
+
+
+@pytest.mark.parametrize(
+    ("settings", "player"),
+    [([MEMORY], ""), ([MEMORY, *POOL], ""), ([MEMORY, *POOL], "step-0")],
+    ids=["alone", "pool", "opponent"],
+)
+def test_saved_states_of_another_width_are_one_line(
+    tmp_path: Path, settings: list[str], player: str
+) -> None:
+    frames = 24 if "optim.bs=6" in settings else FRAMES
+    run(tmp_path, 2, *settings, frames=frames)
+    overrides = [*SETTINGS, *settings, f"total_timesteps={3 * frames}"]
+    manager = StateManager(overrides=overrides, checkpoint_dir=tmp_path)
+    part: Any = manager.state.parts["players"]
+    saved = getattr(part, "memories", part).saved
+    name = f"{player}/policy/states"
+    saved[name] = saved[name][:, :-1]
+    expected = "saved episodes cannot be read: .*states: expected a width of 12, got 11"
+    with pytest.raises(CheckpointError, match=expected), Trainer(manager, Fog):
+        pass
 
 
 def test_evaluating_changes_nothing_that_is_remembered() -> None:
@@ -326,8 +348,11 @@ def test_every_frame_is_in_one_minibatch_of_an_epoch_and_sequences_stay_whole() 
 
 def test_pieces_are_cut_between_sequences() -> None:
     lengths, entities = np.array([3, 1, 3, 3]), np.arange(10)
-    cuts = pieces_of_units(lengths, entities, 6, None, None)
+    cuts = pieces_of_units(lengths, entities, entities**2, 6, None, None)
     assert [cut.tolist() for cut in cuts] == [[0, 1, 2, 3], [4, 5, 6, 7, 8, 9]]
+    many = np.full(10, MOST_PAIRS // 4)
+    cuts = pieces_of_units(lengths, entities, many, None, None, None)
+    assert [cut.tolist() for cut in cuts] == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
 
 
 # -- Bad input ---------------------------------------------------------------------------------

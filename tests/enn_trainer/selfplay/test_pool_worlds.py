@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from enn_trainer import StateManager, Trainer, train
+from enn_trainer import CheckpointError, ConfigError, StateManager, Trainer, train
+from enn_trainer.checkpoints.weights import tensors_of
 from enn_trainer.selfplay.league import League
 from enn_trainer.selfplay.seating import Seating
 from enn_trainer.selfplay.tournament import play_league
@@ -138,19 +139,67 @@ def test_sides_that_cooperate_are_not_compared() -> None:
     assert {*games_of(manager).values()} == {0}
 
 
+def test_a_matchmaker_that_needs_scores_has_none_of_sides_that_are_not_compared() -> None:
+    asked: list[list[float]] = []
+
+    def prefer_strong(pool: Any, step: int) -> Any:
+        asked.append([member.score for member in pool])
+        return np.ones(len(pool))
+
+    settings = [*SMALL, 'selfplay.result=""', "total_timesteps=10000"]
+    with pytest.raises(ConfigError, match=r"^selfplay\.choose: expected 'uniform' or 'latest' .*$"):
+        StateManager(overrides=settings).config  # noqa: B018 (read, and so checked)
+    manager = StateManager(overrides=[*settings, "selfplay.choose=uniform"])
+    with Trainer(manager, Together, matchmaker=prefer_strong) as trainer:
+        for _ in range(4):
+            trainer.step()
+    assert {score for scores in asked for score in scores} == {0.5}
+
+
 class OwnNet(RogueNet):
     """A network that is not the one of the settings."""
+
+
+def own_net(d_model: int = 4, **more: Any) -> OwnNet:
+    """Return a network with weights that are always the same, and a layer of its own."""
+    torch.manual_seed(0)
+    config = RogueNetConfig(d_model=d_model, n_head=1, n_layer=1)
+    env = Duel()
+    net = OwnNet(config, env.obs_space(), env.action_space(), {"value": 1})
+    net.extra = torch.nn.Linear(d_model, 1)
+    return net
+
+
+@pytest.mark.parametrize("form", ["", "@{step}", "@opponent:step-0", "@opponents"])
+def test_saves_of_a_network_of_ones_own_are_opponents_of_one_like_it(
+    tmp_path: Path, form: str
+) -> None:
+    rival = run(tmp_path / "rival", Duel, 2, agent=own_net())
+    entry = f"{tmp_path}/rival{form.format(step=rival.state.step)}"
+    named = f'selfplay.opponents=["{entry}"]'
+    manager = run(tmp_path / "own", Duel, 2, named, agent=own_net())
+    league = manager.state.parts["league"]
+    assert isinstance(league, League)
+    found = [member for member in league.members if member.origin == entry]
+    assert [member.kind for member in found] == ["network"] * (3 if form == "@opponents" else 1)
+    weights = [tensors_of("", member.weights) for member in found]
+    last = rival.state.agent.state_dict()
+    if not form:
+        assert all(torch.equal(last[name], tensor) for name, tensor in weights[0].items())
+    # Without a network like it there is one line.
+    for others, expected in (
+        ({}, r"^selfplay\.opponents.*network of your own"),
+        ({"agent": own_net(8)}, r"^selfplay\.opponents.* do not fit the network"),
+    ):
+        with pytest.raises((CheckpointError, ConfigError), match=expected) as raised:
+            run(None, Duel, 2, named, **others)
+        assert "\n" not in str(raised.value)
 
 
 def test_a_network_of_ones_own_plays_against_its_earlier_selves_and_resumes(
     tmp_path: Path,
 ) -> None:
-    def network() -> OwnNet:
-        torch.manual_seed(0)
-        config = RogueNetConfig(d_model=4, n_head=1, n_layer=1)
-        env = Duel()
-        return OwnNet(config, env.obs_space(), env.action_space(), {"value": 1})
-
+    network = own_net
     straight = run(tmp_path / "one", Duel, 6, agent=network())
     run(tmp_path / "two", Duel, 3, agent=network())
     resumed = run(tmp_path / "two", Duel, 6, agent=network())

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from enn_trainer import ConfigError, StateManager, TrainConfig, train
+from enn_trainer import ConfigError, StateManager, TrainConfig, Trainer, train
 from enn_trainer.cli import run as enn
 from enn_trainer.config import EnvConfig, EvalConfig, RolloutConfig
 from enn_trainer.selfplay.league import League
@@ -240,6 +240,22 @@ def test_a_run_is_evaluated_against_its_own_pool_while_it_trains(tmp_path: Path)
     result = train(manager, Duel)
     assert 0 <= result.eval["eval/score.mean"] <= 1
     assert result.eval["eval/episodic_reward.count"] == 8
+
+
+def test_before_the_first_update_the_pool_has_named_members_alone(tmp_path: Path) -> None:
+    settings = [*SMALL, "selfplay.share=0.5", "total_timesteps=400", f"data_dir={tmp_path}"]
+    for named, expected in ([], 0), (['selfplay.opponents=["random"]'], 1):
+        manager = StateManager(overrides=[*settings, *named])
+        manager.config.eval = EvalConfig(episodes=8, interval=10_000, opponent="pool")
+        with Trainer(manager, Duel) as trainer:
+            if not expected:
+                told = r"^eval\.opponent: expected members in the pool, got none yet: "
+                with pytest.raises(ConfigError, match=told):
+                    trainer.evaluate()
+            else:
+                assert 0 <= trainer.evaluate()["eval/score.mean"] <= 1
+            trainer.step()
+            assert trainer.evaluate()["eval/episodic_reward.count"] == 8
 
 
 def test_a_pool_that_there_is_not_is_named(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import torch
 from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.collector import Collector
 from enn_trainer.experience.players import AgentPlayer, SeatedPlayers
+from enn_trainer.experience.recall import recall_episode
 from enn_trainer.experience.recording import Recorder
 from enn_trainer.load_agent import RogueNetAgent
 from enn_trainer.viewer.explain import attention_of
@@ -26,9 +27,10 @@ from enn_trainer.viewer.what_if import Change, what_if
 from entity_env import EnvList
 from entity_env.examples import Duel, Minefield, MineSweeper, RockPaperScissors, TreasureHunt
 from entity_env.match import match_of
+from entity_env.ragged import Ragged
 from entity_env.recording.read_recording import Recording
 from entity_env.vec.batching import batch_obs
-from entity_env.vec.vec_obs import take_obs
+from entity_env.vec.vec_obs import VecObs, take_obs
 from rogue_net.config import MemoryConfig, RogueNetConfig
 from rogue_net.ragged import EntityBatch
 from rogue_net.rogue_net import RogueNet
@@ -471,3 +473,25 @@ def test_explanations_know_what_the_agent_remembered_in_that_frame() -> None:
     frame = take_obs(found[2][2], np.array([0]))
     forgetful = what_if(played.network, frame, played.spaces[0], [])
     assert max(abs(forgetful.value - value) for value in values) > 1e-4
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_agents_remember_the_choices_of_a_person_in_their_place_as_their_own(taken: bool) -> None:
+    """The other side of the match remembers those that its agent made."""
+
+    def person(message: Message) -> list[Message]:
+        if message["type"] == "steps" and message["first"] == 0 and taken:
+            return [{"type": "take", "side": 0, "key": None}]
+        return choosing(1)(message)
+
+    played = Played(Duel, person, memory=MemoryConfig(inputs=["action"]))
+    steps = played.play(6)
+    by_hand = [decisions.by_hand["attack"].values.any() for _, decisions, _ in steps]
+    assert by_hand == [False, *[taken] * 5]
+    frames = VecObs.cat([step.obs for step in played.game._steps])
+    chosen = Ragged.cat([d.chosen_on_host()["attack"] for _, d, _ in steps])
+    recall = recall_episode(played.network, frames, {"attack": chosen}, 2)
+    batch = recall.attach(EntityBatch.of(frames), np.arange(12))
+    values = played.network.values(batch)["value"].flatten()
+    acted = torch.cat([decisions.values for _, decisions, _ in steps])
+    torch.testing.assert_close(values, acted, rtol=1e-4, atol=1e-5)

@@ -3,6 +3,7 @@
 import html
 import random
 import re
+from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,15 @@ from enn_trainer.cli import run
 from enn_trainer.viewer import replay_agent
 from enn_trainer.viewer.annotate import unseen_by
 from enn_trainer.viewer.replay_format import read_replay
-from entity_env import Entity, GlobalCategoricalActionSpace, ObsSpace
+from entity_env import Entity, GlobalCategoricalActionSpace, Observation, ObsSpace
 from entity_env.errors import InvalidView
 from entity_env.examples import Duel, MineSweeper
 from entity_env.spaces import Kind
-from rogue_net.config import RogueNetConfig
+from rogue_net.config import MemoryConfig, RogueNetConfig
 from rogue_net.rogue_net import RogueNet
 from rogue_net.wiring import Wired
 from tests.enn_trainer.builders import MINES
+from tests.enn_trainer.experience.fog import Fog
 from tests.enn_trainer.viewer.replays import differences
 
 
@@ -117,6 +119,64 @@ def test_features_of_the_frame_may_be_unseen() -> None:
     space = {"go": GlobalCategoricalActionSpace(["yes", "no"])}
     network = RogueNet(RogueNetConfig(d_model=16), known, space, {"value": 1})
     assert unseen_by(Wired(network, shown, space), shown) == [(1, [0, 2])]
+
+
+class Shown(Fog):
+    """It keeps the observations of its sides."""
+
+    def __init__(self) -> None:
+        self.shown: list[list[Observation]] = []
+
+    def _observe(self) -> list[Observation]:
+        self.shown.append(super()._observe())
+        return [copy(one) for one in self.shown[-1]]
+
+
+@pytest.mark.parametrize("of", ["frame", "entity", "both"])
+def test_explanations_know_what_an_agent_remembered_in_each_frame(of: Any) -> None:
+    """They are those of an agent that is asked as it plays, also beside another one."""
+    world = Shown()
+    spaces = world.obs_space(), world.action_space()
+    agents = []
+    for seed, settings in enumerate([MemoryConfig(of, inputs=["action", "reward"]), None]):
+        torch.manual_seed(seed)
+        network = RogueNet(RogueNetConfig(d_model=8, memory=settings), *spaces, {"value": 1})
+        for parameter in network.parameters():
+            torch.nn.init.normal_(parameter, std=0.3)
+        agents.append(RogueNetAgent(network, deterministic=True))
+    remembering, forgetful = agents
+    own = replay(remembering, world, episodes=1, seed=3, beside=remembering)
+    [episode] = own.episodes
+    assert episode.beside is not None
+    np.testing.assert_allclose(episode.beside.values, episode.answers.values, atol=1e-5)
+    for name, rows in episode.answers.probs.items():
+        np.testing.assert_allclose(episode.beside.probs[name].values, rows.values, atol=1e-5)
+
+    # Asked for each side as it plays; later observations are those of no choice.
+    shown, differs = world.shown[: len(episode.obs) // 2], 0
+    assert len(shown) > 5
+    sides = [RogueNetAgent(remembering.agent, deterministic=True) for _ in range(2)]
+    for step, frames in enumerate(shown):
+        for side, frame in enumerate(frames):
+            f = 2 * step + side
+            expected = sides[side].explain(frame)
+            found = episode.influence[f]
+            assert found.entities.tolist() == expected.influence.entities.tolist()
+            np.testing.assert_allclose(found.value, expected.influence.value, atol=1e-4)
+            for name, table in found.choice.items():
+                np.testing.assert_allclose(table, expected.influence.choice[name], atol=1e-4)
+            np.testing.assert_allclose(episode.attention[f], expected.attention, atol=1e-5)
+            assert sides[side].act(frame).value == pytest.approx(
+                episode.answers.values[f], rel=1e-4, abs=1e-5
+            )
+            alone = RogueNetAgent(remembering.agent).explain(frame).influence.value
+            differs += not np.allclose(alone, found.value, atol=1e-3)
+    assert differs > len(shown) / 2
+
+    # Beside an agent that chooses otherwise, it answers to the choices that were made.
+    other = replay(forgetful, world, episodes=1, beside=remembering).episodes[0]
+    assert other.beside is not None
+    assert not np.allclose(other.beside.values, other.answers.values, atol=1e-3)
 
 
 def test_mistakes_are_named() -> None:

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from enn_trainer.experience.reminded import Reminded
 from entity_env.errors import invalid_in
 from rogue_net.ragged import EntityBatch
 from rogue_net.rogue_net import RogueNet, RogueNetWithValueNet
@@ -36,17 +35,39 @@ Two frames may be computed at once, beside the memory that the allocator caches.
 
 def rogue_nets(agent: Any) -> list[RogueNet]:
     """Return all `RogueNet` modules in an agent; [] for a user's own network."""
-    while isinstance(agent, Wired | Reminded):
+    while isinstance(agent, Wired):
         agent = agent.network
     if type(agent) is RogueNetWithValueNet:
         return [agent.policy, agent.value_function]
     return [agent] if type(agent) is RogueNet else []
 
 
-def microbatches(entities: Counts, size: int | None, max_entities: int | None) -> Iterator[slice]:
+def rows_of_frames(agent: Any, batch: EntityBatch) -> Counts:
+    """Return the number of rows of each frame that attend to each other, (B,) int64.
+
+    These are its entities, and for a network with memory also the row of the frame and those of
+    entities that are remembered and absent.
+
+    Args:
+        agent: the network.
+        batch: B frames, with a past if the network remembers them.
+    """
+    entities = rows = batch.entities_of_frames()
+    past = batch.past
+    for net in rogue_nets(agent):
+        if net.remembering is not None:
+            absent = 0 if past is None else past.absent.lengths
+            rows = np.maximum(rows, entities + absent + net.remembering.frame)
+        past = None if past is None else past.of_values
+    return rows
+
+
+def microbatches(
+    entities: Counts, size: int | None, max_entities: int | None, pairs: Counts | None = None
+) -> Iterator[slice]:
     """Cut frames, in order, into pieces that are as long as the limits allow.
 
-    A piece has at most `MOST_PAIRS` pairs of entities. A frame that exceeds a limit by itself is a
+    A piece has at most `MOST_PAIRS` pairs of rows. A frame that exceeds a limit by itself is a
     piece of its own.
 
     The limits are for pieces only. A minibatch always has a fixed number of frames: with a limit on
@@ -56,12 +77,13 @@ def microbatches(entities: Counts, size: int | None, max_entities: int | None) -
         entities: (F,) int64, number of entities of each frame.
         size: frames of a piece at most; None for no limit.
         max_entities: entities of a piece at most; None for no limit.
+        pairs: (F,) int64, the pairs of rows that attend to each other; of entities if None.
 
     Yields:
         Consecutive slices of the frames.
     """
     # Cumulative sums, and the largest difference within a piece.
-    limits = [(np.cumsum(entities**2), MOST_PAIRS)]
+    limits = [(np.cumsum(entities**2 if pairs is None else pairs), MOST_PAIRS)]
     if max_entities is not None:
         limits.append((np.cumsum(entities), max_entities))
     start = 0
@@ -75,19 +97,19 @@ def microbatches(entities: Counts, size: int | None, max_entities: int | None) -
         start = stop
 
 
-def within_memory(pieces: list[slice], entities: Counts) -> list[slice]:
-    """Return the pieces, cut further where they have more than `MOST_PAIRS` pairs of entities.
+def within_memory(pieces: list[slice], rows: Counts) -> list[slice]:
+    """Return the pieces, cut further where they have more than `MOST_PAIRS` pairs of rows.
 
     Args:
         pieces: slices of consecutive frames.
-        entities: (F,) int64, number of entities of each frame.
+        rows: (F,) int64, number of rows of each frame that attend to each other.
     """
-    if len(entities) * int(entities.max(initial=0)) ** 2 <= MOST_PAIRS:
+    if len(rows) * int(rows.max(initial=0)) ** 2 <= MOST_PAIRS:
         return pieces
     return [
         slice(piece.start + part.start, piece.start + part.stop)
         for piece in pieces
-        for part in microbatches(entities[piece], None, None)
+        for part in microbatches(rows[piece], None, None)
     ]
 
 
@@ -98,7 +120,7 @@ def check_frame_memory(
 
     Args:
         agent: the network.
-        batch: B frames.
+        batch: B frames, with a past if the network remembers them.
         env: (B,) int, index of the environment of each frame.
         learning: True to include the memory of the backward pass.
 
@@ -107,14 +129,14 @@ def check_frame_memory(
     """
     # Most frames are small enough for any machine.
     nets = rogue_nets(agent)
-    entities = batch.entities_of_frames()
-    if not nets or int(entities.max(initial=0)) ** 2 <= MOST_PAIRS:
+    rows = rows_of_frames(agent, batch)
+    if not nets or int(rows.max(initial=0)) ** 2 <= MOST_PAIRS:
         return
 
-    # Pairs of entities, and pairs of actor and actee.
+    # Pairs of rows, and pairs of actor and actee.
     allowed = memory_of(next(nets[0].parameters()).device) * SHARE_OF_MEMORY
     of_pair = max(bytes_of_pair(net, learning) for net in nets)
-    needed = of_pair * entities**2
+    needed = of_pair * rows**2
     for action in batch.actions.values():
         if action.actees is not None:
             needed = needed + BYTES_OF_CHOICE * action.actors.lengths * action.actees.lengths
@@ -122,12 +144,17 @@ def check_frame_memory(
     # Check the largest frame.
     most = int(needed.argmax())
     if needed[most] > allowed:
+        entities = int(batch.entities_of_frames()[most])
+        further, forget = "", ""
+        if rows[most] > entities:
+            further = f" and {rows[most] - entities:,} of memory"
+            forget = "a smaller net.memory.keep_absent, "
         raise invalid_in(
             int(env[most]),
-            f"{entities[most]:,} entities in one frame: their pairs take about "
+            f"{entities:,} entities{further} in one frame: their pairs take about "
             f"{needed[most] / 2**30:,.1f} GiB, expected at most {allowed / 2**30:,.1f} GiB on this "
             "machine; show fewer entities (those near the actors, say), use fewer layers or heads, "
-            "or net.pooling, which needs no attention",
+            f"{forget}or net.pooling, which needs no attention",
         )
 
 
@@ -139,7 +166,8 @@ def bytes_of_pair(net: RogueNet, learning: bool) -> int:
     config = net.config
     if config.pooling is not None:
         return 0
-    of_pair = 4 * config.n_head * (config.n_layer + 1 if learning else 1)
+    layers = config.n_layer + (0 if config.memory is None else config.memory.n_layer)
+    of_pair = 4 * config.n_head * (layers + 1 if learning else 1)
     if config.relpos_encoding is not None:
         relpos = config.relpos_encoding
         axes = len(relpos.position_features)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from enn_trainer import RogueNetAgent
-from enn_trainer.experience import frame_memory as module
+from enn_trainer.experience import frame_limits as module
 from enn_trainer.experience.collector import Collector, play
-from enn_trainer.experience.frame_memory import check_frame_memory, microbatches, within_memory
+from enn_trainer.experience.frame_limits import check_frame_memory, microbatches, within_memory
 from enn_trainer.experience.players import AgentPlayer
 from entity_env import (
     Action,
@@ -35,6 +35,7 @@ from entity_env import (
     batch_obs,
 )
 from rogue_net import EntityBatch, RogueNet, RogueNetConfig
+from rogue_net.config import MemoryConfig
 from tests.enn_trainer.builders import run_small
 
 
@@ -121,9 +122,31 @@ def test_a_loaded_agent_names_the_number_of_entities(small_machine: None) -> Non
         agent.act(env.act(actions))
 
 
+def test_entities_that_are_remembered_and_absent_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They attend as those do that are shown, and so does the row of the frame."""
+
+    def frame(*ids: int) -> Observation:
+        ants = np.zeros((len(ids), 1), np.float32)
+        turn = CategoricalActionMask(actor_types=["ant"])
+        return Observation(features={"ant": ants}, ids={"ant": ids}, actions={"turn": turn})
+
+    agent = RogueNetAgent(agent_of(Crowd(), n_head=2, memory=MemoryConfig(keep_absent=1)))
+    monkeypatch.setattr(module, "MOST_PAIRS", 50**2)
+    monkeypatch.setattr(module, "memory_of", lambda device: 4 * 4 * 2 * 100**2)
+    agent.act(frame(*range(60)))
+    refused = "50 entities and 61 of memory in one frame: .* a smaller net.memory.keep_absent, or"
+    with pytest.raises(InvalidObservation, match=refused):
+        agent.act(frame(*range(60, 110)))
+    agent.act(frame(*range(60, 99)))
+    agent.act(frame(*range(99, 149)))  # the first ones are forgotten
+
+
 def test_learning_needs_more_memory_than_acting() -> None:
-    net = agent_of(Crowd(), n_layer=3)
-    assert module.bytes_of_pair(net, learning=True) == 4 * module.bytes_of_pair(net, learning=False)
+    remembering = {"n_layer": 3, "memory": MemoryConfig(n_layer=2)}
+    for options, factor in ({"n_layer": 3}, 4), (remembering, 6):
+        net = agent_of(Crowd(), **options)
+        acting = module.bytes_of_pair(net, learning=False)
+        assert module.bytes_of_pair(net, learning=True) == factor * acting
 
 
 def test_what_has_no_attention_of_ours_is_not_refused(small_machine: None) -> None:
