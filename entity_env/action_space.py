@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import repeat
 from typing import Any, ClassVar, Protocol, Self, TypeAlias
 
@@ -74,6 +74,12 @@ class ActionSpace(ABC):
 
     def __post_init__(self) -> None:
         self.when = [] if self.when is None else [str.__str__(label) for label in self.when]
+
+    def plain(self) -> dict[str, Any]:
+        """Return the fields, without those of dependent actions if it depends on none."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        empty = {f.name for f in fields(self) if OMIT_EMPTY in f.metadata and not values[f.name]}
+        return {name: value for name, value in values.items() if name not in empty}
 
     @property
     def labels_of_mask(self) -> int:

@@ -30,6 +30,7 @@ from enn_trainer.policy import PPOAgent
 from enn_trainer.selfplay.league import LEAGUE, PLAYERS, League, Member
 from enn_trainer.state import InitialState, State, init_train_state
 from enn_trainer.state_part import FILES, KeptPart, SavedNetwork, check_plain
+from entity_env.observation import OMIT_EMPTY
 from entity_env.serialization.bounds import Allowance
 from entity_env.serialization.messages import pack, rebuilt, unpack
 from entity_env.spaces import ACTION_SPACES, ActionSpace, Entity, Kind, ObsSpace
@@ -85,7 +86,7 @@ def read_state(saved: Checkpoint) -> dict[str, Any]:
 def dump_spaces(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> dict[str, Any]:
     """Return the spaces of an agent as data for `ron.dumps`, by the names of fields of `State`."""
     actions = {
-        name: ron.Struct("ActionSpace", {"kind": type(space).__name__, **vars(space)})
+        name: ron.Struct("ActionSpace", {"kind": type(space).__name__, **space.plain()})
         for name, space in action_space.items()
     }
     return {"obs_space": as_data(obs_space), "action_space": actions}
@@ -158,7 +159,9 @@ def _action_space_of(plain: Mapping[str, Any]) -> dict[str, ActionSpace]:
         cls = ACTION_SPACES.get(kind) if isinstance(kind, str) else None
         if cls is None:
             raise ValueError(f"{at}: expected one of the kinds {', '.join(ACTION_SPACES)}")
-        values = _fields(at, space, {"kind", *(field.name for field in fields(cls))})
+        optional = {field.name for field in fields(cls) if OMIT_EMPTY in field.metadata}
+        required = {"kind", *(field.name for field in fields(cls))} - optional
+        values = _fields(at, space, required, optional)
         del values["kind"]
         if "index_to_label" in values:
             _texts(f"{at}.index_to_label", values["index_to_label"])

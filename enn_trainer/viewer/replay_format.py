@@ -245,7 +245,7 @@ def _header(replay: Replay, rung: _Rung, rounding: Json, errors: dict[str, float
         "view": replay.view,
         "types": [[name, *_features(e)] for name, e in replay.obs_space.entities.items()],
         "global": _features(replay.obs_space.global_entity),
-        "actions": [[n, type(s).__name__, vars(s)] for n, s in replay.action_space.items()],
+        "actions": [[n, type(s).__name__, s.plain()] for n, s in replay.action_space.items()],
         "moments": [list(moment) for moment in replay.moments],
         "attention": rung.attention,
         "rounding": [[name, *how] for name, how in rounding.items()],

@@ -1,4 +1,4 @@
-"""Runs in which actors choose numbers: workers, saves, opponents, memory, agents, upgrades."""
+"""Runs with numbers and dependent actions: workers, saves, memory, agents, upgrades."""
 
 import math
 from dataclasses import replace
@@ -9,14 +9,28 @@ import numpy as np
 import pytest
 import torch
 
-from enn_trainer import ConfigError, StateManager, TrainConfig, load_agent, load_checkpoint, train
+from enn_trainer import (
+    Callback,
+    ConfigError,
+    StateManager,
+    TrainConfig,
+    load_agent,
+    load_checkpoint,
+    train,
+)
 from enn_trainer.check_agent import check_agent
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
-from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS, upgrade_tensors
+from enn_trainer.checkpoints.migrate.evolve_tensors import (
+    PARTS,
+    function_changes,
+    upgrade_tensors,
+)
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
+from enn_trainer.checkpoints.state_files import dump_spaces, read_spaces
 from enn_trainer.config import ron
 from entity_env import (
     Bot,
+    CategoricalActionSpace,
     ContinuousAction,
     ContinuousActionSpace,
     EnvList,
@@ -28,9 +42,11 @@ from entity_env.actions import CategoricalAction
 from entity_env.ragged import Ragged
 from entity_env.random_play import random_choices
 from rogue_net import RogueNet, RogueNetConfig
+from rogue_net.parts import joint
 from rogue_net.ragged import EntityBatch
 from rogue_net.wiring import Wired
 from tests.enn_trainer.builders import run_small, weights
+from tests.enn_trainer.chains_world import Camp
 from tests.enn_trainer.numbers_world import Targets
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks, go
 
@@ -79,8 +95,9 @@ def test_deviations_begin_with_their_setting_and_keep_to_their_limits() -> None:
 
 @pytest.mark.parametrize("std", ["0", "0.01", "2", "nan", "-1"])
 def test_deviation_beyond_its_limits_is_refused(std: str) -> None:
+    manager = StateManager(overrides=[f"net.init_std={std}"])
     with pytest.raises(ConfigError, match="init_std: expected"):
-        StateManager(overrides=[f"net.init_std={std}"])
+        assert manager.config
 
 
 def test_a_run_does_not_depend_on_workers_or_pieces(tmp_path: Path) -> None:
@@ -161,7 +178,6 @@ def test_entropy_target_of_numbers_without_bounds_is_refused(tmp_path: Path) -> 
 
 def test_statistics_tell_mean_deviation_and_bounds(tmp_path: Path) -> None:
     rows: list[dict[str, float]] = []
-    from enn_trainer import Callback
 
     class Keeps(Callback):
         def on_update_end(self, trainer: Any, metrics: Any) -> None:
@@ -233,8 +249,136 @@ def test_upgrades_move_components_by_name_and_begin_new_ones_in_the_middle() -> 
 
 
 def test_spaces_are_read_back_from_text() -> None:
-    from enn_trainer.checkpoints.state_files import dump_spaces, read_spaces
-
     text = ron.dumps(ron.Struct("Spaces", dump_spaces(*SPACES)))
     plain = ron.loads(text)
     assert read_spaces(plain) == {"obs_space": SPACES[0], "action_space": SPACES[1]}
+
+
+# -- Dependent actions -----------------------------------------------------------------------------
+
+
+CAMP = Camp().obs_space(), Camp().action_space()
+
+
+@pytest.mark.parametrize("more", [(), ('net.memory=(inputs: ["action", "reward"])',)])
+def test_a_run_with_dependent_actions_is_resumed_to_the_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("enn_trainer.tracking.track._new_run_name", lambda runs, config: "it")
+    go(tmp_path / "one", Camp, *SETTINGS, *more)
+    go(tmp_path / "other", Camp, *SETTINGS, *more, stops=24)
+    go(tmp_path / "other", Camp, *SETTINGS, *more)
+    one, other = (load_checkpoint(tmp_path / name / "run").state for name in ("one", "other"))
+    assert_same(one, other)
+    assert_same_clocks(one, other)
+    assert one.action_space == CAMP[1]
+    agent, game = load_agent(tmp_path / "one/run"), Camp()
+    game.seed(3)
+    obs = game.reset()
+    while not obs.done:
+        obs = game.act(agent.act(obs).actions)  # which checks who takes what
+
+
+def test_dependent_actions_do_not_depend_on_workers_or_pieces(tmp_path: Path) -> None:
+    alone = run_small(tmp_path, env=Camp)
+    assert torch.equal(
+        weights(alone), weights(run_small(tmp_path, "rollout.processes=2", env=Camp))
+    )
+    pieces = run_small(tmp_path, "optim.micro_bs=2", env=Camp)
+    torch.testing.assert_close(weights(alone), weights(pieces), rtol=1e-4, atol=1e-6)
+    run_small(tmp_path, "ppo.ratio=frame", "ppo.weight_by=frame", env=Camp)
+    run_small(tmp_path, "ppo.ent_targets={whom: 0.5, do: 0.5}", env=Camp)
+    run_small(tmp_path, "ppo.magnet=(coef: 0.1, every: 20)", env=Camp)
+
+
+def test_the_ratio_of_a_chain_is_the_product_of_its_parts(tmp_path: Path) -> None:
+    envs = EnvList(Camp, 8)
+    envs.seed(0)
+    batch = EntityBatch.of(envs.reset(CAMP[0]))
+    torch.manual_seed(0)
+    net = RogueNet(RogueNetConfig(d_model=8), *CAMP, {"value": 1})
+    out = net(batch, generator=torch.Generator().manual_seed(0))
+    totals = joint(out.logprobs, batch.actions)
+    assert totals.keys() == {"do", "trade"}
+    do = batch.actions["do"].actors
+    frame_of_do, position = do.frame_of_row(), do.values.tolist()
+    expected = out.logprobs["do"].clone()
+    for name in ("whom", "force", "shout"):
+        action = batch.actions[name].actors
+        for row, (frame, place) in enumerate(
+            zip(action.frame_of_row(), action.values.tolist(), strict=True)
+        ):
+            [at] = [
+                k
+                for k, (f, p) in enumerate(zip(frame_of_do, position, strict=True))
+                if (f, p) == (frame, place)
+            ]
+            expected[at] += out.logprobs[name][row]
+    torch.testing.assert_close(totals["do"], expected)
+
+
+def test_upgrades_of_chains_follow_names() -> None:
+    renamed = {
+        ("action", "do"): "task",
+        ("label", "do", "heal"): "cure",
+    }
+    rules = Rules(renamed, 0.1)
+    spaces = rules.spaces(*CAMP)
+    assert spaces[1]["whom"].after == "task"
+    assert spaces[1]["whom"].when == ["cure", "attack"]
+    assert spaces[1]["shout"].after == "whom"
+    torch.manual_seed(0)
+    old = RogueNet(RogueNetConfig(d_model=8), *CAMP, {"value": 1})
+    with torch.no_grad():
+        for parameter in old.parameters():
+            parameter.normal_()
+    now = dict(spaces[1])
+    now["task"] = CategoricalActionSpace(["attack", "sing", "cure", "rest"])
+    fresh = RogueNet(RogueNetConfig(d_model=8), CAMP[0], now, {"value": 1})
+    moved = upgrade_tensors(old, fresh, rules, PARTS).tensors
+    was = old.state_dict()["action_heads./whom.after.weight"]  # rest, heal, attack
+    is_now = moved["action_heads./whom.after.weight"]
+    assert torch.equal(is_now[[3, 2, 0]], was)
+    assert not is_now[1].any()
+    key = "action_heads./shout.after.weight"
+    assert torch.equal(moved[key], old.state_dict()[key])
+    assert not function_changes(old, fresh, rules)
+    # An action that is added with `after` leaves the answers of the others as they were.
+    less = {name: space for name, space in CAMP[1].items() if name != "price"}
+    smaller = RogueNet(RogueNetConfig(d_model=8), CAMP[0], less, {"value": 1})
+    whole = RogueNet(RogueNetConfig(d_model=8), *CAMP, {"value": 1})
+    whole.load_state_dict(upgrade_tensors(smaller, whole, Rules(), PARTS).tensors)
+    envs = EnvList(Camp, 4)
+    envs.seed(0)
+    batch = EntityBatch.of(envs.reset(CAMP[0]))
+    one, other = smaller(batch), whole(batch)
+    for name in less:
+        torch.testing.assert_close(one.logprobs[name], other.logprobs[name], rtol=0, atol=0)
+    # Another `after` changes the answers.
+    changed = dict(CAMP[1]) | {"shout": CategoricalActionSpace(["hey", "ho", "ha"], after="do")}
+    third = RogueNet(RogueNetConfig(d_model=8), CAMP[0], changed, {"value": 1})
+    assert function_changes(old, third, Rules()) == [
+        "action shout: after was whom (any), is now do (any)"
+    ]
+    assert "action shout: after changed from" in str(diff_spaces(*CAMP, CAMP[0], changed))
+
+
+def test_spaces_of_chains_are_read_back_from_text() -> None:
+    text = ron.dumps(ron.Struct("Spaces", dump_spaces(*CAMP)))
+    assert read_spaces(ron.loads(text)) == {"obs_space": CAMP[0], "action_space": CAMP[1]}
+
+
+def test_statistics_tell_who_takes_each_part(tmp_path: Path) -> None:
+    rows: list[dict[str, float]] = []
+
+    class Keeps(Callback):
+        def on_update_end(self, trainer: Any, metrics: Any) -> None:
+            rows.append(dict(metrics))
+
+    manager = StateManager(overrides=[*SETTINGS, f"data_dir={tmp_path}"])
+    train(manager, Camp, callbacks=[Keeps()])
+    tags = rows[-1]
+    assert 0 < tags["policy/whom/taken"] < 1
+    assert "policy/do/taken" not in tags
+    shares = [tags[f"actions/do/{label}"] for label in ("rest", "heal", "attack")]
+    assert sum(shares) == pytest.approx(1)

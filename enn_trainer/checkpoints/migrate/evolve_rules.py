@@ -1,7 +1,7 @@
 """Renames of entity types, features, actions and labels, by which a save is upgraded."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from enn_trainer.errors import ConfigError
@@ -47,6 +47,8 @@ class Rules:
         match name:
             case ("type" | "action" as kind, one, *rest):
                 return (kind, self.new(kind, one), *rest)
+            case ("after", one, before, *rest):
+                return ("after", self.new("action", one), self.new("action", before), *rest)
             case ("feature", one, _):
                 return ("feature", self.new("type", one), self.new(*name))
             case ("label", one, kind, _):
@@ -72,7 +74,12 @@ class Rules:
         try:
             for name, space in action_space.items():
                 labels = {label: self.new("label", name, label) for label in space.names}
-                actions[self.new("action", name)] = space.renamed(labels)
+                renamed = space.renamed(labels)
+                if space.after is not None:
+                    when = [self.new("label", space.after, label) for label in space.when]
+                    after = self.new("action", space.after)
+                    renamed = replace(renamed, after=after, when=when)
+                actions[self.new("action", name)] = renamed
             for name, entity in obs_space.entities.items():
                 features = [self.new("feature", name, one) for one in entity.features]
                 kinds = [self._renamed(name, kind) for kind in entity.kinds]

@@ -5,7 +5,7 @@ order of names in a world, so an upgrade moves tensors by them.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from enn_trainer.checkpoints.migrate.evolve_rules import Name, Rules, label_names
 from enn_trainer.errors import CheckpointError
-from entity_env.spaces import GLOBAL
+from entity_env.spaces import GLOBAL, ActionSpace
 from rogue_net.embedding import FeaturelessEmbedding, TypeEmbedding, module_key
 from rogue_net.heads import HEADS
 from rogue_net.rogue_net import RogueNet, RogueNetWithValueNet
@@ -131,6 +131,11 @@ def _axes(
             name = actions[one]
             space = network.action_space[name]
             place = ("action", name, space.kind, *rest)
+            if rest[0] == "after" and space.after is not None:  # what was chosen before
+                before = network.action_space[space.after]
+                rows = [("label", space.after, label) for label in before.names]
+                place = ("after", name, space.after, before.kind, *rest)
+                return Axes(place, (rows, None) if rows else plain)
             labels = [("label", name, label) for label in space.names]
             has_labels = rest[0] in HEADS[type(space)].layers_of_labels
             return Axes(place, (labels, *plain[1:]) if has_labels else plain)
@@ -447,6 +452,29 @@ def _bias_with_means(network: RogueNet, name: str, kept: Sequence[bool]) -> Tens
     return bias
 
 
+def _changes_of_action(
+    name: str, was: ActionSpace, now: ActionSpace, rules: Rules
+) -> Iterator[str]:
+    """Yield why the decisions of an action differ."""
+    if was.kind != now.kind:
+        yield f"action {name}: it was {was.kind}, is now {now.kind}"
+        return
+    before = None if was.after is None else rules.new("action", was.after)
+    when = [rules.new("label", was.after or "", label) for label in was.when]
+    if (before, sorted(when)) != (now.after, sorted(now.when)):
+        texts = [
+            "none" if after is None else f"{after} ({', '.join(labels) or 'any'})"
+            for after, labels in ((before, when), (now.after, now.when))
+        ]
+        yield f"action {name}: after was {texts[0]}, is now {texts[1]}"
+    bounds = {rules.new("label", name, one): value for one, value in was.bounds_by_name().items()}
+    for component, (low, high) in now.bounds_by_name().items():
+        if component in bounds and bounds[component] != (low, high):
+            least, most = bounds[component]
+            was_range, range_ = f"{least:g} to {most:g}", f"{low:g} to {high:g}"
+            yield f"action {name}: {component} was from {was_range}, is now from {range_}"
+
+
 def function_changes(old: Network, new: Network, rules: Rules) -> list[str]:
     """Return why outputs of the upgraded network differ for observations that both worlds share.
 
@@ -477,6 +505,12 @@ def function_changes(old: Network, new: Network, rules: Rules) -> list[str]:
             if (num := remembered.n_layer - remembers.n_layer) > 0:
                 blocks = f"{num} of {remembered.n_layer} blocks"
                 changes.append(f"{section}.memory.n_layer: {blocks} are dropped")
+
+        # Actions of another kind, or that depend on others than before, and other bounds.
+        for name, space in was.action_space.items():
+            action = rules.new("action", name)
+            if action in net.action_space:
+                changes += _changes_of_action(action, space, net.action_space[action], rules)
 
         # Global features that became an entity or stopped being one.
         is_entity = GLOBAL in net.embedding.types
