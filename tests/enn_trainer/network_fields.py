@@ -12,6 +12,7 @@ from entity_env import (
     ActionSpace,
     CategoricalActionMask,
     CategoricalActionSpace,
+    ContinuousActionSpace,
     Entity,
     Observation,
     ObsSpace,
@@ -120,6 +121,17 @@ def absent_entities_are_forgotten() -> None:
     assert not torch.allclose(*values)
 
 
+def deviations_begin_with_it() -> None:
+    space = {"aim": ContinuousActionSpace({"x": (0, 1)})}
+    biases = [
+        RogueNet(RogueNetConfig(init_std=std), SPACE, space).state_dict()[
+            "action_heads./aim.deviation.bias"
+        ]
+        for std in (0.5, 1.0)
+    ]
+    assert not torch.equal(*biases)
+
+
 NETWORK_CASES: dict[str, Callable[[], None]] = {
     # RogueNetConfig
     "RogueNetConfig.embd_pdrop": net(embd_pdrop=0.5),
@@ -139,6 +151,7 @@ NETWORK_CASES: dict[str, Callable[[], None]] = {
     ),
     "RogueNetConfig.precision": answers_otherwise({"d_model": 128}, {"precision": "bfloat16"}),
     "RogueNetConfig.memory": net(memory=MemoryConfig()),
+    "RogueNetConfig.init_std": deviations_begin_with_it,
     # MemoryConfig
     "MemoryConfig.of": memory({"of": "frame"}),
     "MemoryConfig.types": memory({"types": ["Unit"]}),

@@ -71,6 +71,8 @@ NEUTRAL: dict[str, Any] = {
     "ppo.magnet": None,
     "ppo.seq_len": None,
     "net.memory": None,
+    "net.init_std": 1.0,
+    "vf_net.init_std": 1.0,
     "vf_net.memory": None,
     "selfplay": None,
     "eval.episodes": None,
