@@ -7,6 +7,7 @@ from entity_env.examples.duel import Duel
 from entity_env.examples.floor_is_lava import FloorIsLava
 from entity_env.examples.hidden_arm import HiddenArm
 from entity_env.examples.kuhn_poker import KuhnPoker
+from entity_env.examples.medics import Medics
 from entity_env.examples.minefield import Minefield
 from entity_env.examples.minefield_vec import VecMinefield
 from entity_env.examples.minesweeper import MineSweeper
@@ -20,6 +21,7 @@ from entity_env.examples.pick_matching_balls import PickMatchingBalls
 from entity_env.examples.rock_paper_scissors import RockPaperScissors
 from entity_env.examples.shells import Shells
 from entity_env.examples.treasure_hunt import TreasureHunt
+from entity_env.examples.tugs import Tugs
 from entity_env.examples.uneven_throws import UnevenThrows
 from entity_env.examples.xor import Xor
 from entity_env.match import Match
@@ -44,6 +46,8 @@ ENV_REGISTRY: dict[str, type[Environment] | type[Match]] = {
     "Shells": Shells,
     "Pairs": Pairs,
     "HiddenArm": HiddenArm,
+    "Tugs": Tugs,
+    "Medics": Medics,
 }
 
 __all__ = [
@@ -54,6 +58,7 @@ __all__ = [
     "FloorIsLava",
     "HiddenArm",
     "KuhnPoker",
+    "Medics",
     "MineSweeper",
     "Minefield",
     "MoveToOrigin",
@@ -65,6 +70,7 @@ __all__ = [
     "RockPaperScissors",
     "Shells",
     "TreasureHunt",
+    "Tugs",
     "UnevenThrows",
     "VecMinefield",
     "VecMultiSnake",
