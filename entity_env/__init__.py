@@ -10,8 +10,12 @@ if TYPE_CHECKING:
     from entity_env.actions import ActionMask as ActionMask
     from entity_env.actions import CategoricalAction as CategoricalAction
     from entity_env.actions import CategoricalActionMask as CategoricalActionMask
+    from entity_env.actions import ContinuousAction as ContinuousAction
+    from entity_env.actions import ContinuousActionMask as ContinuousActionMask
     from entity_env.actions import GlobalCategoricalAction as GlobalCategoricalAction
     from entity_env.actions import GlobalCategoricalActionMask as GlobalCategoricalActionMask
+    from entity_env.actions import GlobalContinuousAction as GlobalContinuousAction
+    from entity_env.actions import GlobalContinuousActionMask as GlobalContinuousActionMask
     from entity_env.actions import SelectEntityAction as SelectEntityAction
     from entity_env.actions import SelectEntityActionMask as SelectEntityActionMask
     from entity_env.bot import Bot as Bot
@@ -32,10 +36,12 @@ if TYPE_CHECKING:
     from entity_env.spaces import ActionName as ActionName
     from entity_env.spaces import ActionSpace as ActionSpace
     from entity_env.spaces import CategoricalActionSpace as CategoricalActionSpace
+    from entity_env.spaces import ContinuousActionSpace as ContinuousActionSpace
     from entity_env.spaces import Entity as Entity
     from entity_env.spaces import EntityID as EntityID
     from entity_env.spaces import EntityName as EntityName
     from entity_env.spaces import GlobalCategoricalActionSpace as GlobalCategoricalActionSpace
+    from entity_env.spaces import GlobalContinuousActionSpace as GlobalContinuousActionSpace
     from entity_env.spaces import ObsSpace as ObsSpace
     from entity_env.spaces import SelectEntityActionSpace as SelectEntityActionSpace
     from entity_env.vec.batching import action_index_to_actions as action_index_to_actions
@@ -47,6 +53,7 @@ if TYPE_CHECKING:
     from entity_env.vec.vec_env import Metric as Metric
     from entity_env.vec.vec_env import VecActionMask as VecActionMask
     from entity_env.vec.vec_env import VecCategoricalActionMask as VecCategoricalActionMask
+    from entity_env.vec.vec_env import VecContinuousActionMask as VecContinuousActionMask
     from entity_env.vec.vec_env import VecEnv as VecEnv
     from entity_env.vec.vec_env import VecObs as VecObs
     from entity_env.vec.vec_env import VecSelectEntityActionMask as VecSelectEntityActionMask

@@ -168,7 +168,8 @@ class GlobalCategoricalActionSpace(_LabelledActionSpace):
         where, given = f"actions[{name!r}].mask", [None if m is None else m.mask for m in masks]
         for i, mask in enumerate(given):
             if mask is not None:
-                given[i] = as_flags(mask, where, i)[None]
+                flags = as_flags(mask, where, i)
+                given[i] = np.atleast_2d(flags) if self.labels_of_mask == 1 else flags[None]
         return _with_legal_actors(self, actors, given, name)
 
     def decode(
