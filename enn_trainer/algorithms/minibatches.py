@@ -103,12 +103,16 @@ def pieces_of_units(
     starts = exclusive_cumsum(lengths)
     of_units = np.add.reduceat(entities, starts)
     units = None if size is None else max(1, size // int(lengths.max()))
-    cuts = pieces(of_units, units, max_entities, cost_of_entity)
+    cuts = pieces(of_units, units, max_entities, cost_of_entity, is_coarse=True)
     return [row_indices(starts[cut], lengths[cut]) for cut in cuts]
 
 
 def pieces(
-    entities: Frames, size: int | None, max_entities: int | None, cost_of_entity: int | None
+    entities: Frames,
+    size: int | None,
+    max_entities: int | None,
+    cost_of_entity: int | None,
+    is_coarse: bool = False,
 ) -> list[Frames]:
     """Cut a minibatch into pieces that can be computed in parallel.
 
@@ -120,6 +124,7 @@ def pieces(
         size: frames of a piece at most; None for no limit.
         max_entities: entities of a piece at most; see `microbatches`.
         cost_of_entity: see `lanes.cost_of_entity`; None to cut by these limits only.
+        is_coarse: True for units of which there are few: cuts are the nearest ones to equal costs.
 
     Returns:
         Positions in the minibatch, (frames,) int64 each.
@@ -135,6 +140,8 @@ def pieces(
     count = 1
     if total * cost_of_entity >= 2 * LEAST_COST:
         count = 2 * -(-total // (2 * PIECE_ENTITIES))
+    if is_coarse:
+        costs = costs - (entities[order] + 1) // 2  # by the middle of each unit
     cuts = np.searchsorted(costs, total * np.arange(1, count) // count)
     return [
         part[piece]

@@ -211,6 +211,20 @@ def test_a_part_of_a_sequence_cannot_be_taken() -> None:
         batch.take(np.arange(3, 9))
 
 
+def test_only_the_states_that_frames_come_from_are_taken_with_them() -> None:
+    rows = MemoryRows(np.full(3, 2), *np.tile([[0, 1], [1, 1], [4, 9]], 3))
+    known = Known(np.array([0, 0, 2, 2]), np.full(4, 1), np.array([4, 7, 9, 8]), np.zeros(4, int))
+    nowhen, begun = np.zeros(3, np.int64), np.zeros(3, np.bool_)
+    links = link(rows, np.arange(3), nowhen, begun, known, keep_absent=1)
+    states = torch.arange(8.0).view(4, 2)
+    past = Past.of(rows, links, nowhen, np.zeros(3, np.float32), states)
+    assert past.source.values.tolist() == [6, -1, -1, -1, -1, 8]
+    assert (past.absent.values.tolist(), [*past.absent.lengths]) == ([7, 9], [1, 0, 1])
+    last = past.take(np.array([1, 2]))
+    assert torch.equal(last.carried, states[2:])
+    assert (last.source.values.tolist(), last.absent.values.tolist()) == ([-1, -1, -1, 4], [5])
+
+
 def test_compiled_and_padded_blocks_say_the_same() -> None:
     net, played = network(of="both", inputs=["action"], d_model=32), episodes(4)
     outs = step_by_step(net, played)  # in float64, which is not compiled
