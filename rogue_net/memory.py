@@ -3,9 +3,9 @@
 Source of the cell: Cho et al. 2014, arXiv:1406.1078, as `torch.nn.GRUCell` writes it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -193,13 +193,18 @@ class Memory(nn.Module):
             places: of the rows that remember.
         """
         if self.remembering.frame:
-            of_frames = visible_means(x, layout, visible)
-            if self.reward is not None:
-                reward = to_device(places.past.reward, x.device).to(x)
-                # symlog(r) = sign(r) log(1 + |r|)
-                of_frames = of_frames + self.reward((reward.sign() * reward.abs().log1p())[:, None])
-            x = torch.cat([x, of_frames])
+            of_frames, of_rewards = visible_means(x, layout, visible), self.of_rewards(places.past)
+            x = torch.cat([x, of_frames if of_rewards is None else of_frames + of_rewards])
         return x.index_select(0, to_device(places.row, x.device))
+
+    def of_rewards(self, past: Past) -> Tensor | None:
+        """Return what the last rewards add to the inputs of frames, (B, d_model), if they do."""
+        if self.reward is None:
+            return None
+        reward = to_device(past.reward, self.reward.weight.device).to(self.reward.weight)
+        # symlog(r) = sign(r) log(1 + |r|)
+        rows: Tensor = self.reward((reward.sign() * reward.abs().log1p())[:, None])
+        return rows
 
     def choice_inputs(
         self,
@@ -302,13 +307,13 @@ class MemoryOutput(NamedTuple):
     """Memory of a batch, and what it is from.
 
     Attributes:
-        remembered: the states.
-        places: of the rows that remember.
+        states: (R, width), of the rows that remember, after the frame.
+        places: of these rows.
         x: (P, d_model), the entities before memory.
         layout: of these rows.
     """
 
-    remembered: Remembered
+    states: Tensor
     places: MemoryPlaces
     x: Tensor
     layout: Layout
@@ -418,34 +423,7 @@ class _Sequences(torch.autograd.Function):
         return d_in, d_added, d_pool[:n], d_hidden.t() @ kept[0], d_hidden.sum(dim=0), None, None
 
 
-States: TypeAlias = Callable[..., tuple[Tensor, Tensor]]
-"""Computes states and pool; the arguments are those of `plain_states`."""
-
-
-def plain_states(
-    gates_in: Tensor,
-    added: Tensor | None,
-    before: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    source: Ints,
-    levels: Sequence[Ints],
-) -> tuple[Tensor, Tensor]:
-    """Return the states of rows, and the pool, in torch; the arguments are those of `_Sequences`.
-
-    Source and levels are on the host.
-    """
-    device = gates_in.device
-    index, of_levels = to_device(source, device), [to_device(rows, device) for rows in levels]
-    states, pool = _Sequences.apply(  # type: ignore[no-untyped-call]
-        gates_in, added, before, weight, bias, index, of_levels
-    )
-    return states, pool
-
-
-def remember(
-    memory: Memory, x: Tensor, added: Tensor | None, past: Past, compute: States = plain_states
-) -> Remembered:
+def remember(memory: Memory, x: Tensor, added: Tensor | None, past: Past) -> Remembered:
     """Return the states of the rows that remember.
 
     Args:
@@ -453,11 +431,13 @@ def remember(
         x: (R, d_model), the inputs of the rows.
         added: (R, width), the choices made in each row's frame; None for none.
         past: where the rows come from.
-        compute: computes the states; compiled code may take the place of torch.
     """
-    cell, first = memory.cell, memory.first_states()
+    cell, first, device = memory.cell, memory.first_states(), x.device
     before = torch.cat([first, past.carried.to(first)]) if len(past.carried) else first
     source = pool_index(past, past.source.values, past.kind.values, len(first))
     gates_in = torch.addmm(cell.bias_ih, x, cell.weight_ih.t())
-    weights = cell.weight_hh, cell.bias_hh
-    return Remembered(*compute(gates_in, added, before, *weights, source, past.levels))
+    index, levels = to_device(source, device), [to_device(rows, device) for rows in past.levels]
+    states, pool = _Sequences.apply(  # type: ignore[no-untyped-call]
+        gates_in, added, before, cell.weight_hh, cell.bias_hh, index, levels
+    )
+    return Remembered(states, pool)

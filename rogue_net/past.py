@@ -218,29 +218,36 @@ class Past:
 
     def take(self, frames: Ints) -> "Past":
         """Return the past of the given frames, which are whole sequences."""
-        num_rows = len(self.source.values)
-        kept = row_indices(self.source.starts[frames], self.source.lengths[frames])
-        new_row = np.full(num_rows, NEW)
-        new_row[kept] = np.arange(len(kept))
+        num_rows, num_carried = len(self.source.values), len(self.carried)
+        source, absent = self.source.take(frames), self.absent.take(frames)
+        kept = row_indices(self.source.starts[frames], source.lengths)
+        # The new place of each row and of each carried state, of those that are needed; that of new
+        # ones, which have no place, is the last.
+        place = np.full(num_rows + num_carried + 1, NEW)
+        place[source.values] = place[absent.values] = 0
+        carried = np.flatnonzero(place[num_rows:-1] != NEW)
+        place[:num_rows] = NEW
+        place[kept] = np.arange(len(kept))
+        place[num_rows + carried] = len(kept) + np.arange(len(carried))
+        place[NEW] = NEW
 
         def moved(sources: Ragged) -> Ragged:
-            values = sources.values
-            carried = values >= num_rows
-            inside = np.where(carried | (values == NEW), 0, values)
-            found = new_row[inside]
-            if ((found == NEW) & ~carried & (values != NEW)).any():
+            values = place[sources.values]
+            if ((values == NEW) & (sources.values != NEW)).any():
                 raise ValueError("frames: expected whole sequences, got a part of one")
-            now = np.where(carried, values - num_rows + len(kept), found)
-            return Ragged(np.where(values == NEW, NEW, now), sources.lengths)
+            return Ragged(values, sources.lengths)
 
+        states = self.carried
+        if len(carried) < num_carried:
+            states = states.index_select(0, torch.from_numpy(carried).to(states.device))
         return Past(
             self.rank.take(frames),
             self.kind.take(frames),
-            moved(self.source.take(frames)),
-            moved(self.absent.take(frames)),
+            moved(source),
+            moved(absent),
             self.level[frames],
             self.reward[frames],
-            self.carried,
+            states,
             None if self.of_values is None else self.of_values.take(frames),
         )
 

@@ -20,7 +20,6 @@ from entity_env.vec.chains import parents_first
 from entity_env.vec.validate import check_spaces
 from rogue_net.answer import NetOutput, answer, output_of
 from rogue_net.attention import (
-    Context,
     PaddedContext,
     attention_mask,
     row_keys,
@@ -333,13 +332,18 @@ class RogueNet(_Normalising):
         visible = visible_rows(batch, types, layout)
         places = memory.rows_in(batch, types, layout)
         with torch.autocast(x.device.type, enabled=False):
-            # Each row through the cell, x + W h
-            known = None if memory.remembering.sees_hidden else visible
             added = None
             if (actions := options.get("actions")) is not None:
                 added = memory.choice_inputs(x, layout, batch, places, actions)
+        if isinstance(layout, backend.PackedLayout):
+            return backend.run_memory(
+                self, memory, before, batch, places, visible, added, **options
+            )
+        with torch.autocast(x.device.type, enabled=False):
+            # Each row through the cell, x + W h
+            known = None if memory.remembering.sees_hidden else visible
             inputs = memory.inputs(x, layout, known, places)
-            remembered = remember(memory, inputs, added, places.past, backend.cell_states)
+            remembered = remember(memory, inputs, added, places.past)
             shown = np.flatnonzero(places.row < layout.num_rows)
             states = remembered.states.index_select(0, to_device(shown, x.device))
             rows = to_device(places.row[shown], x.device)
@@ -347,10 +351,9 @@ class RogueNet(_Normalising):
             # Further rows: frames, and who is absent
             more = memory.memory_only_rows(remembered, places.past)
             entities = with_states.index_select(0, layout.row_of_entity)
-        after, decisions = self._attend(memory, entities, more, batch, visible, layout, options)
-        output = MemoryOutput(remembered, places, x, layout)
-        x_after = layout.pad(after)
-        return backend.Output(x_after, layout, decisions=decisions, remembered=output)
+        after = self._attend(memory, entities, more, batch, visible, layout)
+        output = MemoryOutput(remembered.states, places, x, layout)
+        return backend.Output(layout.pad(after), layout, remembered=output)
 
     def _attend(
         self,
@@ -360,9 +363,8 @@ class RogueNet(_Normalising):
         batch: EntityBatch,
         visible: Tensor | None,
         layout: Layout,
-        options: Mapping[str, Any],
-    ) -> tuple[Tensor, Mapping[str, Decision]]:
-        """Return entities after the blocks in which they attend to further rows, and decisions.
+    ) -> Tensor:
+        """Return entities after the blocks in which they attend to further rows.
 
         Args:
             memory: has the blocks.
@@ -371,38 +373,22 @@ class RogueNet(_Normalising):
             batch: B frames.
             visible: (P,) bool, the visible entities; None if all are.
             layout: of the entities.
-            options: of `backend.run`.
         """
         lengths = {name: batch.features[name].lengths for name in self.embedding.types}
-        lengths[MEMORY], device = more.lengths, entities.device
-        flags = None
+        joined = make_layout({**lengths, MEMORY: more.lengths}, entities.device)
+        seen = None
         if visible is not None:
             of_entities = visible.index_select(0, layout.row_of_entity)
-            flags = torch.cat([of_entities, of_entities.new_ones(len(more.values))])
+            seen = joined.pad(torch.cat([of_entities, of_entities.new_ones(len(more.values))]))
         inputs: dict[str, Tensor] = {}
         if self.relpos is not None:
             inputs = {**self.embedding.inputs(batch), MEMORY: more.values[:, :0]}
-        rows, count = torch.cat([entities, more.values]), len(entities)
-        is_half = self.config.precision == "bfloat16"
-        with torch.autocast(device.type, torch.bfloat16) if is_half else nullcontext():
-            if isinstance(layout, backend.PackedLayout):
-                packed = backend.packed_layout(lengths, device)
-                seen = None if flags is None else packed.pad(flags)
-                context: Context = (
-                    known := backend.packed_context(self.relpos, inputs, seen, packed)
-                )
-                of_blocks = memory.transformer, memory.config_of_blocks, packed.pad(rows)
-                compiled = backend.run_blocks(self, *of_blocks, packed, known, batch, **options)
-                if compiled is not None:
-                    x, decisions = compiled
-                    return x.index_select(0, packed.row_of_entity[:count]), decisions
-                joined: Layout = packed
-            else:
-                joined = make_layout(lengths, device)
-                seen = None if flags is None else joined.pad(flags)
-                context = self._padded_context(batch, joined, seen, inputs)
-            after = backend.in_rows_of_shape(memory.transformer, joined.pad(rows), context)
-        return after.index_select(0, joined.row_of_entity[:count]), {}
+        is_half, device = self.config.precision == "bfloat16", entities.device.type
+        with torch.autocast(device, torch.bfloat16) if is_half else nullcontext():
+            context = self._padded_context(batch, joined, seen, inputs)
+            rows = joined.pad(torch.cat([entities, more.values]))
+            after = memory.transformer(rows, context)
+        return after.index_select(0, joined.row_of_entity[: len(entities)])  # type: ignore[no-any-return]
 
     def _remembered_next(
         self, entities: backend.Output, batch: EntityBatch, actions: Mapping[str, Tensor]
@@ -411,7 +397,7 @@ class RogueNet(_Normalising):
         output, memory = entities.remembered, self.memory
         if output is None or memory is None:
             return None
-        states = output.remembered.states
+        states = output.states
         with torch.autocast(states.device.type, enabled=False):
             added = memory.choice_inputs(output.x, output.layout, batch, output.places, actions)
         return states if added is None else states + added

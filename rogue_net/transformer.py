@@ -97,11 +97,23 @@ class Block(nn.Module):
             nn.Linear(d_model, 4 * d_model), nn.GELU(), nn.Linear(4 * d_model, d_model)
         )
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
-        """Transform entities, (P, d_model) -> (P, d_model)."""
+    def forward(self, x: Tensor, context: Context, kept: Tensor | None = None) -> Tensor:
+        """Transform entities, (P, d_model) -> (P, d_model), or (len(kept), d_model).
+
+        Args:
+            x: the entities.
+            context: of these.
+            kept: (n,) int64, the entities to return, without dropout and pooling; the others are
+                attended to only. None for all.
+        """
         keys = context.keys
         # x + attention(norm(x)), then x + mlp(norm(x))
-        mixed = self.attention(self.norm_1(x), context)
+        if kept is None:
+            mixed = self.attention(self.norm_1(x), context)
+        else:
+            assert isinstance(self.attention, Attention)
+            mixed = context.mix(self.attention, self.norm_1(x)).index_select(0, kept)
+            mixed, x = self.attention.project(mixed), x.index_select(0, kept)
         x = x + dropout(mixed, self.pdrop, keys, self.site)
         x = x + dropout(self.mlp(self.norm_2(x)), self.pdrop, keys, self.site + 1)
         return x
@@ -161,15 +173,23 @@ class Transformer(nn.Module):
         block = self.blocks[0] if self.blocks else None
         return block.norm_1.weight if isinstance(block, Block) else None
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
-        """Transform the rows of the layout of `context`, (P, d_model) -> (P, d_model)."""
-        done = [self._through(rows, piece) for rows, piece in context.pieces(x)]
+    def forward(self, x: Tensor, context: Context, kept: Tensor | None = None) -> Tensor:
+        """Transform the rows of the layout of `context`, (P, d_model) -> (P, d_model).
+
+        Args:
+            x: the rows.
+            context: of these.
+            kept: the rows that come out of the last block, in a context of one piece; see `Block`.
+        """
+        done = [self._through(rows, piece, kept) for rows, piece in context.pieces(x)]
         return done[0] if len(done) == 1 else torch.cat(done)
 
-    def _through(self, x: Tensor, context: Context) -> Tensor:
+    def _through(self, x: Tensor, context: Context, kept: Tensor | None) -> Tensor:
         x = dropout(x, self.pdrop, context.keys, 0)
-        for block in self.blocks:
+        for block in self.blocks[:-1]:
             x = block(x, context)
+        for block in self.blocks[-1:]:
+            x = block(x, context, kept)
         return x
 
 

@@ -135,7 +135,8 @@ def pieces_by_length(
     starts = exclusive_cumsum(lengths)
     of_units, pairs_of_units = (np.add.reduceat(counts, starts) for counts in (entities, pairs))
     units = None if size is None else max(1, size // int(lengths.max()))
-    return pieces(of_units, units, max_entities, cost_of_entity, pairs_of_units)
+    limits = units, max_entities, cost_of_entity, pairs_of_units
+    return pieces(of_units, *limits, is_coarse=bool((lengths > 1).any()))
 
 
 def pieces(
@@ -144,6 +145,7 @@ def pieces(
     max_entities: int | None,
     cost_of_entity: int | None,
     pairs: Frames | None = None,
+    is_coarse: bool = False,
 ) -> list[Frames]:
     """Cut a minibatch into pieces that can be computed in parallel.
 
@@ -156,6 +158,7 @@ def pieces(
         max_entities: entities of a piece at most; see `microbatches`.
         cost_of_entity: see `lanes.cost_of_entity`; None to cut by these limits only.
         pairs: (F,) int64, pairs of rows that attend to each other; of entities if None.
+        is_coarse: True for units of which there are few: cuts are the nearest ones to equal costs.
 
     Returns:
         Positions in the minibatch, (frames,) int64 each.
@@ -172,6 +175,8 @@ def pieces(
     count = 1
     if total * cost_of_entity >= 2 * LEAST_COST:
         count = 2 * -(-total // (2 * PIECE_ENTITIES))
+    if is_coarse:
+        costs = costs - (entities[order] + 1) // 2  # by the middle of each unit
     cuts = np.searchsorted(costs, total * np.arange(1, count) // count)
     return [
         part[piece]

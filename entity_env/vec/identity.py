@@ -1,8 +1,7 @@
 """Numbers of entities, by which the frames of an episode show who is who."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
-from operator import eq
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -48,9 +47,11 @@ class IdentityTracker:
     def __init__(self, types: Sequence[EntityName], num_envs: int) -> None:
         self.types = types
         self.tables: list[Tables] = [{name: Numbers() for name in types} for _ in range(num_envs)]
-        # By type and environment, the ids and numbers of the last frame: most frames show the same.
+        # By type, the ids of the last frame of each environment, and the numbers of all of them:
+        # most frames show the same.
         self._ids: dict[EntityName, list[Any]] = {}
         self._last: dict[EntityName, list[list[int]]] = {}
+        self._joined: dict[EntityName, Ragged] = {}
 
     def begin(self, envs: Sequence[int] | None = None) -> None:
         """Forget all entities of some environments, or of all, as their episodes begin."""
@@ -94,7 +95,8 @@ class IdentityTracker:
     def number(self, batch: VecObs, obs: Sequence[Observation]) -> None:
         """Set `identity` of a batch of the next frame of each environment."""
         shown = [name for name in batch.features if name in self.types]
-        batch.identity = {name: _ragged(self._numbers_of_all(obs, name)) for name in shown}
+        ids = [o.ids for o in obs]
+        batch.identity = {name: self._numbers_of_all(ids, name) for name in shown}
 
     def number_one(self, batch: VecObs, obs: Observation, env: int = 0) -> None:
         """Set `identity` of a batch of a frame of one environment."""
@@ -105,16 +107,28 @@ class IdentityTracker:
         """Return the numbers of the entities of a type in a frame of an environment."""
         return [*map(self.tables[env][name].__getitem__, ids)]
 
-    def _numbers_of_all(self, obs: Sequence[Observation], name: EntityName) -> list[list[int]]:
+    def _numbers_of_all(
+        self, ids_by_type: Sequence[Mapping[EntityName, Any]], name: EntityName
+    ) -> Ragged:
         """Return the numbers of the entities of a type in all environments."""
-        ids: list[Any] = [_ids(o, name) for o in obs]
-        numbers = self._last.setdefault(name, [[] for _ in obs])
-        before = self._ids.get(name, [None] * len(obs))
-        for i, is_same in enumerate(map(eq, ids, before)):
-            if not is_same:
-                numbers[i] = self._numbers(i, name, ids[i])
-        self._ids[name] = ids
-        return numbers
+        ids = [by_type.get(name, _NOBODY) for by_type in ids_by_type]
+        if not {*map(type, ids)} <= _COMPARABLE:
+            ids = [one if type(one) in _COMPARABLE else [*one] for one in ids]
+        before = self._ids.setdefault(name, [None] * len(ids))
+        if ids != before or name not in self._joined:
+            numbers = self._last.setdefault(name, [[] for _ in ids])
+            for i, (now, last) in enumerate(zip(ids, before, strict=True)):
+                if now != last:
+                    numbers[i] = self._numbers(i, name, now)
+                    before[i] = now[:]  # environments may change a list that they gave
+            self._joined[name] = _ragged(numbers)
+        known = self._joined[name]
+        return Ragged(known.values.copy(), known.lengths.copy())
+
+
+_NOBODY: list[EntityID] = []
+_COMPARABLE = {list, tuple}
+"""Types of sequences of ids of which equal ones compare so, at once."""
 
 
 def _ids(obs: Observation, name: EntityName) -> list[EntityID]:

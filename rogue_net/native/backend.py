@@ -6,6 +6,7 @@ Both take frames that lie one after the other, without padding.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import attrgetter
@@ -26,12 +27,12 @@ from rogue_net.distributions import CategoricalDistribution, Decision
 from rogue_net.embedding import EntityEmbedding, FeaturelessEmbedding, TypeEmbedding, module_key
 from rogue_net.heads import CategoricalHead
 from rogue_net.layout import Layout, rows_of_types, visible_rows
-from rogue_net.memory import MemoryOutput, plain_states
+from rogue_net.memory import MEMORY, Memory, MemoryOutput, MemoryPlaces
 from rogue_net.native import functions, library, network
-from rogue_net.native.cell import cell_states as cell_states_compiled
 from rogue_net.native.compiled import advice
 from rogue_net.native.functions import PackedFrames, TypeRows
 from rogue_net.native.library import fits
+from rogue_net.native.memory import joined_rows
 from rogue_net.native.network import threads_at_work
 from rogue_net.native.pairs import packed_pairs
 from rogue_net.ragged import ActionBatch, EntityBatch, Lengths, of_action, to_device
@@ -59,7 +60,8 @@ class Network(Protocol):
         config: of the network.
         embedding: of entities.
         relpos: relative positions; None without.
-        transformer: the blocks.
+        transformer: the blocks, up to those after memory.
+        memory: None without.
         action_space: the actions.
         action_heads: of these actions, in their order.
         regression_heads: linear functions of the mean over the entities of a frame.
@@ -70,6 +72,7 @@ class Network(Protocol):
     embedding: EntityEmbedding
     relpos: RelposEncoding | None
     transformer: Transformer
+    memory: Memory | None
     action_space: dict[str, ActionSpace]
     action_heads: nn.ModuleDict
     regression_heads: nn.ModuleDict
@@ -268,7 +271,7 @@ def _takes(batch: EntityBatch) -> bool:
 
 def _is_supported(net: Network) -> bool:
     """Return whether compiled attention supports it: float32 on the CPU, no dropout."""
-    parameter = net.transformer.first_parameter()
+    parameter, memory = net.transformer.first_parameter(), net.memory
     return (
         parameter is not None
         and parameter.dtype == torch.float32
@@ -276,6 +279,7 @@ def _is_supported(net: Network) -> bool:
         and net.config.pooling is None
         and not (net.training and net.config.drops)
         and fits(net.config.d_model, net.config.n_head)
+        and (memory is None or memory.width % library.VECTOR == 0)
     )
 
 
@@ -324,46 +328,74 @@ def _decisions(
     return decisions
 
 
-def run_blocks(
+def run_memory(
     net: Network,
-    transformer: Transformer,
-    config: RogueNetConfig,
-    x: Tensor,
-    layout: PackedLayout,
-    context: PackedContext,
+    memory: Memory,
+    before: Output,
     batch: EntityBatch,
+    places: MemoryPlaces,
+    visible: Tensor | None,
+    added: Tensor | None,
     *,
     with_heads: bool = False,
+    with_means: bool = True,
     actions: Mapping[str, Tensor] | None = None,
     uniforms: Mapping[str, Tensor] | None = None,
-) -> tuple[Tensor, Mapping[str, Decision]] | None:
-    """Run further blocks of a network, and its compiled heads, on rows that are embedded.
+) -> Output:
+    """Compute memory, the blocks after it, and as much of the heads as is compiled.
 
     Args:
-        net: has the heads and relative positions.
-        transformer: the blocks.
-        config: of these blocks.
-        x: (R, d_model), the rows.
-        layout: of these rows.
-        context: of these rows.
+        net: the network.
+        memory: of this network.
+        before: result of `run`.
         batch: B frames.
+        places: of the rows that remember.
+        visible: (P,) bool, the visible entities; None if all are.
+        added: (R, width), the choices made in the frames; None for none.
         with_heads: as in `run`, like the others.
+        with_means: also compute the regression heads.
         actions: choices to evaluate.
         uniforms: to sample choices with.
-
-    Returns:
-        (R, d_model), and decisions; None if such blocks are not compiled whole.
     """
-    is_float = x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-    if not is_float or not has_compiled_blocks(config) or (net.training and config.drops):
-        return None
-    choices = _choices(net, layout, batch, actions, uniforms) if with_heads else {}
-    weights = _weights(net, [], context.tables, choices, [], transformer)
-    compiled = network.Network(
-        context.frames, [], config, [*choices.values()], [], [weights], x=x.contiguous()
-    )
-    left = iter(compiled.run())
-    return next(left), _decisions(left, choices)
+    layout, of_frame = before.layout, memory.remembering.frame
+    assert isinstance(layout, PackedLayout)
+    # Memory, and the rows of the blocks after it.
+    known = None if memory.remembering.sees_hidden else visible
+    with torch.autocast("cpu", enabled=False):
+        of_frames = memory.of_rewards(places.past) if of_frame else None
+        x = before.x.float()
+        rows, states = joined_rows(memory, x, layout.frames, places, known, of_frames, added)
+    further = places.past.absent.lengths + (1 if of_frame else 0)
+    frames = PackedFrames(layout.lengths + further, kept=layout.lengths)
+    if visible is not None:
+        of_all = torch.ones(frames.num_rows, dtype=torch.bool)
+        frames = replace(frames, visible=of_all.index_copy_(0, frames.kept_rows, visible))
+    if net.relpos is not None:
+        lengths = {name: batch.features[name].lengths for name in net.embedding.types}
+        inputs = {**net.embedding.inputs(batch), MEMORY: rows.new_zeros(int(further.sum()), 0)}
+        joined = packed_layout({**lengths, MEMORY: further}, rows.device)
+        frames = replace(frames, pairs=packed_pairs(net.relpos, inputs, joined, joined.frames))
+    context = PackedContext(frames, net.relpos, _tables(net.relpos))
+    output = MemoryOutput(states, places, before.x, layout)
+    # Blocks and heads.
+    transformer, config = memory.transformer, memory.config_of_blocks
+    is_whole = has_compiled_blocks(config)
+    if is_whole and not torch.is_autocast_enabled("cpu"):
+        choices = _choices(net, layout, batch, actions, uniforms) if with_heads else {}
+        linears: dict[str, Any] = dict(net.regression_heads.items()) if with_means else {}
+        weights = _weights(net, [], context.tables, choices, linears, transformer)
+        sizes = [linear.out_features for linear in linears.values()]
+        compiled = network.Network(
+            frames, [], config, [*choices.values()], sizes, [weights], x=rows
+        )
+        left = iter(compiled.run())
+        x, means = next(left), [next(left) for _ in sizes]
+        decisions = _decisions(left, choices)
+        return Output(x, layout, means if with_means else None, decisions, output)
+    is_half = not is_whole and config.precision == "bfloat16"
+    with torch.autocast("cpu", torch.bfloat16) if is_half else nullcontext():
+        x = in_rows_of_shape(transformer, rows, context, frames.kept_rows)
+    return Output(x, layout, remembered=output)
 
 
 def _choices(
@@ -406,7 +438,7 @@ def _weights(
 ) -> network.Weights:
     """Return the weights of a network with compiled heads of some actions and of some means.
 
-    They are those of other blocks than its own, if these are given.
+    They are those of other blocks than the first ones, if these are given.
     Where the network has no such regression head, its weight and bias are None.
     """
     gate = None if net.relpos is None else net.relpos.gate
@@ -432,29 +464,23 @@ def _run_in_parts(net: Network, context: PackedContext, types: list[TypeRows]) -
     return in_rows_of_shape(net.transformer, x, context)
 
 
-def in_rows_of_shape(transformer: Transformer, x: Tensor, context: Context) -> Tensor:
-    """Run blocks, with rows padded to multiples of `ROWS_OF_SHAPE` where that is faster."""
-    num_rows = len(x)
-    if torch.is_autocast_enabled("cpu") and isinstance(context, PackedContext):
+def in_rows_of_shape(
+    transformer: Transformer, x: Tensor, context: PackedContext, kept: Tensor | None = None
+) -> Tensor:
+    """Run blocks, with rows padded to multiples of `ROWS_OF_SHAPE` where that is faster.
+
+    Args:
+        transformer: the blocks.
+        x: (R, d_model).
+        context: of these rows.
+        kept: (n,) int64, the rows that come out; None for all.
+    """
+    num_rows = len(x) if kept is None else len(kept)
+    if torch.is_autocast_enabled("cpu"):
         x = nn.functional.pad(x, (0, 0, 0, -len(x) % ROWS_OF_SHAPE))
-    return transformer(x, context)[:num_rows]  # type: ignore[no-any-return]
-
-
-def cell_states(
-    gates_in: Tensor,
-    added: Tensor | None,
-    before: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    source: Lengths,
-    levels: Sequence[Lengths],
-) -> tuple[Tensor, Tensor]:
-    """Return the states of rows that remember, and the pool, as `memory.plain_states` does."""
-    arguments = gates_in, added, before, weight, bias, source, levels
-    is_narrow = library.AVAILABLE and before.shape[1] % library.VECTOR == 0
-    if is_narrow and gates_in.dtype == torch.float32 and gates_in.device.type == "cpu":
-        return cell_states_compiled(*arguments)
-    return plain_states(*arguments)
+        if kept is not None:
+            kept = nn.functional.pad(kept, (0, -len(kept) % ROWS_OF_SHAPE))
+    return transformer(x, context, kept)[:num_rows]  # type: ignore[no-any-return]
 
 
 def packed_layout(type_lengths: Mapping[str, Lengths], device: torch.device) -> PackedLayout:

@@ -664,11 +664,13 @@ static int guards_of_layers(const Frames *f, float *memory, int is_set) {
     return 1;
 }
 
-static Made made_from(const Frames *f, Made m, int64_t row, int64_t score) {
-    int64_t d = f->width, e = d / f->heads;
-    return (Made){m.x + row * d,          m.stats_1 + row * 2, m.qkv + row * 3 * d,
-                  m.gate_in + row * e,    m.attention + score, m.y + row * d,
-                  m.middle + row * d,     m.stats_2 + row * 2, m.hidden + row * 4 * d};
+/* The arrays from a frame on. From `y` on, the last layer has those rows alone that come out. */
+static Made made_from(const Frames *f, Made m, int64_t layer, int64_t frame) {
+    int64_t d = f->width, e = d / f->heads, row = f->row_start[frame], score = f->score_start[frame];
+    int64_t kept = f->kept_start && layer == f->layers - 1 ? f->kept_start[frame] : row;
+    return (Made){m.x + row * d,       m.stats_1 + row * 2,  m.qkv + row * 3 * d,
+                  m.gate_in + row * e, m.attention + score,  m.y + kept * d,
+                  m.middle + kept * d, m.stats_2 + kept * 2, m.hidden + kept * 4 * d};
 }
 
 INLINE void gate_and_slope(int64_t kind, vec x, vec *value, vec *slope) {
@@ -746,10 +748,29 @@ static void transposed_weights(const Frames *f, const Layer *layers, float *at, 
     }
 }
 
-/* One layer over the rows of some frames: m.x is there, the rest of m is made, and x is what comes out.
+/* Copy the rows that come out of frames `first` to `last`, from all of them to one after the other. */
+static void gather_kept(const Frames *f, int64_t first, int64_t last, const float *all, float *kept) {
+    int64_t d = f->width;
+    for (int64_t i = first; i < last; i++)
+        memmove(kept + (f->kept_start[i] - f->kept_start[first]) * d, all + (f->row_start[i] - f->row_start[first]) * d,
+                sizeof(float) * (size_t)((f->kept_start[i + 1] - f->kept_start[i]) * d));
+}
+
+/* The other way round; rows that do not come out become 0. They may be in the same place. */
+static void scatter_kept(const Frames *f, int64_t first, int64_t last, const float *kept, float *all) {
+    int64_t d = f->width;
+    for (int64_t i = last; i-- > first;) {
+        int64_t count = f->kept_start[i + 1] - f->kept_start[i], row = f->row_start[i] - f->row_start[first];
+        memmove(all + row * d, kept + (f->kept_start[i] - f->kept_start[first]) * d, sizeof(float) * (size_t)(count * d));
+        memset(all + (row + count) * d, 0, sizeof(float) * (size_t)((f->row_start[i + 1] - f->row_start[i] - count) * d));
+    }
+}
+
+/* One layer over the rows of some frames: m.x is there, the rest of m is made, and x is what comes out; or `kept`, if
+   not all rows do.
    `normed` has room for rows of d, `wide` for rows of 4 d. */
 static void block(const Frames *f, int64_t first, int64_t last, const Layer *w, const Transposed *t, Made m,
-                  float *x, float *normed, float *wide, float *spare) {
+                  float *x, float *kept, float *normed, float *wide, float *spare) {
     int64_t d = f->width, e = d / f->heads, start = f->row_start[first], rows = f->row_start[last] - start;
     float *gate = f->gate_kind == NO_GATE ? NULL : wide;
     layer_norm(rows, d, m.x, w->norm_1_weight, w->norm_1_bias, normed, m.stats_1);
@@ -758,12 +779,18 @@ static void block(const Frames *f, int64_t first, int64_t last, const Layer *w, 
         product(rows, e, d, normed, d, 1, t->gate, e, NULL, 0, f->gate_bias, m.gate_in, e);
         gates_of(f->gate_kind, rows * e, m.gate_in, gate);
     }
+    float *y = kept ? normed : m.y;
     for (int64_t i = first; i < last; i++) {
         int64_t row = f->row_start[i] - start;
         attend(f, i, m.qkv + row * 3 * d, gate ? gate + row * e : NULL,
-               m.attention + f->score_start[i] - f->score_start[first], m.y + row * d, spare);
+               m.attention + f->score_start[i] - f->score_start[first], y + row * d, spare);
     }
-    product(rows, d, d, m.y, d, 1, t->project, d, m.x, d, w->project_bias, m.middle, d);
+    if (kept) {
+        gather_kept(f, first, last, y, m.y);
+        gather_kept(f, first, last, m.x, kept);
+        rows = f->kept_start[last] - f->kept_start[first], x = kept;
+    }
+    product(rows, d, d, m.y, d, 1, t->project, d, kept ? kept : m.x, d, w->project_bias, m.middle, d);
     layer_norm(rows, d, m.middle, w->norm_2_weight, w->norm_2_bias, normed, m.stats_2);
     product(rows, 4 * d, d, normed, d, 1, t->up, 4 * d, NULL, 0, w->up_bias, m.hidden, 4 * d);
     for (int64_t i = 0; i < rows * 4 * d; i += WIDEST(LANES))
@@ -799,7 +826,7 @@ typedef struct {
     const Frames *f;
     const float *const *parameters;
     const Transposed *transposed;
-    float *x, *made;
+    float *x, *kept, *made;
 } Forward;
 
 static int part_forward(const void *task, int64_t part) {
@@ -825,18 +852,19 @@ static int part_forward(const void *task, int64_t part) {
         Frames own = frames_of_network(f, parameters);
         for (int64_t l = 0; l < f->layers; l++) {
             Made m;
-            if (o->made) m = made_from(f, made_of_layer(f, o->made, l), row, f->score_start[first]);
+            if (o->made) m = made_from(f, made_of_layer(f, o->made, l), l, first);
             else memcpy(&m, at, sizeof m);
+            float *kept = o->kept && l == f->layers - 1 ? o->kept + f->kept_start[first] * d : NULL;
             memcpy(m.x, x, bytes);
-            block(&own, first, last, layers + l, transposed + l, m, x, at[NORMED], at[WIDE], at[SPARE]);
+            block(&own, first, last, layers + l, transposed + l, m, x, kept, at[NORMED], at[WIDE], at[SPARE]);
         }
     }
     return close_regions(room, REGIONS, sizes, 0);
 }
 
-/* The layers, over (R, d) x, in place. `made` takes what the backward pass needs, layer after layer; NULL for no
-   backward pass. Returns 0, NO_MEMORY or OVERRUN. */
-int NAME(blocks_forward)(const Frames *f, const float *const *parameters, float *x, float *made) {
+/* The layers, over (R, d) x, in place. `kept` takes the rows that come out, if not all do. `made` takes what the
+   backward pass needs, layer after layer; NULL for no backward pass. Returns 0, NO_MEMORY or OVERRUN. */
+int NAME(blocks_forward)(const Frames *f, const float *const *parameters, float *x, float *kept, float *made) {
     Transposed transposed[f->num_networks * f->layers + 1];
     int64_t of_network = floats_transposed(f), size = f->num_networks * of_network;
     float *weights, *room = open_regions(1, &size, &weights);
@@ -848,18 +876,21 @@ int NAME(blocks_forward)(const Frames *f, const float *const *parameters, float 
         transposed_weights(&frames, layers, weights + k * of_network, transposed + k * f->layers);
     }
     if (made) guards_of_layers(f, made, 1);
-    Forward task = {f, parameters, transposed, x, made};
+    Forward task = {f, parameters, transposed, x, kept, made};
     int failed = for_parts(f->parts, f->threads, part_forward, &task);
     if (!failed && made && !guards_of_layers(f, made, 0)) failed = OVERRUN;
     return close_regions(room, 1, &size, failed);
 }
 
-/* The gradient of one layer over the rows of some frames: dx, of what comes out, becomes that of what went in.
+/* The gradient of one layer over the rows of some frames: dx, of what comes out, becomes that of what went in. If not
+   all rows come out, dkept is that of those, and dx is written.
    `a` to `c` have room for rows of 4 d. */
 static void block_backward(const Frames *f, int64_t first, int64_t last, const Layer *w, LayerGradient *g, Made m,
-                           float *dx, float *a, float *b, float *c, float *spare) {
-    int64_t d = f->width, e = d / f->heads, start = f->row_start[first], rows = f->row_start[last] - start;
-    float *normed = c, *dnormed = c + rows * d, *gate = NULL, *dgate = NULL;
+                           float *dx, float *dkept, float *a, float *b, float *c, float *spare) {
+    int64_t d = f->width, e = d / f->heads, start = f->row_start[first], all_rows = f->row_start[last] - start;
+    int64_t rows = dkept ? f->kept_start[last] - f->kept_start[first] : all_rows;
+    float *normed = c, *dnormed = c + all_rows * d, *gate = NULL, *dgate = NULL, *dx_of_all = dx;
+    if (dkept) dx = dkept;
     /* The perceptron: a becomes its hidden values, b their gradient. */
     product(rows, 4 * d, d, dx, d, 1, w->down_weight, 4 * d, NULL, 0, NULL, b, 4 * d);
     for (int64_t i = 0; i < rows * 4 * d; i += WIDEST(LANES)) {
@@ -876,6 +907,11 @@ static void block_backward(const Frames *f, int64_t first, int64_t last, const L
     /* Attention: a becomes the gradient of its result, b that of queries, keys and values. */
     add_linear_gradient(rows, d, d, dx, m.y, g->project_weight, g->project_bias);
     product(rows, d, d, dx, d, 1, w->project_weight, d, NULL, 0, NULL, a, d);
+    if (dkept) {
+        scatter_kept(f, first, last, a, a);
+        scatter_kept(f, first, last, dkept, dx_of_all);
+        rows = all_rows, dx = dx_of_all;
+    }
     if (f->gate_kind != NO_GATE) {
         gate = a + rows * d, dgate = gate + rows * e;
         gates_of(f->gate_kind, rows * e, m.gate_in, gate);
@@ -906,7 +942,7 @@ typedef struct {
     const Frames *f;
     const float *const *parameters;
     float *const *gradients;
-    float *made, *dx;
+    float *made, *dx, *dkept;
 } Backward;
 
 INLINE float *of_part(float *gradient, const Frames *f, int64_t part) {
@@ -935,105 +971,350 @@ static int part_backward(const void *task, int64_t part) {
         for (int64_t l = f->layers - 1; l >= 0; l--) {
             float *gradient[OF_LAYER];
             for (int i = 0; i < OF_LAYER; i++) gradient[i] = of_part(gradients[l * OF_LAYER + i], f, part);
-            Made m = made_from(f, made_of_layer(f, o->made, l), f->row_start[first], f->score_start[first]);
+            Made m = made_from(f, made_of_layer(f, o->made, l), l, first);
+            float *dkept = o->dkept && l == f->layers - 1 ? o->dkept + f->kept_start[first] * d : NULL;
             block_backward(f, first, last, layers + l, (LayerGradient *)gradient, m, o->dx + f->row_start[first] * d,
-                           at[A], at[B], at[C], at[SPARE]);
+                           dkept, at[A], at[B], at[C], at[SPARE]);
         }
     }
     return close_regions(room, REGIONS, sizes, 0);
 }
 
 /* dx (R, d), the gradient of what `blocks_forward` gives, becomes that of what it was given; those of the
-   parameters are added to. Returns 0, NO_MEMORY or OVERRUN. */
+   parameters are added to. If not all rows come out, dkept is the gradient of those that do, which is changed.
+   Returns 0, NO_MEMORY or OVERRUN. */
 int NAME(blocks_backward)(const Frames *f, const float *const *parameters, float *const *gradients, float *made,
-                          float *dx) {
-    Backward task = {f, parameters, gradients, made, dx};
+                          float *dx, float *dkept) {
+    Backward task = {f, parameters, gradients, made, dx, dkept};
     int failed = for_parts(f->parts, f->threads, part_backward, &task);
     return failed || guards_of_layers(f, made, 0) ? failed : OVERRUN;
 }
 
-/* -- Memory ------------------------------------------------------------------------------------------------------ */
+/* ---- Memory. ---- */
 
 enum { CELL_TILE = 48 }; /* rows of a level that are computed together, so that they stay in the cache */
 
 INLINE vec sigmoid(vec x) { return 1.0f / (1.0f + exponential(smaller(-x, all(80.0f)))); }
 INLINE vec hyperbolic_tangent(vec x) { return 2.0f * sigmoid(2.0f * x) - 1.0f; }
+INLINE void copy_row(float *to, const float *from, int64_t width) { memcpy(to, from, sizeof(float) * (size_t)width); }
+INLINE void add_row(float *to, const float *from, int64_t width) {
+    for (int64_t j = 0; j < width; j += LANES) store(to + j, load(to + j) + load(from + j));
+}
 
-/* One row of the unit: r = s(i_r + l_r), z = s(i_z + l_z), n = tanh(i_n + r l_n), h' = n + z (h - n). */
-INLINE void cell_row(const Cell *c, int64_t row, const float *last, const float *of_last) {
-    int64_t d = c->width, size = c->num_rows * d;
-    const float *in = c->gates_in + row * 3 * d, *added = c->added ? c->added + row * d : NULL;
-    float *state = c->states + row * d, *to = c->pool + (c->num_before + row) * d, *kept = c->kept ? c->kept + row * d : NULL;
-    for (int64_t j = 0; j < d; j += LANES) {
-        vec h = load(last + j), part = load(of_last + 2 * d + j);
-        vec r = sigmoid(load(in + j) + load(of_last + j)), z = sigmoid(load(in + d + j) + load(of_last + d + j));
-        vec n = hyperbolic_tangent(load(in + 2 * d + j) + r * part);
+/* The parameters of memory, and where they begin among all gradients. */
+enum { INPUT_WEIGHT, INPUT_BIAS, STATE_WEIGHT, STATE_BIAS, FIRST, TO_ENTITIES, TO_ROWS, TO_ROWS_BIAS, MEMORY_PARAMETERS };
+
+static void starts_of_parameters(const Memory *m, int64_t *at) {
+    int64_t d = m->width, w = m->state_width;
+    const int64_t sizes[MEMORY_PARAMETERS] = {3 * w * d, 3 * w, 3 * w * w, 3 * w, m->num_first * w, d * w, d * w, d};
+    for (int64_t i = 0, start = 0; i < MEMORY_PARAMETERS; start += sizes[i++]) at[i] = start;
+}
+
+/* The first of the further rows of a frame among the joined ones. */
+static int64_t further_row(const Memory *m, int64_t frame) {
+    return m->row_start[frame + 1] + m->absent_start[frame] + (m->of_frame ? frame : 0);
+}
+static int64_t joined_row(const Memory *m, int64_t frame) {
+    return m->row_start[frame] + m->absent_start[frame] + (m->of_frame ? frame : 0);
+}
+
+/* The state that a row comes from. */
+static const float *state_before(const Memory *m, int64_t row, int64_t source) {
+    int64_t w = m->state_width;
+    if (source < 0) return m->parameters[FIRST] + m->kind[row] * w;
+    return source < m->num_rows ? m->passed + source * w : m->carried + (source - m->num_rows) * w;
+}
+
+/* The frames of a part by level: `order` takes them, and `at` where each level begins; levels are their number. */
+static int64_t frames_by_level(const Memory *m, int64_t part, int64_t *order, int64_t *at) {
+    int64_t begin = m->part_start[part], end = m->part_start[part + 1], levels = 0;
+    for (int64_t i = begin; i < end; i++) levels = m->level[i] >= levels ? m->level[i] + 1 : levels;
+    memset(at, 0, sizeof(int64_t) * (size_t)(levels + 1));
+    for (int64_t i = begin; i < end; i++) at[m->level[i] + 1]++;
+    for (int64_t l = 0; l < levels; l++) at[l + 1] += at[l];
+    for (int64_t i = begin; i < end; i++) order[at[m->level[i]]++] = i;
+    for (int64_t l = levels; l > 0; l--) at[l] = at[l - 1];
+    at[0] = 0;
+    return levels;
+}
+
+/* Frames, levels and rows of a part. */
+typedef struct {
+    int64_t *order, *at, *rows, levels;
+} Levels;
+
+static int open_levels(const Memory *m, int64_t part, Levels *l) {
+    int64_t frames = m->part_start[part + 1] - m->part_start[part], most = 0;
+    for (int64_t i = m->part_start[part]; i < m->part_start[part + 1]; i++) most = m->level[i] > most ? m->level[i] : most;
+    int64_t rows = m->memory_start[m->part_start[part + 1]] - m->memory_start[m->part_start[part]];
+    l->order = malloc(sizeof(int64_t) * (size_t)(frames + most + 2 + rows + 1));
+    if (!l->order) return NO_MEMORY;
+    l->at = l->order + frames, l->rows = l->at + most + 2;
+    l->levels = frames_by_level(m, part, l->order, l->at);
+    return 0;
+}
+
+/* The rows of a level, one after the other: how many they are. */
+static int64_t rows_of_level(const Memory *m, const Levels *l, int64_t level) {
+    int64_t count = 0;
+    for (int64_t i = l->at[level]; i < l->at[level + 1]; i++)
+        for (int64_t r = m->memory_start[l->order[i]]; r < m->memory_start[l->order[i] + 1]; r++) l->rows[count++] = r;
+    return count;
+}
+
+/* A level is cut into tiles of about as many rows each. */
+static int64_t rows_of_tile(int64_t count) {
+    int64_t tiles = (count + CELL_TILE - 1) / CELL_TILE;
+    return tiles ? (count + tiles - 1) / tiles : 0;
+}
+
+/* The means of the entities of each frame that are known. */
+static void means_of_known(const Memory *m, int64_t begin, int64_t end) {
+    int64_t d = m->width;
+    for (int64_t i = begin; i < end; i++) {
+        float *mean = m->means + i * d;
+        int64_t count = 0;
+        memset(mean, 0, sizeof(float) * (size_t)d);
+        for (int64_t row = m->row_start[i]; row < m->row_start[i + 1]; row++)
+            if (!m->known || m->known[row]) add_row(mean, m->x + row * d, d), count++;
+        float share = count ? 1.0f / (float)count : 0.0f;
+        for (int64_t j = 0; j < d; j += LANES) store(mean + j, load(mean + j) * share);
+        if (m->of_frames) add_row(mean, m->of_frames + i * d, d);
+    }
+}
+
+static const float *input_of_row(const Memory *m, int64_t row) {
+    int64_t at = m->row[row];
+    return at < m->num_entities ? m->x + at * m->width : m->means + (at - m->num_entities) * m->width;
+}
+
+/* One row of the unit: r = s(i_r + h_r), z = s(i_z + h_z), n = tanh(i_n + r h_n), h' = n + z (h - n). */
+INLINE void cell_row(const Memory *m, int64_t row, const float *last, const float *in, const float *of_last) {
+    int64_t w = m->state_width, size = m->num_rows * w;
+    const float *added = m->added ? m->added + row * w : NULL;
+    float *state = m->states + row * w, *to = m->passed + row * w, *gates = m->gates ? m->gates + row * w : NULL;
+    for (int64_t j = 0; j < w; j += LANES) {
+        vec h = load(last + j), part = load(of_last + 2 * w + j);
+        vec r = sigmoid(load(in + j) + load(of_last + j)), z = sigmoid(load(in + w + j) + load(of_last + w + j));
+        vec n = hyperbolic_tangent(load(in + 2 * w + j) + r * part);
         vec now = n + z * (h - n);
         store(state + j, now);
-        store(to + j, added ? now + load(added + j) : now);
-        if (!kept) continue;
-        store(kept + j, h), store(kept + size + j, r), store(kept + 2 * size + j, z);
-        store(kept + 3 * size + j, n), store(kept + 4 * size + j, part);
+        if (added) store(to + j, now + load(added + j));
+        if (!gates) continue;
+        store(gates + j, r), store(gates + size + j, z), store(gates + 2 * size + j, n), store(gates + 3 * size + j, part);
     }
 }
 
-int NAME(cell_forward)(const Cell *c) {
-    int64_t d = c->width;
-    const int64_t sizes[] = {3 * d * d, CELL_TILE * d, 3 * CELL_TILE * d};
-    float *regions[3], *room = open_regions(3, sizes, regions);
-    if (!room) return NO_MEMORY;
-    float *weight = regions[0], *last = regions[1], *of_last = regions[2];
-    transpose(3 * d, d, c->weight, d, weight, 3 * d);
-    for (int64_t level = 0; level < c->num_levels; level++) {
-        int64_t end = c->level_start[level + 1];
-        for (int64_t first = c->level_start[level]; first < end; first += CELL_TILE) {
-            int64_t count = end - first < CELL_TILE ? end - first : CELL_TILE;
-            const int64_t *rows = c->rows + first;
+/* The weights of memory with inputs as rows. */
+typedef struct {
+    const Memory *m;
+    const float *input, *state, *to_entities, *to_rows;
+} MemoryTask;
+
+static void update_states(const MemoryTask *t, const Levels *l, float *in, float *last, float *of_in, float *of_last) {
+    const Memory *m = t->m;
+    int64_t d = m->width, w = m->state_width;
+    for (int64_t level = 0; level < l->levels; level++) {
+        int64_t all_rows = rows_of_level(m, l, level), of_tile = rows_of_tile(all_rows);
+        for (int64_t first = 0; first < all_rows; first += of_tile) {
+            int64_t count = all_rows - first < of_tile ? all_rows - first : of_tile;
+            const int64_t *rows = l->rows + first;
+            for (int64_t i = 0; i < count; i++) {
+                copy_row(in + i * d, input_of_row(m, rows[i]), d);
+                copy_row(last + i * w, state_before(m, rows[i], m->source[rows[i]]), w);
+            }
+            product(count, 3 * w, d, in, d, 1, t->input, 3 * w, NULL, 0, m->parameters[INPUT_BIAS], of_in, 3 * w);
+            product(count, 3 * w, w, last, w, 1, t->state, 3 * w, NULL, 0, m->parameters[STATE_BIAS], of_last, 3 * w);
             for (int64_t i = 0; i < count; i++)
-                memcpy(last + i * d, c->pool + c->source[rows[i]] * d, sizeof(float) * (size_t)d);
-            product(count, 3 * d, d, last, d, 1, weight, 3 * d, NULL, 0, c->bias, of_last, 3 * d);
-            for (int64_t i = 0; i < count; i++) cell_row(c, rows[i], last + i * d, of_last + i * 3 * d);
+                cell_row(m, rows[i], last + i * w, of_in + i * 3 * w, of_last + i * 3 * w);
         }
     }
-    return close_regions(room, 3, sizes, 0);
 }
 
-/* The gradients of one row: of its gates, and those of the last state but for what goes through the product. */
-INLINE void cell_row_backward(const Cell *c, int64_t row, float *dgates, float *dlast) {
-    int64_t d = c->width, size = c->num_rows * d;
-    const float *dstate = c->dstates + row * d, *dpool = c->dpool + (c->num_before + row) * d, *kept = c->kept + row * d;
-    float *din = c->dgates_in + row * 3 * d, *dpart = c->dlast + row * d;
-    for (int64_t j = 0; j < d; j += LANES) {
-        vec h = load(kept + j), r = load(kept + size + j), z = load(kept + 2 * size + j);
-        vec n = load(kept + 3 * size + j), part = load(kept + 4 * size + j);
-        vec dy = load(dstate + j) + load(dpool + j);
+/* The states of the further rows of some frames, one after the other: how many there are. */
+static int64_t states_of_further_rows(const Memory *m, int64_t frame, int64_t first, int64_t count, float *to) {
+    int64_t w = m->state_width, start = m->absent_start[frame], absent = m->absent_start[frame + 1] - start, i = 0;
+    for (; i < count && first + i < absent; i++) copy_row(to + i * w, state_before(m, 0, m->absent[start + first + i]), w);
+    if (i < count) copy_row(to + i * w, m->states + m->memory_start[frame] * w, w), i++;
+    return i;
+}
+
+static int64_t further_rows(const Memory *m, int64_t frame) {
+    return m->absent_start[frame + 1] - m->absent_start[frame] + (m->of_frame ? 1 : 0);
+}
+
+/* Further rows of consecutive frames in a tile: `frame` and `first` go on to the next one. Each has its place among the
+   joined rows in `place`. */
+static int64_t tile_of_further_rows(const Memory *m, int64_t *frame, int64_t *first, int64_t end, float *states,
+                                    int64_t *place, int64_t *from) {
+    int64_t count = 0, w = m->state_width;
+    while (*frame < end && count < CELL_TILE) {
+        int64_t all_rows = further_rows(m, *frame), room = CELL_TILE - count;
+        int64_t some = all_rows - *first < room ? all_rows - *first : room, start = m->absent_start[*frame];
+        int64_t absent = m->absent_start[*frame + 1] - start;
+        states_of_further_rows(m, *frame, *first, some, states + count * w);
+        for (int64_t i = 0; i < some; i++) {
+            int64_t at = *first + i;
+            place[count + i] = further_row(m, *frame) + at;
+            /* Whose gradient it is: of a row's passed state, or behind those of a state. */
+            from[count + i] = at < absent ? m->absent[start + at] : -1 - m->memory_start[*frame];
+        }
+        count += some, *first += some;
+        if (*first == all_rows) *first = 0, ++*frame;
+    }
+    return count;
+}
+
+static int part_of_memory(const void *task, int64_t part) {
+    const MemoryTask *t = task;
+    const Memory *m = t->m;
+    int64_t d = m->width, w = m->state_width, begin = m->part_start[part], end = m->part_start[part + 1];
+    const int64_t sizes[] = {CELL_TILE * d, CELL_TILE * w, 3 * CELL_TILE * w, 3 * CELL_TILE * w};
+    float *at[4], *room = open_regions(4, sizes, at);
+    Levels levels;
+    if (!room) return NO_MEMORY;
+    if (open_levels(m, part, &levels)) return close_regions(room, 4, sizes, NO_MEMORY);
+    if (m->of_frame) means_of_known(m, begin, end);
+    update_states(t, &levels, at[0], at[1], at[2], at[3]);
+    free(levels.order);
+    /* Entities, and what their states add to them. */
+    for (int64_t i = begin; i < end; i++)
+        memcpy(m->joined + joined_row(m, i) * d, m->x + m->row_start[i] * d,
+               sizeof(float) * (size_t)((m->row_start[i + 1] - m->row_start[i]) * d));
+    float *rows = at[0], *states = at[1];
+    int64_t frame = begin, last = m->memory_start[end];
+    for (int64_t first = m->memory_start[begin]; first < last; first += CELL_TILE) {
+        int64_t count = last - first < CELL_TILE ? last - first : CELL_TILE;
+        product(count, d, w, m->states + first * w, w, 1, t->to_entities, d, NULL, 0, NULL, rows, d);
+        for (int64_t i = 0; i < count; i++) {
+            while (m->memory_start[frame + 1] <= first + i) frame++;
+            int64_t row = m->row[first + i];
+            if (row < m->num_entities) add_row(m->joined + (row - m->row_start[frame] + joined_row(m, frame)) * d, rows + i * d, d);
+        }
+    }
+    /* Further rows. */
+    int64_t place[CELL_TILE], from[CELL_TILE], first = 0, count;
+    for (frame = begin; (count = tile_of_further_rows(m, &frame, &first, end, states, place, from)) > 0;) {
+        product(count, d, w, states, w, 1, t->to_rows, d, NULL, 0, m->parameters[TO_ROWS_BIAS], rows, d);
+        for (int64_t i = 0; i < count; i++) copy_row(m->joined + place[i] * d, rows + i * d, d);
+    }
+    return close_regions(room, 4, sizes, 0);
+}
+
+int NAME(memory_forward)(const Memory *m) {
+    int64_t d = m->width, w = m->state_width;
+    const int64_t sizes[] = {3 * w * d, 3 * w * w, d * w, d * w};
+    float *at[4], *room = open_regions(4, sizes, at);
+    if (!room) return NO_MEMORY;
+    transpose(3 * w, d, m->parameters[INPUT_WEIGHT], d, at[0], 3 * w);
+    transpose(3 * w, w, m->parameters[STATE_WEIGHT], w, at[1], 3 * w);
+    transpose(d, w, m->parameters[TO_ENTITIES], w, at[2], d);
+    transpose(d, w, m->parameters[TO_ROWS], w, at[3], d);
+    MemoryTask task = {m, at[0], at[1], at[2], at[3]};
+    return close_regions(room, 4, sizes, for_parts(m->parts, m->threads, part_of_memory, &task));
+}
+
+/* The gradients of the gates of one row, of the input and of the last state, and of that state as the unit keeps it. */
+INLINE void cell_row_backward(const Memory *m, int64_t row, const float *last, float *din, float *dof_last, float *dlast) {
+    int64_t w = m->state_width, size = m->num_rows * w;
+    const float *gates = m->gates + row * w, *dstate = m->dstates + row * w, *dpassed = m->dpassed + row * w;
+    for (int64_t j = 0; j < w; j += LANES) {
+        vec h = load(last + j), r = load(gates + j), z = load(gates + size + j);
+        vec n = load(gates + 2 * size + j), part = load(gates + 3 * size + j);
+        vec dy = load(dstate + j) + load(dpassed + j);
         vec dn = dy * (1.0f - z) * (1.0f - n * n);
         vec dr = dn * part * r * (1.0f - r), dz = dy * (h - n) * z * (1.0f - z);
-        store(din + j, dr), store(din + d + j, dz), store(din + 2 * d + j, dn);
-        store(dpart + j, dn * r);
-        store(dgates + j, dr), store(dgates + d + j, dz), store(dgates + 2 * d + j, dn * r);
+        store(din + j, dr), store(din + w + j, dz), store(din + 2 * w + j, dn);
+        store(dof_last + j, dr), store(dof_last + w + j, dz), store(dof_last + 2 * w + j, dn * r);
         store(dlast + j, dy * z);
     }
 }
 
-int NAME(cell_backward)(const Cell *c) {
-    int64_t d = c->width;
-    const int64_t sizes[] = {3 * CELL_TILE * d, CELL_TILE * d};
-    float *regions[2], *room = open_regions(2, sizes, regions);
+/* Add the gradient of a row's input to that of its entity, or of all entities in the mean of the frame. */
+static void add_to_inputs(const Memory *m, int64_t row, const float *gradient) {
+    int64_t d = m->width, at = m->row[row];
+    if (at < m->num_entities) {
+        add_row(m->dx + at * d, gradient, d);
+        return;
+    }
+    int64_t frame = at - m->num_entities, count = 0;
+    if (m->dof_frames) copy_row(m->dof_frames + frame * d, gradient, d);
+    for (int64_t i = m->row_start[frame]; i < m->row_start[frame + 1]; i++) count += !m->known || m->known[i];
+    float share = count ? 1.0f / (float)count : 0.0f;
+    for (int64_t i = m->row_start[frame]; i < m->row_start[frame + 1]; i++) {
+        if (m->known && !m->known[i]) continue;
+        for (int64_t j = 0; j < d; j += LANES) store(m->dx + i * d + j, load(m->dx + i * d + j) + load(gradient + j) * share);
+    }
+}
+
+static int part_of_memory_backward(const void *task, int64_t part) {
+    const Memory *m = ((const MemoryTask *)task)->m;
+    int64_t d = m->width, w = m->state_width, begin = m->part_start[part], end = m->part_start[part + 1];
+    int64_t start[MEMORY_PARAMETERS];
+    starts_of_parameters(m, start);
+    float *own = m->gradients + part * m->gradient_stride;
+    enum { ROWS, STATES, LAST, DIN, DOF_LAST, DLAST, REGIONS };
+    const int64_t sizes[REGIONS] = {CELL_TILE * d, CELL_TILE * w, CELL_TILE * w, CELL_TILE * 3 * w, CELL_TILE * 3 * w, CELL_TILE * w};
+    float *at[REGIONS], *room = open_regions(REGIONS, sizes, at);
+    float *rows = at[ROWS], *states = at[STATES];
+    Levels levels;
     if (!room) return NO_MEMORY;
-    float *dgates = regions[0], *dlast = regions[1];
-    for (int64_t level = c->num_levels; level-- > 0;) {
-        int64_t end = c->level_start[level + 1];
-        for (int64_t first = c->level_start[level]; first < end; first += CELL_TILE) {
-            int64_t count = end - first < CELL_TILE ? end - first : CELL_TILE;
-            const int64_t *rows = c->rows + first;
-            for (int64_t i = 0; i < count; i++) cell_row_backward(c, rows[i], dgates + i * 3 * d, dlast + i * d);
-            product(count, d, 3 * d, dgates, 3 * d, 1, c->weight, d, dlast, d, NULL, dlast, d);
+    if (open_levels(m, part, &levels)) return close_regions(room, REGIONS, sizes, NO_MEMORY);
+    /* Entities. */
+    for (int64_t i = begin; i < end; i++)
+        memcpy(m->dx + m->row_start[i] * d, m->djoined + joined_row(m, i) * d,
+               sizeof(float) * (size_t)((m->row_start[i + 1] - m->row_start[i]) * d));
+    for (int64_t first = m->memory_start[begin], last = m->memory_start[end]; first < last; first += CELL_TILE) {
+        int64_t count = last - first < CELL_TILE ? last - first : CELL_TILE;
+        for (int64_t i = 0; i < count; i++) {
+            int64_t row = m->row[first + i];
+            if (row < m->num_entities) copy_row(rows + i * d, m->dx + row * d, d);
+            else memset(rows + i * d, 0, sizeof(float) * (size_t)d);
+        }
+        float *dstates = m->dstates + first * w, *gradient = own + start[TO_ENTITIES];
+        product(count, w, d, rows, d, 1, m->parameters[TO_ENTITIES], w, dstates, w, NULL, dstates, w);
+        product(d, w, count, rows, 1, d, m->states + first * w, w, gradient, w, NULL, gradient, w);
+    }
+    /* Further rows. */
+    int64_t place[CELL_TILE], from[CELL_TILE], first = 0, count;
+    for (int64_t frame = begin; (count = tile_of_further_rows(m, &frame, &first, end, states, place, from)) > 0;) {
+        for (int64_t i = 0; i < count; i++) copy_row(rows + i * d, m->djoined + place[i] * d, d);
+        add_linear_gradient(count, w, d, rows, states, own + start[TO_ROWS], own + start[TO_ROWS_BIAS]);
+        product(count, w, d, rows, d, 1, m->parameters[TO_ROWS], w, NULL, 0, NULL, states, w);
+        for (int64_t i = 0; i < count; i++) {
+            if (from[i] < 0) add_row(m->dstates + (-1 - from[i]) * w, states + i * w, w);
+            else if (from[i] < m->num_rows) add_row(m->dpassed + from[i] * w, states + i * w, w);
+        }
+    }
+    /* The unit, from the last level to the first. */
+    float *last = at[LAST], *din = at[DIN], *dof_last = at[DOF_LAST], *dlast = at[DLAST];
+    for (int64_t level = levels.levels; level-- > 0;) {
+        int64_t all_rows = rows_of_level(m, &levels, level), of_tile = rows_of_tile(all_rows);
+        for (first = 0; first < all_rows; first += of_tile) {
+            count = all_rows - first < of_tile ? all_rows - first : of_tile;
+            const int64_t *of = levels.rows + first;
             for (int64_t i = 0; i < count; i++) {
-                float *to = c->dpool + c->source[rows[i]] * d;
-                for (int64_t j = 0; j < d; j += LANES) store(to + j, load(to + j) + load(dlast + i * d + j));
+                copy_row(rows + i * d, input_of_row(m, of[i]), d);
+                copy_row(last + i * w, state_before(m, of[i], m->source[of[i]]), w);
+                cell_row_backward(m, of[i], last + i * w, din + i * 3 * w, dof_last + i * 3 * w, dlast + i * w);
+            }
+            add_linear_gradient(count, d, 3 * w, din, rows, own + start[INPUT_WEIGHT], own + start[INPUT_BIAS]);
+            add_linear_gradient(count, w, 3 * w, dof_last, last, own + start[STATE_WEIGHT], own + start[STATE_BIAS]);
+            product(count, w, 3 * w, dof_last, 3 * w, 1, m->parameters[STATE_WEIGHT], w, dlast, w, NULL, dlast, w);
+            product(count, d, 3 * w, din, 3 * w, 1, m->parameters[INPUT_WEIGHT], d, NULL, 0, NULL, rows, d);
+            for (int64_t i = 0; i < count; i++) {
+                int64_t source = m->source[of[i]];
+                add_to_inputs(m, of[i], rows + i * d);
+                if (source < 0) add_row(own + start[FIRST] + m->kind[of[i]] * w, dlast + i * w, w);
+                else if (source < m->num_rows) add_row(m->dpassed + source * w, dlast + i * w, w);
             }
         }
     }
-    return close_regions(room, 2, sizes, 0);
+    free(levels.order);
+    return close_regions(room, REGIONS, sizes, 0);
+}
+
+int NAME(memory_backward)(const Memory *m) {
+    MemoryTask task = {m, NULL, NULL, NULL, NULL};
+    return for_parts(m->parts, m->threads, part_of_memory_backward, &task);
 }

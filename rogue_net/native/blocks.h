@@ -27,6 +27,8 @@ typedef struct {
     const int64_t *pair_start;  /* (B + 1,), n * n pairs of each frame of n; NULL without relative positions */
     const int64_t *score_start; /* (B + 1,), H * n * (n rounded up to 8) scores of each frame of n */
     const uint8_t *visible;     /* (R,), NULL where all is */
+    const int64_t *kept_start;  /* (B + 1,), where the rows are that come out, the first ones of each frame: the last layer
+                                   leaves out the others, to which it attends only. NULL if all come out */
     int64_t width, heads, layers;
     /* Blocks are computed in parts: consecutive frames of about as many rows each, which threads take one after the
        other. Each part has gradients of parameters of its own, `gradient_stride` numbers behind those of the part
@@ -95,11 +97,13 @@ typedef struct {
     const float *const *statistics; /* mean and std of each type, of each network; NULL of one vector */
     const int64_t *sizes; /* numbers of each parameter, for the backward pass */
     float *x;             /* (R, d), what comes out of the blocks */
+    float *kept;          /* the rows that come out, if not all do, see `kept_start`; else NULL */
     float *pooled;        /* (B, d) */
     float *embedded;      /* n * (d + 2) numbers for each type but those of one vector: n rows and what their norm needs */
     float *made;          /* see `blocks_made`; NULL without a backward pass */
     float *gradients;     /* of all parameters, one after the other, for each part of the blocks; added to */
     float *dx;            /* (R, d), the gradient of x, which is changed */
+    float *dkept;         /* that of `kept`, which is changed; dx is written then */
     float clip;
 } Network;
 
@@ -107,22 +111,43 @@ typedef struct {
 int network_forward(Network *);
 int network_backward(Network *);
 
-/* States of rows that a gated recurrent unit updates, level after level: each from the state of an earlier row. */
+/* The memory of a network. B frames have P entities, x, and R rows that remember: the frame, if it does, and entities. A
+   gated recurrent unit updates their states, level after level, each from the state of an earlier row. Into the blocks
+   after it go the rows of each frame: its entities, with what their states add to them; a row for each entity that is
+   remembered and not shown; and one of the frame, if it remembers. Widths d of rows and w of states are multiples of 8. */
 typedef struct {
-    int64_t num_rows, num_before, width, num_levels; /* R, N, d */
-    const int64_t *level_start; /* (levels + 1,), of `rows` */
-    const int64_t *rows;        /* (R,), the rows of each level */
-    const int64_t *source;      /* (R,), of each row the place in `pool` that its last state is in */
-    const float *gates_in;      /* (R, 3 d), W_i x + b_i: of the gates r and z, and of the new state */
-    const float *added;         /* (R, d), what is added to the state for later rows; NULL for nothing */
-    const float *weight, *bias; /* (3 d, d) and (3 d,), W_h and b_h */
-    float *pool;                /* (N + R, d), states from before, then of the rows */
-    float *states;              /* (R, d) */
-    float *kept;                /* (5, R, d) for the backward pass: last state, r, z, new state, its part of the last */
-    const float *dstates;       /* (R, d) */
-    float *dpool;               /* (N + R, d), which is added to */
-    float *dgates_in, *dlast;   /* (R, 3 d), and (R, d) of the part of the last state */
-} Cell;
+    int64_t num_frames, num_rows, num_entities, num_first, width, state_width, of_frame; /* B, R, P, F, d, w */
+    /* Parts of consecutive frames, which threads take. No row comes from one in another part. See `Frames`. */
+    int64_t parts, threads, gradient_stride;
+    const int64_t *part_start;   /* (parts + 1,) */
+    const int64_t *row_start;    /* (B + 1,), of the entities */
+    const int64_t *memory_start; /* (B + 1,), of the rows that remember; that of the frame is its first */
+    const int64_t *absent_start; /* (B + 1,), of those who are not shown */
+    const int64_t *level;        /* (B,), how many frames of its sequence come before it */
+    const int64_t *row;          /* (R,), which row of x each is; P + i of frame i */
+    const int64_t *kind;         /* (R,), whose first state it has if it is new */
+    const int64_t *source;       /* (R,), the row that it comes from; R + i: row i of `carried`; -1: it is new */
+    const int64_t *absent;       /* of those who are not shown, likewise; none is new */
+    const uint8_t *known;        /* (P,), the entities that enter the mean of the frame; NULL for all */
+    const float *x;              /* (P, d) */
+    const float *of_frames;      /* (B, d), what is added to the means; NULL for nothing */
+    const float *added;          /* (R, w), what is added to a state for later rows; NULL for nothing */
+    const float *carried;        /* (C, w), states from before */
+    /* Of the unit W_i (3 w, d) and b_i, W_h (3 w, w) and b_h; first states (F, w); from states to entities (d, w); to
+       further rows (d, w) and (d,). */
+    const float *const *parameters;
+    float *means;                /* (B, d), of the entities that are known, with `of_frames` */
+    float *states;               /* (R, w) */
+    float *passed;               /* (R, w), with what is added: from which later rows come; may be `states` */
+    float *gates;                /* (4, R, w): r, z, new state, part of the last state; NULL without a backward pass */
+    float *joined;               /* (P + A + B or 0, d), the rows of the blocks after memory */
+    /* Gradients: given ones, of which that of the states is changed, and those to make. */
+    const float *djoined;
+    float *dstates;              /* (R, w) */
+    float *dpassed;              /* (R, w), 0 at first; becomes the gradient of `added` */
+    float *dx, *dof_frames;      /* (P, d) and (B, d) */
+    float *gradients;            /* of all parameters, one after the other, for each part; added to */
+} Memory;
 
 /* How the entities of packed frames lie, and how their relative positions are encoded, see `pairs.c`. */
 typedef struct {
@@ -163,11 +188,11 @@ int for_parts(int64_t parts, int64_t threads, int (*function)(const void *task, 
     int NAME(embed_backward)(const Embedding *, int64_t, float, const float *);                                \
     int NAME(head_forward)(const Head *, int64_t, const float *);                                              \
     int NAME(head_backward)(const Head *, int64_t, const float *, float *);                                    \
-    int NAME(cell_forward)(const Cell *);                                                                      \
-    int NAME(cell_backward)(const Cell *);                                                                     \
+    int NAME(memory_forward)(const Memory *);                                                                  \
+    int NAME(memory_backward)(const Memory *);                                                                 \
     int64_t NAME(blocks_made)(const Frames *);                                                                 \
-    int NAME(blocks_forward)(const Frames *, const float *const *, float *, float *);                          \
-    int NAME(blocks_backward)(const Frames *, const float *const *, float *const *, float *, float *);
+    int NAME(blocks_forward)(const Frames *, const float *const *, float *, float *, float *);                 \
+    int NAME(blocks_backward)(const Frames *, const float *const *, float *const *, float *, float *, float *);
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define SEVERAL_INSTRUCTION_SETS

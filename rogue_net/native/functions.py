@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from entity_env.ragged import row_indices
 from rogue_net.input_norm import CLIP
 from rogue_net.native.library import VECTOR, Embedding, Frames, address, call
 from rogue_net.ragged import Lengths
@@ -46,16 +47,30 @@ class PackedFrames:
         lengths: (B,) int64, the entities of each frame.
         visible: (R,) bool, the entities that visible ones may attend to; None for all.
         pairs: relative positions; None without.
+        kept: (B,) int64, the rows of each frame that come out of the last block, its first ones;
+            the others are attended to only. None if all come out.
     """
 
     lengths: Lengths
     visible: Tensor | None = None
     pairs: PackedPairs | None = None
+    kept: Lengths | None = None
 
     @cached_property
     def row_start(self) -> Lengths:
         """(B + 1,) int64, the first row of each frame, and the end of the last."""
         return starts(self.lengths)
+
+    @cached_property
+    def kept_start(self) -> Lengths | None:
+        """(B + 1,) int64, like `row_start` of the rows that come out; None if all do."""
+        return None if self.kept is None else starts(self.kept)
+
+    @property
+    def kept_rows(self) -> Tensor:
+        """(n,) int64, the rows that come out, if not all do."""
+        assert self.kept is not None
+        return torch.from_numpy(row_indices(self.row_start[:-1], self.kept))
 
     @property
     def num_rows(self) -> int:
@@ -234,6 +249,7 @@ class Call:
             row_start=address(frames.row_start),
             score_start=address(scores),
             visible=address(visible),
+            kept_start=address(frames.kept_start),
             width=width,
             heads=heads,
             layers=layers,

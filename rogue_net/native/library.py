@@ -41,7 +41,7 @@ class Frames(ctypes.Structure):
 
     _fields_ = _fields(
         (_INT, "num_frames"),
-        (_POINTER, "row_start pair_start score_start visible"),
+        (_POINTER, "row_start pair_start score_start visible kept_start"),
         (_INT, "width heads layers parts threads gradient_stride num_networks num_parameters"),
         (_POINTER, "first_frame"),
         (PairRows, "keys values"),
@@ -84,18 +84,21 @@ class Network(ctypes.Structure):
         (Frames, "frames"),
         (_INT, "num_types num_choices num_means"),
         (_POINTER, "types choices means"),
-        (_POINTER, "parameters statistics sizes x pooled embedded made gradients dx"),
+        (_POINTER, "parameters statistics sizes x kept pooled embedded made gradients dx dkept"),
         (_FLOAT, "clip"),
     )
 
 
-class Cell(ctypes.Structure):
-    """`Cell` of `blocks.h`."""
+class Memory(ctypes.Structure):
+    """`Memory` of `blocks.h`."""
 
     _fields_ = _fields(
-        (_INT, "num_rows num_before width num_levels"),
-        (_POINTER, "level_start rows source gates_in added weight bias pool states kept"),
-        (_POINTER, "dstates dpool dgates_in dlast"),
+        (_INT, "num_frames num_rows num_entities num_first width state_width of_frame"),
+        (_INT, "parts threads gradient_stride"),
+        (_POINTER, "part_start row_start memory_start absent_start level row kind source absent"),
+        (_POINTER, "known x of_frames added carried parameters"),
+        (_POINTER, "means states passed gates joined"),
+        (_POINTER, "djoined dstates dpassed dx dof_frames gradients"),
     )
 
 

@@ -44,21 +44,21 @@ EXPORT int head_backward(const Head *h, int64_t d, const float *x, float *dx) {
     return BEST(head_backward)(h, d, x, dx);
 }
 
-EXPORT int cell_forward(const Cell *c) { return BEST(cell_forward)(c); }
+EXPORT int memory_forward(const Memory *m) { return BEST(memory_forward)(m); }
 
-EXPORT int cell_backward(const Cell *c) { return BEST(cell_backward)(c); }
+EXPORT int memory_backward(const Memory *m) { return BEST(memory_backward)(m); }
 
 EXPORT int64_t blocks_made(const Frames *f) {
     return BEST(blocks_made)(f);
 }
 
-EXPORT int blocks_forward(const Frames *f, const float *const *parameters, float *x, float *made) {
-    return BEST(blocks_forward)(f, parameters, x, made);
+EXPORT int blocks_forward(const Frames *f, const float *const *parameters, float *x, float *kept, float *made) {
+    return BEST(blocks_forward)(f, parameters, x, kept, made);
 }
 
 EXPORT int blocks_backward(const Frames *f, const float *const *parameters, float *const *gradients, float *made,
-                           float *dx) {
-    return BEST(blocks_backward)(f, parameters, gradients, made, dx);
+                           float *dx, float *dkept) {
+    return BEST(blocks_backward)(f, parameters, gradients, made, dx, dkept);
 }
 
 /* use(level): other instructions than the best ones, as tests do: 4, 3 or 0. More than there are is ignored. */

@@ -72,8 +72,16 @@ static Head rows_between(const Head *all, int64_t first, int64_t last) {
     return some;
 }
 
+/* The frames with the rows that come out of the blocks. */
+static Frames frames_of_output(const Frames *f) {
+    Frames output = *f;
+    if (f->kept_start) output.row_start = f->kept_start;
+    return output;
+}
+
 int network_forward(Network *n) {
-    Frames *f = &n->frames;
+    Frames *f = &n->frames, output = frames_of_output(f);
+    const float *x = n->kept ? n->kept : n->x;
     int64_t d = f->width, first[n->num_types + n->num_choices + 1];
     int failed = 0;
     set_memory(n);
@@ -87,8 +95,8 @@ int network_forward(Network *n) {
             failed = embed_forward(&own, d, n->clip, n->x), first[i] = last;
         }
     }
-    if (!failed) failed = blocks_forward(f, n->parameters, n->x, n->made);
-    if (n->num_means && !failed) failed = frame_means(f, n->x, n->pooled);
+    if (!failed) failed = blocks_forward(f, n->parameters, n->x, n->kept, n->made);
+    if (n->num_means && !failed) failed = frame_means(&output, x, n->pooled);
     for (int64_t k = 0, begin = 0, end; k < f->num_networks; k++, begin = end) {
         end = end_of_network(f, k);
         set_parameters(n, k, NULL);
@@ -96,7 +104,7 @@ int network_forward(Network *n) {
             const Head *all = n->choices + i;
             int64_t last = end_of_rows(f, k, all->from, all->rows, from[i]);
             Head own = rows_between(all, from[i], last);
-            failed = head_forward(&own, d, n->x), from[i] = last;
+            failed = head_forward(&own, d, x), from[i] = last;
         }
         for (int64_t i = 0; i < n->num_means && !failed; i++) {
             Head own = rows_between(n->means + i, begin, end);
@@ -109,7 +117,9 @@ int network_forward(Network *n) {
 static int has_gradient(const Head *h) { return h->dsaid || h->dlogprobs || h->dentropies; }
 
 static int heads_backward(Network *n) {
-    Frames *f = &n->frames;
+    Frames *f = &n->frames, output = frames_of_output(f);
+    float *dx = n->kept ? n->dkept : n->dx;
+    const float *x = n->kept ? n->kept : n->x;
     int64_t d = f->width;
     int failed = 0, of_means = 0;
     for (int64_t i = 0; i < n->num_means; i++) of_means |= has_gradient(n->means + i);
@@ -120,11 +130,11 @@ static int heads_backward(Network *n) {
         memset(dpooled, 0, sizeof(float) * (size_t)size);
         for (int64_t i = 0; i < n->num_means && !failed; i++)
             if (has_gradient(n->means + i)) failed = head_backward(n->means + i, d, n->pooled, dpooled);
-        if (!failed) failed = frame_means_backward(f, dpooled, n->dx);
+        if (!failed) failed = frame_means_backward(&output, dpooled, dx);
         failed = close_regions(room, 1, &size, failed);
     }
     for (int64_t i = 0; i < n->num_choices && !failed; i++)
-        if (has_gradient(n->choices + i)) failed = head_backward(n->choices + i, d, n->x, n->dx);
+        if (has_gradient(n->choices + i)) failed = head_backward(n->choices + i, d, x, dx);
     return failed;
 }
 
@@ -136,7 +146,7 @@ int network_backward(Network *n) {
     for (int64_t i = 0; i < f->num_parameters; to += n->sizes[i++]) gradients[i] = n->parameters[i] ? to : NULL;
     set_parameters(n, 0, gradients);
     int failed = heads_backward(n);
-    if (!failed) failed = blocks_backward(f, n->parameters, gradients, n->made, n->dx);
+    if (!failed) failed = blocks_backward(f, n->parameters, gradients, n->made, n->dx, n->dkept);
     for (int64_t i = 0; i < n->num_types && !failed; i++) failed = embed_backward(n->types + i, f->width, n->clip, n->dx);
     free(gradients);
     return failed;

@@ -130,10 +130,10 @@ class Network:
         """Compute the network, as one node of torch's graph or, without gradients, none.
 
         Returns:
-            (R, d_model), the entities after all blocks; (B, size) for each linear function of the
-            means, NaN of a network without it; and for each action log-probabilities (actors,
-            choices), -inf where not allowed, those of the chosen ones (actors,), entropies
-            (actors,), and choices (actors,) int64 if they were not given.
+            (R, d_model), the entities after all blocks, or as many as come out of them; (B, size)
+            for each linear function of the means, NaN of a network without it; and for each action
+            log-probabilities (actors, choices), -inf where not allowed, those of the chosen ones
+            (actors,), entropies (actors,), and choices (actors,) int64 if they were not given.
         """
         if len(self.weights) > 1 or not torch.is_grad_enabled():
             return self.forward(keep=False)
@@ -152,9 +152,20 @@ class Network:
         # Memory of the entities, the pooled frames and the activations.
         width, rows = self.config.d_model, self.frames.num_rows
         num_frames = len(self.frames.lengths)
-        # Blocks write where they read.
-        x = functions.empty(rows, width) if self.x is None else self.x.detach().clone()
+        # Blocks write where they read; the last one elsewhere, if not all rows come out.
+        if self.x is None:
+            x = functions.empty(rows, width)
+        else:
+            x = (
+                self.x
+                if self.frames.kept is not None and self.config.n_layer == 1
+                else self.x.clone()
+            )
         struct.x = x.data_ptr()
+        output, kept_start = x, self.frames.kept_start
+        if kept_start is not None:
+            output = functions.empty(int(kept_start[-1]), width)
+            struct.kept = output.data_ptr()
         self._set_parts(rows)
         if self.sizes_of_means:
             struct.pooled = self._keep(num_frames * width)
@@ -162,7 +173,7 @@ class Network:
         struct.embedded = self._keep(with_features * (width + 2))
         struct.made = self._keep(library.numbers_for_backward(struct.frames)) if keep else None
         # Heads.
-        outputs = [x]
+        outputs = [output]
         kinds = library.LINEAR_HEAD, library.CHOICE_HEAD
         for i, size in enumerate(self.sizes_of_means):
             said = functions.empty(num_frames, size)
@@ -183,7 +194,7 @@ class Network:
                 kind=kinds[1],
                 rows=n,
                 width=size,
-                x_rows=rows,
+                x_rows=len(output),
                 from_rows=address(choice.rows),
                 mask=address(choice.mask),
                 said=address(log_probs),
@@ -206,6 +217,10 @@ class Network:
         # Gradients of the outputs.
         dx, *doutputs = map(contiguous, gradients)
         dx = torch.zeros_like(x) if dx is None else dx.clone()
+        num_rows, struct = self.frames.num_rows, self.struct
+        if self.frames.kept is not None:
+            struct.dkept, dkept = dx.data_ptr(), dx
+            dx = functions.empty(num_rows, dkept.shape[1])
         left = iter(doutputs)
         for head in self.means:
             head.dsaid = address(next(left))
@@ -216,8 +231,7 @@ class Network:
         # Gradients of the parameters, of each part of the work; their sum.
         numbers = functions.sizes(self.parameters)
         of_parameters = array_of(ctypes.c_int64, numbers)
-        parts = torch.zeros(self._set_parts(len(x), sum(numbers)), sum(numbers))
-        struct = self.struct
+        parts = torch.zeros(self._set_parts(num_rows, sum(numbers)), sum(numbers))
         struct.dx, struct.gradients = dx.data_ptr(), parts.data_ptr()
         struct.sizes = ctypes.addressof(of_parameters)
         call("network_backward", struct)

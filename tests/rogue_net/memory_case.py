@@ -23,6 +23,7 @@ from rogue_net.config import MemoryConfig
 from rogue_net.memory import memory_rows
 from rogue_net.past import NOTHING_KNOWN, Past, link
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
+from rogue_net.relpos.config import RelposEncodingConfig
 
 SPACE = ObsSpace(["g"], {"A": Entity(["x", "y"]), "B": Entity(["z"])})
 ACTIONS: dict[str, ActionSpace] = {
@@ -53,10 +54,16 @@ class Episodes(NamedTuple):
         return EntityBatch.cat(self.frames)
 
 
-def network(seed: int = 1, d_model: int = 16, **memory: Any) -> RogueNet:
+def network(seed: int = 1, d_model: int = 16, has_relpos: bool = False, **memory: Any) -> RogueNet:
     """A network in which nothing is zero, in float64."""
     torch.manual_seed(seed)
-    config = RogueNetConfig(d_model=d_model, n_layer=1, memory=MemoryConfig(**memory))
+    relpos = RelposEncodingConfig([3, 3], ["x", "y"], scale=0.5, per_entity_values=True)
+    config = RogueNetConfig(
+        d_model=d_model,
+        n_layer=1,
+        relpos_encoding=relpos if has_relpos else None,
+        memory=MemoryConfig(**memory),
+    )
     net = RogueNet(config, SPACE, ACTIONS, {"value": 1}).double()
     for parameter in net.parameters():
         if not parameter.any():

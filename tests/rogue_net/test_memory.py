@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from entity_env import Ragged
 from rogue_net import RogueNet, RogueNetConfig, RogueNetWithValueNet
 from rogue_net.config import MemoryConfig
-from rogue_net.memory import MemoryRows, _Sequences, memory_rows, plain_states, remember
+from rogue_net.memory import MemoryRows, _Sequences, memory_rows, remember
 from rogue_net.native import library
-from rogue_net.native.cell import cell_states
+from rogue_net.native.memory import starts_of_parts
+from rogue_net.native.network import threads_at_work
 from rogue_net.past import FRAME, NEW, NOTHING_KNOWN, Known, Past, link
 from rogue_net.ragged import EntityBatch, RaggedTensor
 from tests.rogue_net.memory_case import (
@@ -211,6 +212,20 @@ def test_a_part_of_a_sequence_cannot_be_taken() -> None:
         batch.take(np.arange(3, 9))
 
 
+def test_only_the_states_that_frames_come_from_are_taken_with_them() -> None:
+    rows = MemoryRows(np.full(3, 2), *np.tile([[0, 1], [1, 1], [4, 9]], 3))
+    known = Known(np.array([0, 0, 2, 2]), np.full(4, 1), np.array([4, 7, 9, 8]), np.zeros(4, int))
+    nowhen, begun = np.zeros(3, np.int64), np.zeros(3, np.bool_)
+    links = link(rows, np.arange(3), nowhen, begun, known, keep_absent=1)
+    states = torch.arange(8.0).view(4, 2)
+    past = Past.of(rows, links, nowhen, np.zeros(3, np.float32), states)
+    assert past.source.values.tolist() == [6, -1, -1, -1, -1, 8]
+    assert (past.absent.values.tolist(), [*past.absent.lengths]) == ([7, 9], [1, 0, 1])
+    last = past.take(np.array([1, 2]))
+    assert torch.equal(last.carried, states[2:])
+    assert (last.source.values.tolist(), last.absent.values.tolist()) == ([-1, -1, -1, 4], [5])
+
+
 def test_compiled_and_padded_blocks_say_the_same() -> None:
     net, played = network(of="both", inputs=["action"], d_model=32), episodes(4)
     outs = step_by_step(net, played)  # in float64, which is not compiled
@@ -384,32 +399,121 @@ def test_a_type_that_there_is_not_is_refused() -> None:
 # -- Compiled ----------------------------------------------------------------------------------
 
 
+SIZES: Any = st.fixed_dictionaries(
+    {
+        "d_model": st.sampled_from([16, 32, 80]),
+        "d_memory": st.sampled_from([None, 24]),
+        "n_layer": st.sampled_from([1, 2]),
+        "keep_absent": st.integers(0, 3),
+        "has_relpos": st.booleans(),
+    }
+)
+
+
+def outputs_and_gradients(net: RogueNet, batch: EntityBatch, choices: Any) -> list[torch.Tensor]:
+    """Probabilities, values and states of frames, and the gradients of a function of them."""
+    out = net(batch, actions=choices)
+    assert out.memory is not None
+    outputs = [*(out.logprobs[name] for name in ACTIONS), out.values["value"], out.memory]
+    outputs += [out.entropies[name] for name in ACTIONS]
+    weight = torch.linspace(-1, 1, 97, dtype=torch.float64)
+    # Numbers of several signs, which are the same for both precisions.
+    loss = sum((x.flatten() * weight[torch.arange(x.numel()) % 97].to(x)).sum() for x in outputs)
+    gradients = torch.autograd.grad(loss, [*net.parameters()], allow_unused=True)
+    return [*outputs, *(torch.zeros(()) if g is None else g for g in gradients)]
+
+
+def in_floats(batch: EntityBatch) -> EntityBatch:
+    features = {
+        name: RaggedTensor(rows.values.float(), rows.lengths)
+        for name, rows in batch.features.items()
+    }
+    assert batch.past is not None
+    past = replace(batch.past, carried=batch.past.carried.float())
+    return replace(batch, features=features, past=past)
+
+
+def late_frames(net: RogueNet, played: Episodes, is_in_order: bool) -> EntityBatch:
+    """The frames after the first two steps, that remember these; perhaps by sequence."""
+    batch, (steps, envs) = linked(net, played), played.begun.shape
+    assert batch.past is not None
+    width, early = net.memory.width, int(batch.past.source.lengths[: 2 * envs].sum())  # type: ignore[union-attr]
+    generator = torch.Generator().manual_seed(3)
+    states = torch.randn(early, width, generator=generator, dtype=torch.float64)
+    frames = slice(2 * envs, None)
+    num_rows = len(batch.past.source.values) - early
+
+    def later(sources: Ragged) -> Ragged:
+        lengths = sources.lengths[frames]
+        values = sources.values[int(sources.lengths[: 2 * envs].sum()) :]
+        moved = np.where(values < early, values + num_rows, values - early)
+        return Ragged(np.where(values == NEW, NEW, moved), lengths)
+
+    late = np.arange(2 * envs, steps * envs)
+    past = Past(
+        batch.past.rank.take(late),
+        batch.past.kind.take(late),
+        later(batch.past.source),
+        later(batch.past.absent),
+        batch.past.level[frames] - 2,
+        batch.past.reward[frames],
+        states,
+    )
+    batch = replace(replace(batch, past=None).take(late), past=past)
+    order = np.arange(len(late)).reshape(-1, envs)
+    return batch.take(order.T.flatten() if is_in_order else order.flatten())
+
+
 @pytest.mark.skipif(not library.AVAILABLE, reason="nothing is compiled")
-@pytest.mark.parametrize("adds", [False, True])
-@pytest.mark.parametrize("width", [8, 32, 40])
-def test_the_compiled_cell_is_that_of_torch(adds: bool, width: int) -> None:
-    """As near to the numbers in float64 as torch is in float32, gradients included."""
-    past = linked(network(of="both", keep_absent=2), episodes(7, 9, 12)).past
-    assert past is not None
-    generator = torch.Generator().manual_seed(1)
-    num_rows, num_first = len(past.source.values), 3
-    shapes = [(num_rows, 3 * width), (num_rows, width), (num_first, width)]
-    shapes += [(3 * width, width), (3 * width,)]
-    is_new = past.source.values == NEW
-    source = np.where(is_new, past.kind.values, past.source.values + num_first)
-    weights = [torch.randn(n, width, generator=generator) for n in (num_rows, num_first + num_rows)]
-    leaves = [torch.randn(shape, generator=generator) for shape in shapes]
+@settings(max_examples=30, deadline=None)
+@given(KINDS, SIZES, st.integers(0, 10**6), st.booleans(), st.booleans())
+def test_compiled_memory_is_that_of_torch_with_all_its_gradients(
+    kind: dict[str, Any], sizes: dict[str, Any], seed: int, hides: bool, is_in_order: bool
+) -> None:
+    if kind["of"] == "frame":
+        sizes = {**sizes, "keep_absent": MemoryConfig.keep_absent}
+    net = network(seed, **kind, **sizes)
+    batch = late_frames(net, episodes(seed, 6, 20, hides), is_in_order)
+    with torch.no_grad():
+        choices = net(batch).actions
+    exact = outputs_and_gradients(net, batch, choices)  # in float64, which is not compiled
+    single = net.float()
+    found = outputs_and_gradients(single, in_floats(batch), choices)
+    for right, compiled in zip(exact, found, strict=True):
+        scale = max(1.0, float(right.detach().abs().max()))
+        torch.testing.assert_close(
+            compiled.double() / scale, right.double() / scale, rtol=0, atol=1e-4
+        )
 
-    def outputs_of(compute: Any, dtype: torch.dtype) -> list[torch.Tensor]:
-        inputs = [leaf.to(dtype).requires_grad_() for leaf in leaves]
-        gates, added, before, *rest = inputs
-        outputs = compute(gates, added if adds else None, before, *rest, source, past.levels)
-        loss = sum((w * out).sum() for w, out in zip(weights, outputs, strict=True))
-        wanted = inputs if adds else [gates, before, *rest]
-        return [*outputs, *torch.autograd.grad(loss, wanted)]
 
-    exact = outputs_of(plain_states, torch.float64)
-    found = outputs_of(plain_states, torch.float32), outputs_of(cell_states, torch.float32)
-    for right, torch_one, compiled in zip(exact, *found, strict=True):
-        errors = [float((one - right).detach().abs().max()) for one in (torch_one, compiled)]
-        assert errors[1] <= 4 * errors[0] + 1e-6
+@pytest.mark.skipif(not library.AVAILABLE, reason="nothing is compiled")
+@pytest.mark.parametrize("is_in_order", [False, True])
+def test_threads_and_parts_change_no_number_of_memory(is_in_order: bool) -> None:
+    net = network(of="both", keep_absent=2, inputs=["action", "reward"], d_model=32).float()
+    played = episodes(1, 5, 120)
+    batch = in_floats(late_frames(network(of="both", keep_absent=2), played, is_in_order))
+    assert batch.past is not None
+    batch = replace(
+        batch, past=replace(batch.past, carried=torch.randn(len(batch.past.carried), 32))
+    )
+    assert len(starts_of_parts(batch.past, 4)) == (5 if is_in_order else 2)
+    with torch.no_grad():
+        choices = net(batch).actions
+    found = []
+    for threads in (1, 2, 3):
+        with threads_at_work(threads):
+            found.append(outputs_and_gradients(net, batch, choices))
+    for others in found[1:]:
+        assert all(torch.equal(one, other) for one, other in zip(found[0], others, strict=True))
+
+
+@pytest.mark.skipif(not library.AVAILABLE, reason="nothing is compiled")
+def test_memory_of_a_width_that_is_not_compiled_is_that_of_torch() -> None:
+    net, played = network(of="both", d_memory=12, d_model=32, keep_absent=2), episodes(2)
+    batch = linked(net, played)
+    with torch.no_grad():
+        expected = net(batch)
+        found = net.float()(in_floats(batch), actions=expected.actions)
+    torch.testing.assert_close(
+        found.values["value"], expected.values["value"].float(), rtol=1e-4, atol=1e-4
+    )

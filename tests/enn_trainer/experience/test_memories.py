@@ -355,6 +355,12 @@ def test_pieces_are_cut_between_sequences() -> None:
     assert [cut.tolist() for cut in cuts] == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
 
 
+def test_pieces_of_sequences_cost_the_same() -> None:
+    lengths, entities = np.full(8, 16), np.full(128, 20)
+    cuts = pieces_of_units(lengths, entities, entities**2, None, None, cost_of_entity=128**2)
+    assert [len(cut) for cut in cuts] == [64, 64]
+
+
 # -- Bad input ---------------------------------------------------------------------------------
 
 
