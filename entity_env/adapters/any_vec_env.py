@@ -149,6 +149,10 @@ def _from_buffers(obs: Any, action_spaces: Mapping[ActionName, ActionSpace]) -> 
     Raises:
         InvalidObservation: numbers are chosen, which entity-gym does not have.
     """
+    for name, space in action_spaces.items():
+        if space.components:
+            got = "ragged buffers of entity-gym, which have no bounds of numbers"
+            raise InvalidObservation(f"actions[{name!r}]: expected a VecObs of Ragged, got {got}")
     frames = len(obs.reward)
 
     def flat(buffer: Any) -> Ragged:
@@ -160,10 +164,7 @@ def _from_buffers(obs: Any, action_spaces: Mapping[ActionName, ActionSpace]) -> 
         return rows if len(rows) == frames else Ragged.empty(rows.values, frames)
 
     masks: dict[ActionName, VecActionMask] = {}
-    for name, space in action_spaces.items():
-        if space.components:
-            expected = "rows as Ragged, as buffers of entity-gym have no bounds of numbers"
-            raise InvalidObservation(f"actions[{name!r}]: expected {expected}")
+    for name in action_spaces:
         mask = obs.action_masks[name]
         actors = or_empty(flat(mask.actors))
         if getattr(mask, "actees", None) is not None:  # its other masks have no such attribute
