@@ -1,9 +1,11 @@
 """Translators between entity actions and the components of Gymnasium actions.
 
-The components of an action are the discrete choices that it consists of.
+The components of an action are the discrete choices and the `Box`es of numbers in it.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
@@ -22,7 +24,7 @@ from entity_env.adapters.gymnasium_spaces import (
     join_path,
     leaves,
 )
-from entity_env.adapters.mapping import AGENT, Choice, Select
+from entity_env.adapters.mapping import AGENT, AnyAction, Choice, Select
 from entity_env.adapters.observation_reader import Frame
 from entity_env.errors import InvalidObservation, InvalidSpace, did_you_mean
 from entity_env.extras import needs_extra
@@ -44,10 +46,10 @@ Masks: TypeAlias = Sequence[Flags | None]
 
 
 class Component(NamedTuple):
-    """One discrete choice within an action."""
+    """One discrete choice, or one Box of numbers, within an action."""
 
     path: str  # in the action
-    num_choices: int  # 0 for a Box, for which the mapping gives them
+    num_choices: int  # 0 for a Box
     start: int = 0  # the number of the first choice
     box: spaces.Box | None = None  # the space of a Box
     slot: int = 0  # the position among all components of the action
@@ -57,7 +59,7 @@ def components_of(space: Space) -> list[Component]:
     """Return the components of an action, in the order of the space.
 
     Raises:
-        InvalidSpace: the action does not consist of choices.
+        InvalidSpace: the action consists of something else.
     """
     found: list[Component] = []
     for path, _, leaf in leaves(space):
@@ -69,7 +71,7 @@ def components_of(space: Space) -> list[Component]:
             found += map(Component, element_paths(leaf.shape, path), *choices(leaf))
         else:
             raise InvalidSpace(
-                f"action {path!r}: expected Discrete, MultiDiscrete, MultiBinary or a Dict or "
+                f"action {path!r}: expected Discrete, MultiDiscrete, MultiBinary, Box or a Dict or "
                 f"Tuple of them, got {leaf}; wrap the environment so that it takes one of these"
             )
     return [component._replace(slot=slot) for slot, component in enumerate(found)]
@@ -206,11 +208,78 @@ class JoinedFrames(NamedTuple):
         return [places[position] for _, position in wanted]
 
 
-class ActionTranslator:
+class ActionTranslator(ABC):
     """Translate an entity action to components of a Gymnasium action, and their masks back.
 
-    It is a choice among labels, of entities or of the frame as a whole, or the selection of an
-    entity: a choice is then the number of a row.
+    Args:
+        name: of the action in the mapping.
+        action: its meaning.
+        components: that it sets.
+        num_rows: of each entity type, None if it varies.
+        prefix: of the names of types.
+        is_team: agents are entities, which choose where the mapping names no actors.
+
+    Attributes:
+        name: of the action in the mapping.
+        slots: the slot of each component.
+        num_choices: the number of choices of each component; 0 for numbers.
+        space: the space of the entity action.
+        complete: its meaning with everything that was inferred written out.
+
+    Raises:
+        InvalidSpace: the action does not fit the environment.
+    """
+
+    num_choices: int
+    space: ActionSpace
+    complete: AnyAction
+
+    def __init__(
+        self,
+        name: ActionName,
+        action: AnyAction,
+        components: Sequence[Component],
+        num_rows: Mapping[EntityName, int | None],
+        prefix: str,
+        is_team: bool,
+    ) -> None:
+        for field in ("actors", "actees"):
+            wanted: EntityName | None = getattr(action, field, None)
+            if wanted is not None and wanted not in num_rows:
+                raise InvalidSpace(
+                    f"FieldMap.actions[{name!r}].{field}: expected a type among {list(num_rows)}, "
+                    f"got {wanted!r}{did_you_mean(str(wanted), map(str, num_rows))}"
+                )
+        self.name = name
+        self.slots = [component.slot for component in components]
+        self._is_global = action.actors is None and not is_team
+        self._actors = join_path(prefix, action.actors or AGENT)
+
+    @abstractmethod
+    def mask(self, frame: Frame, masks: Masks) -> ActionMask | None:
+        """Return the mask of the entity action, None if nothing is allowed."""
+
+    @abstractmethod
+    def join_masks(self, masks: Sequence[Any], joined: JoinedFrames) -> ActionMask:
+        """Return one mask for the masks of several agents, of which None allows nothing."""
+
+    @abstractmethod
+    def decode(self, action: Any, joined: JoinedFrames, choices: Sequence[dict[int, Any]]) -> None:
+        """Set the choices of each agent, by slot, that an entity action stands for."""
+
+    @abstractmethod
+    def value(self, component: Component, choice: Any, mask: Flags | None) -> Any:
+        """Return the value of a component in the Gymnasium action.
+
+        Args:
+            component: one of this action.
+            choice: what was chosen for it, None for nothing.
+            mask: of its choices.
+        """
+
+
+class ChoiceTranslator(ActionTranslator):
+    """Translate a choice among labels, or the selection of an entity: the number of its row.
 
     Args:
         name: of the action in the mapping.
@@ -220,12 +289,6 @@ class ActionTranslator:
         labels: of the environment, empty if unknown.
         prefix: of the names of types.
         is_team: agents are entities, which choose where the mapping names no actors.
-
-    Attributes:
-        name: of the action in the mapping.
-        slots: the slot of each component.
-        num_choices: the number of choices of each component.
-        space: the space of the entity action.
 
     Raises:
         InvalidSpace: the action does not fit the environment.
@@ -241,16 +304,10 @@ class ActionTranslator:
         prefix: str,
         is_team: bool,
     ) -> None:
+        super().__init__(name, action, components, num_rows, prefix, is_team)
         argument = f"FieldMap.actions[{name!r}]"
 
-        # The types and numbers of the mapping.
-        for field in ("actors", "actees"):
-            wanted: EntityName | None = getattr(action, field, None)
-            if wanted is not None and wanted not in num_rows:
-                raise InvalidSpace(
-                    f"{argument}.{field}: expected a type among {list(num_rows)}, got {wanted!r}"
-                    f"{did_you_mean(str(wanted), map(str, num_rows))}"
-                )
+        # The numbers of the mapping.
         self.num_choices = _count_choices(argument, action, components)
         for field in ("first", "default"):
             value = getattr(action, field, 0)
@@ -274,20 +331,16 @@ class ActionTranslator:
                 "leave actors out where the frame as a whole chooses"
             )
 
-        self.name = name
-        self.slots = [component.slot for component in components]
         self._default = action.default
-        self._actors = join_path(prefix, action.actors or AGENT)
         self._values: Sequence[Any] | None = getattr(action, "values", None)
         self._actees: EntityName | None = None  # for a choice among labels
-        self.space: ActionSpace = SelectEntityActionSpace()
+        self.space, self.complete = SelectEntityActionSpace(), action
         types: dict[str, Any] = {"actor_types": [self._actors]}
         if isinstance(action, Select):
             self._actees, self._first = join_path(prefix, action.actees), action.first
             types["actee_types"] = [self._actees]
         else:
-            is_global = action.actors is None and not is_team
-            cls = GlobalCategoricalActionSpace if is_global else CategoricalActionSpace
+            cls = GlobalCategoricalActionSpace if self._is_global else CategoricalActionSpace
             if not action.labels and len(labels) != self.num_choices:
                 labels = [str(components[0].start + i) for i in range(self.num_choices)]
             elif len(action.labels or labels) != self.num_choices:
@@ -296,7 +349,8 @@ class ActionTranslator:
                     f"{list(action.labels or labels)}"
                 )
             self.space = cls(list(action.labels or labels))
-            types = {} if is_global else types
+            self.complete = replace(action, labels=self.space.labels)
+            types = {} if self._is_global else types
         self._mask_type: Callable[..., Any] = partial(self.space.mask_type, **types)
 
     def mask(self, frame: Frame, masks: Masks) -> ActionMask | None:
@@ -328,7 +382,7 @@ class ActionTranslator:
         allowed[allowed] = np.concatenate([block.reshape(-1) for block in blocks])
         return self._mask_of(allowed)
 
-    def decode(self, action: Any, joined: JoinedFrames, choices: Sequence[dict[int, int]]) -> None:
+    def decode(self, action: Any, joined: JoinedFrames, choices: Sequence[dict[int, Any]]) -> None:
         """Set the choices of each agent, by slot, that an entity action stands for."""
         if self.space.is_global:
             choices[0][self.slots[0]] = action.index
@@ -419,7 +473,7 @@ def _count_choices(argument: str, action: Choice | Select, components: Sequence[
     if isinstance(action, Choice) and not counts[0]:
         raise InvalidSpace(
             f"{argument}.values: expected what the choices stand for in {components[0].box}, got "
-            "none; give a list of values, or wrap the environment so that its actions are discrete"
+            "none; give a list of values, or use Number"
         )
     # Several actors share one list of choices.
     acts_once = isinstance(action, Choice) and action.actors is None

@@ -9,6 +9,7 @@ import numpy as np
 from entity_env.actions import Action, ActionMask, EntityID
 from entity_env.adapters.action_translators import (
     ActionTranslator,
+    ChoiceTranslator,
     Component,
     JoinedFrames,
     Masks,
@@ -20,7 +21,16 @@ from entity_env.adapters.action_translators import (
 )
 from entity_env.adapters.gymnasium_api import EnvNames
 from entity_env.adapters.gymnasium_spaces import Flags, Numbers, Space, join_path, nodes, value_at
-from entity_env.adapters.mapping import ACTION_MASK, AGENT, Choice, FieldMap, Select
+from entity_env.adapters.mapping import (
+    ACTION_MASK,
+    AGENT,
+    AnyAction,
+    Choice,
+    FieldMap,
+    Number,
+    Select,
+)
+from entity_env.adapters.number_translator import NumberTranslator
 from entity_env.adapters.observation_reader import Frame, ObservationReader
 from entity_env.environment import Observation
 from entity_env.errors import (
@@ -109,13 +119,17 @@ class AgentTranslator:
         self.actions: dict[ActionName, ActionTranslator] = {}
         self.action_space: dict[ActionName, ActionSpace] = {}
         self._owners: dict[int, ActionTranslator] = {}  # of each component
-        named: dict[ActionName, Choice | Select] = {}
+        named: dict[ActionName, AnyAction] = {}
         counts = [component.num_choices for component in self._components]
         masked: list[Any] = [(None, self.mapping.action_mask, range(len(counts)), counts)]
         for name, (action, found) in self._find_actions().items():
-            translator = ActionTranslator(
-                name, action, found, self.num_rows, shipped, prefix, is_team
-            )
+            translator: ActionTranslator
+            if isinstance(action, Number):
+                translator = NumberTranslator(name, action, found, self.num_rows, prefix, is_team)
+            else:
+                translator = ChoiceTranslator(
+                    name, action, found, self.num_rows, shipped, prefix, is_team
+                )
             for slot in translator.slots:
                 if slot in self._owners:
                     raise InvalidSpace(
@@ -126,8 +140,7 @@ class AgentTranslator:
                 self._owners[slot] = translator
             self.actions[join_path(prefix, name)] = translator
             self.action_space[join_path(prefix, name)] = translator.space
-            labels = getattr(translator.space, "index_to_label", None)
-            named[name] = replace(action, labels=labels) if isinstance(action, Choice) else action
+            named[name] = translator.complete
             counts = [translator.num_choices] * len(found)
             masked.append((name, action.mask, translator.slots, counts))
         self.complete = replace(
@@ -195,15 +208,15 @@ class AgentTranslator:
 
     def decode(
         self, actions: Mapping[ActionName, Action], joined: JoinedFrames
-    ) -> list[dict[int, int]]:
+    ) -> list[dict[int, Any]]:
         """Return the choices of each agent by component, for the actions of all of them."""
-        choices: list[dict[int, int]] = [{} for _ in joined.frames]
+        choices: list[dict[int, Any]] = [{} for _ in joined.frames]
         for name, translator in self.actions.items():
             if name in actions:
                 translator.decode(actions[name], joined, choices)
         return choices
 
-    def build_action(self, choices: Mapping[int, int], masks: Masks | None = None) -> Any:
+    def build_action(self, choices: Mapping[int, Any], masks: Masks | None = None) -> Any:
         """Return the Gymnasium action for choices by component, defaults elsewhere.
 
         Args:
@@ -238,9 +251,9 @@ class AgentTranslator:
                 f"metrics: expected numbers in the info, got {short_repr(found, LONG)}"
             ) from None
 
-    def _find_actions(self) -> dict[ActionName, tuple[Choice | Select, list[Component]]]:
-        """Return the actions of the mapping, and a global choice for each other component."""
-        actions: dict[ActionName, tuple[Choice | Select, list[Component]]] = {}
+    def _find_actions(self) -> dict[ActionName, tuple[AnyAction, list[Component]]]:
+        """Return the actions of the mapping, and a global one for each other component."""
+        actions: dict[ActionName, tuple[AnyAction, list[Component]]] = {}
         for name, action in self.mapping.actions.items():
             path, argument = action.path, f"FieldMap.actions[{name!r}]"
             paths = [component.path for component in self._components]
@@ -261,12 +274,6 @@ class AgentTranslator:
         # Components that the mapping does not name.
         taken = {component.slot for _, found in actions.values() for component in found}
         free = [component for component in self._components if component.slot not in taken]
-        if boxes := [f"{one.path!r}: {one.box}" for one in free if one.box is not None]:
-            raise InvalidSpace(
-                f"action: expected choices, got {'; '.join(boxes)}. Name each in "
-                "FieldMap(actions={name: Choice(path, values=[...])}) with the values to choose "
-                "among, or wrap the environment so that its actions are discrete"
-            )
         twice = []
         for component in free:
             path = component.path
@@ -275,7 +282,8 @@ class AgentTranslator:
                 name = f"action.{path}"
             if name in actions:
                 twice.append(name)
-            actions[name] = Choice(path), [component]
+            kind = Choice if component.box is None else Number
+            actions[name] = kind(path), [component]
         if twice:
             raise InvalidSpace(
                 f"FieldMap.actions: expected other names than those of inferred actions, got "

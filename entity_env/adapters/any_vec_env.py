@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -143,8 +143,16 @@ class AnyVecEnv(VecEnv):
         return accepted
 
 
-def _from_buffers(obs: Any, names: Iterable[ActionName]) -> VecObs:
-    """Return a batch of entity-gym as a `VecObs`, with the masks of the actions `names`."""
+def _from_buffers(obs: Any, action_spaces: Mapping[ActionName, ActionSpace]) -> VecObs:
+    """Return a batch of entity-gym as a `VecObs`, with the masks of these actions.
+
+    Raises:
+        InvalidObservation: numbers are chosen, which entity-gym does not have.
+    """
+    for name, space in action_spaces.items():
+        if space.components:
+            got = "ragged buffers of entity-gym, which have no bounds of numbers"
+            raise InvalidObservation(f"actions[{name!r}]: expected a VecObs of Ragged, got {got}")
     frames = len(obs.reward)
 
     def flat(buffer: Any) -> Ragged:
@@ -156,7 +164,7 @@ def _from_buffers(obs: Any, names: Iterable[ActionName]) -> VecObs:
         return rows if len(rows) == frames else Ragged.empty(rows.values, frames)
 
     masks: dict[ActionName, VecActionMask] = {}
-    for name in names:
+    for name in action_spaces:
         mask = obs.action_masks[name]
         actors = or_empty(flat(mask.actors))
         if getattr(mask, "actees", None) is not None:  # its other masks have no such attribute
@@ -208,19 +216,21 @@ def _with_own_dtypes(obs: VecObs) -> VecObs:
         values = convert(rows.values, field)
         return rows if values is rows.values else Ragged(values, rows.lengths)
 
+    def own_mask(name: ActionName, mask: VecActionMask) -> VecActionMask:
+        fields = ("mask", as_flags), ("low", _float32), ("high", _float32)
+        changed = {
+            field: converted(rows, convert, f"actions[{name!r}].{field}")
+            for field, convert in fields
+            if (rows := getattr(mask, field, None)) is not None
+        }
+        return dataclasses.replace(mask, **changed) if changed else mask  # type: ignore[type-var]
+
     check_identity(obs)
     return dataclasses.replace(
         obs,
         features={n: converted(r, _float32, f"features of {n!r}") for n, r in obs.features.items()},
         visible={n: converted(r, as_flags, f"visible[{n!r}]") for n, r in obs.visible.items()},
-        action_masks={
-            name: mask
-            if mask.mask is None
-            else dataclasses.replace(  # type: ignore[type-var]
-                mask, mask=converted(mask.mask, as_flags, f"actions[{name!r}].mask")
-            )
-            for name, mask in obs.action_masks.items()
-        },
+        action_masks={name: own_mask(name, mask) for name, mask in obs.action_masks.items()},
         reward=_float32(obs.reward, "reward").reshape(-1),
         done=as_flags(obs.done, "done").reshape(-1),
         truncated=as_flags(obs.truncated, "truncated"),
@@ -254,6 +264,7 @@ def _own_action_spaces(spaces: Any) -> Any:
     for name, space in spaces.items():
         cls = ACTION_SPACES.get(type(space).__name__)
         if cls is not None and not isinstance(space, cls):
-            fields = dataclasses.fields(cls)
-            own[name] = cls(**{field.name: getattr(space, field.name) for field in fields})
+            fields = [field.name for field in dataclasses.fields(cls)]
+            if all(hasattr(space, field) for field in fields):
+                own[name] = cls(**{field: getattr(space, field) for field in fields})
     return own

@@ -194,6 +194,32 @@ class Select:
 
 
 @dataclass(frozen=True)
+class Number:
+    """A part of the action that consists of numbers: a `Box` of floats.
+
+    Attributes:
+        path: its path in the action.
+        actors: the type whose entities choose them: row i of a `Box` (n, D) or (n * D,) belongs to
+            the row of the same number, whether or not the rows before it stand for entities. Rows
+            that stand for none get 0, or the bound that is nearest to it. By default the frame as a
+            whole chooses all of them.
+        names: the names of the D numbers; by default their positions.
+    """
+
+    path: str = ""
+    actors: EntityName | None = None
+    names: Sequence[str] | None = None
+
+    # A Box has no mask and is one component.
+    mask = None
+    column = 0
+    of = 1
+
+
+AnyAction: TypeAlias = Choice | Select | Number
+
+
+@dataclass(frozen=True)
 class FieldMap:
     """The meaning of the fields of a world. Fields that are not named here are inferred.
 
@@ -214,7 +240,7 @@ class FieldMap:
         default_factory=dict
     )
     global_features: Sequence[Globals] = ()
-    actions: Mapping[ActionName, Choice | Select] = field(default_factory=dict)
+    actions: Mapping[ActionName, AnyAction] = field(default_factory=dict)
     ignore: Sequence[str] = ()
     action_mask: str | None = ACTION_MASK
     metrics: Sequence[str] = ()
@@ -228,7 +254,7 @@ class FieldMap:
         for name, parts, kinds in (
             ("entities", rows, (Rows, Place)),
             ("global_features", self.global_features if is_list else [None], (Globals,)),
-            ("actions", self.actions.values(), (Choice, Select)),
+            ("actions", self.actions.values(), (Choice, Select, Number)),
         ):
             if not all(isinstance(part, kinds) for part in parts):
                 expected = " or ".join(kind.__name__ for kind in kinds)

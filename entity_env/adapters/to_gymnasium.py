@@ -7,14 +7,16 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from entity_env.adapters.padded_layout import PaddedLayout
 from entity_env.environment import Environment, Observation
 from entity_env.errors import InvalidAction, InvalidObservation
 from entity_env.extras import needs_extra
 from entity_env.kinds import one_hot, one_hot_names
 from entity_env.ragged import Ragged
-from entity_env.spaces import GLOBAL, ActionName, ActionSpace, Entity, EntityName, ObsSpace
+from entity_env.real_numbers import Floats, real_array
+from entity_env.spaces import GLOBAL, ActionName, Entity, EntityName
 from entity_env.vec.batching import batch_obs, unbatch_actions
-from entity_env.vec.vec_env import VecActionMask, VecObs
+from entity_env.vec.vec_env import VecActionMask, VecContinuousActionMask, VecObs
 
 with needs_extra():
     import gymnasium
@@ -26,102 +28,23 @@ Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 _MODES = {"rgb_array": "rgb_array", "ansi": "text"}
 
 
-class Head(NamedTuple):
-    """The action and the actor of one element of the padded action."""
+class _Choosing(NamedTuple):
+    """The actors of one action among labels or entities in the current frame."""
 
-    action: ActionName
-    entity: EntityName | None  # the type of the actor; None for a global action
-    row: int  # of the actor among those of its type
-
-
-class PaddedLayout:
-    """Slots for entities, and elements of the action for their choices.
-
-    Args:
-        obs_space: the types.
-        action_space: the actions.
-        max_entities: the number of slots of each type, or of every type.
-        actors: per action the types that take it; all of them for actions that are left out.
-
-    Attributes:
-        max_entities: the number of slots of each type, in the order of the types.
-        slots: type and row of each slot, in this order; the last one, of no type, is the slot of
-            global features and actions.
-        num_choices: per action, the number of labels, or of slots that may be selected.
-        heads: the actor of each element of the padded action.
-        head_of: per action (slots,) int64, the element for the choice of a slot; -1 for none.
-        mask_starts: (heads + 1,) int64, the first choice of each element in the concatenation of
-            the choices of all elements.
-
-    Raises:
-        ValueError: an argument does not fit the spaces, or there is nothing to choose.
-    """
-
-    def __init__(
-        self,
-        obs_space: ObsSpace,
-        action_space: Mapping[ActionName, ActionSpace],
-        max_entities: Mapping[EntityName, int] | int,
-        actors: Mapping[ActionName, Sequence[EntityName]],
-    ) -> None:
-        # Types, and the actions that entities of these types take.
-        types = list(obs_space.entities)
-        local = [name for name, space in action_space.items() if not space.is_global]
-        for name, given in actors.items():
-            if name not in local or isinstance(given, str) or not set(given) <= set(types):
-                raise ValueError(
-                    f"actors: expected lists of types among {types} for actions among {local}, "
-                    f"got {name!r}: {given!r}"
-                )
-
-        # A slot for each entity, and one for the frame as a whole.
-        sizes = max_entities
-        if not isinstance(sizes, Mapping):
-            sizes = dict.fromkeys(types, sizes)
-        if sizes.keys() != set(types) or not all(
-            isinstance(size, int | np.integer) and not isinstance(size, bool) and size > 0
-            for size in sizes.values()
-        ):
-            raise ValueError(
-                f"max_entities: expected a positive number for each of {types}, got "
-                f"{max_entities!r}"
-            )
-        self.max_entities = {name: int(sizes[name]) for name in types}
-        self.slots: list[tuple[EntityName | None, int]] = [
-            *((name, row) for name, size in self.max_entities.items() for row in range(size)),
-            (None, 0),
-        ]
-
-        # An element of the padded action for each slot that may act.
-        self.num_choices: dict[ActionName, int] = {}
-        self.heads: list[Head] = []
-        self.head_of: dict[ActionName, Indices] = {}
-        for name, space in action_space.items():
-            self.num_choices[name], *_ = *space.mask_columns, len(self.slots) - 1
-            actor_types = [None] if space.is_global else actors.get(name, types)
-            self.head_of[name] = np.full(len(self.slots), -1)
-            for slot, (entity, row) in enumerate(self.slots):
-                if entity in actor_types:
-                    self.head_of[name][slot] = len(self.heads)
-                    self.heads.append(Head(name, entity, row))
-        if not self.heads:
-            raise ValueError("env: expected something that can be chosen, got no action or actor")
-        counts = [self.num_choices[head.action] for head in self.heads]
-        if 0 in counts:
-            name = self.heads[counts.index(0)].action
-            raise ValueError(f"env: expected at least one choice for {name!r}, got none")
-        self.mask_starts = np.cumsum([0, *counts])
-
-
-class _Actors(NamedTuple):
-    """The actors of one action in the current frame."""
-
-    heads: Indices  # (actors,), their elements of the padded action
+    heads: Indices  # (actors,)
     legal: npt.NDArray[np.bool_]  # (actors, choices)
     choices: Indices  # (choices,), each choice as `VecEnv.act` takes it
 
 
-class ToGymnasium(gymnasium.Env[Arrays, Indices]):
+class _Numbering(NamedTuple):
+    """The actors of one action of numbers in the current frame."""
+
+    numbers: Indices  # (actors, components), their numbers of the padded action
+    low: Floats  # (actors, components)
+    high: Floats  # (actors, components)
+
+
+class ToGymnasium(gymnasium.Env[Arrays, Any]):
     """An entity environment whose entities are padded to arrays of one size.
 
     Row i of a type has a slot of its own, the i-th of `max_entities` of that type; slots are
@@ -134,9 +57,10 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
                            not present
         "globals"          float32 (columns,) of the global features, likewise; left out if there
                            are none
-        "acts"             int8 (elements of the action,), 1 where a choice is asked for now
+        "acts"             int8 (elements of the action,), 1 where an element is asked for now: of
+                           the choices, then of the numbers
         "action_mask"      int8 (sum of all numbers of choices,), 1 where a choice is allowed now,
-                           element after element
+                           element after element; left out if there are none
 
     An action is one `MultiDiscrete`: for every action of the environment, in its order, one element
     for every slot that may act (one in all for a global action), as `heads` lists them. It chooses
@@ -144,20 +68,26 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
     ignored and the mask allows choice 0 alone: for a policy with this mask such an element has
     probability 1, entropy 0 and no gradient. MaskablePPO calls `action_masks()`.
 
+    If all actions are of numbers, an action is one `Box`, in units of the environment and with the
+    bounds of its spaces: an element for every component of every slot that may act, as `numbers`
+    lists them. If some are, it is a `Dict` of the `MultiDiscrete` "choices" and the `Box`
+    "numbers". Where a number is not asked for, the element is ignored.
+
     `info["metrics"]` holds the metrics of the step, `info["illegal_actions"]` the number of choices
-    that were not allowed.
+    that were not allowed, and of numbers beyond their bounds in the frame.
 
     Args:
         env: the environment.
         max_entities: the largest number of entities in a frame, per type or of each type.
         actors: per action the types that take it, which makes the action shorter. By default all
             types may take it.
-        on_illegal: a choice that is not allowed is replaced by the "first" allowed one, or is an
-            "error".
+        on_illegal: a choice that is not allowed is replaced by the "first" allowed one, and a
+            number beyond its bounds in the frame by the nearest bound; or it is an "error".
         render_mode: "rgb_array", "ansi" for text, or None.
 
     Attributes:
-        heads: the actor of each element of an action.
+        heads: the actor of each choice of an action.
+        numbers: the actor and component of each number of an action.
         columns: the names of the columns of each "entities/<type>" and of "globals"; those of
             labels are `kind=label`.
 
@@ -165,7 +95,8 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
         ValueError: an argument does not fit the environment.
         InvalidObservation: from `reset` and `step`: more entities than `max_entities`, an actor of
             another type than `actors` names, or an observation that contradicts its spaces.
-        InvalidAction: from `step`: a choice that is not allowed, with `on_illegal="error"`.
+        InvalidAction: from `step`: a choice that is not allowed, or a number beyond its bounds in
+            the frame, with `on_illegal="error"`.
     """
 
     metadata: dict[str, Any] = {"render_modes": list(_MODES), "render_fps": 10}  # noqa: RUF012 (theirs)
@@ -199,8 +130,14 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
         self._layout = layout = PaddedLayout(
             self._obs_space, self._action_space, max_entities, actors or {}
         )
-        self.heads = layout.heads
-        self.action_space = spaces.MultiDiscrete(np.diff(layout.mask_starts))
+        self.heads, self.numbers = layout.heads, layout.numbers
+        parts: dict[str, spaces.Space[Any]] = {}
+        if self.heads:
+            parts["choices"] = spaces.MultiDiscrete(np.diff(layout.mask_starts))
+        if self.numbers:
+            parts["numbers"] = spaces.Box(*layout.bounds, dtype=np.float32)
+        self._parts = parts
+        self.action_space = spaces.Dict(parts) if len(parts) > 1 else next(iter(parts.values()))
         self.columns: dict[str, list[str]] = {}
         fields: dict[str, spaces.Space[Any]] = {}
         for name, size in layout.max_entities.items():
@@ -212,13 +149,14 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
         if names := _columns_of(self._obs_space.global_entity):
             self.columns["globals"] = names
             fields["globals"] = spaces.Box(-np.inf, np.inf, (len(names),), np.float32)
-        fields["acts"] = spaces.MultiBinary(len(self.heads))
-        fields["action_mask"] = spaces.MultiBinary(int(layout.mask_starts[-1]))
+        fields["acts"] = spaces.MultiBinary(len(self.heads) + len(self.numbers))
+        if self.heads:
+            fields["action_mask"] = spaces.MultiBinary(int(layout.mask_starts[-1]))
         padded: Any = spaces.Dict(fields)
         self.observation_space = padded
         self._obs: Observation | None = None
         self._batch: VecObs
-        self._actors: dict[ActionName, _Actors] = {}
+        self._actors: dict[ActionName, _Choosing | _Numbering] = {}
         self._mask = np.zeros(0, dtype=np.int8)
 
     def reset(
@@ -231,30 +169,21 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
         obs = self.world.reset()
         return self._show(obs), {"metrics": dict(obs.metrics), "illegal_actions": 0}
 
-    def step(self, action: Indices) -> tuple[Arrays, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Arrays, float, bool, bool, dict[str, Any]]:
         """Take a step."""
         if self._obs is None:
             raise gymnasium.error.ResetNeeded("step: no episode is running, call reset first")
-        if not self.action_space.contains(action):
-            raise ValueError(f"action: expected one of {self.action_space}, got {action!r}")
-        # Choices of the actors, of which illegal ones are replaced.
-        chosen = np.asarray(action, dtype=np.int64)
+        choices, numbers = self._split(action)
+        # What the actors chose, of which what is illegal is replaced.
         taken, num_illegal = {}, 0
         for name, actors in self._actors.items():
-            own = chosen[actors.heads]
-            illegal = ~actors.legal[np.arange(len(own)), own]
-            if illegal.any():
-                if self._on_illegal == "error":
-                    element, choice = actors.heads[illegal][0], own[illegal][0]
-                    _, entity, row = self.heads[element]
-                    actor = "" if entity is None else f" by row {row} of {entity!r}"
-                    raise InvalidAction(
-                        f"action[{element}]: choice {choice} of {name!r}{actor} is not allowed "
-                        "now; see the observation's action_mask, or give on_illegal='first'"
-                    )
-                num_illegal += int(illegal.sum())
-                own = np.where(illegal, actors.legal.argmax(axis=1), own)
-            taken[name] = Ragged(actors.choices[own], np.array([len(own)]))
+            own: npt.NDArray[Any]
+            if isinstance(actors, _Choosing):
+                own, count = self._legal_choices(actors, choices)
+            else:
+                own, count = self._legal_numbers(actors, numbers)
+            taken[name] = Ragged(own, np.array([len(own)]))
+            num_illegal += count
         # Step, and show the outcome.
         spaces_of = self._obs_space, self._action_space
         obs = self.world.act(unbatch_actions(taken, self._batch, [self._obs], *spaces_of)[0])
@@ -275,6 +204,62 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
     def close(self) -> None:
         """Close the environment."""
         self.world.close()
+
+    def _split(self, action: Any) -> tuple[Indices, Floats]:
+        """Return the choices and the numbers of an action.
+
+        Raises:
+            ValueError: it is none of the action space. Numbers of other float types are.
+        """
+        given = action if len(self._parts) > 1 else dict.fromkeys(self._parts, action)
+        choices, numbers = np.zeros(0, np.int64), np.zeros(0, np.float32)
+        try:
+            fits = isinstance(given, Mapping) and given.keys() == self._parts.keys()
+            if fits and self.heads:
+                fits = self._parts["choices"].contains(given["choices"])
+                choices = np.asarray(given["choices"], dtype=np.int64)
+            if fits and self.numbers:
+                numbers = real_array(given["numbers"]).astype(np.float32)
+                low, high = self._layout.bounds
+                fits = numbers.shape == low.shape and bool(np.isfinite(numbers).all())
+                fits = fits and bool(((low <= numbers) & (numbers <= high)).all())
+        except (TypeError, ValueError, OverflowError):
+            fits = False
+        if not fits:
+            raise ValueError(f"action: expected one of {self.action_space}, got {action!r}")
+        return choices, numbers
+
+    def _legal_choices(self, actors: _Choosing, chosen: Indices) -> tuple[Indices, int]:
+        """Return the legal choices of actors as `VecEnv.act` takes them; how many were illegal."""
+        own = chosen[actors.heads]
+        illegal = ~actors.legal[np.arange(len(own)), own]
+        if illegal.any():
+            if self._on_illegal == "error":
+                element, choice = actors.heads[illegal][0], own[illegal][0]
+                name, entity, row = self.heads[element]
+                actor = "" if entity is None else f" by row {row} of {entity!r}"
+                raise InvalidAction(
+                    f"action[{element}]: choice {choice} of {name!r}{actor} is not allowed "
+                    "now; see the observation's action_mask, or give on_illegal='first'"
+                )
+            own = np.where(illegal, actors.legal.argmax(axis=1), own)
+        return actors.choices[own], int(illegal.sum())
+
+    def _legal_numbers(self, actors: _Numbering, numbers: Floats) -> tuple[Floats, int]:
+        """Return numbers of actors within their bounds, and how many were beyond them."""
+        own = numbers[actors.numbers]
+        legal = np.clip(own, actors.low, actors.high)
+        illegal = own != legal
+        if illegal.any() and self._on_illegal == "error":
+            element = actors.numbers[illegal][0]
+            low, high, got = (x[illegal][0] for x in (actors.low, actors.high, own))
+            name, entity, row, component = self.numbers[element]
+            actor = "" if entity is None else f" by row {row} of {entity!r}"
+            raise InvalidAction(
+                f"action[{element}]: {component!r} of {name!r}{actor}: expected a number from "
+                f"{low:g} to {high:g} now, got {got:g}; or give on_illegal='first'"
+            )
+        return legal, int(illegal.sum())
 
     def _show(self, obs: Observation) -> Arrays:
         """Return the padded frame, and keep it for the next step unless it is the last one."""
@@ -311,15 +296,20 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
             shown["globals"] = self._rows(GLOBAL)[0].copy()
 
         # Actors and masks.
-        shown["acts"] = np.zeros(len(self.heads), dtype=np.int8)
+        num_heads = len(self.heads)
+        shown["acts"] = acts = np.zeros(num_heads + len(self.numbers), dtype=np.int8)
         self._mask = np.zeros(layout.mask_starts[-1], dtype=np.int8)
         for name, mask in self._batch.action_masks.items():
             actors = self._actors[name] = self._actors_of(name, mask, slot_of)
-            shown["acts"][actors.heads] = 1
+            if isinstance(actors, _Numbering):
+                acts[num_heads + actors.numbers] = 1
+                continue
+            acts[actors.heads] = 1
             columns = np.arange(layout.num_choices[name])
             self._mask[layout.mask_starts[actors.heads][:, None] + columns] = actors.legal
-        self._mask[layout.mask_starts[:-1][shown["acts"] == 0]] = 1
-        shown["action_mask"] = self._mask.copy()
+        self._mask[layout.mask_starts[:-1][acts[:num_heads] == 0]] = 1
+        if self.heads:
+            shown["action_mask"] = self._mask.copy()
         return shown
 
     def _rows(self, name: EntityName) -> npt.NDArray[np.float32]:
@@ -329,7 +319,9 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
             return rows
         return np.hstack([rows, one_hot(labels.values, self._obs_space.kinds[name])])
 
-    def _actors_of(self, name: ActionName, mask: VecActionMask, slots: Indices) -> _Actors:
+    def _actors_of(
+        self, name: ActionName, mask: VecActionMask, slots: Indices
+    ) -> _Choosing | _Numbering:
         """Return the actors of an action; `slots` are those of the positions in the frame."""
         layout = self._layout
         heads = layout.head_of[name][slots[mask.actors.values]]
@@ -340,6 +332,9 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
                 f"got one of type {entity!r}; add it to actors[{name!r}]"
             )
         num_choices = layout.num_choices[name]
+        if isinstance(mask, VecContinuousActionMask):
+            numbers = heads[:, None] + np.arange(num_choices)
+            return _Numbering(numbers, mask.low.values, mask.high.values)
         options = np.arange(num_choices) if mask.actees is None else slots[mask.actees.values]
         legal = np.zeros((len(heads), num_choices), dtype=np.bool_)
         legal[:, options] = True
@@ -347,7 +342,7 @@ class ToGymnasium(gymnasium.Env[Arrays, Indices]):
             legal[:, options] = mask.mask.values.reshape(len(heads), len(options))
         choices = np.zeros(num_choices, dtype=np.int64)
         choices[options] = np.arange(len(options))
-        return _Actors(heads, legal, choices)
+        return _Choosing(heads, legal, choices)
 
 
 def _columns_of(entity: Entity) -> list[str]:

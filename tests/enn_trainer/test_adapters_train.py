@@ -23,9 +23,12 @@ SMALL = [
 ]
 
 
-def vectorised(config: Any, num_envs: int, processes: int, first_env_index: int) -> Any:
-    vec_env = gymnasium.make_vec("CartPole-v1", num_envs)
-    return FromGymnasiumVector(vec_env, first_env_index=first_env_index)
+def vectorised(env_id: str) -> Any:
+    def factory(config: Any, num_envs: int, processes: int, first_env_index: int) -> Any:
+        vec_env = gymnasium.make_vec(env_id, num_envs)
+        return FromGymnasiumVector(vec_env, first_env_index=first_env_index)
+
+    return factory
 
 
 @pytest.mark.slow
@@ -37,9 +40,10 @@ def vectorised(config: Any, num_envs: int, processes: int, first_env_index: int)
         lambda: FromGymnasiumAgents.of(FORAGING_ID, FORAGING),
         lambda: FromPettingZoo.of(make_kaz, KAZ, line_death=True),
         lambda: FromPettingZoo.of(make_kaz, KAZ, KAZ_TEAMS, line_death=True),
-        lambda: vectorised,
+        lambda: vectorised("CartPole-v1"),
+        lambda: vectorised("Pendulum-v1"),
     ],
-    ids=["intersection", "foragers", "knights", "knights_in_teams", "vectorised"],
+    ids=["intersection", "foragers", "knights", "knights_in_teams", "vectorised", "numbers"],
 )
 def test_adapted_worlds_train(make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")

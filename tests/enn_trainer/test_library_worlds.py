@@ -26,9 +26,13 @@ CODE = """
 from pathlib import Path
 
 import gymnasium
+from gymnasium.spaces import Box, Discrete
+
+from tests.entity_env.adapters.worlds import Show
 
 Path("imported").touch()
 gymnasium.register("Mine-v0", "gymnasium.envs.classic_control.cartpole:CartPoleEnv")
+gymnasium.register("Whole-v0", lambda: Show(Discrete(2), Box(0, 3, (2,), int)))
 """
 
 
@@ -38,13 +42,14 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.path", [*sys.path])
     for name in ("hunt", "mine_for_gymnasium"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    gymnasium.registry.pop("Mine-v0", None)
+    for name in ("Mine-v0", "Whole-v0"):
+        gymnasium.registry.pop(name, None)
     Path("hunt.py").write_text(MATCH)
     Path("mine_for_gymnasium.py").write_text(CODE)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env_id", [CART_POLE, "pettingzoo:hunt"])
+@pytest.mark.parametrize("env_id", [CART_POLE, "gymnasium:Pendulum-v1", "pettingzoo:hunt"])
 def test_library_world_is_trained_in_whatever_the_number_of_processes(
     env_id: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,7 +129,10 @@ def test_workers_make_library_worlds_by_themselves(tmp_path: Path) -> None:
         ("gymnasium:cartpole-v1", ["did you mean CartPole-v1?"]),
         ("gymnasium:", ["registered in Gymnasium, got ''"]),
         ("gymnasium:no_such:World-v0", ["importing no_such: ModuleNotFoundError"]),
-        ("gymnasium:Pendulum-v1", ["calling gymnasium:Pendulum-v1", "Choice(path, values=[...])"]),
+        (
+            "gymnasium:mine_for_gymnasium:Whole-v0",
+            ["calling gymnasium:", "Choice('', values=[...])"],
+        ),
         ("gymnasium:LunarLander-v3", ["calling gymnasium:LunarLander-v3", "pip install"]),
         (
             "pettingzoo:butterfly.knights_archers_zombies_v10",

@@ -14,7 +14,14 @@ from entity_env.adapters.agent_translator import AgentTranslator
 from entity_env.adapters.from_gymnasium import FromGymnasium
 from entity_env.adapters.from_pettingzoo import FromPettingZoo
 from entity_env.adapters.gymnasium_spaces import DISCRETE, Space, locate, nodes
-from entity_env.adapters.mapping import ACTION_MASK, Choice, Globals, Place, Rows, Select
+from entity_env.adapters.mapping import (
+    ACTION_MASK,
+    AnyAction,
+    Globals,
+    Number,
+    Place,
+    Rows,
+)
 from entity_env.errors import short_repr
 from entity_env.spaces import ActionName, EntityName
 
@@ -38,7 +45,7 @@ def adapter_source(named: str, world: object) -> str:
         entries = [f"{_source(group)}: {one},\n" for group, one in sources.items()]
         mapping = f"{{\n{textwrap.indent(''.join(entries), '    ')}}}"
     code = re.sub("^ *#.*", "", mapping, flags=re.MULTILINE)
-    kinds = ("Choice", "FieldMap", "Globals", "Place", "Rows", "Select")
+    kinds = ("Choice", "FieldMap", "Globals", "Number", "Place", "Rows", "Select")
     used = [kind for kind in kinds if f"{kind}(" in code]
     imports = [f"from entity_env.adapters.mapping import {', '.join(used)}"]
     if isinstance(world, FromGymnasium):
@@ -116,7 +123,7 @@ def _globals(part: Globals, observation: Space) -> _Entry:
 
 def _action(
     name: ActionName,
-    choice: Choice | Select,
+    choice: AnyAction,
     action: Space,
     counts: Mapping[EntityName, int | None],
 ) -> _Entry:
@@ -130,6 +137,16 @@ def _action(
     """
     labels = getattr(choice, "labels", None) or ()
     path = choice.path if choice.path in {node.path for node in nodes(action)} else ""
+    if isinstance(choice, Number):
+        names = choice.names or ()
+        comment = f"{_field(path, action)}: {len(names)} chosen in a step, within their bounds."
+        if _are_numbers(names):
+            comment += " Numbers are named by position: give them names."
+        for kind in [kind for kind, count in counts.items() if count and not len(names) % count]:
+            rows = f"Number({_source(path)}, actors={_source(kind)})"
+            comment += f" If each row of {kind} chooses its own, write {rows}."
+        values = f"Choice({_source(path)}, values=[...])"
+        return f"{comment} To choose among a list write {values}.", f"{_source(name)}: ", choice
     comment = f"{_field(path, action)}: one choice among {len(labels)} in a step."
     if _are_numbers(labels):
         comment += " Its labels are numbers: give them names."

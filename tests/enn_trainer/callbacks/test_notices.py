@@ -208,7 +208,7 @@ SHARES = {
     **{"tugs": 0.03, "medics": 0.1},
 }
 """Share of `total_timesteps` of each configuration for which it is trained here."""
-ELSEWHERE = {"foraging_8x8", "foraging_10x10", "multisnake_2snakes11len", "tic_tac_toe"}
+ELSEWHERE = {"foraging_8x8", "foraging_10x10", "multisnake_2snakes11len", "pendulum", "tic_tac_toe"}
 """Configurations of other packages' worlds, and for a GPU."""
 
 

@@ -31,6 +31,7 @@ KINDS: dict[str, list[str]] = {
     "world": [],
     "match": ["--match"],
     "cart pole": ["--from", CART_POLE],
+    "pendulum": ["--from", "gymnasium:Pendulum-v1"],
     "rock, paper, scissors": ["--from", ROCK_PAPER_SCISSORS],
 }
 FILES = ["README.md", "settings.ron", "test_world.py", "world.py"]
@@ -60,7 +61,8 @@ SPACE = spaces.Dict(
 
 class Observed(Show):
     def __init__(self):
-        super().__init__(SPACE, spaces.Dict(pick=spaces.Discrete(3)))
+        push = spaces.Box(-1, 1, (3, 2))
+        super().__init__(SPACE, spaces.Dict(pick=spaces.Discrete(3), push=push))
 
     def reset(self, **kwargs):
         value, info = super().reset(**kwargs)
@@ -74,6 +76,14 @@ class Observed(Show):
 
 
 gymnasium.register("AllKinds-v0", Observed)
+"""
+WHOLE_NUMBERS = """
+import gymnasium
+from gymnasium.spaces import Box, Discrete
+
+from tests.entity_env.adapters.worlds import Show
+
+gymnasium.register("Whole-v0", lambda: Show(Discrete(2), Box(0, 3, (2,), int)))
 """
 
 
@@ -275,6 +285,10 @@ def test_comments_say_what_each_field_became_and_what_to_change() -> None:
         "each row is an entity of the type seen.",
         '"pick", Discrete(3): one choice among 3 in a step. Its labels are numbers: give them ',
         'If it is the number of a row of card, select that entity: Select("pick", actees="card").',
+        '"push", Box(3, 2): 6 chosen in a step, within their bounds. Numbers are named by '
+        "position: give them names. If each row of card chooses its own, write "
+        'Number("push", actors="card"). To choose among a list write Choice("push", values=[...]).',
+        '"push": Number("push", names=["0.0", "0.1", "1.0", "1.1", "2.0", "2.1"]),',
         'action_mask="action_mask"',
     ):
         assert words in text, words
@@ -364,13 +378,17 @@ def test_failure_in_the_middle_leaves_nothing(
         (["--match", "--from", CART_POLE], ["--match and --from", "one of them"]),
         (["--from", "Xor"], ["--from: expected gymnasium:ID or pettingzoo:MODULE, got 'Xor'"]),
         (["--from", "gymnasium:CartPol-v1"], ["--from: ", "did you mean CartPole-v1?"]),
-        (["--from", "gymnasium:Pendulum-v1"], ["--from: gymnasium:Pendulum-v1", "values=[...]"]),
+        (
+            ["--from", "gymnasium:whole:Whole-v0"],
+            ["--from: gymnasium:whole:Whole-v0", "values=[.."],
+        ),
         (["--from", "pettingzoo:no.such_v1"], ["--from: importing no.such_v1"]),
     ],
 )
 def test_worlds_that_cannot_be_adapted_are_one_line_and_nothing_is_written(
     arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    Path("whole.py").write_text(WHOLE_NUMBERS)
     error = refused(["init", "mine", *arguments], capsys)
     for word in words:
         assert word in error

@@ -414,7 +414,6 @@ BOX = spaces.Box(-1, 1, (2,), np.float32)
 @pytest.mark.parametrize(
     ("space", "actions", "message"),
     [
-        (spaces.Tuple([BOX, BOX]), {}, "action: expected choices, got '0': Box.*'1': Box"),
         (spaces.Text(3), {}, "expected Discrete, MultiDiscrete"),
         (BOX, {"go": Choice()}, "values: expected what the choices stand for"),
         (BOX, {"go": Choice(values=[0, 1])}, r"values: expected values in Box.*got 0$"),
@@ -463,7 +462,10 @@ def test_actions_that_do_not_fit_are_refused(space: Space, actions: Any, message
     [
         ({"entities": {"unit": "units"}}, "FieldMap.entities: expected Rows or Place for each"),
         ({"global_features": Globals("x")}, "FieldMap.global_features: expected Globals for each"),
-        ({"actions": {"go": "x"}}, "FieldMap.actions: expected Choice or Select for each"),
+        (
+            {"actions": {"go": "x"}},
+            "FieldMap.actions: expected Choice or Select or Number for each",
+        ),
         ({"ignore": "picture"}, "FieldMap.ignore: expected a list of paths, got 'picture'"),
         ({"metrics": "speed"}, "FieldMap.metrics: expected a list of paths, got 'speed'"),
     ],

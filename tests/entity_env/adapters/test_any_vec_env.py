@@ -8,16 +8,19 @@ import pytest
 
 from entity_env import (
     CategoricalActionSpace,
+    ContinuousActionSpace,
     Entity,
     InvalidObservation,
     InvalidSpace,
     ObsSpace,
     VecCategoricalActionMask,
+    VecContinuousActionMask,
     VecEnv,
     VecObs,
 )
 from entity_env.adapters.any_vec_env import AnyVecEnv
 from entity_env.ragged import Ragged
+from entity_env.random_play import random_choices
 
 ONE_EACH = np.ones(2, dtype=np.int64)
 ZEROS = np.zeros(2, np.float32)
@@ -144,3 +147,56 @@ def test_real_numbers_of_other_dtypes_are_converted(dtype: Any) -> None:
     assert obs.features["A"].values.all()
     assert obs.reward.all()
     assert obs.done.all()
+
+
+class Numbers(Shows):
+    """Two environments whose actors choose a number, with bounds of any dtype."""
+
+    def __init__(self, dtype: Any = np.float64) -> None:
+        super().__init__()
+        self.dtype = dtype
+        self.told: list[Any] = []
+
+    def action_space(self) -> dict[str, Any]:
+        return {"aim": ContinuousActionSpace({"x": (-1, 1)})}
+
+    def act(self, actions: Mapping[str, Ragged], obs_filter: ObsSpace) -> VecObs:
+        self.told.append(actions["aim"].values)
+        return self.show()
+
+    def show(self, **changed: Any) -> VecObs:
+        obs = super().show()
+        low, high = (Ragged(np.full((2, 1), x, self.dtype), ONE_EACH) for x in (0, 1))
+        actors = Ragged(np.zeros(2, np.int64), ONE_EACH)
+        obs.action_masks = {"aim": VecContinuousActionMask(actors, low, high)}
+        return obs
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+def test_bounds_of_other_dtypes_are_converted_and_numbers_arrive(dtype: Any) -> None:
+    envs = AnyVecEnv(Numbers(dtype), validate=True)
+    obs = envs.reset(SPACE)
+    mask = obs.action_masks["aim"]
+    assert isinstance(mask, VecContinuousActionMask)
+    assert mask.low.values.dtype == mask.high.values.dtype == np.float32
+    choices = random_choices(obs, envs.action_space(), np.random.default_rng(0))
+    envs.act(choices, SPACE)
+    assert np.array_equal(envs.env.told[0], choices["aim"].values)
+
+
+def test_bounds_that_are_no_numbers_are_refused() -> None:
+    envs = AnyVecEnv(Numbers(np.str_))
+    with pytest.raises(InvalidObservation, match=r"actions\['aim'\].low: expected numbers"):
+        envs.reset(SPACE)
+
+
+def test_buffers_of_entity_gym_have_no_numbers() -> None:
+    class Buffers(Numbers):
+        def show(self, **changed: Any) -> Any:
+            return object()
+
+    with pytest.raises(
+        InvalidObservation, match=r"actions\['aim'\]: expected a VecObs of Ragged"
+    ) as e:
+        AnyVecEnv(Buffers()).reset(SPACE)
+    assert "\n" not in str(e.value)

@@ -11,6 +11,8 @@ from entity_env import (
     CategoricalAction,
     EnvList,
     GlobalCategoricalAction,
+    GlobalContinuousAction,
+    GlobalContinuousActionSpace,
     Observation,
     ParallelEnvList,
     check_env,
@@ -89,6 +91,24 @@ def test_own_car_at_the_intersection_is_the_first_row() -> None:
     assert np.array_equal(obs.features["car"], others[:, 1:].astype(np.float32))
     env.close()
     raw.close()
+
+
+def test_pendulum_gets_the_torque_that_was_chosen() -> None:
+    env = FromGymnasium("Pendulum-v1")
+    raw: Any = gymnasium.make("Pendulum-v1", disable_env_checker=True)
+    assert env.action_space() == {"action": GlobalContinuousActionSpace({"0": (-2, 2)})}
+    env.seed(3)
+    obs, (value, _) = env.reset(), raw.reset(seed=3)
+    rng = np.random.default_rng(0)
+    while not obs.done:
+        assert np.array_equal(obs.global_features, value)
+        torque = rng.uniform(-2, 2, 1).astype(np.float32)
+        value, reward, _, truncated, _ = raw.step(torque)
+        obs = env.act({"action": GlobalContinuousAction(torque, ["0"])})
+        assert (obs.reward, obs.truncated) == (reward, truncated)
+    assert obs.truncated
+    report = check_env(FromGymnasium.of("Pendulum-v1"), episodes=2)
+    assert report.ok, str(report)
 
 
 def test_foragers_see_food_and_players_that_are_there() -> None:

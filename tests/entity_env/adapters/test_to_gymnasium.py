@@ -17,10 +17,16 @@ from entity_env import (
     ActionSpace,
     CategoricalAction,
     CategoricalActionMask,
+    ContinuousAction,
+    ContinuousActionMask,
+    ContinuousActionSpace,
+    Entity,
     Environment,
     GlobalCategoricalAction,
     GlobalCategoricalActionMask,
     GlobalCategoricalActionSpace,
+    GlobalContinuousAction,
+    GlobalContinuousActionMask,
     InvalidAction,
     InvalidObservation,
     Match,
@@ -82,9 +88,31 @@ def test_checker_of_gymnasium_finds_nothing_wrong(name: str) -> None:
 
 
 def pieces(env: ToGymnasium, mask: Any) -> list[Any]:
-    """Return the mask of each element of the action."""
-    assert isinstance(env.action_space, gymnasium.spaces.MultiDiscrete)
-    return np.split(np.asarray(mask), np.cumsum(env.action_space.nvec)[:-1])
+    """Return the mask of each choice of the action."""
+    if not env.heads:
+        return []
+    space = env.action_space
+    choices = space["choices"] if isinstance(space, gymnasium.spaces.Dict) else space
+    assert isinstance(choices, gymnasium.spaces.MultiDiscrete)
+    return np.split(np.asarray(mask), np.cumsum(choices.nvec)[:-1])
+
+
+def bounds_of(obs: Observation, world: World, name: str) -> dict[Any, Any]:
+    """Return the bounds of the numbers of each actor, one entity at a time."""
+    offered, space = obs.actions.get(name), world.action_space[name]
+    if offered is None:
+        return {}
+    assert isinstance(offered, ContinuousActionMask | GlobalContinuousActionMask)
+    actors: list[Any] = [None]
+    if isinstance(offered, ContinuousActionMask):
+        actors = entities_named(obs, world.obs_space, offered.actor_ids, offered.actor_types)
+    shape = len(actors), len(space.components)
+    pairs = np.float32([*space.bounds_by_name().values()])
+    low, high = (
+        np.broadcast_to(pairs[:, i], shape) if rows is None else np.reshape(rows, shape)
+        for i, rows in enumerate((offered.low, offered.high))
+    )
+    return dict(zip(actors, zip(low, high, strict=True), strict=True))
 
 
 def legal_of(obs: Observation, world: World, name: str) -> dict[Any, list[Any]]:
@@ -111,9 +139,13 @@ def legal_of(obs: Observation, world: World, name: str) -> dict[Any, list[Any]]:
 
 
 def choices_of(action: Action | None) -> dict[Any, Any]:
-    """Return the choice of each actor."""
+    """Return the choice, or the numbers, of each actor."""
     if action is None:
         return {}
+    if isinstance(action, GlobalContinuousAction):
+        return {None: action.values.tolist()}
+    if isinstance(action, ContinuousAction):
+        return dict(zip(action.actors, action.values.tolist(), strict=True))
     if isinstance(action, GlobalCategoricalAction):
         return {None: action.index}
     if isinstance(action, CategoricalAction):
@@ -176,11 +208,11 @@ def test_labels_are_columns_of_their_own() -> None:
 
 
 @pytest.mark.slow
-@given(worlds(), st.integers(0, 2**32 - 1))
+@given(worlds(numbers=True), st.integers(0, 2**32 - 1))
 def test_what_is_chosen_for_a_slot_reaches_its_entity(world: World, seed: int) -> None:
     for frame in world.frames:
         frame.done = False
-    assume(any(world.obs_space.entities or n == "plan" for n in world.action_space))
+    assume(any(world.obs_space.entities or n in ("plan", "pay") for n in world.action_space))
     replay = Replay(world)
     env = ToGymnasium(replay, MOST)
     env.action_space.seed(seed)
@@ -192,13 +224,38 @@ def test_what_is_chosen_for_a_slot_reaches_its_entity(world: World, seed: int) -
             for t, rows in frame.features.items()
             for i in range(len(rows))
         }
-        legal = {name: legal_of(frame, world, name) for name in world.action_space}
+        choosing = [name for name, space in world.action_space.items() if not space.components]
+        legal = {name: legal_of(frame, world, name) for name in choosing}
+        bounds = {
+            name: bounds_of(frame, world, name)
+            for name in world.action_space
+            if name not in choosing
+        }
         check_shown(env, world, frame, shown)
         action = env.action_space.sample()
         expected: dict[str, dict[Any, Any]] = {name: {} for name in world.action_space}
         illegal = 0
-        masks = pieces(env, shown["action_mask"])
-        for head, chosen, mask, acts in zip(env.heads, action, masks, shown["acts"], strict=True):
+        given_choices, given_numbers = (
+            (action["choices"], action["numbers"])
+            if env.heads and env.numbers
+            else (action if env.heads else [], action if env.numbers else [])
+        )
+        masks = pieces(env, shown.get("action_mask"))
+        acts_of_numbers = shown["acts"][len(env.heads) :]
+        for number, own, acts in zip(env.numbers, given_numbers, acts_of_numbers, strict=True):
+            actor = None if number.entity is None else named.get((number.entity, number.row))
+            present = number.entity is None or actor is not None
+            acting = present and actor in bounds[number.action]
+            assert acts == acting
+            if acting:
+                column = world.action_space[number.action].components.index(number.component)
+                low, high = (bound[column] for bound in bounds[number.action][actor])
+                illegal += not low <= own <= high
+                expected[number.action].setdefault(actor, []).append(float(np.clip(own, low, high)))
+        acts_of_choices = shown["acts"][: len(env.heads)]
+        for head, chosen, mask, acts in zip(
+            env.heads, given_choices, masks, acts_of_choices, strict=True
+        ):
             actor = None if head.entity is None else named.get((head.entity, head.row))
             present = head.entity is None or actor is not None
             choices = legal[head.action].get(actor, []) if present else []
@@ -409,3 +466,111 @@ def test_masks_may_be_given_in_some_steps_only() -> None:
     assert {head.action for head in acts} == {"move", "pick"}
     shown, *_ = env.step(env.action_space.sample())
     assert not shown["acts"].any()
+
+
+class Aims(Walk):
+    """A world in which things choose numbers, within bounds of their own."""
+
+    def action_space(self) -> dict[str, ActionSpace]:
+        return {"aim": ContinuousActionSpace({"x": (-1, 1), "free": (-np.inf, np.inf)})}
+
+    def act(self, actions: Any) -> Observation:
+        self.told = actions["aim"].values.tolist()
+        return self.observe(0.0)
+
+    def observe(self, reward: float) -> Observation:
+        low, high = [[0, -np.inf]], [[0.5, np.inf]]
+        mask = ContinuousActionMask(["one"], low=low, high=high)
+        obs = Observation(features={"Thing": [[0.0]] * 2}, ids={"Thing": ["one", "two"]})
+        return Observation(features=obs.features, ids=obs.ids, actions={"aim": mask}, reward=reward)
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace(entities={"Thing": Entity(["x"])})
+
+
+class Mixed(Aims):
+    """The same beside a choice."""
+
+    def action_space(self) -> dict[str, ActionSpace]:
+        return {"go": GlobalCategoricalActionSpace(["l", "r"]), **super().action_space()}
+
+    def observe(self, reward: float) -> Observation:
+        obs = super().observe(reward)
+        obs.actions = {"go": GlobalCategoricalActionMask(), **obs.actions}
+        return obs
+
+
+def test_numbers_are_one_box_of_all_slots_in_units_of_the_world() -> None:
+    env = ToGymnasium(Aims(), 2)
+    low, high = np.tile([[-1, -np.inf], [1, np.inf]], 2).astype(np.float32)
+    assert env.action_space == gymnasium.spaces.Box(low, high)
+    assert [tuple(number) for number in env.numbers] == [
+        ("aim", "Thing", row, name) for row in range(2) for name in ("x", "free")
+    ]
+    shown, _ = env.reset(seed=0)
+    assert shown in env.observation_space
+    assert "action_mask" not in shown
+    assert shown["acts"].tolist() == [1, 1, 0, 0]
+    for sent, told, illegal in (
+        ([0.25, 7, 1, 3], [0.25, 7], 0),
+        (np.array([-1, -8, 1, 3]), [0, -8], 1),  # a bound of the frame
+    ):
+        *_, info = env.step(sent)
+        assert env.world.told == [told]  # type: ignore[attr-defined]
+        assert info["illegal_actions"] == illegal
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*A Box observation space m..imum value is -?inf")
+        warnings.filterwarnings("ignore", ".*For Box action spaces, we recommend")
+        warnings.filterwarnings("ignore", ".*A Box action space m..imum value is -?inf")
+        check_env(ToGymnasium(Aims(), 2), skip_render_check=True)
+
+
+def test_numbers_beside_choices_are_a_dictionary() -> None:
+    env = ToGymnasium(Mixed(), 1)
+    assert isinstance(env.action_space, gymnasium.spaces.Dict)
+    assert [*env.action_space] == ["choices", "numbers"]
+    with pytest.raises(InvalidObservation, match="at most 1 entities, got 2"):
+        env.reset()
+    env = ToGymnasium(Mixed(), 2)
+    shown, _ = env.reset(seed=0)
+    assert shown["acts"].tolist() == [1, 1, 1, 0, 0]
+    assert shown["action_mask"].tolist() == [1, 1]
+    env.step({"choices": np.array([1]), "numbers": np.float32([0.5, 2, 0, 0])})
+    assert env.world.told == [[0.5, 2]]  # type: ignore[attr-defined]
+    for wrong in (np.array([1]), {"choices": np.array([1])}):
+        with pytest.raises(ValueError, match="action: expected one of Dict"):
+            env.step(wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong", [[0.5, 2, 0], [1.5, 0, 0, 0], [np.nan] * 4, [0, np.inf, 0, 0], ["a"] * 4, None]
+)
+def test_numbers_that_are_none_or_beyond_their_space_are_named(wrong: Any) -> None:
+    env = ToGymnasium(Aims(), 2)
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match="action: expected one of Box"):
+        env.step(wrong)
+
+
+def test_number_beyond_its_bounds_in_the_frame_is_refused_on_request() -> None:
+    env = ToGymnasium(Aims(), 2, on_illegal="error")
+    env.reset(seed=0)
+    message = r"action\[0\]: 'x' of 'aim' by row 0 of 'Thing': .* from 0 to 0.5 now, got -1;"
+    with pytest.raises(InvalidAction, match=message):
+        env.step(np.float32([-1, 0, 0, 0]))
+
+
+def test_pendulum_comes_back_as_it_was() -> None:
+    """Through both adapters an environment of numbers is one with the same action."""
+    env = ToGymnasium(FromGymnasium("Pendulum-v1"), {})
+    raw = gymnasium.make("Pendulum-v1")
+    assert env.action_space == raw.action_space
+    shown, _ = env.reset(seed=7)
+    value, _ = raw.reset(seed=7)
+    raw.action_space.seed(0)
+    for _ in range(5):
+        assert shown["globals"].tolist() == value.tolist()
+        action = raw.action_space.sample()
+        value, expected, *_ = raw.step(action)
+        shown, reward, *_ = env.step(action)
+        assert reward == expected
