@@ -153,7 +153,13 @@ def as_choices(value: Any) -> Ragged:
 
 
 def to_ragged_buffer(value: Ragged) -> Any:
-    """Return the buffer that environments for entity-gym expect: int64 indices, (n, 1)."""
-    rows = np.ascontiguousarray(value.as_array(), dtype=np.int64)
+    """Return the buffer that environments for entity-gym expect: int64 indices, (n, 1).
+
+    Numbers, which entity-gym does not know, are float32 (n, components).
+    """
     lengths = np.ascontiguousarray(value.lengths)
+    if value.values.dtype.kind == "f":
+        numbers = np.ascontiguousarray(value.as_array(), dtype=np.float32)
+        return ragged_buffer.RaggedBufferF32.from_flattened(numbers, lengths)
+    rows = np.ascontiguousarray(value.as_array(), dtype=np.int64)
     return ragged_buffer.RaggedBufferI64.from_flattened(rows, lengths)

@@ -48,6 +48,7 @@ class GaussianNumbers(ActionDistribution):
         mean: (A, D) float, of z.
         log_std: (A, D) float, the logarithm of the deviation of z. Where it is infinite, the number
             is uniform between its bounds, or of the standard normal distribution without bounds.
+            Where it is -infinite, the number is `mean`, which has no density.
         low: (A, D) float, the smallest number; -inf without bounds.
         high: (A, D) float, the largest number; inf without bounds.
     """
@@ -164,6 +165,10 @@ class GaussianNumbers(ActionDistribution):
         """Return the distribution of recorded parameters."""
         mean, log_std = rows.view(len(self.mean), 2, -1).unbind(dim=1)
         return type(self)(mean, log_std, self.low, self.high)
+
+    def certain(self, chosen: Tensor) -> Self:
+        """Return the distribution of nothing but the choices, whose deviations are 0."""
+        return type(self)(chosen, torch.full_like(chosen, -math.inf), self.low, self.high)
 
     @classmethod
     def cat(cls, pieces: Sequence[Self]) -> Self:

@@ -3,7 +3,7 @@
 A chain of actions that depend on each other is one decision of an actor.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Self
 
@@ -104,6 +104,28 @@ def of_takers(
     on_host: Bools = taken.cpu().numpy()
     actees = None if part.actees is None else np.ones(len(part.actees.values), np.bool_)
     return restrict_action(part, on_host, actees).action, on_host
+
+
+def of_all(
+    name: str,
+    actions: Mapping[str, ActionBatch],
+    chosen: Mapping[str, Tensor],
+    distribution: Callable[[ActionBatch], ActionDistribution],
+) -> ActionDistribution:
+    """Return the distribution of an action, given what was chosen before if it depends on that.
+
+    Args:
+        name: of the action.
+        actions: of the same frames.
+        chosen: per action, the choices of all its actors; of those before this one at least.
+        distribution: returns that of an action which depends on none.
+    """
+    action = actions[name]
+    if action.after is None:
+        return distribution(action)
+    before = chosen[action.after.action].index_select(0, rows_before(action, actions))
+    part, taken = narrowed(action, before)
+    return PartDistribution(distribution(part), taken)
 
 
 def joint(parts: Mapping[str, Tensor], actions: Mapping[str, ActionBatch]) -> dict[str, Tensor]:

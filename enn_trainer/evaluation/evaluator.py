@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -51,10 +52,13 @@ from entity_env.match import Match
 from entity_env.named_world import names_bot
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.vec.chains import parents_first
 from entity_env.vec.vec_env import VecEnv
-from rogue_net.answer import NetOutput, decide_all, output_of
+from rogue_net.answer import NetOutput, output_of
+from rogue_net.distributions import Decision, decide
 from rogue_net.heads import HEADS
-from rogue_net.ragged import EntityBatch
+from rogue_net.parts import of_all
+from rogue_net.ragged import EntityBatch, of_action
 from rogue_net.wiring import Wired
 
 
@@ -122,11 +126,16 @@ class RandomAgent(nn.Module):
         uniforms: Mapping[str, Tensor] | None = None,
     ) -> NetOutput:
         """Sample actions, with the interface of `RogueNet`."""
-        distributions = {
-            name: HEADS[type(space)].uniform(space, batch.actions[name])
-            for name, space in self.action_space.items()
-        }
-        return output_of(decide_all(distributions, actions, uniforms), self.values(batch))
+        decisions: dict[str, Decision] = {}
+        for name in parents_first(self.action_space):
+            space = self.action_space[name]
+            made = {one: decision.chosen for one, decision in decisions.items()}
+            uniform_of = partial(HEADS[type(space)].uniform, space)
+            uniform = of_all(name, batch.actions, made, uniform_of)
+            chosen, draws = of_action(actions, name), of_action(uniforms, name)
+            decisions[name] = decide(uniform, chosen, draws)
+        decisions = {name: decisions[name] for name in self.action_space}
+        return output_of(decisions, self.values(batch))
 
     def values(self, batch: EntityBatch) -> dict[str, Tensor]:
         """Return the value 0 for every frame."""

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from entity_env.seeding import derive_seeds
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.vec.vec_obs import VecObs, take_obs
 from rogue_net.heads import HEADS
+from rogue_net.parts import of_all
 from rogue_net.ragged import EntityBatch, RaggedTensor
 
 T = TypeVar("T")
@@ -108,10 +110,12 @@ class BotPlayer(FramePlayer):
         # Decisions of probability 1.
         values = self.values(batch, environments)
         chosen, none, certain, numbers = {}, {}, {}, {}
+        made = {name: RaggedTensor.of(rows, values.device) for name, rows in choices.items()}
+        on_device = {name: given.values for name, given in made.items()}
         for name, rows in choices.items():
-            given = RaggedTensor.of(rows, values.device)
-            space = self.action_space[name]
-            uniform = HEADS[type(space)].uniform(space, batch.actions[name])
+            given, space = made[name], self.action_space[name]
+            uniform_of = partial(HEADS[type(space)].uniform, space)
+            uniform = of_all(name, batch.actions, on_device, uniform_of)
             chosen[name] = replace(given, values=uniform.from_env(given.values))
             none[name] = RaggedTensor(values.new_zeros(len(given.values)), rows.lengths)
             if (distribution := uniform.certain(chosen[name].values)) is not None:

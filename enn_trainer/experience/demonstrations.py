@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from entity_env.recording.entity_gym_samples import is_entity_gym, open_entity_g
 from entity_env.recording.read_recording import Episode, Recording
 from entity_env.recording.recording_format import Decisions, RecordingError
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.vec.chains import narrowed, parents_first
+from rogue_net.heads import HEADS
+from rogue_net.parts import is_taken, joint, of_all
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor, restrict_action, to_device
 from rogue_net.wiring import adapt_batch
 
@@ -37,13 +41,16 @@ class Demonstrations:
 
     Attributes:
         batch: the frames.
-        actions: per action int64 (actors,) per frame, the recorded choices.
+        actions: per action int64 (actors,) per frame, the recorded choices; float32 (actors,
+            components) of numbers, as they were drawn. Of actors who do not take a dependent
+            action -1, or NaN.
         teacher: per action float32 (actors * choices,) per frame, row by row, the recorded logits
-            or log-probabilities of all choices, or of all actees; empty if not needed.
+            or log-probabilities of all choices, or of all actees; or the recorded parameters of
+            distributions of numbers; empty if not needed.
         returns: (F,) float32, the discounted return from each frame; NaN where it is not known.
         lengths: (units,) int64, frames of each unit; they are consecutive.
-        learnt: per action bool (actors,) per frame, False for choices that are not to be imitated
-            and that memory sees nonetheless; empty if there are none.
+        learnt: per action bool (actors,) per frame, False for choices that are not to be imitated,
+            and that memory and dependent actions see nonetheless; empty if there are none.
         endings: number of frames without a return by the ending of their episode.
     """
 
@@ -76,16 +83,66 @@ class Demonstrations:
             self.endings,
         )
 
+    def is_learnt(self, name: ActionName) -> Tensor | None:
+        """Return the actors of an action whose choices are to be imitated; None for all of them.
+
+        Returns:
+            (actors,) bool. Who does not take a dependent action imitates nothing there.
+        """
+        known, rows = self.learnt.get(name), self.actions[name]
+        flags = None if known is None else known.values
+        if self.batch.actions[name].after is None:
+            return flags
+        taken = is_taken(rows.values)
+        return taken if flags is None else taken & flags
+
     def of_learnt(self, name: ActionName, of_actors: Tensor) -> Tensor:
         """Return the rows of those actors of an action whose choices are to be imitated."""
-        return of_actors[self.learnt[name].values] if name in self.learnt else of_actors
+        flags = self.is_learnt(name)
+        return of_actors if flags is None else of_actors[flags]
+
+    def decided(self) -> dict[ActionName, Tensor | None]:
+        """Return the actors in whose decisions something is to be imitated; None for all of them.
+
+        Returns:
+            (actors,) bool of each action that depends on none: a chain is one decision.
+        """
+        flags = {name: self.is_learnt(name) for name in self.actions}
+        if all(self.batch.actions[name].after is None for name in flags):
+            return flags
+        counts = {
+            name: torch.ones(len(rows.values), device=rows.values.device)
+            if (known := flags[name]) is None
+            else known.float()
+            for name, rows in self.actions.items()
+        }
+        return {name: count > 0 for name, count in joint(counts, self.batch.actions).items()}
+
+    def per_decision(self, of_parts: Mapping[ActionName, Tensor]) -> dict[ActionName, Tensor]:
+        """Return the sum over the parts to imitate of each decision.
+
+        Args:
+            of_parts: (actors,) float of each action.
+
+        Returns:
+            (decisions,) float of each action that depends on none, of those in `decided`.
+        """
+        parts = {}
+        for name, rows in of_parts.items():
+            flags = self.is_learnt(name)
+            parts[name] = rows if flags is None else rows.masked_fill(~flags, 0.0)
+        decided, totals = self.decided(), joint(parts, self.batch.actions)
+        return {
+            name: rows if (flags := decided[name]) is None else rows[flags]
+            for name, rows in totals.items()
+        }
 
     def num_actors(self) -> npt.NDArray[np.int64]:
-        """Return the number of actors to imitate of each frame in all actions, (F,) int64."""
+        """Return the number of decisions to imitate of each frame in all actions, (F,) int64."""
         total = np.zeros(len(self), dtype=np.int64)
-        for name, rows in self.actions.items():
-            frame = to_device(rows.frame_of_row(), rows.values.device)
-            learnt = self.of_learnt(name, frame).cpu().numpy()
+        for name, flags in self.decided().items():
+            frame = self.actions[name].frame_of_row()
+            learnt = frame if flags is None else frame[flags.cpu().numpy()]
             total += np.bincount(learnt, minlength=len(self))
         return total
 
@@ -155,7 +212,17 @@ def check_same_spaces(
     """
     theirs = recording.obs_space, recording.action_space
     diff = diff_spaces(obs_space, action_space, *theirs)
-    if different := diff.changed + diff.reordered_labels:
+    different = diff.changed + diff.reordered_labels + diff.bounds
+    for name, space in action_space.items():
+        if (other := recording.action_space.get(name)) is None:
+            continue
+        for what, before, now in (
+            ("after", space.after, other.after),
+            ("when", space.when, other.when),
+        ):
+            if before != now:
+                different.append(f"{what} of {name} changed from {before} to {now}")
+    if different:
         raise ConfigError(f"{path}: expected a recording of {world}; {'; '.join(different)}")
 
 
@@ -255,22 +322,41 @@ class Reading:
 
         # Choices, and the probabilities of a teacher.
         actions, teacher, acts, learnt = {}, {}, {}, {}
+        spaces = recording.action_space
         nobody = Ragged.empty(np.zeros(0, dtype=np.int64), len(decisions))
-        for name, space in recording.action_space.items():
+        given = {
+            name: decisions.actions.get(name, Ragged.empty(_no_choice(space), len(decisions)))
+            for name, space in spaces.items()
+        }
+        whole = {name: rows.values for name, rows in given.items()}
+        _check_all_choices(path, episodes, given, decisions, spaces)
+        # Memory and dependent actions see choices that are not to be imitated.
+        keeps_all = self.is_sequential or any(one.after is not None for one in spaces.values())
+        for name, space in spaces.items():
             where = f"{path}: action {name!r}"
             acting = batch.actions[name]
-            chosen = decisions.actions.get(name, nobody)
-            _check_choices(where, chosen, acting, space)
-            actions[name] = RaggedTensor.of(chosen, self.device)
-            if self.teacher_for is not None:
-                logits = decisions.logits.get(name, nobody)
-                rows = _row_by_row(where, logits, acting, space, self.teacher_for)
-                teacher[name] = RaggedTensor.of(rows, self.device)
+            actions[name] = RaggedTensor.of(given[name], self.device)
+            if space.components:
+                actions[name] = self._drawn(where, name, space, batch, whole, decisions)
             acts[name] = acting
             is_kept = np.repeat(own, acting.actors.lengths)
             if self.who == "hand" and name in decisions.by_hand:
                 is_kept &= decisions.is_by_hand(name, unknown=True)
-            if self.is_sequential:
+            if self.teacher_for is not None:
+                logits = decisions.logits.get(name, nobody)
+                rows = _row_by_row(where, logits, acting, space, self.teacher_for)
+                imitated = is_kept & is_taken(actions[name].values).cpu().numpy()
+                if space.components and (without := _without_density(rows, imitated)):
+                    raise ConfigError(
+                        f"{self.teacher_for}: expected a recording with distributions of all "
+                        f"numbers, got none of {without} choices of {where}, as of those of bots; "
+                        "take the loss cross_entropy"
+                    )
+                if space.components or acting.after is not None:
+                    of_rows = np.repeat(imitated, space.num_parameters(acting))
+                    rows = replace(rows, values=np.where(of_rows, rows.values, np.float32(0)))
+                teacher[name] = RaggedTensor.of(rows, self.device)
+            if keeps_all:
                 kept = Ragged(is_kept, acting.actors.lengths)
                 learnt[name] = RaggedTensor.of(kept, self.device)
             elif not is_kept.all():
@@ -297,6 +383,48 @@ class Reading:
             learnt,
             endings,
         )
+
+    def _drawn(
+        self,
+        where: str,
+        name: ActionName,
+        space: ActionSpace,
+        batch: EntityBatch,
+        whole: Mapping[ActionName, npt.NDArray[Any]],
+        decisions: Decisions,
+    ) -> RaggedTensor:
+        """Return numbers as they were drawn, where this is not known inverted.
+
+        Args:
+            where: file and action, for messages.
+            name: of the action.
+            space: of the action.
+            batch: F frames.
+            whole: the choices of all actions, as the environment got them.
+            decisions: the same frames.
+
+        Raises:
+            RecordingError: what was drawn is not what the environment got.
+        """
+        given = {one: torch.from_numpy(values).to(self.device) for one, values in whole.items()}
+        uniform_of = partial(HEADS[type(space)].uniform, space)
+        distribution = of_all(name, batch.actions, given, uniform_of)
+        numbers, lengths = given[name], batch.actions[name].actors.lengths
+        drawn = distribution.from_env(numbers)
+        known = decisions.drawn.get(name)
+        if known is None or not known.items():
+            return RaggedTensor(drawn, lengths)
+        is_known = to_device(np.repeat(known.lengths > 0, lengths), self.device).unsqueeze(1)
+        recorded = drawn.masked_scatter(is_known, torch.from_numpy(known.values).to(self.device))
+        again = distribution.to_env(recorded)
+        same = torch.isclose(again, numbers, rtol=1e-4, atol=1e-6, equal_nan=True)
+        wrong = is_known & ~same
+        if wrong.any():
+            raise RecordingError(
+                f"{where}: drawn: expected what {float(numbers[wrong][0]):g} was drawn as, got "
+                f"{float(recorded[wrong][0]):g}"
+            )
+        return RaggedTensor(recorded, lengths)
 
     def _sequences(
         self, path: Path, episodes: Sequence[Episode]
@@ -410,27 +538,77 @@ def check_recorded_identity(agent: Any, shown: Demonstrations, field: str) -> li
 _IDENTITY_FIX = "record a run that remembers, or call track() before the first reset"
 
 
-def _check_choices(where: str, chosen: Ragged, acting: ActionBatch, space: ActionSpace) -> None:
-    """Raise if choices do not match the actors, do not exist, or are masked."""
-    lengths = acting.actors.lengths
-    if not np.array_equal(chosen.lengths, lengths):
-        raise RecordingError(
-            f"{where}: expected a choice of each of {lengths.sum()} actors, got "
-            f"{chosen.lengths.sum()}"
-        )
-    per_actor = space.num_choices(acting)
-    values = chosen.values
-    allowed = (values >= 0) & (values < per_actor)
-    if acting.mask is not None:
-        mask = acting.mask.values.cpu().numpy().reshape(-1)
-        first = exclusive_cumsum(per_actor)
-        allowed[allowed] = mask[(first + values)[allowed]]
-    if not allowed.all():
-        wrong = int(np.flatnonzero(~allowed)[0])
-        raise RecordingError(
-            f"{where}: expected a choice that is allowed, got {values[wrong]} of "
-            f"{per_actor[wrong]}, which is not, by {int((~allowed).sum())} actors"
-        )
+def _no_choice(space: ActionSpace) -> npt.NDArray[Any]:
+    """Return the choices of nobody."""
+    return np.zeros((0, *space.choice_columns), space.choice_dtype)
+
+
+def _check_all_choices(
+    path: Path,
+    episodes: Sequence[Episode],
+    given: Mapping[ActionName, Ragged],
+    decisions: Decisions,
+    action_space: Mapping[ActionName, ActionSpace],
+) -> None:
+    """Raise if choices do not match the actors, do not exist, or are not allowed.
+
+    Args:
+        path: the file, for messages.
+        episodes: whose frames these are, one after the other.
+        given: the choices.
+        decisions: the frames.
+        action_space: the actions.
+
+    Raises:
+        RecordingError: names action, episode and step.
+    """
+    for name in parents_first(action_space):
+        where, space = f"{path}: action {name!r}", action_space[name]
+        chosen, mask = given[name], decisions.obs.action_masks[name]
+        lengths = mask.actors.lengths
+        if not np.array_equal(chosen.lengths, lengths):
+            raise RecordingError(
+                f"{where}: expected a choice of each of {lengths.sum()} actors, got "
+                f"{chosen.lengths.sum()}"
+            )
+        values, taken = chosen.values, np.ones(len(chosen.values), np.bool_)
+        if mask.after is not None:
+            mask, taken = narrowed(mask, given[mask.after.action])
+        wrong = np.flatnonzero(~taken)[_is_choice(values[~taken])]
+        what = "no choice after another one before"
+        if not len(wrong) and (found := space.illegal_choice(values[taken], mask)) is not None:
+            wrong, what = np.flatnonzero(taken)[[found[0]]], "a choice that is allowed"
+        if len(wrong):
+            row = int(wrong[0])
+            frame = int(np.searchsorted(np.cumsum(lengths), row, side="right"))
+            sizes = np.cumsum([len(episode.steps) for episode in episodes])
+            episode = episodes[k := int(np.searchsorted(sizes, frame, side="right"))]
+            step = episode.steps[frame - sizes[k]]
+            raise RecordingError(
+                f"{where}: expected {what}, got {short_repr(values[row].tolist())} in step {step} "
+                f"of episode {episode.number}"
+            )
+
+
+def _is_choice(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return which rows are not those of actors who do not take an action, (actors,) bool."""
+    is_number = values.dtype.kind == "f"
+    made: npt.NDArray[np.bool_] = ~np.isnan(values).all(axis=1) if is_number else values != -1
+    return made
+
+
+def _without_density(rows: Ragged, imitated: npt.NDArray[np.bool_]) -> int:
+    """Return how many recorded distributions of numbers have none, of those to be imitated.
+
+    Args:
+        rows: float32 (actors * 2 * components,) per frame, means and logarithms of deviations.
+        imitated: (actors,) bool.
+    """
+    if not len(imitated):
+        return 0
+    mean, log_std = np.split(rows.values.reshape(len(imitated), -1), 2, axis=1)
+    known = (np.isfinite(mean) & (log_std > -np.inf)).all(axis=1)
+    return int((imitated & ~known).sum())
 
 
 def _row_by_row(

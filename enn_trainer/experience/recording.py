@@ -42,8 +42,12 @@ class Recorder(RecordingWriter):
             for name, rows in decisions.logprobs.items()
         }
         values = decisions.values.float().cpu().numpy()
-        chosen = decisions.chosen_on_host()
-        kept = Decisions(obs, chosen, probs, logits, values, dict(decisions.by_hand))
+        drawn = {
+            name: Ragged(decisions.chosen[name].values.cpu().numpy(), rows.lengths)
+            for name, rows in decisions.numbers.items()
+        }
+        choices = decisions.chosen_on_host(), probs, logits, values, dict(decisions.by_hand)
+        kept = Decisions(obs, *choices, drawn=drawn)
         if decisions.players:
             kept = replace(kept, player=np.array(decisions.players, dtype=object))
         self.keep(kept, run_step)

@@ -13,9 +13,24 @@ from entity_env.errors import InvalidObservation, InvalidSpace, exits_as_errors,
 from entity_env.kinds import label_dtype
 from entity_env.ragged import Ragged, from_ragged_buffer, is_ragged_buffer, to_ragged_buffer
 from entity_env.real_numbers import as_flags, real_array
-from entity_env.spaces import ACTION_SPACES, ActionName, ActionSpace, Entity, EntityName, ObsSpace
+from entity_env.spaces import (
+    ACTION_SPACES,
+    GLOBAL,
+    ActionName,
+    ActionSpace,
+    Entity,
+    EntityName,
+    ObsSpace,
+)
 from entity_env.vec.batching import located_in_last
-from entity_env.vec.validate import check_finite_batch, check_identity, check_kinds, check_spaces
+from entity_env.vec.chains import after_of, link
+from entity_env.vec.validate import (
+    check_finite_batch,
+    check_identity,
+    check_kinds,
+    check_masks,
+    check_spaces,
+)
 from entity_env.vec.vec_env import (
     VecActionMask,
     VecCategoricalActionMask,
@@ -131,6 +146,7 @@ class AnyVecEnv(VecEnv):
                 self._takes_buffers = True
                 obs = _from_buffers(obs, self._action_space)
             accepted = _with_own_dtypes(_with_labels(obs, shown))
+            accepted = _with_own_masks(accepted, self._action_space)
             if self.validate:
                 check_finite_batch(accepted, self._obs_space)
         except InvalidObservation as error:
@@ -226,6 +242,11 @@ def _with_own_dtypes(obs: VecObs) -> VecObs:
         return dataclasses.replace(mask, **changed) if changed else mask  # type: ignore[type-var]
 
     check_identity(obs)
+    converts: dict[str, Callable[[Any, str], Any]] = {
+        "mask": as_flags,
+        "low": _float32,
+        "high": _float32,
+    }
     return dataclasses.replace(
         obs,
         features={n: converted(r, _float32, f"features of {n!r}") for n, r in obs.features.items()},
@@ -236,6 +257,33 @@ def _with_own_dtypes(obs: VecObs) -> VecObs:
         truncated=as_flags(obs.truncated, "truncated"),
         final=None if obs.final is None else _with_own_dtypes(obs.final),
     )
+
+
+def _with_own_masks(obs: VecObs, action_space: Mapping[ActionName, ActionSpace]) -> VecObs:
+    """Return a batch in which dependent actors have their places, and each choice a continuation.
+
+    Masks of actions of numbers and of dependent ones need not come from `batch_obs`, which has
+    checked and linked them.
+
+    Raises:
+        InvalidObservation: a mask does not fit its action.
+    """
+    spaces = action_space.values()
+    if not any(space.after is not None or space.components for space in spaces):
+        return obs
+    masks = dict(obs.action_masks)
+    for name in action_space.keys() & masks.keys():
+        mask = masks[name]
+        nowhere = Ragged(np.zeros(mask.actors.items(), np.int64), mask.actors.lengths)
+        after = after_of(action_space, name, nowhere)
+        masks[name] = dataclasses.replace(mask, after=after)  # type: ignore[type-var]
+    num_entities = sum(
+        (rows.lengths for name, rows in obs.features.items() if name != GLOBAL),
+        start=np.zeros(len(obs), np.int64),
+    )
+    placed = dataclasses.replace(obs, action_masks=masks)
+    check_masks(placed, action_space, num_entities)
+    return dataclasses.replace(obs, action_masks=link(masks, action_space))
 
 
 def _float32(values: Any, field: str) -> npt.NDArray[np.float32]:
@@ -264,7 +312,8 @@ def _own_action_spaces(spaces: Any) -> Any:
     for name, space in spaces.items():
         cls = ACTION_SPACES.get(type(space).__name__)
         if cls is not None and not isinstance(space, cls):
-            fields = [field.name for field in dataclasses.fields(cls)]
-            if all(hasattr(space, field) for field in fields):
-                own[name] = cls(**{field: getattr(space, field) for field in fields})
+            fields = {field.name for field in dataclasses.fields(cls)}
+            given = {one: getattr(space, one) for one in fields if hasattr(space, one)}
+            if fields <= given.keys() | {"after", "when"}:
+                own[name] = cls(**given)
     return own

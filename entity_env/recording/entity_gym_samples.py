@@ -94,6 +94,8 @@ def open_entity_gym_samples(path: str | Path) -> Recording:
     recorded = Header(shown, actions, num_envs if is_whole else None, subsample)
     try:
         check_header(recorded)
+        dependent = [name for name, space in actions.items() if space.after is not None]
+        expect(not dependent, "action_space", "actions that depend on none", str(dependent))
     except ValueError as error:
         raise RecordingError(f"{path}: cannot read its spaces: {error}") from None
     read = _read_steps if is_whole else _read_subsampled

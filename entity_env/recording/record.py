@@ -19,6 +19,8 @@ from entity_env.recording.recording_format import (
     RecordingError,
     Step,
     framed,
+    may_begin,
+    prefix_of,
     read_header,
     read_payload,
     read_step,
@@ -139,7 +141,7 @@ class RecordingWriter:
             self._file = _open_recording(self.path, to_append=True)
             self._file.truncate(end)
             if end == 0:
-                self._file.write(PREFIX)
+                self._file.write(prefix_of(self.action_space))
                 self._write(header)
         self.check_shown("obs_config", shown)
         if state is not None and "recording" in state:
@@ -271,9 +273,11 @@ class RecordingVecEnv(VecEnvWrapper):
         run_step: int | None = None,
         by_hand: Mapping[ActionName, Ragged] | None = None,
         player: Sequence[str] | None = None,
+        drawn: Mapping[ActionName, Ragged] | None = None,
     ) -> VecObs:
         """Take a step everywhere and record it; the arguments are those of `act_async`."""
-        self.act_async(actions, obs_filter, probs, logits, values, run_step, by_hand, player)
+        more = run_step, by_hand, player, drawn
+        self.act_async(actions, obs_filter, probs, logits, values, *more)
         return self.wait()
 
     def act_async(
@@ -286,20 +290,24 @@ class RecordingVecEnv(VecEnvWrapper):
         run_step: int | None = None,
         by_hand: Mapping[ActionName, Ragged] | None = None,
         player: Sequence[str] | None = None,
+        drawn: Mapping[ActionName, Ragged] | None = None,
     ) -> None:
         """Begin a step everywhere, which `wait` records.
 
         Args:
             actions: as in `VecEnv.act`.
             obs_filter: as at the reset.
-            probs: (actors,) per frame, the probability of each choice.
+            probs: (actors,) per frame, the probability of each choice, or the density of numbers.
             logits: (actors, choices) per frame, or (actors * actees,) row by row, logits or
-                log-probabilities of all choices.
+                log-probabilities of all choices; of numbers (actors, 2 * components), means and
+                logarithms of deviations.
             values: (B,) float32, the expected return of each frame.
             run_step: the frames of the run before this step. It never decreases in a file.
             by_hand: bool (actors,) per frame, True for the choices that a person made.
             player: (B,), the player of each frame by name, "" for the agent; by default it is the
                 agent everywhere.
+            drawn: float32 (actors, components) per frame, of actions of numbers, as they were
+                drawn, before they were put between bounds.
 
         Raises:
             RecordingError: there was no reset, or `obs_filter` differs from it.
@@ -307,9 +315,12 @@ class RecordingVecEnv(VecEnvWrapper):
         if self._last is None:
             raise RecordingError("act: call reset first")
         self.writer.check_shown("obs_filter", obs_filter)
-        chosen = {name: as_choices(rows) for name, rows in actions.items()}
+        chosen, spaces = {}, self.writer.action_space
+        for name, rows in actions.items():
+            chosen[name] = (spaces[name].as_choices if name in spaces else as_choices)(rows)
+        given = dict(probs or {}), dict(logits or {})
         decisions = Decisions(
-            self._last, chosen, dict(probs or {}), dict(logits or {}), by_hand=dict(by_hand or {})
+            self._last, chosen, *given, by_hand=dict(by_hand or {}), drawn=dict(drawn or {})
         )
         if values is not None:
             decisions = replace(decisions, values=values)
@@ -364,7 +375,7 @@ def end_before(path: Path, header: Mapping[str, Any], run_step: int) -> int:
 def holds_no_step(path: Path) -> bool:
     """Return whether a file is empty, or a recording without steps."""
     with _open_recording(path) as file:
-        if not PREFIX.startswith(file.read(len(PREFIX))):
+        if not may_begin(file.read(len(PREFIX))):
             return False
         if file.tell() < len(PREFIX):
             return True
@@ -393,7 +404,7 @@ def _from_end(path: Path, header: Mapping[str, Any]) -> Iterator[tuple[int, Step
     Raises:
         RecordingError: the file is damaged, or a recording of something else.
     """
-    begin = PREFIX + framed(dict(header))
+    begin = prefix_of(header["action_space"]) + framed(dict(header))
     with _open_recording(path) as file:
         beginning = file.read(len(begin))
         if len(beginning) < len(begin) and begin.startswith(beginning):
@@ -418,17 +429,22 @@ def _packed(value: Any) -> bytes:
 def _check_same_header(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raise if a file was begun with another header; names labels that are in another order."""
 
-    def in_one_order(spaces: Mapping[str, Any]) -> dict[str, tuple[type, list[str]]]:
-        return {name: (type(space), sorted(space.labels)) for name, space in spaces.items()}
+    def in_one_order(spaces: Mapping[str, ActionSpace]) -> dict[str, Any]:
+        return {
+            name: (type(one), sorted(one.names), one.bounds_by_name(), one.after, one.when)
+            for name, one in spaces.items()
+        }
 
     names = {**now, **before}
     other = [name for name in names if _packed(before.get(name)) != _packed(now.get(name))]
     if other == ["action_space"]:
         ours, theirs = now["action_space"], before["action_space"]
         if in_one_order(theirs) == in_one_order(ours):
-            reordered = [n for n, space in theirs.items() if space.labels != ours[n].labels]
+            reordered = [n for n, space in theirs.items() if space.names != ours[n].names]
+            numbers = all(theirs[n].components for n in reordered)
+            what = "components" if numbers else "labels"
             raise RecordingError(
-                f"{path}: was recorded with the labels of {', '.join(reordered)} in another order, "
+                f"{path}: was recorded with the {what} of {', '.join(reordered)} in another order, "
                 "and keeps choices by their number; record to another file"
             )
     if other:

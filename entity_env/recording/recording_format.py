@@ -14,10 +14,17 @@ of B environments, with K of its frames:
 
     obs                     VecObs of K frames, the choice was made in these; reward and done blank;
                             with the identity of entities if the environments were tracked
-    actions                 action -> int64 (actors,) per frame, the choices
-    probs                   action -> (actors,) per frame, their probabilities; {} if not given
+    actions                 action -> int64 (actors,) per frame, the choices; or float32 (actors,
+                            components), numbers as the environment got them. Of actors who do not
+                            take a dependent action -1, or NaN as numbers
+    drawn                   action of numbers -> float32 (actors, components) per frame, as they
+                            were drawn, before they were put between bounds; without rows in frames
+                            where it is not known; not there if it is not known at all
+    probs                   action -> (actors,) per frame, their probabilities, or densities of
+                            numbers; {} if not given
     logits                  action -> (actors, choices), or (actors * actees,) row by row, per
-                            frame, logits or log-probabilities of all choices; {} if not given
+                            frame, logits or log-probabilities of all choices; of numbers (actors, 2
+                            * components), means and logarithms of deviations; {} if not given
     values                  (K,) float32, the expected return; NaN if not given
     by_hand                 action -> bool (actors,) per frame, True for choices that a person made;
                             not there if it is not known
@@ -31,6 +38,9 @@ of B environments, with K of its frames:
     terminated, truncated   (B,) bool, whether `episode` ended with this choice
     final                   VecObs of the last observations of the truncated ones, or None
     run_step                number of earlier frames of the run; None outside of runs
+
+The version is 1, or 2 if there are actions of numbers or dependent ones, which readers of version 1
+do not know.
 
 A record is handed to the operating system as a whole once its step is done, so a killed process
 leaves at most one torn record, at the end. To continue a file is to cut that off and append.
@@ -54,19 +64,32 @@ from entity_env.errors import EntityEnvError, short_repr
 from entity_env.ragged import Ragged
 from entity_env.serialization.bounds import Allowance
 from entity_env.serialization.messages import MessageError, pack, rebuilt, unpack
-from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.spaces import ActionName, ActionSpace, ActionSpaces, ObsSpace
+from entity_env.vec.chains import chain_problems, check_linked
 from entity_env.vec.row_checks import expect, is_like
 from entity_env.vec.validate import check_features, check_masks
-from entity_env.vec.vec_obs import VecObs, take_obs
+from entity_env.vec.vec_obs import VecActionMask, VecObs, take_obs
 
 _MAGIC = b"enn-rec\0"
-_VERSION = struct.pack("<I", 1)
-PREFIX = _MAGIC + _VERSION
+_VERSIONS = 1, 2  # the second one: actions of numbers, and dependent actions
+_PREFIXES = {version: _MAGIC + struct.pack("<I", version) for version in _VERSIONS}
+PREFIX = _PREFIXES[1]
 _HEAD = struct.Struct("<III")
 
 
 class RecordingError(EntityEnvError, ValueError):
     """Error of a file that is no recording, is damaged, or has another content."""
+
+
+def prefix_of(action_space: ActionSpaces) -> bytes:
+    """Return the first bytes of a file with these actions."""
+    spaces = action_space.values()
+    return _PREFIXES[2 if any(one.components or one.after is not None for one in spaces) else 1]
+
+
+def may_begin(data: bytes) -> bool:
+    """Return whether a recording may begin with some bytes, of which there may be few."""
+    return any(prefix.startswith(data) for prefix in _PREFIXES.values())
 
 
 @dataclass
@@ -75,15 +98,20 @@ class Decisions:
 
     Attributes:
         obs: the K frames. Their reward and done are blank.
-        actions: int64 (actors,) per frame, the choices.
-        probs: (actors,) per frame, the probability of each choice; empty if not recorded.
+        actions: int64 (actors,) per frame, the choices; or float32 (actors, components), numbers in
+            units of the environment. Of actors who do not take a dependent action -1, or NaN.
+        probs: (actors,) per frame, the probability of each choice, or the density of numbers; empty
+            if not recorded.
         logits: (actors, choices) per frame, or (actors * actees,) row by row, logits or
-            log-probabilities of all choices; empty where they were not recorded.
+            log-probabilities of all choices; of numbers (actors, 2 * components), means and
+            logarithms of deviations; empty where they were not recorded.
         values: (K,) float32, the expected return of each frame; NaN if not recorded.
         by_hand: bool (actors,) per frame, True for the choices that a person made; empty where it
             is not known who chose.
         player: (K,) object, the player of each frame by name; "" for the agent, and where nothing
             else was recorded.
+        drawn: float32 (actors, components) per frame, of actions of numbers, as they were drawn,
+            before they were put between bounds; empty, or without rows, where it is not known.
 
     Raises:
         ValueError: one of them is not of K frames.
@@ -96,6 +124,7 @@ class Decisions:
     values: npt.NDArray[np.float32] = None  # type: ignore[assignment]
     by_hand: dict[ActionName, Ragged] = field(default_factory=dict)
     player: npt.NDArray[np.object_] = None  # type: ignore[assignment]
+    drawn: dict[ActionName, Ragged] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.values is None:
@@ -107,16 +136,17 @@ class Decisions:
             raise ValueError(f"values: expected {frames} frames, got {len(self.values)}")
         if self.player.shape != (frames,):
             raise ValueError(f"player: expected {frames} frames, got {len(self.player)}")
-        per_frame = {
+        per_frame: dict[str, Mapping[str, Any]] = {
             "features": self.obs.features,
             "visible": self.obs.visible,
             "kinds": self.obs.kinds,
             "identity": self.obs.identity,
-            **{f"action_masks[{n!r}]": vars(mask) for n, mask in self.obs.action_masks.items()},
+            **{f"action_masks[{n!r}]": _rows_of(m) for n, m in self.obs.action_masks.items()},
             "actions": self.actions,
             "probs": self.probs,
             "logits": self.logits,
             "by_hand": self.by_hand,
+            "drawn": self.drawn,
         }
         for what, named in per_frame.items():
             for name, rows in named.items():
@@ -154,6 +184,7 @@ class Decisions:
             self.values[frames],
             _take_all(self.by_hand, frames),
             self.player[frames],
+            _take_all(self.drawn, frames),
         )
 
     @staticmethod
@@ -168,6 +199,7 @@ class Decisions:
             np.concatenate([piece.values for piece in pieces]),
             _cat_all([piece.by_hand for piece in pieces], frames),
             np.concatenate([piece.player for piece in pieces]),
+            _cat_all([piece.drawn for piece in pieces], frames),
         )
 
     def payload(self) -> dict[str, Any]:
@@ -177,13 +209,22 @@ class Decisions:
         """
         fields_by_name = dict(vars(self))
         del fields_by_name["player"]
-        if not self.by_hand:
-            del fields_by_name["by_hand"]
+        for name in ("by_hand", "drawn"):
+            if not fields_by_name[name]:
+                del fields_by_name[name]
         if (self.player != "").any():
             names, positions = np.unique(self.player, return_inverse=True)
             fields_by_name["players"] = names.tolist()
             fields_by_name["player"] = positions.astype(np.min_scalar_type(len(names)))
         return fields_by_name
+
+
+def _rows_of(mask: VecActionMask) -> dict[str, Ragged | None]:
+    """Return the rows of a mask by field."""
+    rows = dict(vars(mask))
+    if mask.after is not None:
+        rows["after"] = mask.after.rows
+    return rows
 
 
 def _take_all(named: Mapping[str, Ragged], frames: npt.NDArray[np.int64]) -> dict[str, Ragged]:
@@ -268,9 +309,10 @@ def records(file: BinaryIO, path: Path) -> Iterator[Record]:
     begin = file.read(len(PREFIX))
     if begin[: len(_MAGIC)] != _MAGIC[: len(begin)]:
         raise RecordingError(f"{path}: is not a recording")
-    if len(begin) == len(PREFIX) and begin[len(_MAGIC) :] != _VERSION:
+    if len(begin) == len(PREFIX) and begin not in _PREFIXES.values():
         version = struct.unpack("<I", begin[len(_MAGIC) :])[0]
-        raise RecordingError(f"{path}: expected format version 1, got {version}")
+        expected = " or ".join(map(str, _VERSIONS))
+        raise RecordingError(f"{path}: expected format version {expected}, got {version}")
     start = len(PREFIX)
     while start + _HEAD.size <= size:
         file.seek(start)
@@ -348,6 +390,11 @@ def read_header(file: BinaryIO, path: Path, record: Record) -> Header:
     try:
         _check_count("num_envs", header.num_envs)
         check_header(header)
+        file.seek(0)
+        is_old = file.read(len(PREFIX)) == PREFIX
+        new = is_old and prefix_of(header.action_space) != PREFIX
+        expected = "format version 2 of actions of numbers and dependent ones"
+        expect(not new, "action_space", expected, "1")
     except ValueError as error:
         raise damaged(path, record, f"is not a header: {error}") from None
     return header
@@ -405,6 +452,8 @@ def check_header(header: Header) -> None:
         isinstance(name, str) and isinstance(space, ActionSpace) for name, space in actions.items()
     )
     expect(are_actions, "action_space", "actions by name", actions)
+    for problem, _ in chain_problems(actions):
+        raise RecordingError(f"action_space{problem}")
     _check_count("subsample", header.subsample)
 
 
@@ -444,19 +493,23 @@ def check_step(step: Step, header: Header, num_bytes: int) -> None:
         for name, mask in decisions.obs.action_masks.items()
         if mask.mask is None
     )
+    masks = decisions.obs.action_masks
+    implied += sum(
+        mask.actors.items() * mask.labels for mask in masks.values() if mask.after is not None
+    )
     fits = implied <= MAX_MASK_PER_BYTE * num_bytes
     expect(fits, "action_masks", f"at most {MAX_MASK_PER_BYTE} choices a byte", implied)
-    for part, dtype, axes in (
-        ("actions", np.int64, (1,)),
-        ("probs", np.float32, (1,)),
-        ("logits", np.float32, (1, 2)),
-    ):
+    check_linked(masks, action_space)
+    for part in ("actions", "drawn", "probs", "logits"):
         for name, rows in getattr(decisions, part).items():
-            what, values = f"{part}[{name!r}]", rows.values
+            what = f"{part}[{name!r}]"
             expect(name in action_space, what, f"actions among {[*action_space]}", name)
-            fits = values.dtype.kind == "f" if dtype is np.float32 else is_like(values.dtype, dtype)
-            expect(fits, what, f"numbers like {np.dtype(dtype)}", str(values.dtype))
-            expect(values.ndim in axes, what, "a number for each actor", str(values.shape))
+            _check_rows_of(part, rows.values, action_space[name], what)
+    for name, rows in decisions.drawn.items():
+        what, chosen = f"drawn[{name!r}]", decisions.actions.get(name)
+        num_rows = rows.lengths if chosen is None else chosen.lengths
+        fits = chosen is not None and ((rows.lengths == 0) | (rows.lengths == num_rows)).all()
+        expect(fits, what, "one for each choice of a frame, or none", str(rows.lengths))
     for name, rows in decisions.by_hand.items():
         what, chosen = f"by_hand[{name!r}]", decisions.actions.get(name)
         fits = rows.values.dtype == np.bool_ and rows.values.ndim == 1
@@ -473,3 +526,28 @@ def check_step(step: Step, header: Header, num_bytes: int) -> None:
         for name in ("metrics", "final", "env_metrics"):
             expect(not getattr(obs, name), f"{where}{name}", "nothing", getattr(obs, name))
         expect(len(obs.lost) == 0, f"{where}lost", "nothing", obs.lost)
+
+
+def _check_rows_of(part: str, values: npt.NDArray[Any], space: ActionSpace, what: str) -> None:
+    """Raise if the rows of an action are not what a part of a record has of it.
+
+    Args:
+        part: the field: `actions`, `drawn`, `probs` or `logits`.
+        values: the rows.
+        space: of the action.
+        what: the field, for messages.
+
+    Raises:
+        InvalidObservation: of another dtype or shape.
+    """
+    expect(part != "drawn" or bool(space.components), what, "actions of numbers", space.kind)
+    if part in ("probs", "logits"):
+        expect(values.dtype.kind == "f", what, "numbers like float32", str(values.dtype))
+        axes = (1,) if part == "probs" else (1, 2)
+        expect(values.ndim in axes, what, "a number for each actor", str(values.shape))
+        return
+    dtype, columns = space.choice_dtype, space.choice_columns
+    fits = is_like(values.dtype, dtype, exact=bool(columns))
+    expect(fits, what, f"numbers like {np.dtype(dtype)}", str(values.dtype))
+    a_number = f"{columns[0]} numbers" if columns else "a number"
+    expect(values.shape[1:] == columns, what, f"{a_number} for each actor", str(values.shape))

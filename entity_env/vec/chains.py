@@ -14,6 +14,7 @@ from entity_env.action_space import ActionSpace
 from entity_env.actions import ActionName
 from entity_env.errors import InvalidSpace
 from entity_env.ragged import Indices, Ragged
+from entity_env.vec.row_checks import expect
 from entity_env.vec.vec_obs import After, Choices, VecActionMask
 
 Bools = npt.NDArray[np.bool_]
@@ -206,7 +207,7 @@ def choose_parts(
 
 def _places(actors: Ragged, others: Ragged) -> Indices:
     """Return the number of each actor among others of its frame, -1 for one who is not there."""
-    most = 1 + max(actors.values.max(initial=0), others.values.max(initial=0))
+    most = 1 + max(int(rows.values.max(initial=0)) for rows in (actors, others))
     own, theirs = (
         np.repeat(np.arange(len(rows)), rows.lengths) * most + rows.values
         for rows in (actors, others)
@@ -220,15 +221,55 @@ def _places(actors: Ragged, others: Ragged) -> Indices:
     return places
 
 
+def after_of(action_space: ActionSpaces, name: ActionName, rows: Ragged) -> After | None:
+    """Return the action before a dependent one, with the places of actors; None if there is none.
+
+    Args:
+        action_space: the actions.
+        name: of the action.
+        rows: int64 (actors,) per frame, as in `After`.
+    """
+    before = action_space[name].after
+    if before is None:
+        return None
+    labels = action_space[before].labels
+    return After(before, rows, [labels.index(label) for label in action_space[name].when])
+
+
+def check_linked(
+    masks: Mapping[ActionName, VecActionMask], action_space: ActionSpaces, where: str = ""
+) -> None:
+    """Raise unless masks are as `link` returns them.
+
+    Args:
+        masks: by action, each of which fits its space.
+        action_space: the actions.
+        where: the beginning of messages.
+
+    Raises:
+        InvalidObservation: names the action.
+    """
+    for name, mask in link(masks, action_space).items():
+        given = masks[name]
+        if mask is given:
+            continue
+        columns = action_space[name].mask_columns
+        rows = [(given.actors, mask.actors), (given.full_mask(columns), mask.full_mask(columns))]
+        if given.after is not None and mask.after is not None:
+            rows.append((given.after.rows, mask.after.rows))
+        fits = all(
+            np.array_equal(one.values, other.values) and np.array_equal(one.lengths, other.lengths)
+            for one, other in rows
+        )
+        expected = "actors and choices that something legal follows, in the places of the actors"
+        expect(fits, f"{where}actions[{name!r}]", expected, "others")
+
+
 def _with_after(
     mask: VecActionMask, action_space: ActionSpaces, name: ActionName, found: Indices
 ) -> VecActionMask:
     """Return the mask of those who are among the actors of the action before, with their places."""
-    before = action_space[name].after
-    assert before is not None
-    labels = action_space[before].labels
-    when = [labels.index(label) for label in action_space[name].when]
-    after = After(before, Ragged(found, mask.actors.lengths), when)
+    after = after_of(action_space, name, Ragged(found, mask.actors.lengths))
     linked = replace(mask, after=after)  # type: ignore[type-var]
     return linked if (found >= 0).all() else linked.keep(found >= 0)
 

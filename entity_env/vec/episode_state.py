@@ -20,7 +20,7 @@ from entity_env.ragged import Ragged
 from entity_env.serialization.bounds import check_hashes
 from entity_env.serialization.messages import MessageError, pack, unpack
 from entity_env.spaces import GLOBAL, ActionName, ActionSpaces, ObsSpace
-from entity_env.vec.chains import choose_parts
+from entity_env.vec.chains import check_linked, choose_parts
 from entity_env.vec.identity import Tables
 from entity_env.vec.row_checks import expect
 from entity_env.vec.validate import check_features, check_finite_batch, check_masks
@@ -214,6 +214,7 @@ def check_saved_state(
     num_entities = check_features(frames, obs_space, action_space, where, exact=True)
     check_finite_batch(frames, obs_space)
     check_masks(frames, action_space, num_entities, where, exact=True)
+    check_linked(frames.action_masks, action_space, where)
 
 
 def first_choices(masks: Mapping[ActionName, VecActionMask], action_space: ActionSpaces) -> Choices:

@@ -14,7 +14,7 @@ from entity_env.observation import GLOBAL, Entity, ObsSpace
 from entity_env.ragged import Indices, Ragged
 from entity_env.spaces import ACTION_SPACES, ActionName, ActionSpace, ActionSpaces, num_columns
 from entity_env.vec.batching import batch_obs, located_in_last
-from entity_env.vec.chains import chain_problems
+from entity_env.vec.chains import after_of, chain_problems
 from entity_env.vec.row_checks import check_rows, expect
 from entity_env.vec.vec_obs import VecObs
 from entity_env.view import View
@@ -270,6 +270,12 @@ def check_masks(
         mask, what, kind = frames.action_masks[name], f"{where}actions[{name!r}]", type(space)
         expected = f"a {kind.batch_mask_type.__name__}"
         expect(type(mask) is kind.batch_mask_type, what, expected, type(mask).__name__)
+        after, got = after_of(action_space, name, mask.actors), mask.after
+        same = (after is None) == (got is None)
+        if after is not None and got is not None:
+            same = (after.action, after.when) == (got.action, got.when)
+        expected = "none" if after is None else f"{after.action!r} with labels {after.when}"
+        expect(same, f"{what}.after", expected, "none" if got is None else repr(got.action))
         # Positions of entities in their frame; the global actor is behind all of them.
         for field, rows in (("actors", mask.actors), ("actees", mask.actees)):
             if rows is None:

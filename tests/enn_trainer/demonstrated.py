@@ -25,7 +25,7 @@ from entity_env.examples import HiddenArm, Shells
 from entity_env.ragged import Ragged
 from entity_env.recording.read_recording import Recording
 from entity_env.recording.record import RecordingVecEnv, recording_header
-from entity_env.recording.recording_format import PREFIX, Decisions, framed
+from entity_env.recording.recording_format import Decisions, framed, prefix_of
 from entity_env.spaces import ActionName
 from entity_env.vec.vec_env import VecObs, VecSelectEntityActionMask
 
@@ -232,7 +232,7 @@ def rewrite(made: Path, path: Path, change: Callable[[Decisions], object]) -> Pa
         change(step.decisions)
         fields = {name: value for name, value in vars(step).items() if name != "decisions"}
         payloads.append({**fields, **step.decisions.payload()})
-    path.write_bytes(PREFIX + b"".join(map(framed, payloads)))
+    path.write_bytes(prefix_of(recording.action_space) + b"".join(map(framed, payloads)))
     return path
 
 

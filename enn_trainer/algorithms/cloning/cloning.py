@@ -35,9 +35,9 @@ from rogue_net.answer import NetOutput
 def imitation_losses(
     out: NetOutput, shown: Demonstrations, loss: ImitationLoss
 ) -> dict[str, Tensor]:
-    """Compute the loss of each actor.
+    """Compute the loss of each decision, for a chain of actions the sum over its parts.
 
-    cross_entropy: -log pi(a|s) of the recorded choice a
+    cross_entropy: -log pi(a|s) of the recorded choice a, or of the density of numbers
     kl: KL(teacher || pi)
 
     Args:
@@ -46,16 +46,40 @@ def imitation_losses(
         loss: `cross_entropy` of the choices, or `kl` from the recorded probabilities.
 
     Returns:
-        Per action (actors,) float, of those to imitate.
+        Per action that depends on none (decisions,) float, of those to imitate.
     """
     if loss == "cross_entropy":
-        return {name: -shown.of_learnt(name, out.logprobs[name]) for name in shown.actions}
+        return shown.per_decision({name: -out.logprobs[name] for name in shown.actions})
     losses = {}
     for name, rows in shown.teacher.items():
         network = out.distribution(name)
         teacher = network.from_rows(rows.values, shown.batch.actions[name])
-        losses[name] = shown.of_learnt(name, teacher.kl(network))
-    return losses
+        losses[name] = teacher.kl(network)
+    return shown.per_decision(losses)
+
+
+def _are_same(name: str, out: NetOutput, shown: Demonstrations) -> Tensor:
+    """Return whether the most probable choices are the recorded ones, (actors,) bool."""
+    return shown.of_learnt(name, out.distribution(name).mode() == shown.actions[name].values)
+
+
+def _errors(name: str, out: NetOutput, shown: Demonstrations) -> Tensor:
+    """Return the mean absolute errors of the numbers of actors, (actors,) float64.
+
+    They are in shares of the range that an actor has, without bounds in units of the number.
+    """
+    # |x - x'| / (high - low)
+    distribution, chosen = out.distribution(name), shown.actions[name].values
+    bounds = shown.batch.actions[name].bounds
+    assert bounds is not None
+    low, high = bounds.values.double().unbind(dim=1)
+    has_range = torch.isfinite(low) & (low != high)
+    size = torch.where(has_range, high - low, 1.0)
+    numbers = [distribution.to_env(one).double() for one in (distribution.mode(), chosen)]
+    return shown.of_learnt(name, ((numbers[0] - numbers[1]).abs() / size).mean(dim=1))
+
+
+_OF_RETURNS = ("errors", "squares", "returns", "num_returns")
 
 
 @dataclass
@@ -63,9 +87,11 @@ class CloneScore:
     """Sums of losses and accuracies over frames, without gradients.
 
     Attributes:
-        imitation: () float, the losses of all actors.
+        imitation: () float, the losses of all decisions.
         correct: () int64 of each action, actors whose most probable choice was the recorded one.
-        actors: number of actors of each action.
+        off_by: () float64 of each action of numbers, the absolute errors of actors.
+        actors: number of actors of each action, who took it.
+        decisions: number of decisions, of which chains of actions are one each.
         value: () float, the losses of the value over the frames whose return is known,
             divided by `value_scale`.
         errors: () float, squared errors of the value over these frames.
@@ -76,7 +102,9 @@ class CloneScore:
 
     imitation: Tensor | float = 0.0
     correct: dict[str, Tensor] = field(default_factory=dict)
+    off_by: dict[str, Tensor] = field(default_factory=dict)
     actors: Counter[str] = field(default_factory=Counter)
+    decisions: int = 0
     value: Tensor | float = 0.0
     errors: Tensor | float = 0.0
     squares: Tensor | float = 0.0
@@ -84,22 +112,28 @@ class CloneScore:
     num_returns: int = 0
 
     def __iadd__(self, other: "CloneScore") -> "CloneScore":
-        for name, total in other.correct.items():
-            self.correct[name] = self.correct.get(name, 0) + total
+        for own, theirs in ((self.correct, other.correct), (self.off_by, other.off_by)):
+            for name, total in theirs.items():
+                own[name] = own.get(name, 0) + total
         self.actors += other.actors
-        for name in ("imitation", "value", "errors", "squares", "returns", "num_returns"):
+        for name in ("imitation", "decisions", "value", *_OF_RETURNS):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         return self
 
     def mean_loss(self, value_coef: float) -> float:
-        """Return the mean loss: imitation / actors + value_coef * value / returns."""
-        imitation = float(self.imitation) / max(1, self.actors.total())
+        """Return the mean loss: imitation / decisions + value_coef * value / returns."""
+        imitation = float(self.imitation) / max(1, self.decisions)
         return imitation + value_coef * float(self.value) / max(1, self.num_returns)
 
     @property
     def accuracy(self) -> dict[str, float]:
-        """Share of actors whose most probable choice is the recorded one, by action."""
-        return {name: float(self.correct[name]) / n for name, n in self.actors.items() if n}
+        """Share of actors whose most probable choice is the recorded one, by action.
+
+        Of actions of numbers it is the mean absolute error, in shares of the range; without bounds
+        in units of the number.
+        """
+        totals = {**self.correct, **self.off_by}
+        return {name: float(totals[name]) / n for name, n in self.actors.items() if n}
 
     @property
     def explained_variance(self) -> float:
@@ -112,9 +146,11 @@ class CloneScore:
         return 1 - float(self.errors) / n / variance if variance > 0 else math.nan
 
     def in_words(self) -> str:
-        """Return a message with the accuracy of each action and the explained variance."""
-        words = [f"{name} {share:.3f}" for name, share in self.accuracy.items()]
-        text = "accuracy " + ", ".join(words)
+        """Return a message with accuracies, errors of numbers, and the explained variance."""
+        words = {name: f"{name} {number:.3f}" for name, number in self.accuracy.items()}
+        errors = [words.pop(name) for name in self.off_by if name in words]
+        parts = ["accuracy " + ", ".join(words.values())] if words or not errors else []
+        text = "  ".join([*parts, "error " + ", ".join(errors)] if errors else parts)
         explained = self.explained_variance
         return text if math.isnan(explained) else f"{text}  explained {explained:.2f}"
 
@@ -172,13 +208,16 @@ def loss_of(
     value = value_loss_of(values, returns.to(expected), expected, ppo).sum() / value_scale
 
     # Score.
+    numbers = [name for name in shown.actions if shown.batch.actions[name].bounds is not None]
+    with torch.no_grad():
+        same = {name: _are_same(name, out, shown) for name in shown.actions if name not in numbers}
+        errors = {name: _errors(name, out, shown) for name in numbers}
     score = CloneScore(
         imitation=imitation.detach(),
-        correct={
-            name: shown.of_learnt(name, out.distribution(name).mode() == rows.values).sum()
-            for name, rows in shown.actions.items()
-        },
-        actors=Counter({name: len(of_actors) for name, of_actors in losses.items()}),
+        correct={name: rows.sum() for name, rows in same.items()},
+        off_by={name: rows.sum() for name, rows in errors.items()},
+        actors=Counter({name: len(rows) for name, rows in (same | errors).items()}),
+        decisions=sum(map(len, losses.values())),
         value=value.detach(),
         errors=(expected.detach().double() - returns).square().sum(),
         squares=returns.square().sum(),

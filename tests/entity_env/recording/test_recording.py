@@ -105,7 +105,7 @@ def outcomes(episodes: list[Episode]) -> list[tuple[int, Any]]:
 
 @pytest.mark.slow
 @settings(max_examples=40)
-@given(worlds(), st.integers(1, 3), st.integers(0, 2**32))
+@given(worlds(numbers=True), st.integers(1, 3), st.integers(0, 2**32))
 def test_what_was_seen_and_done_comes_back(world: World, subsample: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     replay = Replay(world)
@@ -118,8 +118,13 @@ def test_what_was_seen_and_done_comes_back(world: World, subsample: int, seed: i
             actions = random_choices(envs, obs, rng)
             probs = {n: Ragged(rng.random(a.items()), a.lengths) for n, a in actions.items()}
             logits = {n: logits_of(obs, n, space) for n, space in world.action_space.items()}
-            done.append((actions, probs, logits))
-            obs = envs.act(actions, world.obs_space, probs, logits)
+            drawn = {
+                name: Ragged(rng.random(rows.values.shape, np.float32), rows.lengths)
+                for name, rows in actions.items()
+                if world.action_space[name].components
+            }
+            done.append((actions, probs, logits, drawn))
+            obs = envs.act(actions, world.obs_space, probs, logits, drawn=drawn)
         envs.close()
         recording = Recording.open(path)
         assert_same(recording.obs_space, world.obs_space)
@@ -129,7 +134,7 @@ def test_what_was_seen_and_done_comes_back(world: World, subsample: int, seed: i
     assert recording.complete
     assert len(steps) == 3
     for step, seen, did, outcome in zip(steps, replay.shown, done, replay.shown[1:], strict=False):
-        whole = Decisions(take_obs(seen, np.arange(len(envs))), *did)
+        whole = Decisions(take_obs(seen, np.arange(len(envs))), *did[:3], drawn=did[3])
         assert_same(step.decisions, whole.take(step.kept))
         for name in ("reward", "terminated", "truncated", "final"):
             assert_same(getattr(step, name), getattr(outcome, name))
@@ -145,7 +150,7 @@ def logits_of(obs: VecObs, name: str, space: ActionSpace) -> Ragged:
     if isinstance(mask, VecSelectEntityActionMask):
         lengths = mask.actors.lengths * mask.actees.lengths
         return Ragged(np.arange(lengths.sum(), dtype=np.float32), lengths)
-    shape = mask.actors.items(), len(space)  # type: ignore[arg-type]
+    shape = mask.actors.items(), len(space.names) * (1 + bool(space.components))
     return Ragged(np.full(shape, 0.5, dtype=np.float32), mask.actors.lengths)
 
 
@@ -405,13 +410,13 @@ def test_a_recording_of_something_else_is_not_continued(
     assert (tmp_path / "file").read_bytes() == before
 
 
-@pytest.mark.parametrize("content", [b"a", b"a letter to somebody", b"enn-rec\0\2\0\0\0"])
+@pytest.mark.parametrize("content", [b"a", b"a letter to somebody", b"enn-rec\0\3\0\0\0"])
 def test_other_files_are_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
-    with pytest.raises(RecordingError, match=r"not a recording|format version 1, got 2"):
+    with pytest.raises(RecordingError, match=r"not a recording|format version 1 or 2, got 3"):
         Recording.open(path)
-    with pytest.raises(RecordingError, match=r"not a recording|format version 1, got 2"):
+    with pytest.raises(RecordingError, match=r"not a recording|format version 1 or 2, got 3"):
         record_tiny(path, 1)
     assert path.read_bytes() == content
 

@@ -32,6 +32,7 @@ from entity_env import (
 from entity_env.random_play import random_choices
 from entity_env.serialization.messages import pack, unpack
 from entity_env.vec.batching import unbatch_actions
+from entity_env.vec.chains import check_linked
 from entity_env.vec.validate import check_spaces
 from tests.enn_trainer.chains_world import Camp
 from tests.entity_env.builders import assert_same
@@ -188,6 +189,8 @@ def test_frames_of_chains_are_joined_taken_and_sent(
                 mask.full_mask(columns).values, other.full_mask(columns).values
             )
     assert_same(unpack(pack(whole)), whole)
+    check_linked(whole.action_masks, spaces)  # what is linked stays as it is
+    check_linked(joined.action_masks, spaces)
 
 
 def test_the_world_of_chains_is_right_also_in_workers() -> None:
