@@ -169,21 +169,20 @@ class Decisions(NamedTuple):
             for name, rows in {**self.chosen, **self.numbers}.items()
         }
 
-    def log_probs_on_host(self, actions: Mapping[str, ActionBatch]) -> dict[str, Ragged]:
-        """Return the log-probabilities of all choices, where they can be listed.
+    def parameters_on_host(self, actions: Mapping[str, ActionBatch]) -> dict[str, Ragged]:
+        """Return the parameters of all distributions, as recordings have them.
 
         Args:
             actions: of these frames.
 
         Returns:
-            Per action float32 (actors, choices) per frame; or (actors * actees,) per frame, row by
-            row.
+            Per action float32 (actors, parameters) per frame, such as the log-probabilities of all
+            choices; or (actors * actees,) per frame, row by row.
         """
         found = {}
         for name, distribution in self.distributions.items():
-            if distribution.all_log_probs is not None:
-                rows = distribution.to_rows(actions[name])
-                found[name] = Ragged(rows.values.float().cpu().numpy(), rows.lengths)
+            rows = distribution.to_rows(actions[name])
+            found[name] = Ragged(rows.values.float().cpu().numpy(), rows.lengths)
         return found
 
 
