@@ -317,11 +317,13 @@ class ActionSpace(ABC):
         flat, starts = parameters.astype(np.float32).reshape(-1), exclusive_cumsum(counts)
         if len(flat) != counts.sum():
             return None
+        is_empty = np.repeat(chosen < 0, counts)
+        flat = np.where(is_empty, -np.log(np.repeat(counts, counts)), flat).astype(np.float32)
         probs = np.exp(flat)
         if len(counts) and not np.allclose(np.add.reduceat(probs, starts), 1, atol=1e-3):
             probs = np.exp(flat - np.repeat(np.maximum.reduceat(flat, starts), counts))
             probs /= np.repeat(np.add.reduceat(probs, starts), counts)
-        probs[np.repeat(chosen < 0, counts)] = np.nan
+        probs[is_empty] = np.nan
         shown: npt.NDArray[np.float32] = probs.reshape(parameters.shape)
         return shown
 

@@ -11,7 +11,7 @@ from enn_trainer.experience.memories import Ints, Memories, PlayerMemory, rememb
 from enn_trainer.policy import PPOAgent, device_of
 from entity_env.ragged import Ragged
 from entity_env.vec.vec_obs import VecObs, take_obs
-from rogue_net.gaussian_numbers import GaussianNumbers
+from rogue_net.gaussian_numbers import as_drawn
 from rogue_net.ragged import EntityBatch
 
 
@@ -75,9 +75,8 @@ def recall_episode(
         before.append(copy(memory))
         batch, made = EntityBatch.of(take_obs(obs, rows), device), {}
         for name, of_all in chosen.items():
-            made[name] = torch.from_numpy(of_all.take(rows).values).to(device)
-            if batch.actions[name].bounds is not None:
-                made[name] = GaussianNumbers.uniform(batch.actions[name]).from_env(made[name])
+            given = torch.from_numpy(of_all.take(rows).values).to(device)
+            made[name] = as_drawn(given, batch.actions[name])
         memory.take_choices(agent, batch, rows - rows[0], made)
         memory.reward = obs.reward[rows].astype(np.float32)
 

@@ -144,7 +144,7 @@ def advice_of(
     found = {}
     for name, rows in choose_parts(batch.action_masks, action_space, encode).items():
         probs, given_probs = None, getattr(given.get(name), "probs", None)
-        if np.size(given_probs) and given_probs is not None:
+        if given_probs is not None and np.size(given_probs):
             taken = is_taken(rows.values)
             table = np.asarray(given_probs, np.float32).reshape(int(taken.sum()), -1)
             probs = np.full((len(taken), table.shape[1]), np.nan, np.float32)

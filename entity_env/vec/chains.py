@@ -112,7 +112,7 @@ def link(
     for name in dependent:
         before = action_space[name].after
         assert before is not None
-        found = _places(linked[name].actors, linked[before].actors)
+        found = places_among(linked[name].actors, linked[before].actors)
         missing = np.flatnonzero(found < 0)
         if len(missing) and check is not None:
             check(name, before, missing)
@@ -136,7 +136,7 @@ def link(
         possible = mask.legal_by_label().any(axis=1)
         if before is not None:
             parent = linked[before]
-            found = _places(mask.actors, parent.actors)
+            found = places_among(mask.actors, parent.actors)
             assert mask.after is not None
             reached = _reached(parent, mask.after.when)
             rows = _flat_rows(Ragged(found, mask.actors.lengths), parent.actors)
@@ -254,7 +254,7 @@ def choose_parts(
     return {name: chosen[name] for name in action_space}
 
 
-def _places(actors: Ragged, others: Ragged) -> Indices:
+def places_among(actors: Ragged, others: Ragged) -> Indices:
     """Return the number of each actor among others of its frame, -1 for one who is not there."""
     most = 1 + max(actors.values.max(initial=0), others.values.max(initial=0))
     own, theirs = (
