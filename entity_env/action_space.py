@@ -41,6 +41,10 @@ class Actors(Protocol):
     def actees(self) -> HasLengths | None:
         """The entities of each frame that may be selected; None if nothing is."""
 
+    @property
+    def bounds(self) -> Any:
+        """The bounds of numbers, (actors, 2, components) per frame; None if there are none."""
+
 
 @dataclass
 class ActionSpace(ABC):
@@ -257,6 +261,86 @@ class ActionSpace(ABC):
             return None
         row = int(np.flatnonzero(~legal)[0])
         return row, f"choice {choices[row]}"
+
+    # -- Choices of people, and what they are shown ------------------------------------------------
+
+    def typed(self, words: Sequence[str]) -> Any:
+        """Return the choice that a person typed: its number, counted from 1.
+
+        Args:
+            words: one, or one for each component.
+
+        Raises:
+            ValueError: they are no choice; the message begins with "expected".
+        """
+        if len(words) != 1 or not words[0].isdecimal():
+            raise ValueError(f"expected the number of a choice, got {short_repr(' '.join(words))}")
+        return int(words[0]) - 1
+
+    def choice_of(self, value: Any, mask: VecActionMask) -> Any:
+        """Return the choice of one actor as batches have it.
+
+        Args:
+            value: plain data: an integer, or a list of numbers, one for each component.
+            mask: of this actor alone, which depends on nothing.
+
+        Raises:
+            ValueError: it is not legal; the message begins with what is expected.
+        """
+        num_choices = int(self.num_choices(mask)[0])
+        allowed = np.ones(num_choices) if mask.mask is None else mask.mask.values.reshape(-1)
+        legal = np.flatnonzero(allowed).tolist()
+        if type(value) is not int or value not in legal:
+            raise ValueError(f"expected one of {legal}, got {short_repr(value)}")
+        return value
+
+    def text_of(self, choice: Any, names: Sequence[str]) -> str:
+        """Return a choice as people read it.
+
+        Args:
+            choice: of one actor, as batches have it.
+            names: of all choices; not used for numbers.
+        """
+        name: str = names[choice]
+        return name
+
+    def shown(
+        self, parameters: npt.NDArray[Any], action: Actors, chosen: npt.NDArray[Any]
+    ) -> npt.NDArray[np.float32] | None:
+        """Return what people see of the distributions of actors: the probabilities of choices.
+
+        Args:
+            parameters: log-probabilities, or logits, of all choices, as recordings have them;
+                -inf where not allowed. Log-probabilities are only exponentiated.
+            action: the actors.
+            chosen: the choice of each.
+
+        Returns:
+            float32, as many as parameters; NaN for actors who do not take a dependent action. None
+            if the parameters are not those of a list of choices.
+        """
+        counts = np.asarray(self.num_choices(action))
+        flat, starts = parameters.astype(np.float32).reshape(-1), exclusive_cumsum(counts)
+        if len(flat) != counts.sum():
+            return None
+        is_empty = np.repeat(chosen < 0, counts)
+        flat = np.where(is_empty, -np.log(np.repeat(counts, counts)), flat).astype(np.float32)
+        probs = np.exp(flat)
+        if len(counts) and not np.allclose(np.add.reduceat(probs, starts), 1, atol=1e-3):
+            probs = np.exp(flat - np.repeat(np.maximum.reduceat(flat, starts), counts))
+            probs /= np.repeat(np.add.reduceat(probs, starts), counts)
+        probs[is_empty] = np.nan
+        shown: npt.NDArray[np.float32] = probs.reshape(parameters.shape)
+        return shown
+
+    def certain(self, chosen: Ragged, mask: VecActionMask) -> Probabilities:
+        """Return probabilities of 1 for choices, of all actors of each frame; None for numbers."""
+        of_frames = zip(
+            chosen.of_frames(), np.split(self.num_choices(mask), chosen.starts[1:]), strict=True
+        )
+        return [np.eye(max(counts, default=0), dtype=np.float32)[of] for of, counts in of_frames]
+
+    # ----------------------------------------------------------------------------------------------
 
     def first_choices(self, mask: VecActionMask) -> Ragged:
         """Return the first legal choice of each actor of a valid mask."""

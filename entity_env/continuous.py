@@ -33,6 +33,13 @@ from entity_env.vec.frames import Frames, ids_of_actors
 from entity_env.vec.row_checks import check_rows, expect
 from entity_env.vec.vec_obs import VecActionMask, VecContinuousActionMask
 
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(20)  # type: ignore[no-untyped-call]
+_WEIGHTS /= _WEIGHTS.sum()
+_Z_OF_95 = 1.6448536269514722
+"""The number below which are 95% of the standard normal distribution."""
+_PLACES = np.array([*_NODES, -_Z_OF_95, _Z_OF_95])[:, None, None]
+_SHARES = np.array([0.5 + 0.5 * math.erf(z / math.sqrt(2)) for z in _PLACES.flat])[:, None, None]
+
 
 @dataclass(init=False, repr=False)
 class _ContinuousActionSpace(ActionSpace):
@@ -188,6 +195,86 @@ class _ContinuousActionSpace(ActionSpace):
             same = np.array_equal(rows.lengths, mask.actors.lengths)
             expect(same, at, f"{mask.actors.lengths.tolist()} rows", rows.lengths)
         self._check_bounds(mask.low.values, mask.high.values, what)
+
+    # -- Choices of people, and what they are shown ------------------------------------------------
+
+    def typed(self, words: Sequence[str]) -> list[float]:
+        """Return the numbers that a person typed: `steer=0.5 gas=1`, of one component `0.5`.
+
+        Raises:
+            ValueError: they are not one number of each component.
+        """
+        names = self.index_to_component
+        pairs = [word.rpartition("=") for word in words]
+        if len(names) == len(words) == 1 and not pairs[0][1]:
+            pairs = [(names[0], "=", words[0])]
+        try:
+            given = {name: float(number) for name, _, number in pairs}
+            if len(pairs) == len(names):
+                return [given[name] for name in names]
+        except (KeyError, ValueError):
+            pass
+        expected = " ".join(f"{name}=NUMBER" for name in names)
+        got = short_repr(" ".join(words)) if any(words) else "nothing"
+        raise ValueError(f"expected {expected}, got {got}")
+
+    def choice_of(self, value: Any, mask: VecActionMask) -> Any:
+        """Return the numbers of one actor, (components,) float32.
+
+        Raises:
+            ValueError: they are no numbers within the bounds of this actor.
+        """
+        are_numbers = isinstance(value, list) and all(type(x) in (int, float) for x in value)
+        if not are_numbers or len(value) != len(self):
+            raise ValueError(f"expected {len(self)} numbers, got {short_repr(value)}")
+        numbers = _float32(value)
+        if (wrong := self.illegal_choice(numbers[None], mask)) is not None:
+            raise ValueError(f"expected numbers within their bounds, got {wrong[1].rstrip(',')}")
+        return numbers
+
+    def text_of(self, choice: Any, names: Sequence[str]) -> str:
+        """Return numbers as people read and type them."""
+        shown = zip(self.index_to_component, np.asarray(choice).tolist(), strict=True)
+        return " ".join(f"{name}={number:.6g}" for name, number in shown)
+
+    def shown(
+        self, parameters: npt.NDArray[Any], action: Actors, chosen: npt.NDArray[Any]
+    ) -> Floats:
+        """Return mean, deviation and 90% range of each number, in units of the environment.
+
+        Args:
+            parameters: means and logarithms of deviations, as recordings have them.
+            action: the actors, with their bounds.
+            chosen: the numbers of each.
+
+        Returns:
+            (actors, 4 * components) float32: of one component after the other the mean, the
+            standard deviation, and the numbers below which are 5% and 95% of all draws. NaN for
+            actors who do not take a dependent action.
+        """
+        shape = len(chosen), 2, len(self)
+        mean, log_std = parameters.reshape(shape).astype(np.float64).swapaxes(0, 1)
+        low, high = np.asarray(action.bounds.values).astype(np.float64).swapaxes(0, 1)
+        is_bounded, is_uniform = np.isfinite(low), log_std == math.inf
+        start, end = np.where(is_bounded, low, 0), np.where(is_bounded, high, 0)
+
+        # The numbers at some places of the Gaussian, (places, actors, components)
+        drawn = mean + np.exp(np.where(is_uniform, 0, log_std)) * _PLACES
+        share = np.where(is_uniform, _SHARES, 1 / (1 + np.exp(-np.clip(drawn, -500, 500))))
+        numbers = np.where(is_bounded, start * (1 - share) + end * share, drawn)
+
+        # Mean and deviation, by Gauss-Hermite quadrature
+        at_nodes, weights = numbers[:-2], _WEIGHTS[:, None, None]
+        average = (weights * at_nodes).sum(axis=0)
+        deviation = np.sqrt((weights * (at_nodes - average) ** 2).sum(axis=0))
+        shown: Floats = np.stack([average, deviation, *numbers[-2:]], axis=2).astype(np.float32)
+        shown = shown.reshape(len(chosen), 4 * len(self))
+        shown[np.isnan(chosen).any(axis=1)] = np.nan
+        return shown
+
+    def certain(self, chosen: Ragged, mask: VecActionMask) -> Probabilities:
+        """Return None for each frame, as numbers have no probabilities."""
+        return [None] * len(chosen)
 
     # -- Masks of frames ---------------------------------------------------------------------------
 

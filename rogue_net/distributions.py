@@ -70,6 +70,13 @@ class ActionDistribution(ABC):
     def kl(self, other: Self) -> Tensor:
         """Compute KL(self, other), (A,) float; this one may be of a recorded teacher."""
 
+    def total_variation(self, other: Self) -> Tensor:
+        """Compute the total variation distances, (A,) float; NaN for kinds that do not know them.
+
+        Of several independent numbers it is that of the one that differs most.
+        """
+        return torch.full_like(self.entropy(), math.nan)
+
     @abstractmethod
     def tempered(self, temperature: float) -> Self:
         """Return the distribution with all scores divided by a temperature above 0."""

@@ -38,6 +38,16 @@ def to_env(chosen: Tensor, low: Tensor, high: Tensor) -> Tensor:
     return number.float().clamp(low.float(), high.float())
 
 
+def as_drawn(given: Tensor, action: ActionBatch) -> Tensor:
+    """Return choices that `VecEnv.act` takes as they are drawn; those of labels are the same.
+
+    Args:
+        given: of all actors.
+        action: these actors.
+    """
+    return given if action.bounds is None else GaussianNumbers.uniform(action).from_env(given)
+
+
 class GaussianNumbers(ActionDistribution):
     """Distribution of several independent numbers of each actor.
 
@@ -134,6 +144,23 @@ class GaussianNumbers(ActionDistribution):
         uniform = uniform + 0.5 * square * torch.exp(-2 * other.log_std)
         uniform = torch.where(self._is_bounded, uniform, gaussian)
         return self._sum(torch.where(self._is_uniform, uniform, gaussian))
+
+    def total_variation(self, other: Self) -> Tensor:
+        """Compute the total variation distances, (A,), of the number that differs most."""
+        # TV = |D(x) - D(x')|, where D = P - Q of the distribution functions, and the densities are
+        # equal at x and x': a z^2 + b z + c = 0
+        (m, s), (n, t) = ((d.mean.double(), d.log_std.double().exp()) for d in (self, other))
+        a, b = 0.5 * (t**-2 - s**-2), m * s**-2 - n * t**-2
+        c = 0.5 * ((n / t) ** 2 - (m / s) ** 2) + torch.log(t / s)
+        root = (b.square() - 4 * a * c).clamp(min=0).sqrt()
+        q = -0.5 * (b + torch.where(b < 0, -root, root))
+        first, second = (
+            torch.special.ndtr((x - m) / s) - torch.special.ndtr((x - n) / t)
+            for x in (q / a, c / q)
+        )
+        distance = (first - second).abs().masked_fill((m == n) & (s == t), 0.0)
+        largest: Tensor = distance.masked_fill(self.low == self.high, 0.0).amax(dim=-1)
+        return largest
 
     def tempered(self, temperature: float) -> Self:
         """Multiply the variances by a temperature above 0."""

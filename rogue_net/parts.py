@@ -216,6 +216,10 @@ class PartDistribution(ActionDistribution):
         """Compute KL(self, other), 0 for those who do not take the action."""
         return self._of_takers(self.inner.kl(other.inner))
 
+    def total_variation(self, other: Self) -> Tensor:
+        """Compute the total variation distances, also of those who do not take the action."""
+        return self.inner.total_variation(other.inner)
+
     def tempered(self, temperature: float) -> Self:
         """Return the distribution with all scores divided by a temperature above 0."""
         return type(self)(self.inner.tempered(temperature), self.taken)

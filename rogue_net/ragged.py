@@ -16,8 +16,10 @@ from torch import Tensor
 
 from entity_env.errors import short_repr
 from entity_env.ragged import Ragged, exclusive_cumsum, row_indices
-from entity_env.spaces import GLOBAL, ActionName
+from entity_env.spaces import GLOBAL, ActionName, ActionSpace
+from entity_env.vec.chains import link, places_among
 from entity_env.vec.vec_env import VecActionMask, VecObs
+from entity_env.vec.vec_obs import After
 from rogue_net.past import Past
 
 Lengths = npt.NDArray[np.int64]
@@ -54,6 +56,10 @@ class RaggedTensor:
         return RaggedTensor(
             torch.from_numpy(ragged.values).to(device, copy=True), ragged.lengths.copy()
         )
+
+    def on_host(self) -> Ragged:
+        """Return a copy of the rows as arrays."""
+        return Ragged(self.values.cpu().numpy().copy(), self.lengths.copy())
 
     @staticmethod
     def cat(pieces: Sequence["RaggedTensor"]) -> "RaggedTensor":
@@ -139,6 +145,21 @@ class ActionBatch:
     def of(mask: VecActionMask, device: torch.device) -> "ActionBatch":
         """Return a copy of a mask on a device."""
         return _each_rows(mask, lambda rows: RaggedTensor.of(rows, device))
+
+    def on_host(self, kind: type[VecActionMask]) -> VecActionMask:
+        """Return a copy as a mask of some kind; the inverse of `of`."""
+        fields: dict[str, Any] = {"actors": self.actors.on_host()}
+        if self.actees is not None:
+            fields["actees"] = self.actees.on_host()
+        if self.bounds is None:
+            fields["mask"] = None if self.mask is None else self.mask.on_host()
+        else:
+            bounds = self.bounds.on_host()
+            for name, rows in zip(("low", "high"), bounds.values.swapaxes(0, 1), strict=True):
+                fields[name] = Ragged(np.ascontiguousarray(rows), bounds.lengths)
+        if (after := self.after) is not None:
+            fields["after"] = After(after.action, after.rows.on_host(), [*after.when])
+        return kind(**fields)
 
     @staticmethod
     def cat(pieces: Sequence["ActionBatch"]) -> "ActionBatch":
@@ -359,6 +380,40 @@ def restrict_action(action: ActionBatch, actors: Bools, actees: Bools | None) ->
     return ActionSubset(kept, action, actors, actees)
 
 
+def restrict_actions(
+    actions: Mapping[ActionName, ActionBatch],
+    kept: Callable[[RaggedTensor], Bools],
+    action_space: Mapping[ActionName, ActionSpace] | None,
+) -> dict[ActionName, ActionSubset]:
+    """Return actions restricted to some entities.
+
+    Args:
+        actions: of B frames.
+        kept: returns which positions of entities are kept, flat.
+        action_space: the actions; needed where some depend on others.
+    """
+    parts = {}
+    of_actees = {n: None if a.actees is None else kept(a.actees) for n, a in actions.items()}
+    if all(action.after is None for action in actions.values()):
+        for name, action in actions.items():
+            parts[name] = restrict_action(action, kept(action.actors), of_actees[name])
+        return parts
+    assert action_space is not None
+
+    # On the host, where chains are linked.
+    masks = {}
+    for name, action in actions.items():
+        mask = action.on_host(action_space[name].batch_mask_type).keep(kept(action.actors))
+        actees = of_actees[name]
+        masks[name] = mask if actees is None else mask.keep_actees(actees)
+    for name, mask in link(masks, action_space).items():
+        whole = actions[name]
+        actors = places_among(whole.actors.on_host(), mask.actors) >= 0
+        left = ActionBatch.of(mask, whole.actors.values.device)
+        parts[name] = ActionSubset(left, whole, actors, of_actees[name])
+    return parts
+
+
 def actor_pairs(action: ActionBatch) -> tuple[Lengths, Lengths]:
     """Return actor and actee of every pair in a frame, in the order of masks, (pairs,) int64."""
     assert action.actees is not None
@@ -369,16 +424,21 @@ def actor_pairs(action: ActionBatch) -> tuple[Lengths, Lengths]:
 
 
 def without(
-    batch: EntityBatch, frames: Lengths | int, entities: Lengths
+    batch: EntityBatch,
+    frames: Lengths | int,
+    entities: Lengths,
+    action_space: Mapping[ActionName, ActionSpace] | None = None,
 ) -> tuple[EntityBatch, dict[ActionName, ActionSubset]]:
     """Return copies of frames, each without one of its entities.
 
-    Actors that have no legal choice without the entity are left out.
+    Actors that have no legal choice without the entity are left out; a choice that nothing can
+    follow without it becomes illegal.
 
     Args:
         batch: B frames.
         frames: (E,) int64, the frame of each copy, or the index of that of all.
         entities: (E,) int64, positions in these frames.
+        action_space: the actions; needed where some depend on others.
 
     Returns:
         E frames; and their actions as parts of those of E copies of the whole frames.
@@ -411,11 +471,10 @@ def without(
         behind = positions.values > to_device(removed, positions.values.device)
         return replace(positions, values=positions.values - behind.long())
 
-    parts, actions = {}, {}
-    for name, action in copies.actions.items():
-        actees = None if action.actees is None else others(action.actees)
-        part = restrict_action(action, others(action.actors), actees)
-        left, parts[name] = part.action, part
+    actions = {}
+    parts = restrict_actions(copies.actions, others, action_space)
+    for name, part in parts.items():
+        left = part.action
         moved_actees = None if left.actees is None else moved(left.actees)
         actions[name] = replace(left, actors=moved(left.actors), actees=moved_actees)
 

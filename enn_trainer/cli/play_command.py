@@ -16,7 +16,8 @@ from entity_env.bot import Bot
 from entity_env.environment import Observation
 from entity_env.match import match_of
 from entity_env.named_world import names_bot
-from entity_env.play.game import HELP, Agent, play_by_hand
+from entity_env.play.game import Agent, play_by_hand
+from entity_env.play.menus import HELP
 from entity_env.seeding import derive_seed
 
 _EPILOG = f"""\

@@ -17,11 +17,31 @@ from entity_env.plain_state import impure
 from entity_env.seeding import derive_seeds
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.vec.vec_obs import VecObs, take_obs
+from rogue_net.distributions import ActionDistribution
 from rogue_net.heads import HEADS
 from rogue_net.parts import of_all
-from rogue_net.ragged import EntityBatch, RaggedTensor
+from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
 
 T = TypeVar("T")
+
+
+def uniform_choices(
+    action_space: Mapping[ActionName, ActionSpace],
+    actions: Mapping[ActionName, ActionBatch],
+    chosen: Mapping[ActionName, RaggedTensor],
+) -> dict[ActionName, ActionDistribution]:
+    """Return equal probabilities for all that is legal after the choices made before.
+
+    Args:
+        action_space: the actions.
+        actions: their actors in B frames.
+        chosen: the choices of all actors, of those actions that others depend on.
+    """
+    values = {name: rows.values for name, rows in chosen.items()}
+    return {
+        name: of_all(name, actions, values, partial(HEADS[type(space)].uniform, space))
+        for name, space in action_space.items()
+    }
 
 
 class BotPlayer(FramePlayer):
@@ -109,19 +129,16 @@ class BotPlayer(FramePlayer):
 
         # Decisions of probability 1.
         values = self.values(batch, environments)
+        given = {name: RaggedTensor.of(rows, values.device) for name, rows in choices.items()}
+        uniform = uniform_choices(self.action_space, batch.actions, given)
         chosen, none, certain, numbers = {}, {}, {}, {}
-        made = {name: RaggedTensor.of(rows, values.device) for name, rows in choices.items()}
-        on_device = {name: given.values for name, given in made.items()}
-        for name, rows in choices.items():
-            given, space = made[name], self.action_space[name]
-            uniform_of = partial(HEADS[type(space)].uniform, space)
-            uniform = of_all(name, batch.actions, on_device, uniform_of)
-            chosen[name] = replace(given, values=uniform.from_env(given.values))
-            none[name] = RaggedTensor(values.new_zeros(len(given.values)), rows.lengths)
-            if (distribution := uniform.certain(chosen[name].values)) is not None:
+        for name, rows in given.items():
+            chosen[name] = replace(rows, values=uniform[name].from_env(rows.values))
+            none[name] = RaggedTensor(values.new_zeros(len(rows.values)), rows.lengths)
+            if (distribution := uniform[name].certain(chosen[name].values)) is not None:
                 certain[name] = distribution
-            if space.components:
-                numbers[name] = given
+            if self.action_space[name].components:
+                numbers[name] = rows
         return Decisions(chosen, none, none, values, certain, numbers=numbers)
 
     def values(self, batch: EntityBatch, environments: Environments) -> Tensor:

@@ -31,6 +31,7 @@ from enn_trainer.runtime.execution import ONE_LANE, Lanes, cost_of_entity
 from enn_trainer.runtime.spans import OFF, Spans
 from entity_env.ragged import Ragged, row_indices
 from entity_env.seeding import key_of
+from entity_env.spaces import ActionSpace
 from entity_env.vec.vec_env import VecObs
 from rogue_net.answer import NetOutput
 from rogue_net.distributions import ActionDistribution
@@ -169,21 +170,37 @@ class Decisions(NamedTuple):
             for name, rows in {**self.chosen, **self.numbers}.items()
         }
 
-    def log_probs_on_host(self, actions: Mapping[str, ActionBatch]) -> dict[str, Ragged]:
-        """Return the log-probabilities of all choices, where they can be listed.
+    def parameters_on_host(self, actions: Mapping[str, ActionBatch]) -> dict[str, Ragged]:
+        """Return the parameters of all distributions, as recordings have them.
 
         Args:
             actions: of these frames.
 
         Returns:
-            Per action float32 (actors, choices) per frame; or (actors * actees,) per frame, row by
-            row.
+            Per action float32 (actors, parameters) per frame, such as the log-probabilities of all
+            choices; or (actors * actees,) per frame, row by row.
         """
         found = {}
         for name, distribution in self.distributions.items():
-            if distribution.all_log_probs is not None:
-                rows = distribution.to_rows(actions[name])
-                found[name] = Ragged(rows.values.float().cpu().numpy(), rows.lengths)
+            rows = distribution.to_rows(actions[name])
+            found[name] = Ragged(rows.values.float().cpu().numpy(), rows.lengths)
+        return found
+
+    def shown_on_host(
+        self, actions: Mapping[str, ActionBatch], action_space: Mapping[str, ActionSpace]
+    ) -> dict[str, npt.NDArray[np.float32]]:
+        """Return what people see of the distributions of all actors, see `ActionSpace.shown`.
+
+        Args:
+            actions: of these frames.
+            action_space: the actions.
+        """
+        found, chosen = {}, self.chosen_on_host()
+        for name, rows in self.parameters_on_host(actions).items():
+            space = action_space[name]
+            mask = actions[name].on_host(space.batch_mask_type)
+            if (shown := space.shown(rows.values, mask, chosen[name].values)) is not None:
+                found[name] = shown
         return found
 
 

@@ -11,6 +11,7 @@ from enn_trainer.experience.memories import Ints, Memories, PlayerMemory, rememb
 from enn_trainer.policy import PPOAgent, device_of
 from entity_env.ragged import Ragged
 from entity_env.vec.vec_obs import VecObs, take_obs
+from rogue_net.gaussian_numbers import as_drawn
 from rogue_net.ragged import EntityBatch
 
 
@@ -61,7 +62,7 @@ def recall_episode(
         agent: the network, in evaluation mode; it is not changed.
         obs: F = T * S frames from the beginning of the episode, those of the S sides step by step,
             with `identity`; `reward` is that of the step taken in each.
-        chosen: for each action int64 (actors,) per frame.
+        chosen: for each action the choices, as `VecEnv.act` takes them.
         sides: S.
     """
     if not any(remembering_of(agent)):
@@ -72,11 +73,10 @@ def recall_episode(
     memory, before = PlayerMemory(agent, sides), list[PlayerMemory]()
     for rows in frames.reshape(-1, sides):
         before.append(copy(memory))
-        made = {
-            name: torch.from_numpy(of_all.take(rows).values).to(device)
-            for name, of_all in chosen.items()
-        }
-        batch = EntityBatch.of(take_obs(obs, rows), device)
+        batch, made = EntityBatch.of(take_obs(obs, rows), device), {}
+        for name, of_all in chosen.items():
+            given = torch.from_numpy(of_all.take(rows).values).to(device)
+            made[name] = as_drawn(given, batch.actions[name])
         memory.take_choices(agent, batch, rows - rows[0], made)
         memory.reward = obs.reward[rows].astype(np.float32)
 

@@ -9,11 +9,12 @@ import numpy as np
 from enn_trainer.experience import players
 from enn_trainer.viewer.explain import Float32
 from enn_trainer.viewer.replay import Answers, Episode
-from entity_env.ragged import Ragged, exclusive_cumsum
+from entity_env.ragged import Ragged
 from entity_env.recording import read_recording, recording_format
 from entity_env.recording.read_recording import Recording
 from entity_env.recording.recording_format import RecordingError
 from entity_env.spaces import ActionSpaces
+from entity_env.vec.chains import masks_after
 from entity_env.vec.vec_obs import VecObs
 from rogue_net.ragged import EntityBatch
 
@@ -56,7 +57,7 @@ def recorded(
         decisions: of an agent.
     """
     chosen, values = decisions.chosen_on_host(), decisions.values.float().cpu().numpy()
-    logits = decisions.log_probs_on_host(batch.actions)
+    logits = decisions.parameters_on_host(batch.actions)
     return recording_format.Decisions(obs, chosen, logits=logits, values=values)
 
 
@@ -100,20 +101,13 @@ def episode_of_frames(
 
 
 def answers_of(decisions: recording_format.Decisions, actions: ActionSpaces) -> Answers:
-    """Return the probabilities and values of frames with logits or log-probabilities.
-
-    Log-probabilities are only exponentiated, so that an agent's own stay those to the bit.
-    """
-    found = {}
+    """Return the probabilities and values of frames with logits or log-probabilities."""
+    found, masks = {}, masks_after(decisions.obs.action_masks, decisions.actions)
     for name, rows in decisions.logits.items():
-        action = decisions.obs.action_masks[name]
-        counts = np.asarray(actions[name].num_choices(action))
-        flat, starts = rows.values.astype(np.float32).reshape(-1), exclusive_cumsum(counts)
-        if action.mask is not None:
-            flat = np.where(action.mask.values.reshape(-1), flat, -np.inf)
-        probs = np.exp(flat)
-        if len(counts) and not np.allclose(np.add.reduceat(probs, starts), 1, atol=1e-3):
-            probs = np.exp(flat - np.repeat(np.maximum.reduceat(flat, starts), counts))
-            probs /= np.repeat(np.add.reduceat(probs, starts), counts)
-        found[name] = Ragged(probs.reshape(rows.values.shape), rows.lengths)
+        mask, values = masks[name], rows.values
+        if mask.mask is not None:
+            values = np.where(mask.mask.values.reshape(values.shape), values, -np.inf)
+        shown = actions[name].shown(values, mask, decisions.actions[name].values)
+        if shown is not None:
+            found[name] = Ragged(shown, rows.lengths)
     return Answers(found, decisions.values)

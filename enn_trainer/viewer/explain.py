@@ -15,14 +15,10 @@ from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import ONE_LANE
 from entity_env.actions import ActionName, EntityID
 from entity_env.errors import short_repr
-from entity_env.ragged import Indices, Ragged
+from entity_env.ragged import Indices
 from entity_env.spaces import GLOBAL, ActionSpaces
-from rogue_net.ragged import (
-    ActionSubset,
-    EntityBatch,
-    actor_pairs,
-    without,
-)
+from rogue_net.parts import is_taken
+from rogue_net.ragged import ActionSubset, EntityBatch, actor_pairs, to_device, without
 
 Float32: TypeAlias = npt.NDArray[np.float32]
 
@@ -38,8 +34,9 @@ class Influence(NamedTuple):
         choice: per action (E, A) float32 in [0, 1], the total variation distance between the
             probabilities of an actor with and without the entity. If the actor could select the
             entity, those with it are of the other choices, normalised; the distance is 1 if the
-            entity had all of the probability. NaN if the entity is the actor itself or its only
-            legal choice, and for kinds of actions whose choices cannot be listed.
+            entity had all of the probability. Of several numbers it is that of the one that changes
+            most. NaN if the entity is the actor itself or its only legal choice, for a dependent
+            action that is not taken in both, and for kinds of actions without such distances.
         value: (E,) float32, the value with the entity minus the value without it.
     """
 
@@ -54,16 +51,20 @@ class ExplainedAction(NamedTuple):
     Attributes:
         actors: (A,) ids of the actors, as in `Explanation.entities`; `__global__` if the action is
             global.
-        choices: (K,) labels, or ids of the entities that may be selected; empty for kinds of
-            actions with neither.
-        probs: (A, K) float32, 0 where not allowed; None if the choices cannot be listed.
+        choices: (K,) labels, ids of the entities that may be selected, or components; empty for
+            kinds of actions with none of these.
+        probs: (A, K) float32, 0 where not allowed; NaN for actors who would not take a dependent
+            action, after their most probable choices. None if the choices cannot be listed.
         entropies: (A,) float32.
+        numbers: (A, K, 4) float32 of components in place of `probs`: mean, deviation, and the ends
+            of the 90% range, in units of the environment.
     """
 
     actors: list[EntityID]
     choices: list[EntityID]
     probs: Float32 | None
     entropies: Float32
+    numbers: Float32 | None = None
 
 
 class Explanation(NamedTuple):
@@ -126,18 +127,18 @@ def explain(
         removed = np.array([ids.index(one) for one in entities], dtype=np.int64)
 
     # Names of actors and choices.
-    names, actions = [*ids, GLOBAL], {}
+    names, actions, shown = [*ids, GLOBAL], {}, decisions.shown_on_host(batch.actions, action_space)
     for name, action in batch.actions.items():
-        choices: list[EntityID] = [*action_space[name].labels]
+        choices: list[EntityID] = [*action_space[name].names]
         if action.actees is not None:
             choices = [names[i] for i in action.actees.values.tolist()]
-        known = decisions.distributions.get(name)
-        log_probs = None if known is None else known.all_log_probs
-        probs = None if log_probs is None else _float32(log_probs.exp())
         actors = [names[i] for i in action.actors.values.tolist()]
         entropies = _float32(decisions.entropies[name].values)
-        actions[name] = ExplainedAction(actors, choices, probs, entropies)
-    [changes] = influence(agent, batch, decisions, [removed], recall)
+        shape = (len(actors), len(choices), 4)[: 2 + bool(action_space[name].components)]
+        table = None if (rows := shown.get(name)) is None else rows.reshape(shape)
+        both = (table, entropies, None) if len(shape) == 2 else (None, entropies, table)
+        actions[name] = ExplainedAction(actors, choices, *both)
+    [changes] = influence(agent, batch, decisions, [removed], action_space, recall)
     return Explanation([*ids], actions, decisions.values.item(), attention, changes)
 
 
@@ -224,6 +225,7 @@ def influence(
     batch: EntityBatch,
     decisions: Decisions,
     entities: Sequence[Indices],
+    action_space: ActionSpaces,
     recall: Recall = NO_RECALL,
 ) -> list[Influence]:
     """Compute the influence of entities on the decisions in frames, by removing each of them.
@@ -233,6 +235,7 @@ def influence(
         batch: B frames, at least one, without a past.
         decisions: of the agent in these frames.
         entities: for each frame int64, positions in the frame.
+        action_space: the actions.
         recall: what the agent remembered in these frames, also of who is removed.
 
     Returns:
@@ -244,16 +247,14 @@ def influence(
     counts, removed = np.array([len(of_frame) for of_frame in entities]), np.concatenate(entities)
     frames = np.repeat(np.arange(batch.num_frames), counts)
     with torch.inference_mode():
-        copies, parts = without(batch, frames, removed)
+        copies, parts = without(batch, frames, removed, action_space)
         own = decisions.take(frames)
         changed = most_probable(agent, recall.attach(copies, frames)) if len(frames) else own
-        before = own.log_probs_on_host({name: part.whole for name, part in parts.items()})
-        after = changed.log_probs_on_host(copies.actions)
         value = _float32(own.values - changed.values)
-    choice = {}
-    for name, part in parts.items():
-        distances = _total_variation(before.get(name), after.get(name), part)
-        choice[name] = distances, batch.actions[name].actors.lengths
+        choice = {}
+        for name, part in parts.items():
+            distances = _total_variation(own, changed, name, part)
+            choice[name] = distances, batch.actions[name].actors.lengths
     return split_influence(counts, removed, choice, value)
 
 
@@ -281,32 +282,48 @@ def split_influence(
     return found
 
 
-def _total_variation(own: Ragged | None, changed: Ragged | None, part: ActionSubset) -> Float32:
+def _total_variation(
+    own: Decisions, changed: Decisions, name: ActionName, part: ActionSubset
+) -> Float32:
     """Compute the total variation distances of `Influence` for all actors of E copies, flat.
 
     Args:
-        own: log-probabilities of the choices of all actors; None if they cannot be listed.
+        own: decisions in the whole frames.
         changed: those in the E frames of `without`.
+        name: the action.
         part: the action of these frames.
     """
-    size = len(part.actors)
-    if own is None or changed is None:
-        return np.full(size, np.nan, np.float32)
-    # The choices that are left, and the actors that have them.
-    if part.actees is None:
-        actor = np.repeat(np.arange(size), own.size2())
-        is_left = part.actors[actor]
+    size, mine, theirs = (
+        len(part.actors),
+        own.distributions.get(name),
+        changed.distributions.get(name),
+    )
+    distance = np.full(size, np.nan, np.float32)
+    if mine is None or theirs is None:
+        return distance
+    kept = to_device(np.flatnonzero(part.actors), own.values.device)
+    before, after = own.chosen[name].values.index_select(0, kept), changed.chosen[name].values
+    taken = (is_taken(before) & is_taken(after)).cpu().numpy()
+    if mine.all_log_probs is None:
+        distance[part.actors] = _float32(mine.take(kept).total_variation(theirs))
     else:
-        actor, is_left = actor_pairs(part.whole)[0], part.pairs
-    actor = actor[is_left]
-    p, q = np.exp(own.values.reshape(-1)[is_left]), np.exp(changed.values.reshape(-1))
-    # 1/2 sum_k |p_k / sum_j p_j - q_k| over all k but the entity
-    total = np.bincount(actor, p, size)
-    with np.errstate(invalid="ignore"):
-        distance = np.bincount(actor, np.abs(p / total[actor] - q), size) / 2
-    distance[total == 0] = 1
-    distance[~part.actors] = np.nan
-    return distance.astype(np.float32)
+        rows = mine.to_rows(part.whole).values, theirs.to_rows(part.action).values
+        # The choices that are left, and the actors that have them.
+        if part.actees is None:
+            actor = np.repeat(np.arange(size), rows[0].shape[1])
+            is_left = part.actors[actor]
+        else:
+            actor, is_left = actor_pairs(part.whole)[0], part.pairs
+        actor = actor[is_left]
+        p, q = (np.exp(_float32(log_probs).reshape(-1)) for log_probs in rows)
+        # 1/2 sum_k |p_k / sum_j p_j - q_k| over all k but the entity
+        total = np.bincount(actor, p := p[is_left], size)
+        with np.errstate(invalid="ignore"):
+            distance[:] = np.bincount(actor, np.abs(p / total[actor] - q), size) / 2
+        distance[total == 0] = 1
+        distance[~part.actors] = np.nan
+    distance[np.flatnonzero(part.actors)[~taken]] = np.nan
+    return distance
 
 
 def _float32(x: Tensor) -> Float32:

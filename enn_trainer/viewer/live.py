@@ -134,6 +134,7 @@ class LiveGame(PersonPlayers):
     def ask(self, obs: VecObs, batch: EntityBatch, decisions: Decisions, hand: Hand) -> None:
         """Show the frame, and wait for the person, or until the step is due."""
         self._hand, self._is_left_to_agent = hand, False
+        self._asked, self._again = (batch, decisions), decisions
         self._keep(obs, batch, decisions, hand)
         shown: list[tuple[ActionName, int]] = []
         wait_s = 0.0
@@ -193,10 +194,11 @@ class LiveGame(PersonPlayers):
         # Masks and visibility are written out, as other steps of the episode may have them.
         frames = take_obs(obs, np.arange(len(obs)))
         for name, mask in frames.action_masks.items():
-            mask.mask = mask.full_mask(self.action_space[name].mask_columns)
+            if mask.bounds is None:
+                mask.mask = mask.full_mask(self.action_space[name].mask_columns)
         frames.visible = {n: frames.visibility(n) for n in frames.features if n != GLOBAL}
         kept = recorded(frames, batch, decisions)
-        kept.actions, kept.by_hand = hand.fill(kept.actions)
+        kept.actions, kept.by_hand = hand.fill()
         self._steps.append(kept)
         self._memories.append(self.remembered)
         if len(self._steps) > MOST_STEPS:
@@ -303,6 +305,7 @@ class LiveGame(PersonPlayers):
         self._holder, self._places = page if places else None, places
         if self._hand is not None:
             self._hand.taken = self.taken(self._obs)
+            self._decide_again()
         self._show_places(self._pages)
 
     def _choose(self, page: int, message: Message) -> None:
@@ -315,13 +318,25 @@ class LiveGame(PersonPlayers):
             return
         actors = self._actors()
         for one in _list(message, "choices"):
-            if not (isinstance(one, list) and [type(number) for number in one] == [int] * 4):
-                raise ValueError(f"choices: expected four numbers each, got {short_repr(one)}")
+            if not (isinstance(one, list) and [type(number) for number in one[:-1]] == [int] * 3):
+                expected = "three numbers and a choice each"
+                raise ValueError(f"choices: expected {expected}, got {short_repr(one)}")
             *place, choice = one
             if (actor := actors.get(tuple(place))) is None:
                 expected = "side, action and position of an actor of this step"
                 raise ValueError(f"choices: expected {expected}, got {place}")
             self._hand.choose(*actor, choice)
+            self._decide_again()
+
+    def _decide_again(self) -> None:
+        """Let the others decide what depends on choices of the person, and show it."""
+        assert self._hand is not None
+        batch, decisions = self._asked
+        again, kept = self.decided_again(batch, decisions, self._hand), self._steps[-1]
+        kept.logits, is_same = again.parameters_on_host(batch.actions), again is self._again
+        (kept.actions, kept.by_hand), self._again = self._hand.fill(), again
+        if not is_same and any(self._hand.waiting()):
+            self._show_waiting(self._pages)
 
     def _pace(self, page: int, message: Message) -> None:
         """Pause or go on, or change the rate."""
@@ -378,7 +393,7 @@ class LiveGame(PersonPlayers):
         """Send the agent's answer to a changed frame."""
         facts, obs, agent, recall = self._found(message)
         changes = [_change(one) for one in _list(message, "changes")]
-        answer = what_if(agent, obs, self._replay.obs_space, changes, recall)
+        answer = what_if(agent, obs, self._replay.obs_space, self.action_space, changes, recall)
         names = list(self.action_space)
         decisions = [
             [names.index(name), actor, _finite(probs)]

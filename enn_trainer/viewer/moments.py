@@ -26,8 +26,8 @@ def find_moments(
     The kinds are "value error", the greatest difference between a value and the discounted return
     that followed, where an episode ended by itself; "unlikely choice", the least probable choice
     taken; "undecided", the greatest entropy as a share of its maximum; "disagreement", the greatest
-    total variation between the probabilities of two agents; and "gone", an entity that the next
-    frame does not have. A side of a match has moments of its own.
+    total variation between the probabilities of two agents, all three of labels and entities; and
+    "gone", an entity that the next frame does not have. A side of a match has moments of its own.
 
     Args:
         replay: of episodes.
@@ -70,7 +70,7 @@ def _moments_of(
 
     # Choices.
     for name, space in replay.action_space.items():
-        if name not in episode.answers.probs:
+        if name not in episode.answers.probs or space.components:
             continue
         # The frame of each actor, the index of its first probability, and the actor of each one.
         mask = episode.obs.action_masks[name]
@@ -78,7 +78,7 @@ def _moments_of(
         counts = np.asarray(space.num_choices(mask))
         actor, first = np.repeat(np.arange(len(counts)), counts), exclusive_cumsum(counts)
         probs = episode.answers.probs[name].values.reshape(-1)
-        taken = probs[first + episode.chosen[name].values]
+        taken = probs[first + episode.chosen[name].values.clip(min=0)]
         share = _entropy_shares(probs, actor, len(counts))
         kinds = {"unlikely choice": 1 - taken, "undecided": share}
         if episode.beside is not None and name in episode.beside.probs:

@@ -25,7 +25,9 @@ class Answers:
 
     Attributes:
         probs: for each action float32 rows: (actors, choices) per frame, for select-entity actions
-            (actors * actees,) per frame, row by row. 0 where a mask forbids.
+            (actors * actees,) per frame, row by row. 0 where a mask forbids. Of numbers (actors,
+            4 * components): mean, deviation and 90% range, see `ActionSpace.shown`. NaN for actors
+            who do not take a dependent action.
         values: (F,) float32; nan where they are not known.
     """
 
@@ -43,7 +45,8 @@ class Episode:
         obs: the F frames; `reward` is that of the step taken in the frame. `identity` has who is
             who, by side; types without ids are not in it.
         chosen: for each action int64 (actors,) per frame, the index of the choice, for
-            select-entity actions among the actees.
+            select-entity actions among the actees; float32 (actors, components) of numbers. -1 or
+            NaN for actors who do not take a dependent action.
         answers: of the agent that acted.
         terminated: the episode ended by itself.
         truncated: it was cut off. Neither: the recording ends before it.

@@ -17,6 +17,8 @@ from entity_env.spaces import ACTION_SPACES
 ATTENTION_SHAPE = "attention layers", "attention heads", "attention size"
 STRONGEST = 4
 """Weights kept of each row of attention, from the second rung on."""
+NUMBERS_SHOWN = 4
+"""Columns of each number: mean, deviation and the ends of its 90% range."""
 _FREE_ROWS = 1 << 16  # that may take no bytes, as of types without features
 
 Json: TypeAlias = dict[str, Any]
@@ -143,24 +145,31 @@ class _Layout:
         frame = np.repeat(np.arange(self.frames), counts)
         _check_positions(actors, self.num_entities[frame] + 1)
         rows, before = len(actors), previous_rows(self.keys[self.starts[frame] + actors])
-        columns = ACTION_SPACES[class_name](**fields).mask_columns
-        if columns:
+        space = ACTION_SPACES[class_name](**fields)
+        if columns := space.mask_columns:
             widths = np.full(rows, columns[0])
         else:
             actees = self._of_frames(f"actees {a}", "<u4")
             chosen_from = self._places(f"actee {a}", actees)
             _check_positions(chosen_from, np.repeat(self.num_entities, actees))
             widths = actees[frame]
-        chosen = self.column(f"chosen {a}", "<u4", rows, before)
-        _check_positions(chosen, widths)
+        pairs, of_pairs = self._total(widths), _pairs_before(before, widths)
+        if space.after is not None:
+            self.column(f"taken {a}", "?", rows, before)
+        if not space.components:
+            _check_positions(self.column(f"chosen {a}", "<u4", rows, before), widths)
         if a in (schema["by_hand"] or []):
             self.column(f"by hand {a}", "?", rows, before)
-        pairs, before = self._total(widths), _pairs_before(before, widths)
+        if space.components:
+            for what in ("chosen", "low", "high"):
+                self.column(f"{what} {a}", "<f4", pairs, of_pairs)
+            widths = NUMBERS_SHOWN * widths
+            pairs, of_pairs = self._total(widths), _pairs_before(before, widths)
         if a in schema["masks"]:
-            self.column(f"mask {a}", "?", pairs, before)
+            self.column(f"mask {a}", "?", pairs, of_pairs)
         for what in ("probs", "beside"):
             if a in (schema[what] or []):
-                self.column(f"{what} {a}", "<f4", pairs, before)
+                self.column(f"{what} {a}", "<f4", pairs, of_pairs)
         return counts
 
     def _of_frames(self, name: str, dtype: str) -> Array:

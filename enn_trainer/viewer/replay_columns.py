@@ -10,11 +10,19 @@ import numpy.typing as npt
 from enn_trainer.errors import ReplayError
 from enn_trainer.viewer.explain import Influence, split_influence
 from enn_trainer.viewer.replay import Answers, Episode, Replay, types_of
-from enn_trainer.viewer.replay_chunks import ATTENTION_SHAPE, STRONGEST, Array, Columns, Json
+from enn_trainer.viewer.replay_chunks import (
+    ATTENTION_SHAPE,
+    NUMBERS_SHOWN,
+    STRONGEST,
+    Array,
+    Columns,
+    Json,
+)
 from entity_env.observation import GLOBAL, ObsSpace
 from entity_env.ragged import Indices, Ragged
 from entity_env.serialization.bounds import Allowance
 from entity_env.spaces import ActionName, ActionSpaces
+from entity_env.vec.chains import is_taken, masks_after, nothing_of
 from entity_env.vec.vec_obs import VecObs
 
 
@@ -74,12 +82,20 @@ def _columns_of(replay: Replay, episode: Episode) -> Columns:
     # Actions.
     beside = {} if episode.beside is None else episode.beside.probs
     shown = [episode.influence[f] for f in sorted(episode.influence)]
-    for a, name in enumerate(replay.action_space):
-        mask = obs.action_masks[name]
+    masks = masks_after(obs.action_masks, episode.chosen)
+    for a, (name, space) in enumerate(replay.action_space.items()):
+        mask, chosen = masks[name], episode.chosen[name].values
         flat |= {f"actors {a}": mask.actors.lengths, f"actor {a}": mask.actors.values}
         if mask.actees is not None:
             flat |= {f"actees {a}": mask.actees.lengths, f"actee {a}": mask.actees.values}
-        flat[f"chosen {a}"] = episode.chosen[name].values
+        if mask.bounds is not None:
+            bounds = mask.bounds.values.swapaxes(0, 1)
+            flat |= {f"low {a}": bounds[0].reshape(-1), f"high {a}": bounds[1].reshape(-1)}
+        if space.after is not None:
+            flat[f"taken {a}"] = taken = is_taken(chosen)
+            chosen = chosen.copy()
+            chosen[~taken] = 0
+        flat[f"chosen {a}"] = chosen.reshape(-1)
         if episode.by_hand is not None and name in episode.by_hand:
             flat[f"by hand {a}"] = episode.by_hand[name]
         pairs = {"mask": mask.mask, "probs": episode.answers.probs.get(name)}
@@ -169,14 +185,21 @@ def episode_of(
     for a, (name, space) in enumerate(action_space.items()):
         actors: Indices = flat[f"actors {a}"]
         mask: dict[str, Any] = {"actors": Ragged(flat[f"actor {a}"], actors)}
-        chosen |= ragged(f"chosen {a}", actors)
+        chosen |= ragged(f"chosen {a}", actors, *space.choice_columns)
+        if f"taken {a}" in flat:
+            chosen[name].values[~flat[f"taken {a}"]] = nothing_of(space)
         if f"by hand {a}" in flat:
             by_hand[name] = flat[f"by hand {a}"]
         columns, pairs = space.mask_columns, actors
-        if not columns:
-            mask["actees"] = Ragged(flat[f"actee {a}"], flat[f"actees {a}"])
-            pairs = actors * flat[f"actees {a}"]
-        mask["mask"] = ragged(f"mask {a}", pairs, *columns).get(name)
+        if space.components:
+            for bound in ("low", "high"):
+                mask[bound] = ragged(f"{bound} {a}", actors, *columns)[name]
+            columns = (NUMBERS_SHOWN * len(space.components),)
+        else:
+            if not columns:
+                mask["actees"] = Ragged(flat[f"actee {a}"], flat[f"actees {a}"])
+                pairs = actors * flat[f"actees {a}"]
+            mask["mask"] = ragged(f"mask {a}", pairs, *columns).get(name)
         obs.action_masks[name] = space.batch_mask_type(**mask)
         probs |= ragged(f"probs {a}", pairs, *columns)
         beside |= ragged(f"beside {a}", pairs, *columns)

@@ -14,8 +14,10 @@ Where names would be keys there are lists of pairs.
 A chunk has 64 steps of one episode, and nothing of it depends on another chunk. It is a sequence of
 columns, each the number of its bytes (uint32) and the bytes, in the order of `replay_chunks.py`:
 rewards and values; for each type the number of rows by frame, their identities, features, kinds and
-visibility; for each action actors, actees, choices, masks and probabilities; attention, influence
-and pictures of some frames. All numbers are little-endian. A column is packed in three steps:
+visibility; for each action actors, actees, choices, masks and probabilities, of numbers their
+bounds, and mean, deviation and 90% range in place of probabilities, of dependent actions who takes
+them; attention, influence and pictures of some frames. All numbers are little-endian. A column is
+packed in three steps:
 
 1. Rounded columns become codes: low + code * (high - low) / (2**bits - 4); the last three codes
    are nan, inf and -inf.
@@ -61,7 +63,10 @@ from entity_env.serialization.plain_open import read_plain, replace_file
 from entity_env.spaces import ACTION_SPACES, ActionName, ActionSpace
 
 VERSION = 1
+VERSION_WITH_NUMBERS = 2
+"""Format of replays with numbers or dependent actions; earlier releases read the others."""
 CHUNK_STEPS = 64
+_BOUNDS = "low", "high"
 _MAX_HEADER, _MAX_CHUNK, _MAX_SIDES = 1 << 28, 1 << 30, 1 << 16
 
 
@@ -236,8 +241,10 @@ def _header(replay: Replay, rung: _Rung, rounding: Json, errors: dict[str, float
             f"Features are rounded to {rung.feature_bits} bits of their range, probabilities and "
             f"influence to {rung.prob_bits}."
         )
+    actions = replay.action_space.items()
+    is_newer = any(space.components or space.after is not None for _, space in actions)
     return {
-        "version": VERSION,
+        "version": VERSION_WITH_NUMBERS if is_newer else VERSION,
         "title": replay.title,
         "about": [[str(name), str(fact)] for name, fact in replay.about.items()],
         "sides": replay.sides,
@@ -245,7 +252,7 @@ def _header(replay: Replay, rung: _Rung, rounding: Json, errors: dict[str, float
         "view": replay.view,
         "types": [[name, *_features(e)] for name, e in replay.obs_space.entities.items()],
         "global": _features(replay.obs_space.global_entity),
-        "actions": [[n, type(s).__name__, s.plain()] for n, s in replay.action_space.items()],
+        "actions": [[name, type(space).__name__, _plain(space)] for name, space in actions],
         "moments": [list(moment) for moment in replay.moments],
         "attention": rung.attention,
         "rounding": [[name, *how] for name, how in rounding.items()],
@@ -254,6 +261,16 @@ def _header(replay: Replay, rung: _Rung, rounding: Json, errors: dict[str, float
         **({"unseen": replay.unseen} if replay.unseen else {}),
         "episodes": [],
     }
+
+
+def _plain(space: ActionSpace) -> Json:
+    """Return the fields of a space that say anything; bounds as text, as JSON has no infinity."""
+    return {n: [*map(str, value)] if n in _BOUNDS else value for n, value in space.plain().items()}
+
+
+def _fields(plain: Json) -> Json:
+    """Return the fields of a space; the inverse of `_plain`."""
+    return {n: [*map(float, value)] if n in _BOUNDS else value for n, value in plain.items()}
 
 
 def _features(entity: Entity) -> list[Any]:
@@ -268,9 +285,10 @@ def _rounding(replay: Replay, tables: list[Columns], rung: _Rung) -> tuple[Json,
         for i, (name, entity) in enumerate(types)
         for j, feature in enumerate(entity.features)
     }
-    for a, action in enumerate(replay.action_space):
-        bits[f"probs {a}"] = rung.prob_bits, f"probabilities of {action}"
-        bits[f"beside {a}"] = rung.prob_bits, f"probabilities of {action}, beside"
+    for a, (action, space) in enumerate(replay.action_space.items()):
+        if not space.components:
+            bits[f"probs {a}"] = rung.prob_bits, f"probabilities of {action}"
+            bits[f"beside {a}"] = rung.prob_bits, f"probabilities of {action}, beside"
         bits[f"influence {a}"] = rung.prob_bits, f"influence on {action}"
     rounding, errors = {}, {}
     for column, (width, name) in bits.items():
@@ -293,9 +311,9 @@ def _header_of(block: Block | None) -> Json:
     header = None if raw is None else json.loads(raw)
     if not isinstance(header, dict):
         raise ReplayError("the header is damaged")
-    if header.get("version") != VERSION:
+    if header.get("version") not in (VERSION, VERSION_WITH_NUMBERS):
         got = f"{short_repr(header.get('version'))}; a newer release may read it"
-        raise ReplayError(f"expected a replay of format {VERSION}, got {got}")
+        raise ReplayError(f"expected a replay of format {VERSION_WITH_NUMBERS}, got {got}")
     if not 0 < header["sides"] <= _MAX_SIDES:
         raise ReplayError(f"sides: expected 1 to {_MAX_SIDES}, got {header['sides']}")
     return header
@@ -307,7 +325,7 @@ def _replay_of(blocks: Mapping[str, Block]) -> Replay:
     types = {name: Entity(numbers, _kinds(kinds)) for name, numbers, kinds in header["types"]}
     obs_space = ObsSpace(header["global"][0], types, _kinds(header["global"][1]))
     action_space: dict[ActionName, ActionSpace] = {
-        name: rebuilt(ACTION_SPACES[class_name], fields, Allowance(0))
+        name: rebuilt(ACTION_SPACES[class_name], _fields(fields), Allowance(0))
         for name, class_name, fields in header["actions"]
     }
     episodes: list[Episode] = []

@@ -11,7 +11,7 @@ from enn_trainer.policy import PPOAgent
 from enn_trainer.viewer.explain import Float32, most_probable
 from enn_trainer.viewer.replay import entity_at, types_of
 from entity_env.actions import ActionName
-from entity_env.spaces import GLOBAL, ObsSpace
+from entity_env.spaces import GLOBAL, ActionSpaces, ObsSpace
 from entity_env.vec.vec_obs import VecObs, take_obs
 from rogue_net.ragged import EntityBatch, without
 
@@ -42,8 +42,9 @@ class WhatIf(NamedTuple):
     Attributes:
         value: the predicted return.
         probs: per action, by the position of the actor in the real frame: float32 (choices,), the
-            probabilities of the choices of the real frame; NaN for entities that were removed.
-            Actors without a legal choice are not in it.
+            probabilities of the choices of the real frame; NaN for entities that were removed. Of
+            numbers what `ActionSpace.shown` returns. Of a dependent action after the most probable
+            choices, NaN if it is not taken then. Actors without a legal choice are not in it.
     """
 
     value: float
@@ -54,6 +55,7 @@ def what_if(
     agent: PPOAgent,
     obs: VecObs,
     obs_space: ObsSpace,
+    action_space: ActionSpaces,
     changes: Sequence[Change],
     recall: Recall = NO_RECALL,
 ) -> WhatIf:
@@ -63,6 +65,7 @@ def what_if(
         agent: the network, in evaluation mode; it is not changed.
         obs: the frame alone.
         obs_space: its types and features.
+        action_space: the actions.
         changes: of its entities.
         recall: what the agent remembered in the frame.
 
@@ -80,18 +83,18 @@ def what_if(
     num_entities = int(batch.entities_of_frames()[0])
     removed = sorted({change.position for change in changes if change.removed}, reverse=True)
     for position in removed:
-        batch, _ = without(batch, 0, np.array([position]))
+        batch, _ = without(batch, 0, np.array([position]), action_space)
     decisions = most_probable(agent, recall.attach(batch, np.zeros(1, np.int64)))
 
     # From positions of the changed frame to those of the real one.
     left = np.delete(np.arange(num_entities + 1), removed)
     probs: dict[ActionName, dict[int, Float32]] = {}
-    for name, rows in decisions.log_probs_on_host(batch.actions).items():
+    for name, shown in decisions.shown_on_host(batch.actions, action_space).items():
         action = batch.actions[name]
         actors = left[action.actors.values.numpy()]
         if len(actors) == 0:
             continue
-        table = np.exp(rows.values).reshape(len(actors), -1)
+        table = shown.reshape(len(actors), -1)
         actees = obs.action_masks[name].actees
         if actees is not None and action.actees is not None:
             wide = np.full((len(actors), len(actees.values)), np.nan, np.float32)

@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from entity_env.actions import Action, ActionName
 from entity_env.bot import Bot, ask_bots, shown_frames
 from entity_env.observation import Observation, ObsSpace
 from entity_env.seeding import derive_seed
-from entity_env.spaces import ActionSpaces, Probabilities
+from entity_env.spaces import ActionSpaces
 from entity_env.vec.batching import unbatch_actions
 from entity_env.vec.vec_obs import VecObs
 
@@ -57,12 +55,8 @@ class SideBots:
             self._bots, frames, batch, *spaces, where=lambda side: f"side {side}, step {step}"
         )
         self._steps += 1
-        certain: dict[ActionName, Probabilities] = {}
-        for name, space in action_space.items():
-            counts = space.num_choices(batch.action_masks[name])
-            of_sides = zip(choices[name].of_frames(), choices[name].starts, strict=True)
-            certain[name] = [
-                np.eye(counts[start] if len(chosen) else 0, dtype=np.float32)[chosen]
-                for chosen, start in of_sides
-            ]
+        certain = {
+            name: space.certain(choices[name], batch.action_masks[name])
+            for name, space in action_space.items()
+        }
         return unbatch_actions(choices, batch, obs, *spaces, certain)

@@ -4,9 +4,7 @@ Frames are shown as text, with numbered menus of the legal choices.
 """
 
 import contextlib
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -20,7 +18,7 @@ from entity_env.environment import Environment, Observation
 from entity_env.errors import EntityEnvError
 from entity_env.match import Match, Solo
 from entity_env.play.bots import SideBots
-from entity_env.play.hand import Hand
+from entity_env.play.menus import AnyMenu, Ask, Menu, NumbersMenu, Quit, Show, ask_line
 from entity_env.ragged import Ragged
 from entity_env.recording.record import RecordingVecEnv
 from entity_env.spaces import (
@@ -32,13 +30,18 @@ from entity_env.spaces import (
     ObsSpace,
 )
 from entity_env.vec.batching import batch_entities, batch_obs
+from entity_env.vec.chains import (
+    choose_parts,
+    is_taken,
+    narrowed,
+    parents_first,
+    rows_before,
+    spread,
+)
 from entity_env.vec.serial import EnvList
-from entity_env.vec.vec_env import VecEnv, VecObs
+from entity_env.vec.vec_env import VecEnv
+from entity_env.vec.vec_obs import Choices, VecActionMask, VecObs, take_obs
 
-Ask: TypeAlias = Callable[[str], str]
-"""Shows a prompt and returns the line that was typed; EOFError when there are no more."""
-Show: TypeAlias = Callable[[str], None]
-"""Shows lines of text."""
 Agent: TypeAlias = Callable[[Observation], tuple[Mapping[ActionName, Action], float]]
 """Returns the actions in a frame, with the probabilities of all choices, and the value.
 
@@ -46,136 +49,108 @@ It is called with the frames of all sides in turn. If it has a method `reset`, t
 game begins.
 """
 
-HELP = """\
-  2           the choice with this number
-  1 1 2       one choice for each of the next actors
-  * 2         the same choice for all remaining actors
-  (nothing)   the most probable choice of the agent, if there is one; `*` for all remaining actors
-  ?           this help
-  q           quit; what was recorded so far is kept
-Only legal choices are listed. A choice has the same number for every actor."""
 
+def menu_of(
+    name: ActionName,
+    space: ActionSpace,
+    mask: VecActionMask,
+    entities: Sequence[tuple[str, str]],
+    known: "_Advice",
+) -> AnyMenu:
+    """Return the menu of an action in a frame.
 
-class Quit(Exception):  # noqa: N818 (ends a game)
-    """The person typed `q` or Ctrl-C, or the input ended."""
-
-
-@dataclass(frozen=True)
-class Menu:
-    """Choices of all actors of an action in a frame."""
-
-    titles: list[str]  # the action and each actor
-    choices: list[tuple[str, str]]  # names and features; labels have no features
-    legal: npt.NDArray[np.bool_]  # (actors, choices)
-    probs: npt.NDArray[np.float32] | None  # (actors, choices), of an agent; None if not known
-    advised: list[int]  # the choice of the agent for each actor
-
-    def ask(self, prompt: str, ask: Ask, show: Show) -> list[int]:
-        """Return the choice of each actor, counted from 0, when all have been typed.
-
-        Raises:
-            Quit: the person wants to.
-        """
-        chosen: list[int] = []
-        listed = -1
-        while len(chosen) < len(self.titles):
-            actor, remaining = len(chosen), len(self.titles) - len(chosen)
-            if listed != actor:  # not again after a mistake
-                listed = actor
-                show(self.listed(actor))
-            of_all = f" [1 of {remaining}]" if remaining > 1 else ""
-            text = ask_line(f"{prompt}{of_all}> ", ask, show)
-            words = text.split() or [""]
-            if text.startswith("*"):
-                words = (text[1:].split() or [""]) * remaining
-            try:
-                if len(words) > remaining:
-                    raise ValueError(f"{prompt}: expected at most {remaining} choices, got {text}")
-                chosen += [self.find(word, actor + i) for i, word in enumerate(words)]
-            except ValueError as error:
-                show(str(error))
-        return chosen
-
-    def find(self, word: str, actor: int) -> int:
-        """Return the choice with a number; without one, the most probable.
-
-        Raises:
-            ValueError: the actor has no such choice, or the probabilities are not known.
-        """
-        legal = np.flatnonzero(self.legal[actor])
-        if not word and self.probs is not None:
-            return int(legal[self.probs[actor, legal].argmax()])
-        numbers = [str(choice + 1) for choice in legal]
-        if word in numbers:
-            return int(word) - 1
-        expected = ", ".join(numbers) if len(numbers) < 12 else f"{numbers[0]} to {numbers[-1]}"
-        got = f"{word!r}" if word else "nothing"
-        raise ValueError(f"{self.titles[actor]}: expected {expected}, got {got}; ? for help")
-
-    def listed(self, actor: int) -> str:
-        """Return an actor and its numbered choices."""
-        cells = []
-        for choice in np.flatnonzero(self.legal[actor]).tolist():
-            name, features = self.choices[choice]
-            cells.append(f"{choice + 1}) {name}" + (f"  ({features})" if features else ""))
-            if self.probs is not None:
-                best = " <- Enter" if choice == self.find("", actor) else ""
-                cells[-1] += f"  {self.probs[actor, choice]:.1%}{best}"
-        if not any(features for _, features in self.choices):  # several in a line
-            words = "   ".join(cell.replace(" ", "\0") for cell in cells)
-            lines = textwrap.wrap(words, 80, break_long_words=False, break_on_hyphens=False)
-            cells = [line.replace("\0", " ") for line in lines]
-        return "\n  ".join([f"{self.titles[actor]}:", *cells])
-
-
-def ask_line(prompt: str, ask: Ask, show: Show) -> str:
-    """Return the line that was typed, after answering `?`.
-
-    Raises:
-        Quit: `q` or Ctrl-C was typed, or there are no more lines.
+    Args:
+        name: of the action.
+        space: of the action.
+        mask: of the actors that choose now, in this frame alone; it depends on nothing.
+        entities: name and features of each entity of the frame, and of the global actor.
+        known: what an agent advises these actors.
     """
-    while True:
-        try:
-            text = ask(prompt).strip()
-        except (EOFError, KeyboardInterrupt):
-            raise Quit from None
-        if text == "q":
-            raise Quit
-        if text != "?":
-            return text
-        show(HELP)
+    actors = [entities[i] for i in mask.actors.values]
+    titles = [f"{name}, {actor} ({features})" for actor, features in actors]
+    titles = [title.removesuffix(" ()").removesuffix(", ") for title in titles]
+    if space.components:
+        return NumbersMenu(titles, space, mask, known.choices)
+    choices = _choices_of(space, mask, entities)
+    shape = len(titles), len(choices)
+    legal = np.ones(shape, np.bool_) if mask.mask is None else mask.mask.values.reshape(shape)
+    return Menu(titles, choices, legal, known.probs)
 
 
-def menus_of(
+def _choices_of(
+    space: ActionSpace, mask: VecActionMask, entities: Sequence[tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """Return name and features of all that is chosen among; labels have no features."""
+    if mask.actees is not None:
+        return [entities[i] for i in mask.actees.values]
+    return [(label, "") for label in space.labels]
+
+
+class _Advice(NamedTuple):
+    """The choices of an agent for actors of an action in one frame.
+
+    Attributes:
+        choices: of each, as batches have them; -1 or NaN if it is not known.
+        probs: (actors, choices) float32, NaN if they are not known; None for nobody.
+    """
+
+    choices: npt.NDArray[Any]
+    probs: npt.NDArray[np.float32] | None
+
+    def of(self, actors: npt.NDArray[np.bool_]) -> "_Advice":
+        """Return the advice for some of the actors."""
+        return _Advice(self.choices[actors], None if self.probs is None else self.probs[actors])
+
+    def only(self, actors: npt.NDArray[np.bool_]) -> "_Advice":
+        """Return the advice for all actors, of which it is known for some alone."""
+        wanted, nothing = actors, np.nan if self.choices.dtype.kind == "f" else -1
+        choices = np.where(_beside(wanted, self.choices), self.choices, nothing)
+        probs = self.probs
+        if probs is not None:
+            probs = np.where(_beside(wanted, probs), probs, np.float32(np.nan))
+        return _Advice(choices.astype(self.choices.dtype), probs)
+
+
+def _beside(flags: npt.NDArray[np.bool_], rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return flags of rows in the shape of these, for `np.where`."""
+    return flags.reshape(-1, *[1] * (rows.ndim - 1))
+
+
+def advice_of(
     obs: Observation,
+    batch: VecObs,
     obs_space: ObsSpace,
     action_space: Mapping[ActionName, ActionSpace],
-    advice: Mapping[ActionName, Action],
-) -> dict[ActionName, Menu]:
-    """Return the menus of a frame by action, with the choices and probabilities in `advice`."""
-    batch = batch_obs([obs], obs_space, action_space)
-    # By position in the frame; the global actor comes last.
-    by_type = _entities_by_type(obs, obs_space, batch.features, batch.kinds)
-    entities = [*chain.from_iterable(by_type.values()), ("", "")]
-    menus = {}
-    for name, space in action_space.items():
-        mask, action = batch.action_masks[name], advice.get(name)
-        actors = [entities[i] for i in mask.actors.values]
-        titles = [f"{name}, {actor} ({features})" for actor, features in actors]
-        titles = [title.removesuffix(" ()").removesuffix(", ") for title in titles]
-        choices = [(label, "") for label in space.labels]
-        if mask.actees is not None:
-            choices = [entities[i] for i in mask.actees.values]
-        shape = len(titles), len(choices)
-        legal = np.ones(shape, np.bool_) if mask.mask is None else mask.mask.values.reshape(shape)
-        advised = []
-        if action is not None:
-            advised = space.encode(name, [action], mask, [obs], obs_space).values.tolist()
-        probs = None if titles else np.zeros(shape, np.float32)
-        if action is not None and action.probs is not None:
-            probs = np.asarray(action.probs, dtype=np.float32).reshape(shape)
-        menus[name] = Menu(titles, choices, legal, probs, advised)
-    return menus
+    given: Mapping[ActionName, Action],
+) -> dict[ActionName, _Advice]:
+    """Return the choices of an agent in a frame for all actors of each action.
+
+    Args:
+        obs: the frame.
+        batch: the frame alone.
+        obs_space: its space.
+        action_space: the actions.
+        given: the actions of the agent; none for those that it does not know.
+    """
+
+    def encode(name: ActionName, mask: VecActionMask) -> Ragged:
+        space, lengths = action_space[name], mask.actors.lengths
+        if (action := given.get(name)) is not None:
+            return space.encode(name, [action], mask, [obs], obs_space)
+        nobody = np.zeros(int(lengths.sum()), np.bool_)
+        nothing = Ragged(np.zeros((0, *space.choice_columns), space.choice_dtype), lengths * 0)
+        return spread(space, nothing, nobody, lengths)
+
+    found = {}
+    for name, rows in choose_parts(batch.action_masks, action_space, encode).items():
+        probs, given_probs = None, getattr(given.get(name), "probs", None)
+        if given_probs is not None and np.size(given_probs):
+            taken = is_taken(rows.values)
+            table = np.asarray(given_probs, np.float32).reshape(int(taken.sum()), -1)
+            probs = np.full((len(taken), table.shape[1]), np.nan, np.float32)
+            probs[taken] = table
+        found[name] = _Advice(rows.values, probs)
+    return found
 
 
 def frame_text(obs: Observation, obs_space: ObsSpace) -> str:
@@ -247,7 +222,7 @@ def play_by_hand(
 ) -> list[PlayedEpisode]:
     """Show frames and ask for actions until enough episodes are played or the person quits.
 
-    `HELP` lists the input. Ctrl-C and the end of the input quit as well.
+    `menus.HELP` lists the input. Ctrl-C and the end of the input quit as well.
 
     Args:
         create_env: makes the environment, or a match, of which the person plays all sides in turn.
@@ -361,23 +336,24 @@ class _Game(Match):
         if picture is not None:
             self.show(picture)
         batch = batch_obs(self.frames, obs_space, action_space)
-        by_person = np.array([self.side in (None, side) for side in range(self.num_sides)])
-        lengths = {name: mask.actors.lengths for name, mask in batch.action_masks.items()}
-        hand = Hand(batch, action_space, {n: np.repeat(by_person, m) for n, m in lengths.items()})
-        menus: list[dict[ActionName, Menu]] = []
-        for side, (obs, (advice, value)) in enumerate(
+        advice: list[dict[ActionName, _Advice]] = []
+        chosen: list[Choices] = []
+        for side, (obs, (given, value)) in enumerate(
             zip(self.frames, self.advice(batch), strict=True)
         ):
-            own = menus_of(obs, obs_space, action_space, advice)
-            menus.append(own)
+            own = take_obs(batch, np.array([side]))
+            by_type = _entities_by_type(obs, obs_space, own.features, own.kinds)
+            # By position in the frame; the global actor comes last.
+            entities = [*chain.from_iterable(by_type.values()), ("", "")]
+            advice.append(advice_of(obs, own, obs_space, action_space, given))
 
             # A side that the agent plays.
-            if not by_person[side]:
-                taken = [
-                    f"{name} {', '.join(menu.choices[i][0] for i in menu.advised)}"
-                    for name, menu in own.items()
-                    if menu.advised
-                ]
+            if not self.is_played(side):
+                advised = {name: known.choices for name, known in advice[side].items()}
+                chosen.append(
+                    {n: Ragged(c, own.action_masks[n].actors.lengths) for n, c in advised.items()}
+                )
+                taken = self.texts_of(own.action_masks, advised, entities)
                 self.show(f"side {side}, the agent: {'; '.join(taken) or 'nothing to choose'}")
                 continue
 
@@ -388,22 +364,67 @@ class _Game(Match):
                 self.show(frame_text(obs, obs_space))
             if value is not None:
                 self.show(f"the agent expects {value:.3g}")
-            for name, menu in own.items():
-                first = int(batch.action_masks[name].actors.starts[side])
-                for i, choice in enumerate(menu.ask(name, self.ask, self.show)):
-                    hand.choose(name, first + i, choice)
-        if not any(taken.any() for taken in hand.taken.values()):
+            chosen.append(self.choices_of_person(own.action_masks, entities, advice[side]))
+        who = [(c, self.is_played(side)) for side, c in enumerate(chosen)]
+        by_hand = {
+            name: _cat([is_taken(c[name].values) & own for c, own in who]) for name in action_space
+        }
+        if not any(rows.values.any() for rows in by_hand.values()):
             ask_line("nothing to choose, Enter continues> ", self.ask, self.show)
-
-        advised = {}
-        if self.agent is not None:
-            for name in lengths:
-                advised[name] = _cat([np.array(own[name].advised, np.int64) for own in menus])
-        actions, by_hand = hand.fill(advised)
+        actions = {name: Ragged.cat([c[name] for c in chosen]) for name in action_space}
         if not isinstance(envs, RecordingVecEnv):
             return envs.act(actions, obs_space)
-        probs, logits = ({}, {}) if self.agent is None else self.probs_and_logits(menus, actions)
+        probs, logits = ({}, {}) if self.agent is None else self.probs_and_logits(advice, actions)
         return envs.act(actions, obs_space, probs, logits, by_hand=by_hand)
+
+    def is_played(self, side: int) -> bool:
+        """Return whether the person plays a side."""
+        return self.side in (None, side)
+
+    def texts_of(
+        self,
+        masks: Mapping[ActionName, VecActionMask],
+        chosen: Mapping[ActionName, npt.NDArray[Any]],
+        entities: Sequence[tuple[str, str]],
+    ) -> list[str]:
+        """Return the choices of a side in one frame, a text for each action that is taken."""
+        texts = []
+        for name, space in self.action_space().items():
+            names = [choice for choice, _ in _choices_of(space, masks[name], entities)]
+            rows = chosen[name][is_taken(chosen[name])]
+            if len(rows):
+                texts.append(f"{name} {', '.join(space.text_of(row, names) for row in rows)}")
+        return texts
+
+    def choices_of_person(
+        self,
+        masks: Mapping[ActionName, VecActionMask],
+        entities: Sequence[tuple[str, str]],
+        advice: Mapping[ActionName, _Advice],
+    ) -> Choices:
+        """Return what the person chooses in one frame, each action after those it depends on.
+
+        Of a dependent action the agent's advice is known to actors for whom the person chose what
+        the agent would have chosen before it.
+        """
+        chosen: Choices = {}
+        agrees: dict[ActionName, npt.NDArray[np.bool_]] = {}
+        for name in parents_first(self.action_space()):
+            space, mask, known = self.action_space()[name], masks[name], advice[name]
+            taken = np.ones(len(mask.actors.values), np.bool_)
+            part, agrees[name] = mask, taken
+            if mask.after is not None:
+                before = chosen[mask.after.action]
+                part, taken = narrowed(mask, before)
+                agrees[name] = agrees[mask.after.action][rows_before(mask, before)]
+            menu = menu_of(name, space, part, entities, known.only(agrees[name]).of(taken))
+            rows = np.array(menu.ask(name, self.ask, self.show), space.choice_dtype)
+            rows = rows.reshape(-1, *space.choice_columns)
+            lengths = mask.actors.lengths
+            chosen[name] = spread(space, Ragged(rows, part.actors.lengths), taken, lengths)
+            if not space.components:
+                agrees[name] = agrees[name] & (chosen[name].values == known.choices)
+        return chosen
 
     def advice(self, batch: VecObs) -> list[tuple[Mapping[ActionName, Action], float | None]]:
         """Return the actions that the agent would take for each side, and the value."""
@@ -415,27 +436,33 @@ class _Game(Match):
         return list(map(self.agent, self.frames))
 
     def probs_and_logits(
-        self, menus: Sequence[Mapping[str, Menu]], actions: Mapping[ActionName, Ragged]
+        self,
+        advice: Sequence[Mapping[ActionName, _Advice]],
+        actions: Mapping[ActionName, Ragged],
     ) -> tuple[dict[ActionName, Ragged], dict[ActionName, Ragged]]:
         """Return how probable the agent finds the choices of all sides, and logits of all choices.
+
+        Not of numbers, nor of dependent actions, of which they are not known after other choices.
 
         Raises:
             ValueError: the agent gives no probabilities.
         """
         probs, logits = {}, {}
         for name, space in self.action_space().items():
-            known = [p for own in menus if (p := own[name].probs) is not None]
-            if len(known) < len(menus):
-                raise ValueError(
-                    f"agent: expected the probabilities of all choices of {name!r} to record, got "
-                    "none"
-                )
-            chosen = actions[name]
-            of_sides = np.split(chosen.values, chosen.starts[1:])
-            rows = zip(known, of_sides, strict=True)
+            if space.components or space.after is not None:
+                continue
+            of_sides, tables = Ragged.of_frames(actions[name]), []
+            for own, chosen in zip(advice, of_sides, strict=True):
+                if (table := own[name].probs) is None and len(chosen):
+                    raise ValueError(
+                        f"agent: expected the probabilities of all choices of {name!r} to record, "
+                        "got none"
+                    )
+                tables.append(np.zeros((0, 1), np.float32) if table is None else table)
+            rows = zip(tables, of_sides, strict=True)
             probs[name] = _cat([p[np.arange(len(c)), c] for p, c in rows])
             with np.errstate(divide="ignore"):  # illegal choices have -inf
-                logits[name] = _cat([np.log(p).reshape(-1, *space.mask_columns) for p in known])
+                logits[name] = _cat([np.log(p).reshape(-1, *space.mask_columns) for p in tables])
         return probs, logits
 
 

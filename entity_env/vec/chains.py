@@ -113,7 +113,7 @@ def link(
     for name in dependent:
         before = action_space[name].after
         assert before is not None
-        found = _places(linked[name].actors, linked[before].actors)
+        found = places_among(linked[name].actors, linked[before].actors)
         missing = np.flatnonzero(found < 0)
         if len(missing) and check is not None:
             check(name, before, missing)
@@ -137,7 +137,7 @@ def link(
         possible = mask.legal_by_label().any(axis=1)
         if before is not None:
             parent = linked[before]
-            found = _places(mask.actors, parent.actors)
+            found = places_among(mask.actors, parent.actors)
             assert mask.after is not None
             reached = _reached(parent, mask.after.when)
             rows = _flat_rows(Ragged(found, mask.actors.lengths), parent.actors)
@@ -156,14 +156,65 @@ def narrowed(mask: VecActionMask, before: Ragged) -> tuple[VecActionMask, Bools]
         mask: of the dependent action.
         before: the choices of the action before.
     """
+    taken, label = takers(mask, before)
+    return mask.keep(taken, label), taken
+
+
+def takers(mask: VecActionMask, before: Ragged) -> tuple[Bools, Indices]:
+    """Return who takes a dependent action, and after which label.
+
+    Args:
+        mask: of the dependent action.
+        before: the choices of the action before.
+
+    Returns:
+        (actors,) bool; and (actors,) int64, the place of each choice in `after.when`, 0 for those
+        who do not take the action.
+    """
     after = mask.after
     assert after is not None
-    chosen = before.values[_flat_rows(after.rows, before)]
+    chosen = before.values[rows_before(mask, before)]
     taken, label = chosen >= 0, np.zeros(len(chosen), np.int64)
     if after.when:
         is_label = chosen[:, None] == np.array(after.when)
         taken, label = is_label.any(axis=1), is_label.argmax(axis=1)
-    return mask.keep(taken, label), taken
+    return taken, label
+
+
+def nothing_of(space: ActionSpace) -> Any:
+    """Return what stands for the choice of an actor who does not take an action: -1, or NaN."""
+    return np.nan if space.choice_dtype is np.float32 else -1
+
+
+def rows_before(mask: VecActionMask, before: Ragged) -> Indices:
+    """Return the row of each actor of a dependent action in rows of the action before."""
+    assert mask.after is not None
+    return _flat_rows(mask.after.rows, before)
+
+
+def is_taken(choices: npt.NDArray[Any]) -> Bools:
+    """Return who takes an action, by the choices of all its actors, (actors,) bool."""
+    taken: Bools = ~np.isnan(choices[:, 0]) if choices.ndim == 2 else choices >= 0
+    return taken
+
+
+def masks_after(
+    masks: Mapping[ActionName, VecActionMask], choices: Mapping[ActionName, Ragged]
+) -> dict[ActionName, VecActionMask]:
+    """Return masks of all actors, with what was legal after the choices that were made before.
+
+    They depend on no action. Those of actors who do not take an action have no meaning.
+
+    Args:
+        masks: by action, of B frames.
+        choices: of all actors.
+    """
+    found = dict(masks)
+    for name, mask in masks.items():
+        if mask.after is not None:
+            taken, label = takers(mask, choices[mask.after.action])
+            found[name] = mask.keep(np.ones_like(taken), label)
+    return found
 
 
 def spread(space: ActionSpace, choices: Ragged, taken: Bools, lengths: Indices) -> Ragged:
@@ -175,8 +226,7 @@ def spread(space: ActionSpace, choices: Ragged, taken: Bools, lengths: Indices) 
         taken: (actors,) bool, who does.
         lengths: (B,) the actors of each frame.
     """
-    nothing: Any = np.nan if space.choice_dtype is np.float32 else -1
-    rows = np.full((len(taken), *space.choice_columns), nothing, space.choice_dtype)
+    rows = np.full((len(taken), *space.choice_columns), nothing_of(space), space.choice_dtype)
     rows[taken] = choices.values
     return Ragged(rows, lengths)
 
@@ -205,7 +255,7 @@ def choose_parts(
     return {name: chosen[name] for name in action_space}
 
 
-def _places(actors: Ragged, others: Ragged) -> Indices:
+def places_among(actors: Ragged, others: Ragged) -> Indices:
     """Return the number of each actor among others of its frame, -1 for one who is not there."""
     most = 1 + max(int(rows.values.max(initial=0)) for rows in (actors, others))
     own, theirs = (

@@ -32,6 +32,9 @@ class After:
     rows: Ragged
     when: list[int]
 
+    def __len__(self) -> int:
+        return len(self.rows)
+
     @property
     def labels(self) -> int:
         """The number of labels that masks tell apart."""
@@ -123,6 +126,19 @@ class VecActionMask:
             of_kept = Ragged(self.after.rows.values[rows], lengths)
             changes["after"] = replace(self.after, rows=of_kept)
         return replace(self, **changes)  # type: ignore[type-var]
+
+    def keep_actees(self, kept: npt.NDArray[np.bool_]) -> Self:
+        """Return the mask of some of the actees, (actees,) bool."""
+        assert self.actees is not None
+        blocks = self.actors.lengths * self.labels
+        starts, sizes = (np.repeat(x, blocks) for x in (self.actees.starts, self.actees.lengths))
+        frame = np.repeat(np.arange(len(self.actees)), self.actees.lengths)[kept]
+        lengths = np.bincount(frame, minlength=len(self.actees))
+        mask = self.mask
+        if mask is not None:
+            mask = Ragged(mask.values[kept[row_indices(starts, sizes)]], blocks * lengths)
+        actees = Ragged(self.actees.values[kept], lengths)
+        return replace(self, actees=actees, mask=mask)  # type: ignore[type-var]
 
     def _rows_of(self, actors: Indices, label: Indices | None) -> dict[str, Any]:
         """Return the fields that have rows for each actor, of some of them, flat."""

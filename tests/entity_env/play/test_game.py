@@ -28,7 +28,8 @@ from entity_env.examples import (
     Shells,
     TreasureHunt,
 )
-from entity_env.play.game import HELP, Agent, Menu, Quit, ask_line, play_by_hand
+from entity_env.play.game import Agent, play_by_hand
+from entity_env.play.menus import HELP, Menu, Quit, ask_line
 from entity_env.random_play import random_choices
 from entity_env.recording.read_recording import Episode, Recording
 from entity_env.testing import DelayedIdentity, PickTheMarked
@@ -410,7 +411,7 @@ def menu(
     choices = [(label, "") for label in (*labels, *illegal)]
     legal = np.array([[True] * len(labels) + [False] * len(illegal)] * actors)
     given = None if probs is None else np.array([probs] * actors, dtype=np.float32)
-    return Menu([f"move, Robot {i}" for i in range(actors)], choices, legal, given, [])
+    return Menu([f"move, Robot {i}" for i in range(actors)], choices, legal, given)
 
 
 MOVES = menu("Up", "Down", "Left", "Leap", "Defuse Mines", actors=3, illegal=("Right",))
@@ -419,7 +420,6 @@ TARGETS = Menu(
     [("Mine 0", ""), ("Mine 1", ""), ("Mine 2", ""), ("Unit boss", "hp 3")],
     np.array([[True, True, False, True]]),
     None,
-    [],
 )
 
 
@@ -468,7 +468,7 @@ def test_actors_are_asked_one_by_one_or_several_at_once() -> None:
 
 
 def test_number_means_the_same_for_every_actor() -> None:
-    two = Menu(["a", "b"], [(x, "") for x in "uvw"], np.array([[1, 1, 1], [0, 0, 1]]) > 0, None, [])
+    two = Menu(["a", "b"], [(x, "") for x in "uvw"], np.array([[1, 1, 1], [0, 0, 1]]) > 0, None)
     assert ask_menu(two, "* 3")[0] == [2, 2]
     assert ask_menu(two, "* 1", "3 3")[0] == [2, 2]
 
@@ -488,7 +488,7 @@ def test_bad_input_of_a_menu_is_asked_again_and_changes_nothing() -> None:
 def test_nothing_takes_the_most_probable_choice_of_the_agent() -> None:
     choices = [("a", ""), ("b", "")]
     probs = np.array([[0.2, 0.8], [0.6, 0.4]], dtype=np.float32)
-    two = Menu(["move, Robot 0", "move, Robot 1"], choices, probs > 0, probs, [])
+    two = Menu(["move, Robot 0", "move, Robot 1"], choices, probs > 0, probs)
     chosen, shown = ask_menu(two, "", "")
     assert chosen == [1, 0]
     assert shown[0] == "move, Robot 0:\n  1) a  20.0%   2) b  80.0% <- Enter"
@@ -499,7 +499,7 @@ def test_nothing_takes_the_most_probable_choice_of_the_agent() -> None:
 def test_illegal_choice_is_never_the_most_probable() -> None:
     legal = np.array([[False, True, True]])
     probs = np.zeros((1, 3), dtype=np.float32)
-    assert Menu(["x"], [(c, "") for c in "abc"], legal, probs, []).find("", 0) == 1
+    assert Menu(["x"], [(c, "") for c in "abc"], legal, probs).find("", 0) == 1
 
 
 def test_help_and_quitting() -> None:

@@ -20,16 +20,17 @@ def test_own_choices_stand_and_the_rest_is_of_the_others(seed, share, world) -> 
     obs, space = envs.reset(envs.obs_space()), envs.action_space()
     others, mine = (random_choices(obs, space, rng) for _ in range(2))
     taken = {name: rng.random(len(rows.values)) < share for name, rows in mine.items()}
-    hand = Hand(obs, space, taken)
+    hand = Hand(obs, space, taken, others)
     left = list(hand.waiting())
     assert len(left) == sum(int(rows.sum()) for rows in taken.values())
     made = left[: int(rng.integers(len(left) + 1))]
     for name, actor in made:
         if rng.random() < 0.3:
-            hand.choose(name, actor, int(rng.choice(np.flatnonzero(hand.legal(name, actor)))))
+            one = hand.mask(name, actor)
+            hand.choose(name, actor, int(space[name].random_choices(one, rng).values[0]))
         hand.choose(name, actor, int(mine[name].values[actor]))
     assert list(hand.waiting()) == left[len(made) :]
-    actions, by_hand = hand.fill(others)
+    actions, by_hand = hand.fill()
     for name, rows in actions.items():
         own = np.isin(np.arange(len(rows.values)), [actor for n, actor in made if n == name])
         assert (by_hand[name].values == own).all()
@@ -53,7 +54,8 @@ def test_what_is_not_allowed_is_refused_and_changes_nothing(
     envs: VecEnv = EnvList(Duel, 2)
     obs = envs.reset(envs.obs_space())
     taken = np.arange(len(obs.action_masks["attack"].actors.values)) == 1
-    hand = Hand(obs, envs.action_space(), {"attack": taken})
+    others = random_choices(obs, envs.action_space(), np.random.default_rng(0))
+    hand = Hand(obs, envs.action_space(), {"attack": taken}, others)
     with pytest.raises(ValueError, match=f"attack, {message}"):
         hand.choose("attack", actor, choice)
     assert list(hand.waiting()) == [("attack", 1)]

@@ -35,7 +35,7 @@ export interface Header {
   view: unknown;
   types: [name: string, numbers: string[], kinds: NamedKinds][];
   global: [numbers: string[], kinds: NamedKinds];
-  actions: [name: string, kind: string, fields: { index_to_label?: string[] }][];
+  actions: [name: string, kind: string, fields: { index_to_label?: string[]; index_to_component?: string[]; after?: string }][];
   moments: [kind: string, episode: number, step: number, side: number, entity: number | null, text: string][];
   attention: "whole" | "strongest";
   rounding: [column: string, bits: number, low: number, high: number][];
@@ -61,7 +61,10 @@ export class Columns extends Map<string, Numbers> {
   }
 }
 
-export const VERSION = 1;
+/** Those with numbers or dependent actions are 2. */
+export const VERSIONS = [1, 2];
+/** Columns of each number: mean, deviation and the ends of its 90% range. */
+export const NUMBERS_SHOWN = 4;
 export const CHUNK_STEPS = 64;
 export const STRONGEST = 4;
 const WIDTHS = { f4: 4, u4: 4, u2: 2, u1: 1, "?": 1 };
@@ -206,31 +209,40 @@ export function decodeChunk(header: Header, schema: Schema, steps: number, raw: 
   }
 
   // Actions.
-  header.actions.forEach(([, , { index_to_label }], a) => {
+  header.actions.forEach(([, , { index_to_label, index_to_component, after }], a) => {
     const [starts, frame] = readCounts(`actors ${a}`);
     const actors = readPositions(`actor ${a}`, starts, frame, 1);
     const before = previousRows(frame.map((f, row) => keyAt[keyStarts[f] + actors[row]]));
-    const widths = new Float64Array(frame.length).fill(index_to_label?.length ?? 0);
-    if (!index_to_label) {
+    const names = index_to_label ?? index_to_component;
+    const widths = new Float64Array(frame.length).fill(names?.length ?? 0);
+    if (!names) {
       const [acteeStarts, acteeFrame] = readCounts(`actees ${a}`);
       readPositions(`actee ${a}`, acteeStarts, acteeFrame, 0);
       frame.forEach((f, row) => (widths[row] = acteeStarts[f + 1] - acteeStarts[f]));
     }
-    check(read(`chosen ${a}`, "u4", widths.length, before), (row) => widths[row]);
+    if (after) read(`taken ${a}`, "?", widths.length, before);
+    if (!index_to_component) check(read(`chosen ${a}`, "u4", widths.length, before), (row) => widths[row]);
     if (schema.by_hand?.includes(a)) read(`by hand ${a}`, "?", widths.length, before);
+    /** Read numbers of each row, which continue those of its last row of that many. */
+    const readWide = (wanted: [string, Dtype][], widths: Float64Array, starts: Float64Array) => {
+      const pairs = starts[widths.length];
+      if (pairs > 8 * raw.length) throw new Error("choices");
+      const pairsBefore = new Int32Array(pairs).fill(-1);
+      widths.forEach((width, row) => {
+        const from = before[row];
+        if (from < 0 || widths[from] !== width) return;
+        for (let k = 0; k < width; k++) pairsBefore[starts[row] + k] = starts[from] + k;
+      });
+      for (const [name, dtype] of wanted) read(`${name} ${a}`, dtype, pairs, pairsBefore);
+    };
+    if (index_to_component) {
+      readWide([["chosen", "f4"], ["low", "f4"], ["high", "f4"]], widths, startsOf(widths)); // prettier-ignore
+      widths.forEach((width, row) => (widths[row] = NUMBERS_SHOWN * width));
+    }
     const pairStarts = columns.startsOf(`pairs ${a}`, widths);
-    const pairs = pairStarts[widths.length];
     const columnsOfPairs = [["mask", "?", schema.masks], ["probs", "f4", schema.probs], ["beside", "f4", schema.beside]] as const; // prettier-ignore
     const present = columnsOfPairs.filter(([, , actions]) => actions?.includes(a));
-    if (!present.length) return;
-    if (pairs > 8 * raw.length) throw new Error("choices");
-    const pairsBefore = new Int32Array(pairs).fill(-1);
-    widths.forEach((width, row) => {
-      const from = before[row];
-      if (from < 0 || widths[from] !== width) return;
-      for (let k = 0; k < width; k++) pairsBefore[pairStarts[row] + k] = pairStarts[from] + k;
-    });
-    for (const [name, dtype] of present) read(`${name} ${a}`, dtype, pairs, pairsBefore);
+    if (present.length) readWide(present.map(([name, dtype]) => [name, dtype]), widths, pairStarts); // prettier-ignore
   });
 
   // Explanations and pictures of some frames.

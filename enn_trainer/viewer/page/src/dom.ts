@@ -72,6 +72,13 @@ export function shown(value: number): string {
   return text.replace("-", "−");
 }
 
+export const boundsText = (low: number, high: number) => (Number.isFinite(low) ? `${shown(low)} to ${shown(high)}` : "any");
+
+/** Return numbers as a person types them; those of the agent where nothing is chosen. */
+export function numbersText(numbers: { name: string; chosen: number; advised?: number }[]): string {
+  return numbers.map(({ name, chosen, advised }) => `${name}=${shown(Number.isNaN(chosen) ? (advised ?? NaN) : chosen)}`).join(" ");
+}
+
 export function percent(probability: number): string {
   if (!Number.isFinite(probability)) return shown(probability);
   return probability > 0 && probability < 0.001 ? "<0.1%" : `${(100 * probability).toFixed(1)}%`;

@@ -1,9 +1,9 @@
 /** Places that people take, and the choices that they make there. */
 
-import { button, byId, el, field, named, percent, say, tag } from "./dom.js";
-import type { Actor, Live, Place } from "./live.js";
+import { button, byId, el, field, boundsText, named, numbersText, percent, say, tag } from "./dom.js";
+import type { Actor, Chosen, Live, Place } from "./live.js";
 import type { Page } from "./main.js";
-import type { Choice, Decision, Frame } from "./model.js";
+import type { Choice, Component, Decision, Frame } from "./model.js";
 
 /** Menus are no longer than this; targets can be chosen in the scene and in the list as well. */
 const MOST_ITEMS = 40;
@@ -17,7 +17,7 @@ export function isIn(places: Place[], frame: Frame, actor: number): boolean {
 /** Return the decision of an actor that a person has to make or can still change; those without a choice first. */
 export function openDecision(live: Live, frame: Frame, actor: number | null): Decision | null {
   if (!live.isMine || !live.isWaiting(frame) || actor === null) return null;
-  const own = frame.decisions.filter((one) => one.actor === actor && isIn(live.places, frame, actor));
+  const own = frame.decisions.filter((one) => one.actor === actor && one.isTaken && isIn(live.places, frame, actor));
   return own.find((one) => live.isOpen(frame, one)) ?? own[0] ?? null;
 }
 
@@ -29,16 +29,26 @@ export function withAdvice(frame: Frame, live: Live, advice: string): Frame {
     const own = live.chosenIn(frame, one);
     const isSecret = live.isMine && (advice === "hidden" || (advice === "after" && live.isOpen(frame, one)));
     const hidden = isSecret ? { probability: NaN, beside: NaN } : {};
-    const choices = one.choices.map((choice, i): Choice => ({ ...choice, ...hidden, isChosen: i === own, isAdvised: choice.isChosen && !isSecret }));
-    return { ...one, isSecret, byHand: own !== undefined, choices };
+    const isAgents = !isSecret && !one.byHand; // of an earlier choice it is the person's
+    const choices = one.choices.map((choice, i): Choice => ({ ...choice, ...hidden, isChosen: i === own, isAdvised: choice.isChosen && isAgents }));
+    const numbers = one.numbers.map((number, i): Component => {
+      const advised = isAgents ? number.chosen : NaN;
+      const secret = isSecret ? { shown: [], beside: [] } : {};
+      return { ...number, ...secret, chosen: Array.isArray(own) ? own[i] : NaN, advised };
+    });
+    return { ...one, isSecret, byHand: own !== undefined, choices, numbers };
   });
   return { ...frame, reward: NaN, decisions };
 }
 
 /** Return what a person chose and what the agent would have taken. */
-export function compared(name: string, decision: Decision, choice: number): string {
+export function compared(name: string, decision: Decision, choice: Chosen): string {
   const say = ({ label, probability }: Choice) => `${label} (${percent(probability)})`;
   const agents = decision.choices.find(({ isChosen }) => isChosen);
+  if (Array.isArray(choice)) {
+    const own = decision.numbers.map((one, i) => ({ ...one, chosen: choice[i] }));
+    return `${name}: you chose ${numbersText(own)}, the agent ${numbersText(decision.numbers)}.`;
+  }
   return `${name}: you chose ${say(decision.choices[choice])}, the agent ${agents ? say(agents) : "nothing"}.`;
 }
 
@@ -49,6 +59,8 @@ export class Hand {
   private turn = "";
   private menu = "";
   private comparison = "";
+  /** The action whose choice is made again. */
+  private again = -1;
 
   // prettier-ignore
   constructor(private page: Page, private live: Live) {
@@ -56,7 +68,9 @@ export class Hand {
   }
 
   private get decision(): Decision | null {
-    return this.frame && openDecision(this.live, this.frame, this.selected);
+    const open = this.frame && openDecision(this.live, this.frame, this.selected);
+    const again = this.frame?.decisions.find(({ action, actor }) => action === this.again && actor === this.selected);
+    return (open && again) ?? open;
   }
 
   /** The choices of the decision that may be made, with their indices. */
@@ -84,11 +98,16 @@ export class Hand {
     const { frame, decision } = this;
     const [choice] = this.legal.find(([, { target }], place) => fits(target, place)) ?? [];
     if (!frame || !decision || choice === undefined) return false;
+    this.send(frame, decision, choice);
+    return true;
+  }
+
+  private send(frame: Frame, decision: Decision, choice: Chosen): void {
+    this.again = -1;
     this.comparison = field("advice").value === "after" ? compared(frame.all[decision.actor].name, decision, choice) : "";
     this.live.choose(frame, decision.action, decision.actor, choice);
     const { waiting, fps, isPaused } = this.live;
     if (waiting?.actors.length || fps !== null || isPaused) this.page.refreshSoon(); // else the next frame comes at once
-    return true;
   }
 
   /** Take the place of the selected actor, or of its side, or give it back. */
@@ -135,16 +154,43 @@ export class Hand {
     const labels = this.legal.map(([, { label }]) => label);
     const actor = [frame?.side, decision?.action, decision?.actor];
     const chosen = decision ? this.legal.findIndex(([index]) => index === live.chosenIn(frame!, decision)) : -1;
-    const menu = JSON.stringify([frame?.step, actor, labels, chosen]);
+    const numbers = decision?.numbers ?? [];
+    const bounds = numbers.map(({ low, high }) => [low, high]);
+    const after = decision && live.replay!.header.actions[decision.action][2].after;
+    const again = frame?.decisions.find((one) => one.name === after && one.actor === decision!.actor);
+    const menu = JSON.stringify([frame?.step, actor, labels, chosen, bounds, again?.action]);
     if (menu === this.menu) return; // so that no click is lost
     this.menu = menu;
     const hadFocus = byId("menu").contains(document.activeElement);
-    const items = labels.slice(0, MOST_ITEMS).map((label, i) => {
+    const items: HTMLElement[] = labels.slice(0, MOST_ITEMS).map((label, i) => {
       const item = button(named(label), () => this.choose((_, place) => place === i), { class: "", "aria-pressed": i === chosen && "true" });
       return el("li", {}, i < 9 && tag(String(i + 1)), item);
     });
+    if (decision && numbers.length) items.push(...this.numberItems(frame!, decision));
+    if (again) {
+      const reopen = () => [(this.again = again.action), this.page.refreshSoon()];
+      items.push(el("li", {}, button(el("span", {}, "another ", named(again.name)), reopen)));
+    }
     byId("menu").replaceChildren(...items);
     if (hadFocus) byId("menu").querySelector("button")?.focus();
+  }
+
+  /** Return an input for each number of a decision, and the button that chooses them. */
+  private numberItems(frame: Frame, decision: Decision): HTMLElement[] {
+    const own = this.live.chosenIn(frame, decision);
+    const inputs = decision.numbers.map(({ name, low, high, chosen }, i) => {
+      const value = Array.isArray(own) ? own[i] : field("advice").value === "shown" ? chosen : undefined;
+      const limits = Number.isFinite(low) ? { min: low, max: high } : {};
+      return el("input", { type: "number", step: "any", "data-component": name, "aria-label": name, value, ...limits });
+    });
+    const choose = () => {
+      const wrong = inputs.find((input) => !(Number.isFinite(input.valueAsNumber) && input.reportValidity()));
+      if (wrong) wrong.focus();
+      else this.send(frame, decision, inputs.map(({ valueAsNumber }) => valueAsNumber)); // prettier-ignore
+    };
+    inputs.forEach((input) => input.addEventListener("keydown", ({ key }) => key === "Enter" && choose()));
+    const items = decision.numbers.map(({ name, low, high }, i) => el("li", {}, el("label", {}, named(name), " ", inputs[i], ` ${boundsText(low, high)}`)));
+    return [...items, el("li", {}, button("choose", choose, { class: "", id: "choose-numbers" }))];
   }
 
   /** Show the seconds that are left. */

@@ -1,7 +1,7 @@
 /** What is known of a frame and of an entity in it, as tables. */
 
 import { allTypes } from "./codec.js";
-import { button, el, faint, named, percent, row, shown, table, tag } from "./dom.js";
+import { boundsText, button, el, faint, named, percent, row, shown, table, tag } from "./dom.js";
 import type { Shown } from "./main.js";
 import { attentionWeight, type Attention, type Choice, type Decision, type Entity, type Frame } from "./model.js";
 import { unseenBy } from "./view.js";
@@ -20,7 +20,7 @@ export function inspect(target: HTMLElement, shows: Shown): void {
       el("h2", { "data-entity": entity.position }, named(entity.name), ...tags(shows, entity)),
       features(shows, entity, before),
       removalButtons(shows, entity),
-      ...decisions.map((decision) => choices(shows, decision)),
+      ...decisions.map((decision) => decided(shows, decision)),
       decisions.length ? null : faint("It has nothing to choose in this step."),
       influences(shows, entity),
       toggles.attention && frame.attention ? attentions(shows, frame.attention, entity.position) : null,
@@ -103,6 +103,32 @@ function removalButtons({ edit, changes }: Shown, { position, isGlobal }: Entity
   const isOn = (change: Change) => changes.some((one) => isOfSame(one, change));
   const toggle = (text: string, change: Change) => button(text, () => edit(change), { class: "", "aria-pressed": String(isOn(change)) });
   return el("p", {}, toggle("hide", { position, visible: false }), " ", toggle("remove", { position, removed: true }));
+}
+
+function decided(shows: Shown, decision: Decision): Node {
+  const { name, depth, isTaken, numbers } = decision;
+  const empty = el("p", { class: "faint", "data-not-taken": name }, named(name), " is not taken.");
+  const found = !isTaken ? empty : numbers.length ? numbersTable(shows, decision) : choices(shows, decision);
+  return depth ? el("div", { class: "part", "data-depth": depth }, found) : found;
+}
+
+/** Mean, deviation and range of each number on its bounds, and what was chosen. */
+function numbersTable({ beside }: Shown, { name, byHand, numbers }: Decision): Node {
+  const rows = numbers.map(({ name, low, high, chosen, advised, shown: own, beside: other }) => {
+    const [mean, deviation, from, to] = own.length ? own : [NaN, NaN, NaN, NaN];
+    const rangeOf = ([mean, , from, to]: number[]) => `${shown(mean)} (${shown(from)} to ${shown(to)})`;
+    const bar = el("td", { class: "range" }, boundsText(low, high));
+    const place = (value: number) => `${(100 * (value - low)) / (high - low)}%`;
+    const places = { low: from, high: to, mean, chosen };
+    if (high > low && Number.isFinite(low) && Number.isFinite(mean))
+      for (const [what, value] of Object.entries(places)) bar.style.setProperty(`--${what}`, place(Number.isFinite(value) ? value : mean));
+    const attributes = { "data-component": name, "data-chosen": Number.isFinite(chosen) && chosen, "data-mean": mean, "data-deviation": deviation, "data-from": from, "data-to": to, "data-low": low, "data-high": high };
+    const taken = Number.isNaN(chosen) ? (Number.isFinite(advised) ? el("span", {}, shown(advised!), " ", tag("advised")) : "?") : shown(chosen);
+    const cells = own.length ? [shown(mean), shown(deviation), `${shown(from)} to ${shown(to)}`] : ["–", "–", "–"];
+    return row(attributes, named(name), taken, ...cells, bar, ...(beside !== null ? [other.length ? rangeOf(other) : "–"] : []));
+  });
+  const headings = ["number", "chosen", "mean", "deviation", "90% range", "bounds", beside].filter((heading) => heading !== null);
+  return table({ class: "numbers", "data-action": name }, [named(name), byHand && tag("chosen by a person")], headings, rows);
 }
 
 function choices(shows: Shown, { name, byHand, isSecret = false, choices }: Decision): Node {

@@ -1,7 +1,7 @@
 /** The list of entities: one table for each type, which can be sorted. */
 
 import type { Header } from "./codec.js";
-import { button, el, faint, named, row, shown, table, tag } from "./dom.js";
+import { button, el, faint, named, numbersText, row, shown, table, tag } from "./dom.js";
 import type { Shown } from "./main.js";
 import type { Entity } from "./model.js";
 
@@ -18,9 +18,12 @@ export class EntityList {
 
   show(shows: Shown): void {
     const chosen = new Map<number, string[]>();
-    for (const { actor, name, choices, byHand } of shows.frame.decisions) {
+    for (const { actor, name, choices, numbers, byHand, isTaken } of shows.frame.decisions) {
+      if (!isTaken) continue;
       const choice = choices.find(({ isChosen }) => isChosen) ?? choices.find(({ isAdvised }) => isAdvised);
-      const text = `${name}: ${choice?.label ?? "?"}${byHand ? " (by hand)" : choice?.isChosen === false ? " (advised)" : ""}`;
+      const isAdvised = choice?.isChosen === false || numbers.some(({ advised, chosen }) => advised !== undefined && Number.isNaN(chosen));
+      const label = choice?.label ?? (numbers.length ? numbersText(numbers) : "?");
+      const text = `${name}: ${label}${byHand ? " (by hand)" : isAdvised ? " (advised)" : ""}`;
       chosen.set(actor, [...(chosen.get(actor) ?? []), text]);
     }
     const types = this.header.types.map((_, type) => shows.frame.entities.filter((entity) => entity.type === type));

@@ -23,8 +23,11 @@ export type Message =
 type GivenAttention = { layers: number; heads: number; size: number; weights: string };
 type GivenInfluence = { entities: number[]; values: (number | null)[]; choices: [action: number, cells: (number | null)[][]][] };
 
+/** The index of a choice, or numbers. */
+export type Chosen = number | number[];
+
 /** The step that people choose in: actors without a choice, the time at which the agent chooses, choices by actor. */
-export type Waiting = { episode: number; step: number; actors: Actor[]; until: number | null; chosen: Map<string, number> };
+export type Waiting = { episode: number; step: number; actors: Actor[]; until: number | null; chosen: Map<string, Chosen> };
 
 /** Bytes of the steps that are kept, the newest ones. */
 const KEPT_BYTES = 256e6;
@@ -66,7 +69,8 @@ export class Live {
     } else if (message.type === "waiting") {
       const { episode, step, raw, actors, ms } = message;
       if (raw !== undefined) this.add(episode, step, 1, raw);
-      const chosen = this.waiting?.step === step ? this.waiting.chosen : new Map<string, number>();
+      const chosen = this.waiting?.step === step ? this.waiting.chosen : new Map<string, Chosen>();
+      for (const actor of actors) chosen.delete(String(actor)); // which depended on another choice
       this.waiting = { episode: this.numbers.indexOf(episode), step, actors, until: ms === null ? null : now + ms, chosen };
     } else if (message.type === "places") {
       [this.places, this.isMine] = [message.places, message.yours];
@@ -120,7 +124,7 @@ export class Live {
     return { episode: this.numbers[episode], step };
   }
 
-  choose(frame: Frame, action: number, actor: number, choice: number): void {
+  choose(frame: Frame, action: number, actor: number, choice: Chosen): void {
     this.send("choose", { ...this.at(frame), choices: [[frame.side, action, actor, choice]] });
     if (!this.waiting) return;
     this.waiting.actors = this.waiting.actors.filter((one) => String(one) !== String([frame.side, action, actor]));
@@ -157,7 +161,7 @@ export class Live {
   }
 
   /** Return the choice of a decision that a person made while the step waits. */
-  chosenIn({ side }: Frame, { action, actor }: Decision): number | undefined {
+  chosenIn({ side }: Frame, { action, actor }: Decision): Chosen | undefined {
     return this.waiting?.chosen.get(String([side, action, actor]));
   }
 

@@ -1,6 +1,6 @@
 /** Frames of a replay, with names in place of columns. */
 
-import { CHUNK_STEPS, VERSION, allTypes, crc32, decodeChunk, fromBase64, inflate, sum, type Columns, type Header } from "./codec.js";
+import { CHUNK_STEPS, NUMBERS_SHOWN, VERSIONS, allTypes, crc32, decodeChunk, fromBase64, inflate, sum, type Columns, type Header } from "./codec.js";
 import { unseenBy } from "./view.js";
 
 /** Unpacked bytes of the pieces that are kept; about half of what they take in memory. */
@@ -36,11 +36,30 @@ export interface Choice {
   isAdvised?: boolean;
 }
 
+/** A number that an actor chooses. */
+export interface Component {
+  name: string;
+  low: number;
+  high: number;
+  chosen: number;
+  /** Mean, deviation and the ends of the 90% range. */
+  shown: number[];
+  beside: number[];
+  /** Of the agent, where a person decides. */
+  advised?: number;
+}
+
 /** An action that an actor takes in a frame. */
 export interface Decision {
   action: number;
   name: string;
   actor: number;
+  /** How many actions come before it. */
+  depth: number;
+  /** False if it depends on another choice than was made before. */
+  isTaken: boolean;
+  /** Of numbers, which have no choices. */
+  numbers: Component[];
   byHand: boolean;
   /** The agent's choice and probabilities are hidden. */
   isSecret?: boolean;
@@ -114,7 +133,7 @@ export class Replay {
     } catch {
       throw new Error("The beginning of this file is damaged, so that nothing of it can be shown.");
     }
-    if (header.version !== VERSION) throw new Error("This file and the page in it are of different versions.");
+    if (!VERSIONS.includes(header.version)) throw new Error("This file and the page in it are of different versions.");
     return new Replay(header, blocks);
   }
 
@@ -179,7 +198,7 @@ export class Replay {
 
   private fillSeries(columns: Columns, piece: Piece, episode: number): void {
     const { sides, actions } = this.header;
-    const probsOf = (a: number) => columns.get(`probs ${a}`);
+    const probsOf = (a: number) => (actions[a][2].index_to_component ? undefined : columns.get(`probs ${a}`));
     columns.get("reward")!.forEach((reward, f) => {
       const series = this.series[episode][f % sides];
       const step = piece.first + Math.floor(f / sides);
@@ -191,6 +210,7 @@ export class Replay {
         const actors = columns.startsOf(`actors ${a}`);
         const found: number[] = [];
         for (let row = actors[f]; probs && row < actors[f + 1]; row++) {
+          if (columns.get(`taken ${a}`)?.[row] === 0) continue;
           let [legal, entropy] = [0, 0];
           for (let k = pairs[row]; k < pairs[row + 1]; k++) {
             if (!mask || mask[k]) legal++;
@@ -237,7 +257,7 @@ export class Replay {
         entities.push(entityAt(type, row, row - starts[f], entities.length));
     });
     const all = [...entities];
-    if (schema.global || header.actions.some(([, kind]) => kind === "GlobalCategoricalActionSpace")) {
+    if (schema.global || header.actions.some(([, kind]) => kind.startsWith("Global"))) {
       const i = header.types.length;
       const row = columns.get(`rows ${i}`)?.[f] ? columns.startsOf(`rows ${i}`)[f] : -1;
       all.push(entityAt(i, row, 0, all.length));
@@ -250,7 +270,7 @@ export class Replay {
       entities,
       all,
       get decisions() {
-        return (decisions ??= header.actions.flatMap((_, a) => decisionsOf(header, columns, f, a, entities)));
+        return (decisions ??= chained(header).flatMap(([a, depth]) => decisionsOf(header, columns, f, a, depth, entities)));
       },
       reward: columns.get("reward")![f],
       value: columns.get("value")![f],
@@ -264,16 +284,31 @@ export class Replay {
 
 const emptySeries = (): Series => ({ reward: [], value: [], besideValue: [], entropy: [] });
 
-function decisionsOf(header: Header, columns: Columns, f: number, a: number, entities: Entity[]): Decision[] {
-  const [name, , { index_to_label }] = header.actions[a];
+/** Return the actions with their depths, each below the one that it depends on. */
+function chained({ actions }: Header, after?: string, depth = 0): [action: number, depth: number][] {
+  if (depth > actions.length) return [];
+  const next = (name: string) => chained({ actions } as Header, name, depth + 1);
+  return actions.flatMap(([name, , fields], a) => (fields.after === after ? [[a, depth], ...next(name)] : []));
+}
+
+// prettier-ignore
+function decisionsOf(header: Header, columns: Columns, f: number, a: number, depth: number, entities: Entity[]): Decision[] {
+  const [name, , { index_to_label, index_to_component }] = header.actions[a];
   const starts = columns.startsOf(`actors ${a}`);
   const pairs = columns.startsOf(`pairs ${a}`);
   const [probs, beside, mask, byHand] = ["probs", "beside", "mask", "by hand"].map((what) => columns.get(`${what} ${a}`));
   const [actor, chosen, actee] = ["actor", "chosen", "actee"].map((what) => columns.get(`${what} ${a}`)!);
-  const firstActee = index_to_label ? 0 : columns.startsOf(`actees ${a}`)[f];
+  const firstActee = columns.has(`actees ${a}`) ? columns.startsOf(`actees ${a}`)[f] : 0;
   return Array.from({ length: starts[f + 1] - starts[f] }, (_, i) => {
     const row = starts[f] + i;
-    const choices = Array.from({ length: pairs[row + 1] - pairs[row] }, (_, index): Choice => {
+    const isTaken = columns.get(`taken ${a}`)?.[row] !== 0;
+    const numbers = (index_to_component ?? []).map((name, index): Component => {
+      const k = row * index_to_component!.length + index;
+      const [low, high] = ["low", "high"].map((what) => columns.get(`${what} ${a}`)![k]);
+      const shownOf = (of: typeof probs) => Array.from(of?.slice(NUMBERS_SHOWN * k, NUMBERS_SHOWN * (k + 1)) ?? []);
+      return { name, low, high, chosen: isTaken ? chosen[k] : NaN, shown: shownOf(probs), beside: shownOf(beside) };
+    });
+    const choices = Array.from({ length: index_to_component ? 0 : pairs[row + 1] - pairs[row] }, (_, index): Choice => {
       const k = pairs[row] + index;
       const target = index_to_label ? null : actee[firstActee + index];
       return {
@@ -282,10 +317,10 @@ function decisionsOf(header: Header, columns: Columns, f: number, a: number, ent
         probability: probs?.[k] ?? NaN,
         beside: beside?.[k] ?? NaN,
         isAllowed: mask?.[k] !== 0,
-        isChosen: chosen[row] === index,
+        isChosen: isTaken && chosen[row] === index,
       };
     });
-    return { action: a, name, actor: actor[row], byHand: byHand?.[row] === 1, choices };
+    return { action: a, name, actor: actor[row], depth, isTaken, byHand: byHand?.[row] === 1, numbers, choices };
   });
 }
 

@@ -1,5 +1,6 @@
 /** Changes of a frame, and the agent's answer to the changed frame. */
 
+import { NUMBERS_SHOWN } from "./codec.js";
 import type { Entity, Frame } from "./model.js";
 
 type Edit = { feature: number; value: number } | { kind: number; value: number } | { visible: false } | { removed: true };
@@ -40,7 +41,8 @@ export function changed(frame: Frame, changes: Change[], answer: Answer | null, 
   const decisions = frame.decisions.map((decision) => {
     const own = isOfFrame ? answer.decisions.find(([action, actor]) => action === decision.action && actor === decision.actor) : null;
     const choices = decision.choices.map((choice, i) => ({ ...choice, beside: own?.[2][i] ?? NaN }));
-    return { ...decision, choices };
+    const besideOf = (i: number) => (own?.[2] ?? []).slice(NUMBERS_SHOWN * i, NUMBERS_SHOWN * (i + 1)).map((one) => one ?? NaN);
+    return { ...decision, choices, numbers: decision.numbers.map((one, i) => ({ ...one, beside: besideOf(i) })) };
   });
   const entities = all.slice(0, frame.entities.length);
   return { ...frame, all, entities, decisions, besideValue: isOfFrame ? (answer.value ?? NaN) : NaN };
