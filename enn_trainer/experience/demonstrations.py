@@ -127,6 +127,8 @@ class Demonstrations:
         Returns:
             (decisions,) float of each action that depends on none, of those in `decided`.
         """
+        if all(self.batch.actions[name].after is None for name in of_parts):
+            return {name: self.of_learnt(name, rows) for name, rows in of_parts.items()}
         parts = {}
         for name, rows in of_parts.items():
             flags = self.is_learnt(name)
