@@ -129,5 +129,5 @@ def annotate(
             most_attended(None if attention is None else attention[i], count, MOST_ENTITIES)
             for i, count in enumerate(batch.entities_of_frames().tolist())
         ]
-        found = influence(agent, batch, decisions, entities, replay.action_space, in_frames)
+        found = influence(agent, batch, decisions, entities, in_frames, replay.action_space)
         episode.influence |= dict(zip(frames.tolist(), found, strict=True))

@@ -138,7 +138,7 @@ def explain(
         table = None if (rows := shown.get(name)) is None else rows.reshape(shape)
         both = (table, entropies, None) if len(shape) == 2 else (None, entropies, table)
         actions[name] = ExplainedAction(actors, choices, *both)
-    [changes] = influence(agent, batch, decisions, [removed], action_space, recall)
+    [changes] = influence(agent, batch, decisions, [removed], recall, action_space)
     return Explanation([*ids], actions, decisions.values.item(), attention, changes)
 
 
@@ -225,8 +225,8 @@ def influence(
     batch: EntityBatch,
     decisions: Decisions,
     entities: Sequence[Indices],
-    action_space: ActionSpaces,
     recall: Recall = NO_RECALL,
+    action_space: ActionSpaces | None = None,
 ) -> list[Influence]:
     """Compute the influence of entities on the decisions in frames, by removing each of them.
 
@@ -235,8 +235,8 @@ def influence(
         batch: B frames, at least one, without a past.
         decisions: of the agent in these frames.
         entities: for each frame int64, positions in the frame.
-        action_space: the actions.
         recall: what the agent remembered in these frames, also of who is removed.
+        action_space: the actions; needed where some depend on others.
 
     Returns:
         The influence in each frame.

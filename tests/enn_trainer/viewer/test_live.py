@@ -381,14 +381,14 @@ def test_what_if_is_what_the_agent_would_do_in_that_frame(world: Any) -> None:
         env.seed(seed)
         obs = env.reset()
         frame = batch_obs([obs], space, played.spaces[1])
-        same = what_if(played.network, frame, space, [])
+        same = what_if(played.network, frame, *played.spaces, [])
         act = agent.explain(obs, [])
         assert same.value == pytest.approx(act.value, abs=1e-6)
         name = next(iter(space.entities))
         changed = {**obs.features, name: np.array(obs.features[name], np.float32).copy()}
         changed[name][0, 0] += 3
         change = Change(0, feature=0, value=float(changed[name][0, 0]))
-        other = what_if(played.network, frame, space, [change])
+        other = what_if(played.network, frame, *played.spaces, [change])
         obs.features = changed
         told = agent.explain(obs, [])
         assert other.value == pytest.approx(told.value, abs=1e-5)
@@ -407,7 +407,7 @@ def test_removed_targets_have_no_probability_and_the_rest_has_all() -> None:
     actees = frame.action_masks["attack"].actees
     assert actees is not None
     gone = int(actees.values[1])
-    answer = what_if(played.network, frame, played.spaces[0], [Change(gone, removed=True)])
+    answer = what_if(played.network, frame, *played.spaces, [Change(gone, removed=True)])
     for probs in answer.probs["attack"].values():
         assert np.isnan(probs[1])
         assert np.nansum(probs) == pytest.approx(1)
@@ -471,7 +471,7 @@ def test_explanations_know_what_the_agent_remembered_in_that_frame() -> None:
     for step, value in answers.items():
         assert value == pytest.approx(values[step], abs=1e-5)
     frame = take_obs(found[2][2], np.array([0]))
-    forgetful = what_if(played.network, frame, played.spaces[0], [])
+    forgetful = what_if(played.network, frame, *played.spaces, [])
     assert max(abs(forgetful.value - value) for value in values) > 1e-4
 
 
