@@ -404,9 +404,9 @@ class GlobalContinuousActionSpace(_ContinuousActionSpace):
         probs: Probabilities,
     ) -> Iterator[Action | None]:
         """Yield the action of each environment; None where it is not offered."""
-        for values in choices.of_frames():
-            names = self.index_to_component
-            yield GlobalContinuousAction(values[0], names) if len(values) else None
+        left, names = iter(choices.values), self.index_to_component
+        for acts in mask.actors.lengths.tolist():
+            yield GlobalContinuousAction(next(left), names) if acts else None
 
     def random_mask(self, actors: IDs, actees: IDs, rng: np.random.Generator) -> ActionMask:
         """Return a mask with random bounds."""
