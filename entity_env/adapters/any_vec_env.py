@@ -242,11 +242,6 @@ def _with_own_dtypes(obs: VecObs) -> VecObs:
         return dataclasses.replace(mask, **changed) if changed else mask  # type: ignore[type-var]
 
     check_identity(obs)
-    converts: dict[str, Callable[[Any, str], Any]] = {
-        "mask": as_flags,
-        "low": _float32,
-        "high": _float32,
-    }
     return dataclasses.replace(
         obs,
         features={n: converted(r, _float32, f"features of {n!r}") for n, r in obs.features.items()},

@@ -101,7 +101,7 @@ class NumberTranslator(ActionTranslator):
         finite = np.finfo(np.float32)
         self._least = np.maximum(self._low, finite.min).tolist()  # so that all below are finite
         self._most = np.minimum(self._high, finite.max).tolist()
-        self._box = box
+        self._box, self._rounds = box, box.dtype != np.float32
         self._default = np.clip(np.zeros_like(self._low), self._low, self._high).tolist()
         self._names = self.space.components
 
@@ -154,11 +154,11 @@ class NumberTranslator(ActionTranslator):
     def value(self, component: Component, choice: Any, mask: Flags | None) -> Any:
         """Return the value of the `Box`; without numbers 0, or the bound that is nearest to it."""
         numbers = self._default if choice is None else choice
-        if self._box.dtype == np.float32:
+        if not self._rounds:
             return numbers
         # Bounds may be further apart as float32.
         value = np.array(numbers, self._box.dtype).reshape(self._box.shape)
-        return np.clip(value, self._box.low, self._box.high)
+        return np.minimum(np.maximum(value, self._box.low), self._box.high)
 
     def _check_shape(self, numbers: Numbers, shape: tuple[int, ...]) -> None:
         if numbers.shape != shape:
