@@ -28,7 +28,7 @@ from entity_env.errors import (
 from entity_env.kinds import check_unique
 from entity_env.observation import Observation, ObsSpace
 from entity_env.ragged import Indices, Ragged, from_ragged_buffer
-from entity_env.real_numbers import Floats, as_block
+from entity_env.real_numbers import Floats, all_none, as_block
 from entity_env.vec.frames import Frames, ids_of_actors
 from entity_env.vec.row_checks import check_rows, expect
 from entity_env.vec.vec_obs import VecActionMask, VecContinuousActionMask
@@ -282,20 +282,18 @@ class _ContinuousActionSpace(ActionSpace):
         self, actors: Ragged, lows: Sequence[Any], highs: Sequence[Any], name: ActionName
     ) -> VecContinuousActionMask:
         """Return the batched mask of actors, with the bounds that their frames give, or None."""
-        shape = len(actors.values), len(self)
-        bounds = []
-        for field, default, given in (("low", self.low, lows), ("high", self.high, highs)):
-            rows = np.broadcast_to(_float32(default), shape).copy()
+        default = np.repeat(_float32([self.low, self.high])[:, None], len(actors.values), axis=1)
+        low, high = Ragged(default[0], actors.lengths), Ragged(default[1], actors.lengths)
+        if all_none(lows) and all_none(highs):
+            return VecContinuousActionMask(actors, low, high)
+        for field, rows, given in (("low", low.values, lows), ("high", high.values, highs)):
             for i, (value, start, n) in enumerate(
                 zip(given, actors.starts.tolist(), actors.lengths.tolist(), strict=True)
             ):
                 if value is not None and (n or np.size(value)):
                     what = f"actions[{name!r}].{field}"
                     rows[start : start + n] = as_block(value, n, len(self), what, i)
-            bounds.append(Ragged(rows, actors.lengths))
-        low, high = bounds
-        if any(value is not None for value in (*lows, *highs)):
-            self._check_bounds(low.values, high.values, f"actions[{name!r}]", actors.lengths)
+        self._check_bounds(low.values, high.values, f"actions[{name!r}]", actors.lengths)
         return VecContinuousActionMask(actors, low, high)
 
     def _check_bounds(
@@ -491,9 +489,9 @@ class GlobalContinuousActionSpace(_ContinuousActionSpace):
         probs: Probabilities,
     ) -> Iterator[Action | None]:
         """Yield the action of each environment; None where it is not offered."""
-        for values in choices.of_frames():
-            names = self.index_to_component
-            yield GlobalContinuousAction(values[0], names) if len(values) else None
+        left, names = iter(choices.values), self.index_to_component
+        for acts in mask.actors.lengths.tolist():
+            yield GlobalContinuousAction(next(left), names) if acts else None
 
     def random_mask(self, actors: IDs, actees: IDs, rng: np.random.Generator) -> ActionMask:
         """Return a mask with random bounds."""
@@ -521,6 +519,6 @@ def _checked(what: str, pair: Any) -> tuple[float, float]:
     return low, high
 
 
-def _float32(numbers: Sequence[float]) -> Floats:
+def _float32(numbers: Sequence[Any]) -> Floats:
     with np.errstate(over="ignore"):
         return np.array(numbers, dtype=np.float32)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import le
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,6 @@ from entity_env.adapters.gymnasium_spaces import Flags, Numbers, element_paths
 from entity_env.adapters.mapping import Number
 from entity_env.adapters.observation_reader import Frame
 from entity_env.errors import InvalidAction, InvalidSpace
-from entity_env.ragged import Indices
 from entity_env.spaces import (
     ActionName,
     ContinuousActionSpace,
@@ -98,8 +98,12 @@ class NumberTranslator(ActionTranslator):
         cls = GlobalContinuousActionSpace if self._is_global else ContinuousActionSpace
         self.space = cls(names, self._low.min(axis=0).tolist(), self._high.max(axis=0).tolist())
         self.complete = replace(action, path=path, names=names)
-        self._box = box
-        self._default: Numbers = np.clip(np.zeros_like(self._low), self._low, self._high)
+        finite = np.finfo(np.float32)
+        self._least = np.maximum(self._low, finite.min).tolist()  # so that all below are finite
+        self._most = np.minimum(self._high, finite.max).tolist()
+        self._box, self._rounds = box, box.dtype != np.float32
+        self._default = np.clip(np.zeros_like(self._low), self._low, self._high).tolist()
+        self._names = self.space.components
 
     def mask(self, frame: Frame, masks: Masks) -> ActionMask | None:
         """Return the mask of the entity action, None if nobody acts."""
@@ -130,50 +134,53 @@ class NumberTranslator(ActionTranslator):
             InvalidAction: a number is none, or beyond its bounds.
         """
         (slot,) = self.slots
+        numbers = np.asarray(action.values, np.float32)
+        if action.names != self._names:
+            columns = [component(action.names, name) for name in self._names]
+            numbers = numbers[..., columns]
+        # Lists, as calls of numpy take longer for a few numbers.
         if self._is_global:
-            choices[0][slot] = self._numbers(action, np.zeros(1, np.int64))
+            self._check_shape(numbers, (len(self._names),))
+            own = numbers.tolist()
+            self._check_bounds(action, 0, 0, own)
+            choices[0][slot] = own
             return
         places = joined.locate(self._actors, action.actors)
-        numbers = self._numbers(action, np.array([row for _, row in places], np.int64))
-        for (agent, row), own in zip(places, numbers, strict=True):
-            choices[agent].setdefault(slot, self._default.copy())[row] = own
+        self._check_shape(numbers, (len(places), len(self._names)))
+        for i, ((agent, row), own) in enumerate(zip(places, numbers.tolist(), strict=True)):
+            self._check_bounds(action, i, row, own)
+            choices[agent].setdefault(slot, [*self._default])[row] = own
 
     def value(self, component: Component, choice: Any, mask: Flags | None) -> Any:
         """Return the value of the `Box`; without numbers 0, or the bound that is nearest to it."""
-        numbers: Numbers = self._default if choice is None else choice
-        # A copy, as the environment may change it.
-        value = numbers.astype(self._box.dtype).reshape(self._box.shape)
-        if self._box.dtype == np.float32:
-            return value
+        numbers = self._default if choice is None else choice
+        if not self._rounds:
+            return numbers
         # Bounds may be further apart as float32.
-        return np.clip(value, self._box.low, self._box.high)
+        value = np.array(numbers, self._box.dtype).reshape(self._box.shape)
+        return np.minimum(np.maximum(value, self._box.low), self._box.high)
 
-    def _numbers(self, action: Any, rows: Indices) -> Numbers:
-        """Return the numbers of actors in these rows, (actors, numbers) float32.
-
-        Raises:
-            InvalidAction: a number is none, or beyond its bounds.
-        """
-        names = self.space.components
-        numbers: Numbers = np.asarray(action.values, np.float32)
-        shape = len(rows), len(names)
-        if numbers.size != math.prod(shape):
+    def _check_shape(self, numbers: Numbers, shape: tuple[int, ...]) -> None:
+        if numbers.shape != shape:
             got = f"numbers of the shape {numbers.shape}"
             raise InvalidAction(f"actions[{self.name!r}]: expected the shape {shape}, got {got}")
-        numbers = numbers.reshape(shape)
-        if action.names != names:
-            numbers = numbers[:, [component(action.names, name) for name in names]]
-        low, high = self._low[rows], self._high[rows]
-        fits = (numbers >= low) & (numbers <= high) & np.isfinite(numbers)
-        if not fits.all():
-            row, column = np.argwhere(~fits)[0].tolist()
-            who = "" if self._is_global else f", actor {action.actors[row]!r}"
-            expected = f"a number from {low[row, column]:g} to {high[row, column]:g}"
-            got = f"{numbers[row, column]:g}"
-            raise InvalidAction(
-                f"actions[{self.name!r}]{who}, {names[column]}: expected {expected}, got {got}"
-            )
-        return numbers
+
+    def _check_bounds(self, action: Any, i: int, row: int, numbers: list[float]) -> None:
+        """Raise unless the numbers of actor `i` are within the bounds of a row.
+
+        Raises:
+            InvalidAction: names the first that is not.
+        """
+        if all(map(le, self._least[row], numbers)) and all(map(le, numbers, self._most[row])):
+            return
+        who = "" if self._is_global else f", actor {action.actors[i]!r}"
+        bounds = zip(self._names, self._low[row], self._high[row], strict=True)
+        name, expected, got = next(
+            (name, f"a number from {low:g} to {high:g}", f"{number:g}")
+            for (name, low, high), number in zip(bounds, numbers, strict=True)
+            if not (math.isfinite(number) and low <= number <= high)
+        )
+        raise InvalidAction(f"actions[{self.name!r}]{who}, {name}: expected {expected}, got {got}")
 
 
 def _cut(

@@ -16,6 +16,7 @@ from entity_env.ragged import Ragged
 from entity_env.real_numbers import Floats, real_array
 from entity_env.spaces import GLOBAL, ActionName, Entity, EntityName
 from entity_env.vec.batching import batch_obs, unbatch_actions
+from entity_env.vec.chains import choose_parts
 from entity_env.vec.vec_env import VecActionMask, VecContinuousActionMask, VecObs
 
 with needs_extra():
@@ -72,6 +73,9 @@ class ToGymnasium(gymnasium.Env[Arrays, Any]):
     bounds of its spaces: an element for every component of every slot that may act, as `numbers`
     lists them. If some are, it is a `Dict` of the `MultiDiscrete` "choices" and the `Box`
     "numbers". Where a number is not asked for, the element is ignored.
+
+    Actions that depend on another one are asked for beside it, with all that they allow after any
+    label, and are ignored where an actor chooses something else before.
 
     `info["metrics"]` holds the metrics of the step, `info["illegal_actions"]` the number of choices
     that were not allowed, and of numbers beyond their bounds in the frame.
@@ -156,7 +160,7 @@ class ToGymnasium(gymnasium.Env[Arrays, Any]):
         self.observation_space = padded
         self._obs: Observation | None = None
         self._batch: VecObs
-        self._actors: dict[ActionName, _Choosing | _Numbering] = {}
+        self._slot_of = np.zeros(0, dtype=np.int64)  # of each position in the frame
         self._mask = np.zeros(0, dtype=np.int8)
 
     def reset(
@@ -174,16 +178,23 @@ class ToGymnasium(gymnasium.Env[Arrays, Any]):
         if self._obs is None:
             raise gymnasium.error.ResetNeeded("step: no episode is running, call reset first")
         choices, numbers = self._split(action)
-        # What the actors chose, of which what is illegal is replaced.
-        taken, num_illegal = {}, 0
-        for name, actors in self._actors.items():
+        # What the actors chose, of which what is illegal is replaced, action by action: what is
+        # legal may depend on the one before.
+        num_illegal = 0
+
+        def choose(name: ActionName, mask: VecActionMask) -> Ragged:
+            nonlocal num_illegal
             own: npt.NDArray[Any]
+            actors = self._actors_of(name, mask)
             if isinstance(actors, _Choosing):
                 own, count = self._legal_choices(actors, choices)
             else:
                 own, count = self._legal_numbers(actors, numbers)
-            taken[name] = Ragged(own, np.array([len(own)]))
             num_illegal += count
+            return Ragged(own, np.array([len(own)]))
+
+        taken = choose_parts(self._batch.action_masks, self._action_space, choose)
+
         # Step, and show the outcome.
         spaces_of = self._obs_space, self._action_space
         obs = self.world.act(unbatch_actions(taken, self._batch, [self._obs], *spaces_of)[0])
@@ -291,7 +302,7 @@ class ToGymnasium(gymnasium.Env[Arrays, Any]):
             shown[f"present/{name}"][seen] = 1
             slots.append(start + np.arange(len(rows)))
             start += size
-        slot_of = np.concatenate([*slots, [start]])
+        self._slot_of = np.concatenate([*slots, [start]])
         if "globals" in self.columns:
             shown["globals"] = self._rows(GLOBAL)[0].copy()
 
@@ -300,7 +311,7 @@ class ToGymnasium(gymnasium.Env[Arrays, Any]):
         shown["acts"] = acts = np.zeros(num_heads + len(self.numbers), dtype=np.int8)
         self._mask = np.zeros(layout.mask_starts[-1], dtype=np.int8)
         for name, mask in self._batch.action_masks.items():
-            actors = self._actors[name] = self._actors_of(name, mask, slot_of)
+            actors = self._actors_of(name, mask)
             if isinstance(actors, _Numbering):
                 acts[num_heads + actors.numbers] = 1
                 continue
@@ -319,11 +330,9 @@ class ToGymnasium(gymnasium.Env[Arrays, Any]):
             return rows
         return np.hstack([rows, one_hot(labels.values, self._obs_space.kinds[name])])
 
-    def _actors_of(
-        self, name: ActionName, mask: VecActionMask, slots: Indices
-    ) -> _Choosing | _Numbering:
-        """Return the actors of an action; `slots` are those of the positions in the frame."""
-        layout = self._layout
+    def _actors_of(self, name: ActionName, mask: VecActionMask) -> _Choosing | _Numbering:
+        """Return the actors of an action, with all that they may choose after any label."""
+        layout, slots = self._layout, self._slot_of
         heads = layout.head_of[name][slots[mask.actors.values]]
         if (heads < 0).any():
             entity, _ = layout.slots[slots[mask.actors.values[heads < 0][0]]]
@@ -339,7 +348,8 @@ class ToGymnasium(gymnasium.Env[Arrays, Any]):
         legal = np.zeros((len(heads), num_choices), dtype=np.bool_)
         legal[:, options] = True
         if mask.mask is not None:
-            legal[:, options] = mask.mask.values.reshape(len(heads), len(options))
+            by_label = mask.mask.values.reshape(len(heads), mask.labels, len(options))
+            legal[:, options] = by_label.any(axis=1)
         choices = np.zeros(num_choices, dtype=np.int64)
         choices[options] = np.arange(len(options))
         return _Choosing(heads, legal, choices)

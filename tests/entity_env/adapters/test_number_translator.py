@@ -206,7 +206,7 @@ def test_number_that_is_none_or_beyond_its_bounds_is_refused(number: float, mess
     env.reset()
     with pytest.raises(InvalidAction, match=message):
         env.act({"action": GlobalContinuousAction(np.float32([0, number]), ["0", "1"])})
-    with pytest.raises(InvalidAction, match=r"'action'\]: expected the shape \(1, 2\), got .*3"):
+    with pytest.raises(InvalidAction, match=r"'action'\]: expected the shape \(2,\), got .*3"):
         env.act({"action": GlobalContinuousAction(np.zeros(3, np.float32), ["0", "1"])})
     with pytest.raises(InvalidAction, match="expected a component among"):
         env.act({"action": GlobalContinuousAction(np.zeros(2, np.float32), ["0", "x"])})

@@ -37,7 +37,7 @@ from entity_env import (
 )
 from entity_env.adapters.from_gymnasium import FromGymnasium
 from entity_env.adapters.to_gymnasium import ToGymnasium
-from entity_env.examples import ENV_REGISTRY, Duel, MineSweeper, TreasureHunt, Xor
+from entity_env.examples import ENV_REGISTRY, Duel, Medics, MineSweeper, TreasureHunt, Xor
 from tests.entity_env.adapters.worlds import SEEN_FROM_ME, VIEW, Show
 from tests.entity_env.kinds_world import COLORS, Sorter
 from tests.entity_env.worlds import Walk
@@ -45,6 +45,14 @@ from tests.strategies import World, entities_named, worlds
 
 MOST = 3  # entities of a type in the worlds of the strategy
 SOLO = [name for name, cls in ENV_REGISTRY.items() if not issubclass(cls, Match)]
+INDEPENDENT = [
+    name
+    for name in SOLO
+    if not any(
+        space.components or space.after for space in ENV_REGISTRY[name]().action_space().values()
+    )
+]
+"""Worlds of choices alone, none of which depends on another one."""
 
 
 class Replay(Environment):
@@ -298,7 +306,7 @@ def check_shown(env: ToGymnasium, world: World, frame: Observation, shown: Any) 
         )
 
 
-@pytest.mark.parametrize("name", SOLO)
+@pytest.mark.parametrize("name", INDEPENDENT)
 def test_masked_choices_are_never_illegal(name: str) -> None:
     env = ToGymnasium(ENV_REGISTRY[name](), 40, on_illegal="error")  # type: ignore[arg-type]
     rng = np.random.default_rng(0)
@@ -574,3 +582,29 @@ def test_pendulum_comes_back_as_it_was() -> None:
         value, expected, *_ = raw.step(action)
         shown, reward, *_ = env.step(action)
         assert reward == expected
+
+
+def test_parts_that_depend_on_another_are_asked_for_beside_it() -> None:
+    """What does not fit what was chosen before is replaced by the first that does."""
+    sizes, actors = {"Medic": 1, "Unit": 10}, {"command": ["Medic"], "whom": ["Medic"]}
+    env = ToGymnasium(Medics(), sizes, actors)
+    assert [head.action for head in env.heads] == ["command", "whom"]
+    env.action_space.seed(0)
+    world, counts = env.world, {0: 0, 1: 0}
+    assert isinstance(world, Medics)
+    shown, _ = env.reset(seed=0)
+    for _ in range(60):
+        command, whom = pieces(env, shown["action_mask"])
+        ailments = {ailment for _, ailment in world.units}
+        assert np.flatnonzero(command).tolist() == sorted(ailments)
+        assert np.flatnonzero(whom).tolist() == [1 + i for i in range(len(world.units))]
+        action = env.action_space.sample()
+        action[0] = np.random.default_rng(0).choice(sorted(ailments))
+        fits = [1 + i for i, (_, ailment) in enumerate(world.units) if ailment == action[0]]
+        shown, _, terminated, truncated, info = env.step(action)
+        assert world.treated + 1 == (action[1] if action[1] in fits else fits[0])
+        assert info["illegal_actions"] == (action[1] not in fits)
+        counts[info["illegal_actions"]] += 1
+        if terminated or truncated:
+            shown, _ = env.reset()
+    assert all(counts.values())
