@@ -13,7 +13,7 @@ from entity_env.actions import (
     SelectEntityActionMask,
 )
 from entity_env.environment import Environment, Observation
-from entity_env.examples.draw import BLUE, COLOURS, Drawn, Mark, Scene
+from entity_env.examples.draw import BLUE, COLOURS, Drawn, Mark, Scene, as_hex
 from entity_env.kinds import Kind
 from entity_env.plain_state import PlainState
 from entity_env.spaces import (
@@ -23,6 +23,7 @@ from entity_env.spaces import (
     ObsSpace,
     SelectEntityActionSpace,
 )
+from entity_env.view import EntityView, View
 
 COMMANDS = ["bandage", "splint", "cool", "warm", "feed", "rest", "inject", "evacuate"]
 _AILMENTS = ["wound", "fracture", "fever", "cold", "hunger", "fatigue", "poison", "coma"]
@@ -67,7 +68,7 @@ class Medics(PlainState, Drawn, Environment):
         command, whom = actions["command"], actions["whom"]
         assert isinstance(command, CategoricalAction)
         assert isinstance(whom, SelectEntityAction)
-        self.treated = int(whom.actees[0][1])  # type: ignore[index]
+        self.treated = int(whom.actees[0])  # type: ignore[call-overload]
         severity, ailment = self.units[self.treated]
         fits = ailment == int(command.indices[0])
         if fits:
@@ -79,6 +80,11 @@ class Medics(PlainState, Drawn, Environment):
     def best(self) -> float:
         """The largest reward of the next step."""
         return float(max(severity for severity, _ in self.units))
+
+    def view(self) -> View:
+        """Return the medic, and the units in the colours of their ailments."""
+        unit = EntityView(shape="circle", colour="ailment", label=("severity",))
+        return View({"Medic": EntityView(shape="cross", colour=as_hex(BLUE)), "Unit": unit})
 
     def scene(self) -> Scene:
         """Return the units; the higher, the more severe."""
@@ -98,7 +104,7 @@ class Medics(PlainState, Drawn, Environment):
             mask = (ailments == np.arange(len(COMMANDS))[:, None])[None]
         return Observation(
             features={"Medic": [[]], "Unit": [[*unit] for unit in self.units]},
-            ids={"Medic": ["medic"], "Unit": [("unit", i) for i in range(len(self.units))]},
+            ids={"Medic": ["medic"], "Unit": [*range(len(self.units))]},
             actions={
                 "command": CategoricalActionMask(actor_types=["Medic"]),
                 "whom": SelectEntityActionMask(
