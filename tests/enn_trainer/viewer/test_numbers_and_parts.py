@@ -378,7 +378,10 @@ def test_pages_show_each_number_and_what_is_not_taken(
 @pytest.mark.slow
 def test_a_person_types_numbers_into_the_page(browser: Any, tmp_path: Path) -> None:
     run_small(tmp_path, f"env.id={Camp.__module__}:Camp", env=Camp, checkpoint_dir=tmp_path / "run")
-    with served(tmp_path / "run", "--trust") as (address, _), LiveTab(browser, address).begun() as tab:
+    with (
+        served(tmp_path / "run", "--trust") as (address, _),
+        LiveTab(browser, address).begun() as tab,
+    ):
         tab.page.click("#take-side")
         number = '#menu input[data-component="f"]'
         for _ in range(40):
