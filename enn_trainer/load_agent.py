@@ -143,7 +143,7 @@ class RogueNetAgent:
             if log_probs is None:
                 probs[name] = [None] * len(observations)
                 continue
-            tables = np.split(log_probs.exp().cpu().numpy(), rows.starts[1:])
+            tables = np.split(np.exp(log_probs.float().cpu().numpy()), rows.starts[1:])
             if (actees := obs.action_masks[name].actees) is not None:  # without the padding
                 pairs = zip(tables, actees.lengths, strict=True)
                 tables = [table[:, :num_actees] for table, num_actees in pairs]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from enn_trainer.experience.collector import Collector, play
 from enn_trainer.experience.players import AgentPlayer, Decisions
 from enn_trainer.experience.recording import Recorder
+from enn_trainer.load_agent import RogueNetAgent
 from enn_trainer.viewer.explain import Influence
 from enn_trainer.viewer.replay import Answers, Episode, Moment, Replay
 from enn_trainer.viewer.replay_format import write_replay
@@ -401,3 +402,13 @@ def recorded(world: type, path: Path, steps: int, subsample: int = 1) -> tuple[R
     play(collector, spaces[0], steps, seed=3)
     recorder.close()
     return Recording.open(path), kept
+
+
+def agent_of(world: Any, memory: Any = None, seed: int = 0) -> RogueNetAgent:
+    """Return a network with random weights, which has learnt nothing."""
+    torch.manual_seed(seed)
+    spaces = world().obs_space(), world().action_space()
+    net = RogueNet(RogueNetConfig(d_model=16, memory=memory), *spaces, {"value": 1}).eval()
+    for weights in net.parameters():
+        torch.nn.init.normal_(weights, std=0.3)
+    return RogueNetAgent(net, seed=seed)

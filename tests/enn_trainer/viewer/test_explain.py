@@ -111,7 +111,7 @@ def masked_without(mask: Any, entity: Any) -> Any:
 
 def probabilities(explained: Explanation, name: str) -> dict[Any, dict[Any, float]]:
     """Of the choices of each actor."""
-    actors, choices, probs, _ = explained.actions[name]
+    actors, choices, probs, *_ = explained.actions[name]
     assert probs is not None
     return {
         actor: dict(zip(choices, p.tolist(), strict=True))

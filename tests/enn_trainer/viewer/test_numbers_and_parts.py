@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from enn_trainer import replay
-from enn_trainer.load_agent import RogueNetAgent
 from enn_trainer.viewer.explain import most_probable
 from enn_trainer.viewer.page import page_blocks
 from enn_trainer.viewer.replay import Replay
@@ -20,23 +19,16 @@ from entity_env.vec.batching import batch_obs
 from entity_env.vec.chains import is_taken, takers
 from rogue_net.config import MemoryConfig
 from rogue_net.ragged import EntityBatch, without
-from rogue_net.rogue_net import RogueNet, RogueNetConfig
+from tests.enn_trainer.builders import run_small
 from tests.enn_trainer.chains_world import Camp
 from tests.enn_trainer.numbers_world import Targets
-from tests.enn_trainer.viewer.replays import differences
+from tests.enn_trainer.viewer.replays import agent_of, differences
+from tests.enn_trainer.viewer.tabs import Tab
 from tests.enn_trainer.viewer.test_live import Played, quiet
+from tests.enn_trainer.viewer.test_live_page import LiveTab, served
 
 WORLDS = [Targets, Camp]
 REMEMBERING = MemoryConfig(inputs=["action", "reward"])
-
-
-def agent_of(world: Any, memory: Any = None, seed: int = 0) -> RogueNetAgent:
-    torch.manual_seed(seed)
-    spaces = world().obs_space(), world().action_space()
-    net = RogueNet(RogueNetConfig(d_model=16, memory=memory), *spaces, {"value": 1}).eval()
-    for weights in net.parameters():
-        torch.nn.init.normal_(weights, std=0.3)
-    return RogueNetAgent(net, seed=seed)
 
 
 @pytest.fixture(scope="module", params=WORLDS)
@@ -345,3 +337,73 @@ def test_another_agent_answers_beside_recorded_choices(memory: Any) -> None:
         assert episode.beside is not None
         assert episode.beside.probs.keys() == world().action_space().keys()
         assert np.isfinite(episode.beside.values).all()
+
+
+# -- In a browser ----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", WORLDS)
+def test_pages_show_each_number_and_what_is_not_taken(
+    browser: Any, world: Any, tmp_path: Path
+) -> None:
+    played = replay(agent_of(world), world, episodes=1, beside=agent_of(world, seed=1))
+    [episode] = played.episodes
+    with Tab(browser, played.write(tmp_path / "replay.html").path) as tab:
+        for frame in range(4):
+            entities = sum(rows.lengths[frame] for rows in episode.obs.features.values())
+            for position in range(int(entities)):
+                hash_ = f"#e=1&s={frame}&i={position}"
+                tab.go(hash_, step=frame, selected=position)
+                for name, space in played.action_space.items():
+                    actors = episode.obs.action_masks[name].actors[frame].values.tolist()
+                    table = f'#inspector [data-action="{name}"]'
+                    if position not in actors:
+                        assert tab.page.locator(table).count() == 0
+                        continue
+                    chosen = episode.chosen[name][frame].values[actors.index(position)]
+                    taken = bool(is_taken(chosen[None])[0])
+                    empty = tab.page.locator(f'#inspector [data-not-taken="{name}"]').count()
+                    assert (tab.page.locator(table).count(), empty) == (int(taken), 1 - taken)
+                    if not taken or not space.components:
+                        continue
+                    rows = episode.answers.probs[name][frame].values[actors.index(position)]
+                    for k, what in enumerate(("mean", "deviation", "from", "to")):
+                        shown_ = tab.numbers(f"{table} [data-component]", f"data-{what}")
+                        assert np.float32(shown_).tolist() == rows[k::4].tolist()
+                    shown_ = tab.numbers(f"{table} [data-component]", "data-chosen")
+                    assert np.float32(shown_).tolist() == chosen.tolist()
+
+
+@pytest.mark.slow
+def test_a_person_types_numbers_into_the_page(browser: Any, tmp_path: Path) -> None:
+    run_small(tmp_path, f"env.id={Camp.__module__}:Camp", env=Camp, checkpoint_dir=tmp_path / "run")
+    with (
+        served(tmp_path / "run", "--trust") as (address, _),
+        LiveTab(browser, address).begun() as tab,
+    ):
+        tab.page.click("#take-side")
+        number = '#menu input[data-component="f"]'
+        for _ in range(40):
+            tab.page.locator("#menu li").first.wait_for(timeout=10_000)
+            text = tab.page.inner_text("#turn-text")
+            options = tab.page.locator("#menu button").all_inner_texts()
+            if "force" in text:
+                break
+            if "price" in text:
+                tab.page.fill("#menu input", "5")
+                tab.page.click("#choose-numbers")
+            else:
+                wanted = [i for i, option in enumerate(options) if option == "attack"]
+                tab.page.locator("#menu button").nth(wanted[0] if wanted else 0).click()
+            code = "text => document.querySelector('#turn-text').textContent !== text"
+            tab.page.wait_for_function(code, arg=text, timeout=10_000)
+        assert "another do" in options
+        tab.page.fill(number, "2")  # beyond its bounds
+        tab.page.click("#choose-numbers")
+        assert "force" in tab.page.inner_text("#turn-text")
+        tab.page.fill(number, "0.75")
+        tab.page.press(number, "Enter")
+        code = "text => document.querySelector('#turn-text').textContent !== text"
+        tab.page.wait_for_function(code, arg=text, timeout=10_000)
+        assert not tab.page.inner_text("#problem")

@@ -12,12 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from enn_trainer import replay
 from enn_trainer.viewer.page import PAGE, page_blocks
 from enn_trainer.viewer.replay import Replay
 from enn_trainer.viewer.replay_chunks import decoded_chunk
 from enn_trainer.viewer.replay_format import write_replay
 from entity_env.examples import Duel, MultiSnake
-from tests.enn_trainer.viewer.replays import played, small_replay, smooth
+from tests.enn_trainer.chains_world import Camp
+from tests.enn_trainer.numbers_world import Targets
+from tests.enn_trainer.viewer.replays import agent_of, played, small_replay, smooth
 
 ROOT = Path(__file__).parents[3]
 SOURCES = PAGE.with_suffix("")
@@ -46,9 +49,10 @@ def test_the_sources_have_no_type_errors(sources: Path) -> None:
 @pytest.mark.slow
 def test_the_page_reads_what_python_writes(sources: Path, tmp_path: Path) -> None:
     replays = [played(Duel, 70, 1), played(MultiSnake, 10, 2)]
+    replays += [replay(agent_of(world), world, episodes=2) for world in (Targets, Camp)]
     for seed in range(12):
         replays.append(small_replay(9 * seed + 1, 2, 1 + seed % 2, seed, kinds=seed % 3 > 0))
-    written = [columns(replay, tmp_path) for replay in replays]
+    written = [columns(one, tmp_path) for one in replays]
     rounded, size = smooth(small_replay()), 100.0
     for _ in range(4):  # rungs
         written.append(columns(rounded, tmp_path, size))
@@ -59,10 +63,10 @@ def test_the_page_reads_what_python_writes(sources: Path, tmp_path: Path) -> Non
     run(sources, "node", "--test", "build/", REPLAY_COLUMNS=str(path))
 
 
-def columns(replay: Replay, folder: Path, max_mb: float = 100) -> dict[str, object]:
+def columns(shown: Replay, folder: Path, max_mb: float = 100) -> dict[str, object]:
     """Write a replay; return its blocks and the columns that Python reads in each chunk."""
     path = folder / "replay.html"
-    write_replay(replay, path, max_mb)
+    write_replay(shown, path, max_mb)
     blocks = page_blocks(path.read_bytes())
     header = json.loads(blocks["header"].unpacked(1 << 24) or b"")
     found, number = [], 0

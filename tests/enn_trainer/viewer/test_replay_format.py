@@ -182,7 +182,7 @@ def test_claims_of_a_file_do_not_make_it_allocate(tmp_path: Path) -> None:
         {"episodes": [{**header["episodes"][0], "steps": 1 << 40}]},
         {"sides": 1 << 30},
         {"sides": -1},
-        {"version": 2},
+        {"version": 3},
         {"actions": [["move", "system", {}]]},
         {"rounding": [["feature 0 0", 8, "a", 0]]},
     ):

@@ -70,7 +70,6 @@ export class Live {
       const { episode, step, raw, actors, ms } = message;
       if (raw !== undefined) this.add(episode, step, 1, raw);
       const chosen = this.waiting?.step === step ? this.waiting.chosen : new Map<string, Chosen>();
-      for (const actor of actors) chosen.delete(String(actor)); // which depended on another choice
       this.waiting = { episode: this.numbers.indexOf(episode), step, actors, until: ms === null ? null : now + ms, chosen };
     } else if (message.type === "places") {
       [this.places, this.isMine] = [message.places, message.yours];
@@ -128,7 +127,19 @@ export class Live {
     this.send("choose", { ...this.at(frame), choices: [[frame.side, action, actor, choice]] });
     if (!this.waiting) return;
     this.waiting.actors = this.waiting.actors.filter((one) => String(one) !== String([frame.side, action, actor]));
-    this.waiting.chosen.set(String([frame.side, action, actor]), choice);
+    const key = String([frame.side, action, actor]);
+    if (this.waiting.chosen.get(key) !== choice) this.forgetAfter(frame.side, action, actor);
+    this.waiting.chosen.set(key, choice);
+  }
+
+  /** Forget the choices of an actor that depend on another one, as the server does. */
+  private forgetAfter(side: number, action: number, actor: number): void {
+    const { actions } = this.replay!.header;
+    actions.forEach(([, , { after }], a) => {
+      if (after !== actions[action][0]) return;
+      this.waiting!.chosen.delete(String([side, a, actor]));
+      this.forgetAfter(side, a, actor);
+    });
   }
 
   /** Let the agent choose what is left of the step. */

@@ -198,3 +198,49 @@ test("what an agent does not see is known by type and column", () => {
   assert.deepEqual(unseenBy(header, 1, null), ["the agent", "the other agent"]);
   assert.deepEqual(unseenBy({} as Header, 1, null), []);
 });
+
+/** A step in which a ship chooses a speed after it has chosen to go, or does not. */
+function chained(goes: boolean): [Header, string] {
+  const actions = [
+    ["speed", "ContinuousActionSpace", { index_to_component: ["v"], after: "go", when: ["yes"] }],
+    ["go", "CategoricalActionSpace", { index_to_label: ["no", "yes"] }],
+  ];
+  const header = { ...structuredClone(HEADER), version: 2, types: [["Ship", ["x"], []]], actions, episodes: [] } as unknown as Header;
+  const floats = (...values: number[]) => column(values, true);
+  const taken = [1, 0, 0, 0, goes ? 128 : 0];
+  const range = goes ? [1, 0.5, 0, 2] : [NaN, NaN, NaN, NaN];
+  const speed = [...column([1]), ...column([0]), ...taken, ...floats(goes ? 1.5 : 0), ...floats(0), ...floats(3), ...floats(...range)];
+  const go = [...column([1]), ...column([0]), ...column([goes ? 1 : 0]), ...floats(0.25, 0.75)];
+  return [header, btoa(String.fromCharCode(...floats(0), ...floats(0), ...column([1]), ...floats(5), ...speed, ...go))];
+}
+
+test("numbers stand below the choice that they depend on, and wait for it", async () => {
+  for (const goes of [false, true]) {
+    const [header, raw] = chained(goes);
+    const live = new Live("token", { send: () => {} });
+    const receive = (...messages: Message[]) => messages.forEach((message) => live.receive(message, 1000));
+    const schema = SCHEMA as unknown as Schema;
+    receive({ type: "welcome", header, fps: null, paused: false }, { type: "episode", episode: 7, schema, about: "" });
+    receive({ type: "places", places: [[0, null]], yours: true });
+    receive({ type: "waiting", episode: 7, step: 0, raw, actors: [[0, goes ? 0 : 1, 0]], ms: null });
+    const frame = (await live.replay!.frame(0, 0, 0))!;
+    assert.deepEqual(frame.decisions.map(({ name, depth, isTaken }) => [name, depth, isTaken]), [["go", 0, true], ["speed", 1, goes]]); // prettier-ignore
+    const [, speed] = frame.decisions;
+    assert.deepEqual(speed.choices, []);
+    assert.deepEqual(speed.numbers[0].shown, goes ? [1, 0.5, 0, 2] : [NaN, NaN, NaN, NaN]);
+    assert.deepEqual([speed.numbers[0].low, speed.numbers[0].high, speed.numbers[0].chosen], [0, 3, goes ? 1.5 : NaN]);
+    const open = openDecision(live, frame, 0)!;
+    assert.equal(open.name, goes ? "speed" : "go");
+    const shown = withAdvice(frame, live, "shown").decisions[1].numbers[0];
+    assert.deepEqual([shown.chosen, shown.advised], [NaN, goes ? 1.5 : NaN]);
+    if (!goes) continue;
+    assert.equal(compared("Ship 1", open, [2]), "Ship 1: you chose v=2, the agent v=1.5.");
+    live.choose(frame, open.action, 0, [2]);
+    assert.deepEqual(withAdvice(frame, live, "shown").decisions[1].numbers[0].chosen, 2);
+    // The choice before it changes: the number waits again.
+    live.choose(frame, 1, 0, 0);
+    assert.equal(live.chosenIn(frame, open), undefined);
+    const answer = { episode: 0, step: 0, side: 0, value: 1, decisions: [[0, 0, [2, 1, 0, null]]] } as never;
+    assert.deepEqual(changed(frame, [], answer, () => []).decisions[1].numbers[0].beside, [2, 1, 0, NaN]);
+  }
+});
