@@ -73,9 +73,10 @@ def diff_spaces(
         kind, kind_now = space.kind, want_actions[name].kind
         if kind != kind_now:
             diff.changed.append(f"action {name}: kind changed from {kind} to {kind_now}")
-        was, now = ((s.after, sorted(s.when)) for s in (space, want_actions[name]))
+        was, now = space.after, want_actions[name].after
         if was != now:
             diff.changed.append(f"action {name}: after changed from {was} to {now}")
+        diff.compare(f"when of {name}", space.when, want_actions[name].when, are_labels=True)
         what = "components" if space.components else "labels"
         diff.compare(f"{what} of {name}", space.names, want_actions[name].names, are_labels=True)
         diff.bounds += _changed_bounds(name, space, want_actions[name])

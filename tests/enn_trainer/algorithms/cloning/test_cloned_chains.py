@@ -266,7 +266,7 @@ class Silent(Camp):
     ("world", "other", "message"),
     [
         (Targets, Wider, "bounds of aim: x changed from"),
-        (Camp, Silent, "after of shout changed from whom to do"),
+        (Camp, Silent, "action shout: after changed from whom to do"),
     ],
 )
 def test_recordings_of_other_bounds_or_chains_are_refused(
