@@ -29,7 +29,7 @@ from enn_trainer.evaluation.video import (
     film_of_suite,
     require_writer,
 )
-from enn_trainer.experience.bot_player import BotPlayer
+from enn_trainer.experience.bot_player import BotPlayer, uniform_choice
 from enn_trainer.experience.collector import Collector, Watcher, play
 from enn_trainer.experience.envs import EnvFactory, global_randomness_kept, in_section
 from enn_trainer.experience.players import AgentPlayer, SeatedPlayers, SeatPlayer
@@ -52,9 +52,10 @@ from entity_env.named_world import names_bot
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.vec.vec_env import VecEnv
-from rogue_net.answer import NetOutput, decide_all, output_of
-from rogue_net.heads import HEADS
-from rogue_net.ragged import EntityBatch
+from rogue_net.answer import NetOutput, output_of
+from rogue_net.distributions import Decision, decide
+from rogue_net.parts import parents_first
+from rogue_net.ragged import EntityBatch, of_action
 from rogue_net.wiring import Wired
 
 
@@ -122,11 +123,14 @@ class RandomAgent(nn.Module):
         uniforms: Mapping[str, Tensor] | None = None,
     ) -> NetOutput:
         """Sample actions, with the interface of `RogueNet`."""
-        distributions = {
-            name: HEADS[type(space)].uniform(space, batch.actions[name])
-            for name, space in self.action_space.items()
-        }
-        return output_of(decide_all(distributions, actions, uniforms), self.values(batch))
+        decisions: dict[str, Decision] = {}
+        for name in parents_first(batch.actions):
+            chosen = {n: decision.chosen for n, decision in decisions.items()}
+            legal = uniform_choice(self.action_space[name], name, batch.actions, chosen)
+            given = of_action(actions, name), of_action(uniforms, name)
+            decisions[name] = decide(legal, *given)
+        in_order = {name: decisions[name] for name in self.action_space}
+        return output_of(in_order, self.values(batch))
 
     def values(self, batch: EntityBatch) -> dict[str, Tensor]:
         """Return the value 0 for every frame."""

@@ -36,15 +36,30 @@ def uniform_choices(
         actions: their actors in B frames.
         chosen: the choices of all actors, of those actions that others depend on.
     """
-    found: dict[ActionName, ActionDistribution] = {}
-    for name, action in actions.items():
-        space, taken = action_space[name], None
-        if action.after is not None:
-            before = chosen[action.after.action].values
-            action, taken = narrowed(action, before.index_select(0, rows_before(action, actions)))
-        uniform = HEADS[type(space)].uniform(space, action)
-        found[name] = uniform if taken is None else PartDistribution(uniform, taken)
-    return found
+    values = {name: rows.values for name, rows in chosen.items()}
+    return {name: uniform_choice(action_space[name], name, actions, values) for name in actions}
+
+
+def uniform_choice(
+    space: ActionSpace,
+    name: ActionName,
+    actions: Mapping[ActionName, ActionBatch],
+    chosen: Mapping[ActionName, Tensor],
+) -> ActionDistribution:
+    """Return equal probabilities for what is legal in one action after the choices before it.
+
+    Args:
+        space: of the action.
+        name: of the action.
+        actions: the actors of all actions in B frames.
+        chosen: the choices of all actors of the action before, if it depends on one.
+    """
+    action, taken = actions[name], None
+    if action.after is not None:
+        before = chosen[action.after.action].index_select(0, rows_before(action, actions))
+        action, taken = narrowed(action, before)
+    uniform = HEADS[type(space)].uniform(space, action)
+    return uniform if taken is None else PartDistribution(uniform, taken)
 
 
 class BotPlayer(FramePlayer):
