@@ -9,11 +9,16 @@ import pytest
 import torch
 
 from enn_trainer import replay
+from enn_trainer.evaluation.evaluator import RandomAgent
+from enn_trainer.experience.bot_player import BotPlayer
+from enn_trainer.experience.collector import Collector, play
+from enn_trainer.experience.players import AgentPlayer
 from enn_trainer.viewer.explain import most_probable
 from enn_trainer.viewer.page import page_blocks
 from enn_trainer.viewer.replay import Replay
 from enn_trainer.viewer.replay_format import read_replay
 from enn_trainer.viewer.what_if import Change, what_if
+from entity_env import EnvList
 from entity_env.examples import Duel
 from entity_env.vec.batching import batch_obs
 from entity_env.vec.chains import is_taken, takers
@@ -26,6 +31,7 @@ from tests.enn_trainer.viewer.replays import agent_of, differences
 from tests.enn_trainer.viewer.tabs import Tab
 from tests.enn_trainer.viewer.test_live import Played, quiet
 from tests.enn_trainer.viewer.test_live_page import LiveTab, served
+from tests.entity_env.play.test_play_numbers import Lucky, LuckyArcher
 
 WORLDS = [Targets, Camp]
 REMEMBERING = MemoryConfig(inputs=["action", "reward"])
@@ -337,6 +343,18 @@ def test_another_agent_answers_beside_recorded_choices(memory: Any) -> None:
         assert episode.beside is not None
         assert episode.beside.probs.keys() == world().action_space().keys()
         assert np.isfinite(episode.beside.values).all()
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_random_players_and_bots_choose_part_by_part(world: Any) -> None:
+    envs = EnvList(world, 4)
+    spaces = envs.obs_space(), envs.action_space()
+    bots: dict[Any, Any] = {Camp: Lucky, Targets: LuckyArcher}
+    random: Any = RandomAgent(spaces[1])
+    for player in (AgentPlayer(random, 1), BotPlayer(bots[world], 0, spaces[0], *spaces)):
+        collector = Collector(envs, player)
+        with torch.no_grad():
+            play(collector, spaces[0], 12, seed=1)  # the world checks what is taken
 
 
 # -- In a browser ----------------------------------------------------------------------------------
