@@ -333,9 +333,11 @@ class LiveGame(PersonPlayers):
         assert self._hand is not None
         batch, decisions = self._asked
         again, kept = self.decided_again(batch, decisions, self._hand), self._steps[-1]
-        kept.logits, is_same = again.parameters_on_host(batch.actions), again is self._again
+        if again is self._again:  # choices of the agent stay beside those of the person
+            return
+        kept.logits = again.parameters_on_host(batch.actions)
         (kept.actions, kept.by_hand), self._again = self._hand.fill(), again
-        if not is_same and any(self._hand.waiting()):
+        if any(self._hand.waiting()):
             self._show_waiting(self._pages)
 
     def _pace(self, page: int, message: Message) -> None:
