@@ -21,7 +21,7 @@ from entity_env.real_numbers import Floats
 from entity_env.spaces import GLOBAL, ActionSpace, Entity, ObsSpace
 from entity_env.vec.batching import batch_obs
 from entity_env.vec.chains import parents_first
-from rogue_net.parts import is_taken, narrowed, rows_before
+from rogue_net.parts import after_choices, is_taken
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
 from rogue_net.rogue_net import NetOutput
 
@@ -181,8 +181,7 @@ def _action(name: str, out: NetOutput, batch: EntityBatch) -> Iterator[str]:
     # Who takes a dependent action, and what is legal then.
     taken = torch.ones(num_actors, dtype=torch.bool, device=chosen.device)
     if action.after is not None:
-        before = out.actions[action.after.action]
-        action, taken = narrowed(action, before.index_select(0, rows_before(action, batch.actions)))
+        action, taken = after_choices(action, batch.actions, out.actions)
         if not torch.equal(is_taken(chosen), taken):
             yield (
                 f"actions[{name!r}]: expected -1, or NaN of numbers, of actors who do not take it, "

@@ -428,9 +428,7 @@ class ContinuousActionSpace(_ContinuousActionSpace):
     def batch_mask(self, frames: Frames, name: ActionName) -> VecContinuousActionMask:
         """Batch the masks of B frames."""
         masks = self._masks_of(frames, name, _NOBODY)
-        where = f"actions[{name!r}] actors"
-        actors = frames.locate([m.actor_ids for m in masks], [m.actor_types for m in masks], where)
-        frames.check_visible(actors, where)
+        actors = frames.actors_of(masks, f"actions[{name!r}] actors")
         return self._batched(actors, [m.low for m in masks], [m.high for m in masks], name)
 
     def decode(
@@ -473,8 +471,7 @@ class GlobalContinuousActionSpace(_ContinuousActionSpace):
     def batch_mask(self, frames: Frames, name: ActionName) -> VecContinuousActionMask:
         """Batch the masks of B frames; the actor stands behind all entities."""
         masks = self._masks_of(frames, name, None)
-        offered = np.array([m is not None for m in masks], dtype=np.bool_)
-        actors = Ragged(frames.totals[offered], offered.astype(np.int64))
+        actors = frames.global_actors(masks)
         lows = [None if m is None or m.low is None else [m.low] for m in masks]
         highs = [None if m is None or m.high is None else [m.high] for m in masks]
         return self._batched(actors, lows, highs, name)

@@ -113,9 +113,7 @@ class CategoricalActionSpace(_LabelledActionSpace):
     def batch_mask(self, frames: Frames, name: ActionName) -> VecCategoricalActionMask:
         """Batch the masks of B frames."""
         masks = self._masks_of(frames, name, _NOBODY_CHOOSES)
-        where = f"actions[{name!r}] actors"
-        actors = frames.locate([m.actor_ids for m in masks], [m.actor_types for m in masks], where)
-        frames.check_visible(actors, where)
+        actors = frames.actors_of(masks, f"actions[{name!r}] actors")
         return _with_legal_actors(self, actors, [m.mask for m in masks], name)
 
     def decode(
@@ -163,8 +161,7 @@ class GlobalCategoricalActionSpace(_LabelledActionSpace):
     def batch_mask(self, frames: Frames, name: ActionName) -> VecCategoricalActionMask:
         """Batch the masks of B frames; the actor stands behind all entities."""
         masks = self._masks_of(frames, name, None)
-        offered = np.array([m is not None for m in masks], dtype=np.bool_)
-        actors = Ragged(frames.totals[offered], offered.astype(np.int64))
+        actors = frames.global_actors(masks)
         where, given = f"actions[{name!r}].mask", [None if m is None else m.mask for m in masks]
         for i, mask in enumerate(given):
             if mask is not None:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from entity_env.vec.chains import in_order
 from rogue_net.distributions import ActionDistribution
 from rogue_net.ragged import (
     ActionBatch,
@@ -36,12 +37,8 @@ class Given(NamedTuple):
 
 def parents_first(actions: Mapping[str, ActionBatch]) -> list[str]:
     """Return the names of actions, each behind the one that it depends on."""
-
-    def depth(name: str) -> int:
-        after = actions[name].after
-        return 0 if after is None else 1 + depth(after.action)
-
-    return sorted(actions, key=depth)
+    before = {name: None if a.after is None else a.after.action for name, a in actions.items()}
+    return in_order(before)
 
 
 def rows_before(action: ActionBatch, actions: Mapping[str, ActionBatch]) -> Tensor:
@@ -88,6 +85,21 @@ def narrowed(action: ActionBatch, before: Tensor) -> tuple[ActionBatch, Tensor]:
     return replace(action, mask=RaggedTensor(mask, lengths), after=None), taken
 
 
+def after_choices(
+    action: ActionBatch, actions: Mapping[str, ActionBatch], chosen: Mapping[str, Tensor]
+) -> tuple[ActionBatch, Tensor]:
+    """Return a dependent action as `narrowed` does, by the choices of all actors.
+
+    Args:
+        action: A actors.
+        actions: of the same frames.
+        chosen: per action, the choices of all its actors; of the one before at least.
+    """
+    assert action.after is not None
+    before = chosen[action.after.action]
+    return narrowed(action, before.index_select(0, rows_before(action, actions)))
+
+
 def of_takers(
     action: ActionBatch, actions: Mapping[str, ActionBatch], chosen: Mapping[str, Tensor]
 ) -> tuple[ActionBatch, Bools]:
@@ -98,9 +110,7 @@ def of_takers(
         actions: of the same frames.
         chosen: per action, the choices of all its actors.
     """
-    assert action.after is not None
-    before = chosen[action.after.action].index_select(0, rows_before(action, actions))
-    part, taken = narrowed(action, before)
+    part, taken = after_choices(action, actions, chosen)
     on_host: Bools = taken.cpu().numpy()
     actees = None if part.actees is None else np.ones(len(part.actees.values), np.bool_)
     return restrict_action(part, on_host, actees).action, on_host
@@ -123,8 +133,7 @@ def of_all(
     action = actions[name]
     if action.after is None:
         return distribution(action)
-    before = chosen[action.after.action].index_select(0, rows_before(action, actions))
-    part, taken = narrowed(action, before)
+    part, taken = after_choices(action, actions, chosen)
     return PartDistribution(distribution(part), taken)
 
 

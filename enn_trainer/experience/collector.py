@@ -344,12 +344,14 @@ class RolloutStorage:
 
     def add(self, batch: EntityBatch, decisions: Decisions) -> None:
         """Add frames and the decisions in them; the tensors must not be changed afterwards."""
-        self._actions = {name: action.slice(slice(0, 0)) for name, action in batch.actions.items()}
+        if not self._actions:
+            nothing = slice(0, 0)
+            self._actions = {name: one.slice(nothing) for name, one in batch.actions.items()}
         self._batches.append(batch)
         for name, numbers in batch.identity.items():
             self._identity.setdefault(name, []).append(numbers)
-        # Drop the distributions, which are not stored, to free their memory.
-        self._decisions.append(decisions._replace(distributions={}))
+        # Drop what is not stored, to free its memory.
+        self._decisions.append(decisions._replace(distributions={}, numbers={}))
         count = len(self._batches)
         if count & (count - 1) == 0:  # at powers of two, as the size of steps changes slowly
             fields = _fields(batch, decisions).values()

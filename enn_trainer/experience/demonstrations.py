@@ -24,7 +24,7 @@ from entity_env.recording.entity_gym_samples import is_entity_gym, open_entity_g
 from entity_env.recording.read_recording import Episode, Recording
 from entity_env.recording.recording_format import Decisions, RecordingError
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
-from entity_env.vec.chains import narrowed, parents_first
+from entity_env.vec import chains
 from rogue_net.heads import HEADS
 from rogue_net.parts import is_taken, joint, of_all
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor, restrict_action, to_device
@@ -555,7 +555,7 @@ def _check_all_choices(
     Raises:
         RecordingError: names action, episode and step.
     """
-    for name in parents_first(action_space):
+    for name in chains.parents_first(action_space):
         where, space = f"{path}: action {name!r}", action_space[name]
         chosen, mask = given[name], decisions.obs.action_masks[name]
         lengths = mask.actors.lengths
@@ -566,8 +566,8 @@ def _check_all_choices(
             )
         values, taken = chosen.values, np.ones(len(chosen.values), np.bool_)
         if mask.after is not None:
-            mask, taken = narrowed(mask, given[mask.after.action])
-        wrong = np.flatnonzero(~taken)[_is_choice(values[~taken])]
+            mask, taken = chains.narrowed(mask, given[mask.after.action])
+        wrong = np.flatnonzero(~taken)[chains.is_taken(values[~taken])]
         what = "no choice after another one before"
         if not len(wrong) and (found := space.illegal_choice(values[taken], mask)) is not None:
             wrong, what = np.flatnonzero(taken)[[found[0]]], "a choice that is allowed"
@@ -581,13 +581,6 @@ def _check_all_choices(
                 f"{where}: expected {what}, got {short_repr(values[row].tolist())} in step {step} "
                 f"of episode {episode.number}"
             )
-
-
-def _is_choice(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Return which rows are not those of actors who do not take an action, (actors,) bool."""
-    is_number = values.dtype.kind == "f"
-    made: npt.NDArray[np.bool_] = ~np.isnan(values).all(axis=1) if is_number else values != -1
-    return made
 
 
 def _without_density(rows: Ragged, imitated: npt.NDArray[np.bool_]) -> int:

@@ -22,7 +22,7 @@ from entity_env.observation import GLOBAL, Observation, ObsSpace
 from entity_env.ragged import Indices, Ragged
 from entity_env.real_numbers import as_flag, as_flags, as_numbers, real_rows
 from entity_env.spaces import ActionSpaces, Probabilities, has_global_entity
-from entity_env.vec.chains import link, narrowed, parents_first
+from entity_env.vec.chains import is_taken, link, narrowed, parents_first
 from entity_env.vec.frames import Frames, given_names, has_len
 from entity_env.vec.vec_obs import Metric, VecActionMask, VecObs
 
@@ -286,13 +286,11 @@ def unbatch_actions(
 
 def _check_not_taken(name: ActionName, chosen: Ragged, taken: npt.NDArray[np.bool_]) -> None:
     """Raise if an actor has a choice in a dependent action that it does not take."""
-    values = chosen.as_array()
-    nothing = np.isnan(values) if values.dtype.kind == "f" else values == -1
-    wrong = np.flatnonzero(~nothing.all(axis=1) & ~taken)
+    wrong = np.flatnonzero(is_taken(chosen.values) & ~taken)
     if len(wrong):
         row = int(wrong[0])
         env_index = int(np.searchsorted(np.cumsum(chosen.lengths), row, side="right"))
-        expected = "NaN" if values.dtype.kind == "f" else "-1"
+        expected = "NaN" if chosen.values.dtype.kind == "f" else "-1"
         raise InvalidAction(
             f"actions[{name!r}]: expected {expected} in environment {env_index}, for an actor that "
             f"chose something else before it, got {chosen.values[row]}"

@@ -14,11 +14,11 @@ from entity_env.action_space import ActionSpace
 from entity_env.actions import ActionName
 from entity_env.errors import InvalidSpace
 from entity_env.ragged import Indices, Ragged
+from entity_env.spaces import ActionSpaces
 from entity_env.vec.row_checks import expect
 from entity_env.vec.vec_obs import After, Choices, VecActionMask
 
 Bools = npt.NDArray[np.bool_]
-ActionSpaces = Mapping[ActionName, ActionSpace]
 
 
 def parents_first(action_space: ActionSpaces) -> list[ActionName]:
@@ -27,12 +27,24 @@ def parents_first(action_space: ActionSpaces) -> list[ActionName]:
     Raises:
         InvalidSpace: an action depends on itself, or on one that there is not.
     """
-    if all(space.after is None for space in action_space.values()):
-        return [*action_space]
+    return in_order({name: space.after for name, space in action_space.items()})
+
+
+def in_order(before: Mapping[ActionName, ActionName | None]) -> list[ActionName]:
+    """Return the names of actions, each behind the one that it depends on.
+
+    Args:
+        before: for each action the one that it depends on, if any.
+
+    Raises:
+        InvalidSpace: an action depends on itself, or on one that there is not.
+    """
+    if all(name is None for name in before.values()):
+        return [*before]
     order: list[ActionName] = []
-    while len(order) < len(action_space):
-        left = [name for name in action_space if name not in order]
-        next_ones = [name for name in left if action_space[name].after in (None, *order)]
+    while len(order) < len(before):
+        left = [name for name in before if name not in order]
+        next_ones = [name for name in left if before[name] in (None, *order)]
         if not next_ones:
             raise InvalidSpace(
                 f"action_space: expected actions before {left}, got none or a circle"
@@ -194,7 +206,7 @@ def rows_before(mask: VecActionMask, before: Ragged) -> Indices:
 
 def is_taken(choices: npt.NDArray[Any]) -> Bools:
     """Return who takes an action, by the choices of all its actors, (actors,) bool."""
-    taken: Bools = ~np.isnan(choices[:, 0]) if choices.ndim == 2 else choices >= 0
+    taken: Bools = ~np.isnan(choices).all(axis=1) if choices.ndim == 2 else choices != -1
     return taken
 
 

@@ -180,6 +180,23 @@ class Frames:
         lengths = np.fromiter(map(len, positions), dtype=np.int64, count=len(positions))
         return Ragged(np.concatenate(positions), lengths)
 
+    def actors_of(self, masks: Sequence[Any], what: str) -> Ragged:
+        """Return the positions of the actors that masks name, none of which may be invisible.
+
+        Args:
+            masks: of each frame, with `actor_ids` and `actor_types`.
+            what: the field, for messages.
+        """
+        ids, types = [mask.actor_ids for mask in masks], [mask.actor_types for mask in masks]
+        actors = self.locate(ids, types, what)
+        self.check_visible(actors, what)
+        return actors
+
+    def global_actors(self, masks: Sequence[Any]) -> Ragged:
+        """Return the position of the global actor in each frame that gives a mask: behind all."""
+        offered = np.array([mask is not None for mask in masks], dtype=np.bool_)
+        return Ragged(self.totals[offered], offered.astype(np.int64))
+
     def _type_indices(
         self, types: Sequence[EntityName] | None, what: str, i: int
     ) -> tuple[int, ...]:

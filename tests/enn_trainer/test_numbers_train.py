@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from enn_trainer import (
-    Callback,
     ConfigError,
     StateManager,
     TrainConfig,
+    Trainer,
     load_agent,
     load_checkpoint,
     train,
@@ -100,39 +100,42 @@ def test_deviation_beyond_its_limits_is_refused(std: str) -> None:
         assert manager.config
 
 
-def test_a_run_does_not_depend_on_workers_or_pieces(tmp_path: Path) -> None:
-    alone = run_small(tmp_path, env=Targets)
+@pytest.mark.parametrize("world", [Targets, Camp])
+def test_a_run_does_not_depend_on_workers_or_pieces(tmp_path: Path, world: Any) -> None:
+    alone = run_small(tmp_path, env=world)
     assert torch.equal(
-        weights(alone), weights(run_small(tmp_path, "rollout.processes=2", env=Targets))
+        weights(alone), weights(run_small(tmp_path, "rollout.processes=2", env=world))
     )
-    pieces = run_small(tmp_path, "optim.micro_bs=2", env=Targets)
+    pieces = run_small(tmp_path, "optim.micro_bs=2", env=world)
     torch.testing.assert_close(weights(alone), weights(pieces), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(
-    "more",
+    ("world", "more"),
     [
-        (),
-        ('net.memory=(inputs: ["action", "reward"])',),
-        ("ppo.ent_targets={call: 0.5}",),
+        (Targets, ()),
+        (Targets, ('net.memory=(inputs: ["action", "reward"])',)),
+        (Targets, ("ppo.ent_targets={call: 0.5}",)),
+        (Camp, ()),
+        (Camp, ('net.memory=(inputs: ["action", "reward"])',)),
     ],
 )
 def test_a_resumed_run_goes_on_to_the_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: Any, more: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr("enn_trainer.tracking.track._new_run_name", lambda runs, config: "it")
-    go(tmp_path / "one", Targets, *SETTINGS, *more)
-    go(tmp_path / "other", Targets, *SETTINGS, *more, stops=24)
-    go(tmp_path / "other", Targets, *SETTINGS, *more)
+    go(tmp_path / "one", world, *SETTINGS, *more)
+    go(tmp_path / "other", world, *SETTINGS, *more, stops=24)
+    go(tmp_path / "other", world, *SETTINGS, *more)
     one, other = (load_checkpoint(tmp_path / name / "run").state for name in ("one", "other"))
     assert_same(one, other)
     assert_same_clocks(one, other)
-    assert one.action_space == SPACES[1]
-    agent, game = load_agent(tmp_path / "one/run"), Targets()
+    assert one.action_space == world().action_space()
+    agent, game = load_agent(tmp_path / "one/run"), world()
     game.seed(3)
     obs = game.reset()
     while not obs.done:
-        obs = game.act(agent.act(obs).actions)  # which checks the bounds
+        obs = game.act(agent.act(obs).actions)  # which checks bounds, and who takes what
 
 
 def test_a_program_of_ones_own_may_give_any_numbers_within_the_bounds() -> None:
@@ -176,16 +179,15 @@ def test_entropy_target_of_numbers_without_bounds_is_refused(tmp_path: Path) -> 
     run_small(tmp_path, "ppo.ent_targets={mean: 0.5}", env=Targets)
 
 
+def last_metrics(folder: Path, world: Any) -> dict[str, float]:
+    """Return the metrics of the last update of a small run."""
+    with Trainer(StateManager(overrides=[*SETTINGS, f"data_dir={folder}"]), world) as trainer:
+        trainer.run()
+        return dict(trainer.metrics)
+
+
 def test_statistics_tell_mean_deviation_and_bounds(tmp_path: Path) -> None:
-    rows: list[dict[str, float]] = []
-
-    class Keeps(Callback):
-        def on_update_end(self, trainer: Any, metrics: Any) -> None:
-            rows.append(dict(metrics))
-
-    manager = StateManager(overrides=[*SETTINGS, f"data_dir={tmp_path}"])
-    train(manager, Targets, callbacks=[Keeps()])
-    tags = rows[-1]
+    tags = last_metrics(tmp_path, Targets)
     assert -1 <= tags["actions/aim/x.mean"] <= 1
     assert 0 < tags["actions/aim/x.std"] <= 1
     assert 0 <= tags["actions/aim/x.at_bound"] <= 1
@@ -260,32 +262,7 @@ def test_spaces_are_read_back_from_text() -> None:
 CAMP = Camp().obs_space(), Camp().action_space()
 
 
-@pytest.mark.parametrize("more", [(), ('net.memory=(inputs: ["action", "reward"])',)])
-def test_a_run_with_dependent_actions_is_resumed_to_the_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
-) -> None:
-    monkeypatch.setattr("enn_trainer.tracking.track._new_run_name", lambda runs, config: "it")
-    go(tmp_path / "one", Camp, *SETTINGS, *more)
-    go(tmp_path / "other", Camp, *SETTINGS, *more, stops=24)
-    go(tmp_path / "other", Camp, *SETTINGS, *more)
-    one, other = (load_checkpoint(tmp_path / name / "run").state for name in ("one", "other"))
-    assert_same(one, other)
-    assert_same_clocks(one, other)
-    assert one.action_space == CAMP[1]
-    agent, game = load_agent(tmp_path / "one/run"), Camp()
-    game.seed(3)
-    obs = game.reset()
-    while not obs.done:
-        obs = game.act(agent.act(obs).actions)  # which checks who takes what
-
-
-def test_dependent_actions_do_not_depend_on_workers_or_pieces(tmp_path: Path) -> None:
-    alone = run_small(tmp_path, env=Camp)
-    assert torch.equal(
-        weights(alone), weights(run_small(tmp_path, "rollout.processes=2", env=Camp))
-    )
-    pieces = run_small(tmp_path, "optim.micro_bs=2", env=Camp)
-    torch.testing.assert_close(weights(alone), weights(pieces), rtol=1e-4, atol=1e-6)
+def test_dependent_actions_are_trained_with_all_ways_to_weigh_decisions(tmp_path: Path) -> None:
     run_small(tmp_path, "ppo.ratio=frame", "ppo.weight_by=frame", env=Camp)
     run_small(tmp_path, "ppo.ent_targets={whom: 0.5, do: 0.5}", env=Camp)
     run_small(tmp_path, "ppo.magnet=(coef: 0.1, every: 20)", env=Camp)
@@ -369,15 +346,7 @@ def test_spaces_of_chains_are_read_back_from_text() -> None:
 
 
 def test_statistics_tell_who_takes_each_part(tmp_path: Path) -> None:
-    rows: list[dict[str, float]] = []
-
-    class Keeps(Callback):
-        def on_update_end(self, trainer: Any, metrics: Any) -> None:
-            rows.append(dict(metrics))
-
-    manager = StateManager(overrides=[*SETTINGS, f"data_dir={tmp_path}"])
-    train(manager, Camp, callbacks=[Keeps()])
-    tags = rows[-1]
+    tags = last_metrics(tmp_path, Camp)
     assert 0 < tags["policy/whom/taken"] < 1
     assert "policy/do/taken" not in tags
     shares = [tags[f"actions/do/{label}"] for label in ("rest", "heal", "attack")]

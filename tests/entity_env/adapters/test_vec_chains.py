@@ -26,20 +26,13 @@ from tests.enn_trainer.chains_world import Camp
 from tests.enn_trainer.numbers_world import Targets
 
 
-class Bare(VecEnv):
-    """`Camp` as somebody writes it who knows nothing but what each action allows by itself.
+class Foreign(VecEnv):
+    """Frames of a list of environments that come from somewhere else. Only for tests."""
 
-    Args:
-        num_envs: B.
-        first_env_index: of these.
-        changes: by action, fields of masks that are wrong.
-    """
+    world: Any
 
-    def __init__(
-        self, num_envs: int, first_env_index: int = 0, changes: Mapping[str, Any] | None = None
-    ) -> None:
-        self.envs = EnvList(Camp, num_envs, first_env_index)
-        self.changes = changes or {}
+    def __init__(self, num_envs: int, first_env_index: int = 0) -> None:
+        self.envs = EnvList(self.world, num_envs, first_env_index)
 
     def obs_space(self) -> ObsSpace:
         return self.envs.obs_space()
@@ -68,6 +61,27 @@ class Bare(VecEnv):
     def set_state(self, state: Any, obs_config: ObsSpace) -> VecObs | None:
         obs = self.envs.set_state(state, obs_config)
         return None if obs is None else self._bare(obs)
+
+    def _bare(self, obs: VecObs) -> VecObs:
+        return obs
+
+
+class Bare(Foreign):
+    """`Camp` as somebody writes it who knows nothing but what each action allows by itself.
+
+    Args:
+        num_envs: B.
+        first_env_index: of these.
+        changes: by action, fields of masks that are wrong.
+    """
+
+    world = Camp
+
+    def __init__(
+        self, num_envs: int, first_env_index: int = 0, changes: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(num_envs, first_env_index)
+        self.changes = changes or {}
 
     def _bare(self, obs: VecObs) -> VecObs:
         medics, ill, foes = (obs.features[name].lengths for name in ("Medic", "Ill", "Foe"))
@@ -162,38 +176,10 @@ def test_a_mask_of_another_kind_is_an_error() -> None:
         envs.reset(envs.obs_space())
 
 
-class Numbers(VecEnv):
+class Numbers(Foreign):
     """`Targets`, whose frames come from somewhere else. Only for tests."""
 
-    def __init__(self, num_envs: int, first_env_index: int = 0) -> None:
-        self.envs = EnvList(Targets, num_envs, first_env_index)
-
-    def obs_space(self) -> ObsSpace:
-        return self.envs.obs_space()
-
-    def action_space(self) -> dict[str, Any]:
-        return self.envs.action_space()
-
-    def __len__(self) -> int:
-        return len(self.envs)
-
-    def render(self, **kwargs: Any) -> Any:
-        raise NotImplementedError
-
-    def seed(self, seed: int) -> None:
-        self.envs.seed(seed)
-
-    def reset(self, obs_config: ObsSpace) -> VecObs:
-        return self.envs.reset(obs_config)
-
-    def act(self, actions: Mapping[str, Ragged], obs_filter: ObsSpace) -> VecObs:
-        return self.envs.act(actions, obs_filter)
-
-    def get_state(self) -> Any:
-        return self.envs.get_state()
-
-    def set_state(self, state: Any, obs_config: ObsSpace) -> VecObs | None:
-        return self.envs.set_state(state, obs_config)
+    world = Targets
 
 
 @pytest.mark.parametrize(("env", "like"), [(Bare, Camp), (Numbers, Targets)])
