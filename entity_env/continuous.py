@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Self
 
 import numpy as np
@@ -33,12 +34,22 @@ from entity_env.vec.frames import Frames, ids_of_actors
 from entity_env.vec.row_checks import check_rows, expect
 from entity_env.vec.vec_obs import VecActionMask, VecContinuousActionMask
 
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(20)  # type: ignore[no-untyped-call]
-_WEIGHTS /= _WEIGHTS.sum()
 _Z_OF_95 = 1.6448536269514722
 """The number below which are 95% of the standard normal distribution."""
-_PLACES = np.array([*_NODES, -_Z_OF_95, _Z_OF_95])[:, None, None]
-_SHARES = np.array([0.5 + 0.5 * math.erf(z / math.sqrt(2)) for z in _PLACES.flat])[:, None, None]
+
+
+@cache
+def _gaussian_places() -> tuple[npt.NDArray[np.float64], ...]:
+    """Return weights of 20 Gauss-Hermite nodes; these and the ends of the 90% range; their shares.
+
+    Returns:
+        (20, 1, 1) weights that add up to 1; (22, 1, 1) numbers of the standard normal distribution;
+        and (22, 1, 1), the shares of it below them.
+    """
+    nodes, weights = np.polynomial.hermite_e.hermegauss(20)  # type: ignore[no-untyped-call]
+    places = np.array([*nodes, -_Z_OF_95, _Z_OF_95])
+    shares = np.array([0.5 + 0.5 * math.erf(z / math.sqrt(2)) for z in places])
+    return tuple(x[:, None, None] for x in (weights / weights.sum(), places, shares))
 
 
 @dataclass(init=False, repr=False)
@@ -259,12 +270,13 @@ class _ContinuousActionSpace(ActionSpace):
         start, end = np.where(is_bounded, low, 0), np.where(is_bounded, high, 0)
 
         # The numbers at some places of the Gaussian, (places, actors, components)
-        drawn = mean + np.exp(np.where(is_uniform, 0, log_std)) * _PLACES
-        share = np.where(is_uniform, _SHARES, 1 / (1 + np.exp(-np.clip(drawn, -500, 500))))
+        weights, places, shares = _gaussian_places()
+        drawn = mean + np.exp(np.where(is_uniform, 0, log_std)) * places
+        share = np.where(is_uniform, shares, 1 / (1 + np.exp(-np.clip(drawn, -500, 500))))
         numbers = np.where(is_bounded, start * (1 - share) + end * share, drawn)
 
         # Mean and deviation, by Gauss-Hermite quadrature
-        at_nodes, weights = numbers[:-2], _WEIGHTS[:, None, None]
+        at_nodes = numbers[:-2]
         average = (weights * at_nodes).sum(axis=0)
         deviation = np.sqrt((weights * (at_nodes - average) ** 2).sum(axis=0))
         shown: Floats = np.stack([average, deviation, *numbers[-2:]], axis=2).astype(np.float32)
