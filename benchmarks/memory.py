@@ -85,7 +85,7 @@ class Row(NamedTuple):
 
 
 _HIDDEN, _NAMED = 'env.kwargs={"hidden": 4}', 'env.kwargs={"named": true}'
-_CONTROL, _SHORT = "total_timesteps=100000", "total_timesteps=1000000"
+_CONTROL = "total_timesteps=100000"
 _NO_MEMORY = ("net.memory=None", "ppo.seq_len=None")
 _OF_FRAME = 'net.memory=(of: "frame")'
 
@@ -108,6 +108,7 @@ _REPEAT_FIRST = (
     "rollout.steps=51",  # an episode
     "optim.bs=816",
     "optim.lr=0.002",
+    "optim.anneal_lr=true",
 )
 _REPEAT_PREVIOUS = (
     *_REPEAT,
@@ -116,6 +117,7 @@ _REPEAT_PREVIOUS = (
     "rollout.steps=32",
     "optim.bs=1024",
     "optim.lr=0.003",
+    "optim.anneal_lr=true",
 )
 _RECURRENT = {"n_envs": 128, "n_epochs": 3, "gamma": 0.0}
 
@@ -171,8 +173,8 @@ ROWS = [
     Row("FloorIsLava", "floor_is_lava", ("net.memory=()",), 0.99, almost=0.9405),
     Row("FloorIsLava, no memory", "floor_is_lava", (), 0.99, almost=0.9405),
     Row("Pairs", "pairs", (), 14.0, metric="moves"),
-    Row("Pairs, no memory", "pairs", (*_NO_MEMORY, _SHORT), 30.0, True, metric="moves"),
-    Row("Pairs, of frame", "pairs", (_OF_FRAME, _SHORT), 30.0, True, metric="moves"),
+    Row("Pairs, no memory", "pairs", _NO_MEMORY, 30.0, True, metric="moves"),
+    Row("Pairs, of frame", "pairs", (_OF_FRAME,), 30.0, True, metric="moves"),
     Row("Pairs, seq_len=1", "pairs", ("ppo.seq_len=1",), metric="moves"),
 ]
 

@@ -1,6 +1,6 @@
 """Translators between entity actions and the components of Gymnasium actions.
 
-The components of an action are the discrete choices and the `Box`es of numbers in it.
+The components of an action are the discrete choices and the numbers of each `Box` in it.
 """
 
 from abc import ABC, abstractmethod

@@ -55,7 +55,7 @@ def menu_of(
     space: ActionSpace,
     mask: VecActionMask,
     entities: Sequence[tuple[str, str]],
-    known: "_Advice",
+    known: "Advice",
 ) -> AnyMenu:
     """Return the menu of an action in a frame.
 
@@ -86,7 +86,7 @@ def _choices_of(
     return [(label, "") for label in space.labels]
 
 
-class _Advice(NamedTuple):
+class Advice(NamedTuple):
     """The choices of an agent for actors of an action in one frame.
 
     Attributes:
@@ -97,18 +97,18 @@ class _Advice(NamedTuple):
     choices: npt.NDArray[Any]
     probs: npt.NDArray[np.float32] | None
 
-    def of(self, actors: npt.NDArray[np.bool_]) -> "_Advice":
+    def of(self, actors: npt.NDArray[np.bool_]) -> "Advice":
         """Return the advice for some of the actors."""
-        return _Advice(self.choices[actors], None if self.probs is None else self.probs[actors])
+        return Advice(self.choices[actors], None if self.probs is None else self.probs[actors])
 
-    def only(self, actors: npt.NDArray[np.bool_]) -> "_Advice":
+    def only(self, actors: npt.NDArray[np.bool_]) -> "Advice":
         """Return the advice for all actors, of which it is known for some alone."""
         wanted, nothing = actors, np.nan if self.choices.dtype.kind == "f" else -1
         choices = np.where(_beside(wanted, self.choices), self.choices, nothing)
         probs = self.probs
         if probs is not None:
             probs = np.where(_beside(wanted, probs), probs, np.float32(np.nan))
-        return _Advice(choices.astype(self.choices.dtype), probs)
+        return Advice(choices.astype(self.choices.dtype), probs)
 
 
 def _beside(flags: npt.NDArray[np.bool_], rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
@@ -122,7 +122,7 @@ def advice_of(
     obs_space: ObsSpace,
     action_space: Mapping[ActionName, ActionSpace],
     given: Mapping[ActionName, Action],
-) -> dict[ActionName, _Advice]:
+) -> dict[ActionName, Advice]:
     """Return the choices of an agent in a frame for all actors of each action.
 
     Args:
@@ -149,7 +149,7 @@ def advice_of(
             table = np.asarray(given_probs, np.float32).reshape(int(taken.sum()), -1)
             probs = np.full((len(taken), table.shape[1]), np.nan, np.float32)
             probs[taken] = table
-        found[name] = _Advice(rows.values, probs)
+        found[name] = Advice(rows.values, probs)
     return found
 
 
@@ -336,7 +336,7 @@ class _Game(Match):
         if picture is not None:
             self.show(picture)
         batch = batch_obs(self.frames, obs_space, action_space)
-        advice: list[dict[ActionName, _Advice]] = []
+        advice: list[dict[ActionName, Advice]] = []
         chosen: list[Choices] = []
         for side, (obs, (given, value)) in enumerate(
             zip(self.frames, self.advice(batch), strict=True)
@@ -400,7 +400,7 @@ class _Game(Match):
         self,
         masks: Mapping[ActionName, VecActionMask],
         entities: Sequence[tuple[str, str]],
-        advice: Mapping[ActionName, _Advice],
+        advice: Mapping[ActionName, Advice],
     ) -> Choices:
         """Return what the person chooses in one frame, each action after those it depends on.
 
@@ -437,7 +437,7 @@ class _Game(Match):
 
     def probs_and_logits(
         self,
-        advice: Sequence[Mapping[ActionName, _Advice]],
+        advice: Sequence[Mapping[ActionName, Advice]],
         actions: Mapping[ActionName, Ragged],
     ) -> tuple[dict[ActionName, Ragged], dict[ActionName, Ragged]]:
         """Return how probable the agent finds the choices of all sides, and logits of all choices.

@@ -23,7 +23,6 @@ from entity_env import (
     batch_obs,
 )
 from rogue_net import (
-    ActionBatch,
     EntityBatch,
     NetOutput,
     RaggedTensor,
@@ -32,6 +31,8 @@ from rogue_net import (
     RogueNetConfig,
     TranslationConfig,
 )
+from rogue_net.distributions import CategoricalDistribution
+from rogue_net.gaussian_numbers import GaussianNumbers
 from tests.strategies import World, some_of, worlds
 
 SPACE = ObsSpace(
@@ -198,7 +199,13 @@ def by_frame(out: NetOutput, batch: EntityBatch) -> list[dict[str, Tensor]]:
         said = {f"value of {name}": values[i] for name, values in out.values.items()}
         for name, action in batch.actions.items():
             lengths = action.actors.lengths
-            log_probs = rows_of(RaggedTensor(out.log_probs[name], lengths), i)
+            distribution = out.distribution(name)
+            if isinstance(distribution, CategoricalDistribution):
+                of_all = distribution.log_probs
+            else:
+                assert isinstance(distribution, GaussianNumbers)
+                of_all = distribution.parameters
+            log_probs = rows_of(RaggedTensor(of_all, lengths), i)
             if action.actees is not None:
                 num_actees = int(action.actees.lengths[i])
                 assert log_probs[:, num_actees:].eq(-torch.inf).all()
@@ -274,10 +281,10 @@ def rearranged(
         {n: of_type(r, n) if n in types else r for n, r in batch.features.items()},
         {name: of_type(rows, name) for name, rows in batch.visible.items()},
         {
-            name: ActionBatch(
-                moved(action.actors),
-                action.mask,
-                None if action.actees is None else moved(action.actees),
+            name: replace(
+                action,
+                actors=moved(action.actors),
+                actees=None if action.actees is None else moved(action.actees),
             )
             for name, action in batch.actions.items()
         },
