@@ -15,32 +15,25 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from kept_runs import read_kept, run_all
 from measured_on import processor, short_revision
+from trained import RECENT, frames_shown, seconds_in_turns, table, train_and_measure
 
-from enn_trainer import EvalConfig, StateManager, Trainer
-from enn_trainer.callbacks import Callback
-from enn_trainer.callbacks.callback import RunningTrainer
+from enn_trainer import EvalConfig
 from entity_env import EnvList, SelectEntityAction, SelectEntityActionMask
 from entity_env.examples import Pairs, VecMinefield
 from entity_env.examples.cherry_pick import CherryPick
-from entity_env.named_world import find_world
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks/results/memory.md"
 EPISODES = 2000
 """Episodes to measure an agent in."""
-RECENT = 4
-"""Updates whose mean return tells when a return is reached while training."""
 MORE_FRAMES = 1.3
 """At most so many times the frames, where memory is of no use."""
 
@@ -179,30 +172,6 @@ ROWS = [
 ]
 
 
-class FramesTo(Callback):
-    """Finds the number of frames after which the mean return while training is high enough.
-
-    Args:
-        least: the mean return of `RECENT` updates.
-
-    Attributes:
-        frames: the number; None if it is not reached.
-    """
-
-    def __init__(self, least: float) -> None:
-        self.least = least
-        self.frames: int | None = None
-        self._means: deque[float] = deque(maxlen=RECENT)
-
-    def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
-        """Look at the returns of the last updates."""
-        if (mean := metrics.get("episodic_reward.mean")) is not None:
-            self._means.append(mean)
-        is_high = len(self._means) == RECENT and statistics.mean(self._means) >= self.least
-        if self.frames is None and is_high:
-            self.frames = trainer.state.step
-
-
 def run(row: Row, seed: int) -> dict[str, Any]:
     """Train an agent with one seed in this process, and measure it."""
     start = time.perf_counter()
@@ -213,32 +182,12 @@ def run(row: Row, seed: int) -> dict[str, Any]:
         done = {"frames": model.num_timesteps, "seconds": time.perf_counter() - start}
         done["value"] = memory_sb3.mean_return(model, row.sb3, EPISODES)
     else:
-        done = _train(row, seed)
+        settings = EvalConfig(episodes=EPISODES, num_envs=200, seed=1, max_steps=100_000)
+        done = train_and_measure(
+            row.config, row.overrides, seed, {"value": settings}, row.metric, row.almost
+        )
     rounded = {"seconds": round(done["seconds"], 1)}
     return {"row": row.name, "seed": seed, **done, **rounded, "commit": short_revision()}
-
-
-def _train(row: Row, seed: int) -> dict[str, Any]:
-    """Train an agent of ours; return frames, seconds and value, and the frames to `almost`."""
-    with tempfile.TemporaryDirectory() as folder:
-        start, path = time.perf_counter(), Path(folder) / "run"
-        own = (f"seed={seed}", f"data_dir={folder}", "rollout.processes=1")
-        config = row.config and ROOT / "configs" / f"{row.config}.ron"
-        changes = [*row.overrides, *own]
-        manager = StateManager(init_path=config, checkpoint_dir=path, overrides=changes)
-        frames_to = FramesTo(0.0 if row.almost is None else row.almost)
-        world = find_world(manager.config.env.id)
-        with Trainer(manager, world, callbacks=[frames_to]) as trainer:
-            trainer.run()
-            seconds = time.perf_counter() - start
-            settings = EvalConfig(episodes=EPISODES, num_envs=200, seed=1, max_steps=100_000)
-            measured = trainer.evaluate(settings)
-        done = {
-            "frames": manager.state.step,
-            "value": measured[f"eval/{row.metric}.mean"],
-            "seconds": seconds,
-        }
-        return done | ({} if row.almost is None else {"almost": frames_to.frames})
 
 
 def moves_of_script(games: int) -> float:
@@ -307,21 +256,8 @@ def measure_speed(case: Case, updates: int) -> dict[str, float]:
     """Let runs take turns, update by update; return the median seconds of an update by memory."""
     kinds = {"": ("net.n_layer=2",)}
     kinds |= {kind: ("net.n_layer=1", f'net.memory=(of: "{kind}")') for kind in case.bars}
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        trainers = {}
-        for kind, settings in kinds.items():
-            more = (*case.settings, *settings, "total_timesteps=1000000000", f"data_dir={folder}")
-            manager = StateManager(overrides=more)
-            trainers[kind] = stack.enter_context(Trainer(manager, case.world))
-        seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
-        for i in range(updates + 1):
-            for kind, trainer in trainers.items():
-                start = time.perf_counter()
-                trainer.step()
-                if i > 0:  # the first one warms up
-                    seconds[kind].append(time.perf_counter() - start)
-        return {kind: statistics.median(times) for kind, times in seconds.items()}
+    cases = {kind: (case.world, (*case.settings, *more)) for kind, more in kinds.items()}
+    return seconds_in_turns(cases, updates)
 
 
 def measure_tracking(steps: int = 300, num_envs: int = 64) -> float:
@@ -419,7 +355,7 @@ def document(results: Sequence[dict[str, Any]], speed: str) -> str:
             "RecurrentPPO is SB3-contrib's, with as many environments, steps, epochs and frames a "
             "minibatch, the same discount, and its other settings as they come.",
             "",
-            *_table(rows),
+            *table(rows),
             *_nothing_to_remember(results),
             "",
             speed.strip(),
@@ -433,12 +369,6 @@ def _of(name: str, results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted((r for r in results if r["row"] == name), key=lambda r: r["seed"])
 
 
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table, whose first row is its head."""
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    return [lines[0], "| " + " | ".join(["---"] * len(rows[0])) + " |", *lines[1:]]
-
-
 def _nothing_to_remember(results: Sequence[dict[str, Any]]) -> list[str]:
     """Return the part about worlds in which there is nothing to remember, [] without results."""
     rows = [["world", "return", "with memory", "without", "ratio of medians", "to reach"]]
@@ -446,17 +376,7 @@ def _nothing_to_remember(results: Sequence[dict[str, Any]]) -> list[str]:
         both = [_of(name, results) for name in (row.name, f"{row.name}, no memory")]
         if row.almost is None or not all(both):
             continue
-        shown = [
-            ", ".join(
-                f"{r['seed']}: {'never' if r['almost'] is None else format(r['almost'], ',')}"
-                for r in of_side
-            )
-            for of_side in both
-        ]
-        frames = [
-            statistics.median(np.inf if r["almost"] is None else r["almost"] for r in of_side)
-            for of_side in both
-        ]
+        shown, frames = zip(*map(frames_shown, both), strict=True)
         ratio = f"{frames[0] / frames[1]:.2f}"
         rows.append([row.name, f"{row.almost:g}", *shown, ratio, f"at most {MORE_FRAMES}"])
     if len(rows) == 1:
@@ -468,7 +388,7 @@ def _nothing_to_remember(results: Sequence[dict[str, Any]]) -> list[str]:
         f"Frames after which the mean return while training, of {RECENT} updates, first is 95% of "
         "what is to be reached, by seed.",
         "",
-        *_table(rows),
+        *table(rows),
     ]
 
 

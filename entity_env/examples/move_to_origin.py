@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 
-from entity_env.actions import Action, CategoricalAction, CategoricalActionMask
+from entity_env.actions import Action, ActionMask, CategoricalAction, CategoricalActionMask
 from entity_env.environment import Environment, Observation
 from entity_env.examples.draw import BLUE, GOLD, GREEN, PALE, Drawn, Mark, Scene, as_hex
 from entity_env.plain_state import PlainState
@@ -27,7 +28,7 @@ _ACTION_SPACE: dict[str, ActionSpace] = {
     ),
 }
 _IDS = {"Spaceship": [0]}
-_EVERYONE_ACTS = {name: CategoricalActionMask() for name in _ACTION_SPACE}
+_EVERYONE_ACTS: dict[str, ActionMask] = {name: CategoricalActionMask() for name in _ACTION_SPACE}
 
 
 class MoveToOrigin(PlainState, Drawn, Environment):
@@ -37,6 +38,8 @@ class MoveToOrigin(PlainState, Drawn, Environment):
     a step is how much closer to the origin it came, so the return of an episode of 32 steps is 1
     minus the final distance.
     """
+
+    masks: ClassVar[Mapping[str, ActionMask]] = _EVERYONE_ACTS
 
     def obs_space(self) -> ObsSpace:
         """Return the space of one spaceship: position, velocity and the number of steps taken."""
@@ -56,12 +59,16 @@ class MoveToOrigin(PlainState, Drawn, Environment):
         return self._observe(0.0)
 
     def act(self, actions: Mapping[str, Action]) -> Observation:
-        """Accelerate, then move."""
+        """Fly with the acceleration of each thruster."""
         horizontal, vertical = actions["horizontal_thruster"], actions["vertical_thruster"]
         assert isinstance(horizontal, CategoricalAction)
         assert isinstance(vertical, CategoricalAction)
-        self.x_velocity += _ACCELERATIONS[horizontal.indices[0]]
-        self.y_velocity += _ACCELERATIONS[vertical.indices[0]]
+        return self.fly(_ACCELERATIONS[horizontal.indices[0]], _ACCELERATIONS[vertical.indices[0]])
+
+    def fly(self, x_acceleration: float, y_acceleration: float) -> Observation:
+        """Accelerate along both axes, then move."""
+        self.x_velocity += x_acceleration
+        self.y_velocity += y_acceleration
         self.x_pos += self.x_velocity
         self.y_pos += self.y_velocity
         self.step += 1
@@ -97,7 +104,7 @@ class MoveToOrigin(PlainState, Drawn, Environment):
         return Observation(
             features={"Spaceship": np.array([spaceship], dtype=np.float32)},
             ids=_IDS,
-            actions=_EVERYONE_ACTS,
+            actions=self.masks,
             reward=reward,
             done=self.step >= _EPISODE_STEPS,
         )

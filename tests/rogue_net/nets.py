@@ -100,9 +100,14 @@ def net_of(
 
 
 @st.composite
-def nets_and_batches(draw: st.DrawFn) -> tuple[RogueNet, EntityBatch]:
-    """A network of a random world, and frames of it whose statistics it knows."""
-    world = draw(worlds(numbers=True).filter(shows_something))
+def nets_and_batches(draw: st.DrawFn, numbers: bool = True) -> tuple[RogueNet, EntityBatch]:
+    """A network of a random world, and frames of it whose statistics it knows.
+
+    Args:
+        draw: hypothesis'.
+        numbers: also with actions whose choices cannot be listed.
+    """
+    world = draw(worlds(numbers=numbers).filter(shows_something))
     batch = batch_of(world.frames, world.obs_space, world.action_space)
     chosen = draw(options(world.obs_space))
     net = net_of(world.obs_space, world.action_space, n_layer=draw(st.integers(0, 2)), **chosen)

@@ -254,9 +254,10 @@ def assert_no_nan(net: RogueNet, batch: EntityBatch) -> None:
     for tensors in out[:5]:
         assert not any(tensor.isnan().any() for tensor in tensors.values())
     for name in net.action_space:
-        assert (out.entropies[name] >= -1e-6).all()
+        assert out.entropies[name].isfinite().all()
         assert out.logprobs[name].isfinite().all()
-        if out.log_probs[name].numel():
+        if name in out.log_probs and out.log_probs[name].numel():
+            assert (out.entropies[name] >= -1e-6).all()
             total = out.log_probs[name].exp().sum(dim=1)
             torch.testing.assert_close(total, torch.ones_like(total))
     net.zero_grad()
@@ -430,7 +431,7 @@ def test_fresh_regression_heads_say_zero() -> None:
 
 @pytest.mark.slow
 @settings(max_examples=25)
-@given(nets_and_batches(), st.integers(0, 2**32 - 1))
+@given(nets_and_batches(numbers=False), st.integers(0, 2**32 - 1))
 def test_choices_are_legal_and_their_probabilities_those_of_the_table(
     net_and_batch: NetAndBatch, seed: int
 ) -> None:
@@ -470,7 +471,7 @@ def legal(net: RogueNet, batch: EntityBatch, name: str) -> list[list[bool]]:
 
 @pytest.mark.slow
 @settings(max_examples=25)
-@given(nets_and_batches())
+@given(nets_and_batches(numbers=False))
 def test_entropy_counts_what_is_legal(net_and_batch: NetAndBatch) -> None:
     net, batch = net_and_batch
     out = net(batch)
@@ -484,7 +485,7 @@ def test_entropy_counts_what_is_legal(net_and_batch: NetAndBatch) -> None:
 
 @pytest.mark.slow
 @settings(max_examples=25)
-@given(nets_and_batches())
+@given(nets_and_batches(numbers=False))
 def test_heads_score_as_a_loop_over_actors_does(net_and_batch: NetAndBatch) -> None:
     net, batch = net_and_batch
     x, layout = net.embed(batch)
