@@ -26,17 +26,11 @@ with warnings.catch_warnings():
 _COLUMNS = list("abcdefg")
 
 
-def _cells(columns: str, rows: int, *positions: str) -> dict[str, Rows]:
-    """Return the mapping of a board: each cell has a name, by which the network knows it.
-
-    Args:
-        columns: their names.
-        rows: their number.
-        positions: those of "row" and "column" that are features, for relative positions.
-    """
+def _cells(columns: str, rows: int) -> dict[str, Rows]:
+    """Return the mapping of a board: each cell has a name, by which the network knows it."""
     names = [f"{column}{row}" for row in range(rows, 0, -1) for column in columns]
     layout = ["row", "column", "own", "other"]
-    shown = ["own", "other", *positions]
+    shown = ["own", "other"]
     kinds = {"number": names}
     return {"cell": Rows("observation", layout, shown, numbered=True, kinds=kinds)}
 
@@ -45,8 +39,7 @@ TicTacToe = FromPettingZooTurns.of(
     tictactoe_v3.env, FieldMap(_cells("abc", 3), actions={"mark": Select("", actees="cell")})
 )
 ConnectFour = FromPettingZooTurns.of(
-    connect_four_v3.env,
-    FieldMap(_cells("abcdefg", 6, "row", "column"), actions={"drop": Choice(labels=_COLUMNS)}),
+    connect_four_v3.env, FieldMap(_cells("abcdefg", 6), actions={"drop": Choice(labels=_COLUMNS)})
 )
 
 Board = npt.NDArray[np.int64]

@@ -11,7 +11,6 @@ popgym, which trains the rows of SB3-contrib; they are left out where there is n
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from kept_runs import read_kept, run_all
-from measured_on import processor, short_revision
+from measured_on import short_revision
 from trained import RECENT, frames_shown, seconds_in_turns, table, train_and_measure
 
 from enn_trainer import EvalConfig
@@ -346,10 +345,10 @@ def document(results: Sequence[dict[str, Any]], speed: str) -> str:
         [
             "# Memory",
             "",
-            f"`python benchmarks/memory.py learn` on {os.cpu_count()} cores ({processor()}), at "
-            f"{commits}. Settings are those in `configs/`, with the changes in "
-            f"`benchmarks/memory.py`; {EPISODES:,} episodes with sampled actions. Runs have one "
-            "thread and other runs beside them. *Below* and *above* are for controls, which lack "
+            f"`python benchmarks/memory.py learn` at {commits}. Settings are those in `configs/`, "
+            f"with the changes in `benchmarks/memory.py`; {EPISODES:,} episodes with sampled "
+            "actions. Runs have one thread and other runs beside them, on two kinds of machines, "
+            "one of which is four times as fast. *Below* and *above* are for controls, which lack "
             "what the world needs; rows without a number to reach are shown for comparison. Fewer "
             "`moves` are better. RepeatFirstEasy and RepeatPreviousEasy are worlds of popgym; "
             "RecurrentPPO is SB3-contrib's, with as many environments, steps, epochs and frames a "

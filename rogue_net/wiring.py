@@ -9,16 +9,21 @@ import torch
 from torch import Tensor, nn
 
 from entity_env.kinds import label_map
+from entity_env.ragged import row_indices
 from entity_env.spaces import GLOBAL, ActionSpace, Kind, ObsSpace
-from rogue_net.answer import decide_all, output_of
-from rogue_net.distributions import random_draws
+from rogue_net.answer import output_of
+from rogue_net.distributions import Decision, decide, random_draws
+from rogue_net.parts import PartDistribution, after_choices, parents_first
+from rogue_net.parts import made as chosen_or_0
 from rogue_net.ragged import (
     ActionBatch,
     ActionSubset,
+    Bools,
     EntityBatch,
     Lengths,
     RaggedTensor,
-    restrict_action,
+    of_action,
+    restrict_actions,
     to_device,
 )
 from rogue_net.rogue_net import NetOutput
@@ -62,17 +67,11 @@ class Wired(nn.Module):
         self.obs_space = shown
         own = network.action_space if known_actions is None else known_actions
         self.action_space: Mapping[str, ActionSpace] = own if actions is None else actions
+        self._own: Mapping[str, ActionSpace] = own
         self._labels = _label_orders(own, self.action_space)
+        self._after = _orders_after(own, self.action_space)
         self._takes_choices = _takes_choices(network)
         unknown = sorted(shown.entities.keys() - self.known.entities.keys())
-        dependent = [name for name, space in self.action_space.items() if space.after is not None]
-        if dependent and (unknown or self._labels):
-            different = [*unknown, *self._labels]
-            raise ValueError(
-                f"action_space: expected the types, and labels in the order, that the network "
-                f"knows, as {', '.join(dependent)} depends on what was chosen before, got others "
-                f"of {', '.join(different)}; upgrade the agent instead"
-            )
         if unknown and self._takes_choices:
             raise ValueError(
                 f"obs_space: expected the entity types that the network knows, as its memory takes "
@@ -95,30 +94,45 @@ class Wired(nn.Module):
                 options["generator"] = generator
             out: NetOutput = self.network(known, actions, uniforms, **options)
             return out
-        # ... otherwise its distributions, for all actors and in the order of the labels.
-        out = self.network(known, **options)
-        distributions = {name: out.distribution(name) for name in out.actions}
-        for name, part in parts.items():
-            distributions[name] = distributions[name].widened(part)
-        for name, (_, of_shown) in self._labels.items():
-            distributions[name] = distributions[name].relabelled(of_shown)
+        # ... otherwise its distributions, for all actors and in the order of the labels. Those of
+        # dependent actions are given what was chosen before, so that the network is asked again.
+        first = out = self.network(known, **options)
         if generator is not None:
-            uniforms = random_draws(batch.actions, distributions, generator)
-        decisions = decide_all(distributions, actions, uniforms)
+            uniforms = random_draws(batch.actions, first.actions, generator)
+        made = {name: chosen_or_0(chosen) for name, chosen in first.actions.items()}
+        in_full: dict[str, Tensor] = {}  # of all actors, by the network's labels
+        decisions: dict[str, Decision] = {}
+        for name in parents_first({name: batch.actions[name] for name in first.actions}):
+            is_dependent = known.actions[name].after is not None
+            if is_dependent:
+                out = self.network(known, made, **options)
+            distribution, part = out.distribution(name), parts.get(name)
+            taken = None
+            if is_dependent:
+                assert part is not None
+                assert isinstance(distribution, PartDistribution)
+                wholes = {other: one.whole for other, one in parts.items()}
+                lefts = {other: one.action for other, one in parts.items()}
+                whole, taken = after_choices(part.whole, wholes, in_full)
+                left, _ = after_choices(part.action, lefts, made)
+                part = replace(part, action=left, whole=whole)
+                distribution = distribution.inner
+            if part is not None:
+                distribution = distribution.widened(part)
+            if name in self._labels:
+                distribution = distribution.relabelled(self._labels[name][1])
+            if taken is not None:
+                distribution = PartDistribution(distribution, taken)
+            decision = decide(distribution, of_action(actions, name), of_action(uniforms, name))
+            decisions[name] = decision
+            in_full[name] = self._by_known_labels(name, decision.chosen)
+            made[name] = in_full[name] if part is None else _of_part(in_full[name], part)
         remembered = out
-        if self._takes_choices:  # memory takes in those that are made, by the network's labels
-            made = {name: decision.chosen for name, decision in decisions.items()}
-            for name, (of_known, of_shown) in self._labels.items():
-                chosen = made[name]
-                made[name] = (
-                    to_device(np.array(of_shown), chosen.device)[chosen]
-                    if chosen.ndim == 1
-                    else chosen[:, of_known]
-                )
+        if self._takes_choices:  # memory takes in those that are made
             remembered = self.network(known, made, **options)
-        return output_of(decisions, out.values)._replace(
-            lengths={name: batch.actions[name].actors.lengths for name in distributions},
-            attention=out.attention,
+        return output_of({name: decisions[name] for name in first.actions}, first.values)._replace(
+            lengths={name: batch.actions[name].actors.lengths for name in first.actions},
+            attention=first.attention,
             memory=remembered.memory,
             memory_of_values=remembered.memory_of_values,
         )
@@ -132,11 +146,28 @@ class Wired(nn.Module):
         """Add the features of a batch to the statistics of the network."""
         self.network.update_input_stats(self._adapted(batch)[0])
 
+    def _by_known_labels(self, name: str, chosen: Tensor) -> Tensor:
+        """Return the choices of an action by the labels of the network."""
+        if name not in self._labels:
+            return chosen
+        of_known, of_shown = self._labels[name]
+        if chosen.ndim == 2:
+            return chosen[:, of_known]
+        labels = to_device(np.array(of_shown), chosen.device)[chosen.clamp(min=0)]
+        return torch.where(chosen < 0, chosen, labels)
+
     def _adapted(self, batch: EntityBatch) -> tuple[EntityBatch, dict[str, ActionSubset]]:
         """Return the input of the network, and the actions that it has only a part of."""
         shown, known = self.obs_space, self.known
-        # Masks in the order of the network's labels.
+        # Masks in the order of the network's labels, also of those that others depend on.
         actions = dict(batch.actions)
+        for name, order in self._after.items():
+            actions[name] = _with_labels_before(actions[name], order)
+        for name, action in actions.items():
+            if (after := action.after) is not None and after.action in self._labels:
+                _, of_shown = self._labels[after.action]
+                after = replace(after, when=tuple(of_shown[k] for k in after.when))
+                actions[name] = replace(action, after=after)
         for name, (of_known, _) in self._labels.items():
             mask, bounds = actions[name].mask, actions[name].bounds
             if mask is not None:
@@ -145,16 +176,23 @@ class Wired(nn.Module):
                 bounds = RaggedTensor(bounds.values[:, :, of_known], bounds.lengths)
             actions[name] = replace(actions[name], mask=mask, bounds=bounds)
         # Actions in which entities of unknown types take part, without these.
-        parts = {}
-        if shown.entities.keys() - known.entities.keys():
-            types = [*shown.entities, GLOBAL]
-            is_known = np.array([name == GLOBAL or name in known.entities for name in types])
-            _, ends = _spans(batch, types)
-            for name, action in actions.items():
-                actors = is_known[_types(action.actors, ends)]
-                actees = None if action.actees is None else is_known[_types(action.actees, ends)]
-                if not actors.all() or (actees is not None and not actees.all()):
-                    parts[name] = restrict_action(action, actors, actees)
+        types = [*shown.entities, GLOBAL]
+        is_known = np.array([name == GLOBAL or name in known.entities for name in types])
+        _, ends = _spans(batch, types)
+
+        def kept(rows: RaggedTensor) -> Bools:
+            known_rows: Bools = is_known[_types(rows, ends)]
+            return known_rows
+
+        def has_others(action: ActionBatch) -> bool:
+            rows = (action.actors, action.actees)
+            return not all(one is None or kept(one).all() for one in rows)
+
+        less = {n: a for n, a in actions.items() if not is_known.all() and has_others(a)}
+        # Parts of one decision are restricted together, and depend on the network's labels.
+        if (less or self._labels) and any(action.after for action in actions.values()):
+            less = {name: actions[name] for name in self._own}
+        parts = restrict_actions(less, kept, self._own)
         actions |= {name: part.action for name, part in parts.items()}
         return adapt_batch(replace(batch, actions=actions), shown, known), parts
 
@@ -177,6 +215,58 @@ def _label_orders(
         if one != other:
             orders[name] = [other.index(x) for x in one], [one.index(x) for x in other]
     return orders
+
+
+def _orders_after(
+    known: Mapping[str, ActionSpace], shown: Mapping[str, ActionSpace]
+) -> dict[str, list[int]]:
+    """Return the places that the labels of `when` have in the environment, if they differ."""
+    orders = {}
+    for name, space in known.items():
+        if (other := shown.get(name)) is None:
+            continue
+        one, two = (space.after, sorted(space.when)), (other.after, sorted(other.when))
+        if one != two:
+            raise ValueError(f"after and when of {name!r}: expected {one}, got {two}")
+        if space.when != other.when:
+            orders[name] = [[*other.when].index(label) for label in space.when]
+    return orders
+
+
+def _with_labels_before(action: ActionBatch, order: Sequence[int]) -> ActionBatch:
+    """Return a dependent action with its mask in another order of the labels before it."""
+    assert action.after is not None
+    when = tuple(action.after.when[k] for k in order)
+    after = replace(action.after, when=when)
+    if action.mask is None:
+        return replace(action, after=after)
+    # Each actor has a block of rows for each label, of one row or of its actees.
+    sizes = np.ones(len(action.actors.values), dtype=np.int64)
+    if action.actees is not None:
+        sizes = np.repeat(action.actees.lengths, action.actors.lengths)
+    first = (np.cumsum(sizes) - sizes)[:, None] * len(order) + sizes[:, None] * np.array(order)
+    rows = row_indices(first.ravel(), np.repeat(sizes, len(order)))
+    values = action.mask.values.index_select(0, to_device(rows, action.mask.values.device))
+    return replace(action, mask=RaggedTensor(values, action.mask.lengths), after=after)
+
+
+def _of_part(chosen: Tensor, part: ActionSubset) -> Tensor:
+    """Return the choices of the actors of a part, by the places that actees have in it."""
+    kept = to_device(np.flatnonzero(part.actors), chosen.device)
+    of_actors = chosen.index_select(0, kept)
+    if part.actees is None:
+        return of_actors
+    assert part.whole.actees is not None
+    actees = part.whole.actees
+    # The place of each actee among those that are kept.
+    places: Lengths = np.cumsum(part.actees, dtype=np.int64) - part.actees
+    starts = np.append(places, part.actees.sum())[actees.starts]
+    frames = part.action.actors.frame_of_row()
+    first = to_device(actees.starts[frames], chosen.device)
+    before = to_device(starts[frames], chosen.device)
+    taken = of_actors >= 0
+    of_part = to_device(places, chosen.device)[(first + of_actors).masked_fill(~taken, 0)] - before
+    return of_part.masked_fill(~taken, -1)
 
 
 def missing_features(shown: ObsSpace, known: ObsSpace) -> list[str]:

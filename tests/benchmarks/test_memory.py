@@ -80,18 +80,6 @@ def test_a_player_that_remembers_every_card_takes_as_few_moves_as_is_possible(me
     assert memory.moves_of_script(1000) == pytest.approx(9.2, abs=0.15)
 
 
-def test_frames_are_counted_until_the_mean_of_the_last_updates_is_high(memory: Any) -> None:
-    class Running:
-        class state:  # noqa: N801
-            step = 0
-
-    frames_to = memory.FramesTo(0.5)
-    for step, mean in enumerate([1.0, 0.0, None, 0.0, 0.9, 0.6, 0.6, 0.6], start=1):
-        Running.state.step = 100 * step
-        frames_to.on_update_end(Running(), {} if mean is None else {"episodic_reward.mean": mean})
-    assert frames_to.frames == 700  # the mean of 0, 0.9, 0.6 and 0.6
-
-
 def test_page_has_medians_and_the_ratio_of_frames(memory: Any) -> None:
     by_name = {row.name: row for row in memory.ROWS}
     row, without = by_name["MoveToOrigin"], by_name["MoveToOrigin, no memory"]

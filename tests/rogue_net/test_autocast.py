@@ -5,10 +5,14 @@ from typing import Any
 import pytest
 import torch
 
+from entity_env import EnvList
 from rogue_net import NetOutput, RelposEncodingConfig, RogueNet, RogueNetConfig
 from rogue_net.embedding import module_key
+from rogue_net.gaussian_numbers import GaussianNumbers
 from rogue_net.native import AVAILABLE, backend
+from rogue_net.parts import PartDistribution, is_taken
 from rogue_net.ragged import EntityBatch
+from tests.enn_trainer.chains_world import Camp
 from tests.rogue_net.nets import ACTIONS, SPACE, batch_obs, frame, policy_loss
 
 POLAR = RelposEncodingConfig(
@@ -78,6 +82,41 @@ def test_the_policy_hardly_changes(options: dict[str, Any]) -> None:
     )
     assert half_gradient.dtype == torch.float32
     assert float(torch.cosine_similarity(half_gradient, full_gradient, dim=0)) > 0.98
+
+
+def test_numbers_and_parts_hardly_change() -> None:
+    envs = EnvList(Camp, 128)
+    envs.seed(0)
+    batch = EntityBatch.of(envs.reset(envs.obs_space()))
+    torch.manual_seed(0)
+    spaces = envs.obs_space(), envs.action_space()
+    net = RogueNet(RogueNetConfig(d_model=128), *spaces, {"value": 1})
+    with torch.no_grad():
+        for parameter in net.action_heads.parameters():
+            parameter.normal_(0, 0.03)
+    full = net(batch, generator=torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", torch.bfloat16):
+        half = net(batch, full.actions)
+    for name, chosen in full.actions.items():
+        taken = is_taken(chosen)
+        assert taken.any()
+        for table in (full.log_probs.get(name), half.log_probs.get(name)):
+            assert table is None or table.dtype == torch.float32
+        if name in full.log_probs:
+            pairs = [(half.log_probs[name].exp(), full.log_probs[name].exp())]
+        else:
+            one, other = (numbers_of(out, name) for out in (half, full))
+            pairs = [(one.mean.sigmoid(), other.mean.sigmoid())]
+            pairs += [(one.log_std.exp(), other.log_std.exp())]
+        for got, expected in pairs:
+            assert (got - expected)[taken].abs().max() < 0.02, name
+
+
+def numbers_of(out: NetOutput, name: str) -> GaussianNumbers:
+    distribution = out.distribution(name)
+    inner = distribution.inner if isinstance(distribution, PartDistribution) else distribution
+    assert isinstance(inner, GaussianNumbers)
+    return inner
 
 
 def test_heads_are_not_cast(monkeypatch: pytest.MonkeyPatch) -> None:
