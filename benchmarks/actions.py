@@ -123,6 +123,18 @@ class Thrust(MoveToOrigin):
         return self.fly(x, y)
 
 
+class Untold(Medics):
+    """Medics whose masks do not say what fits: both kinds of actions cost the world the same."""
+
+    def __init__(self, is_chain: bool) -> None:
+        super().__init__(chained=False)
+        self.is_chain = is_chain
+
+    def action_space(self) -> dict[str, ActionSpace]:
+        """Return the actions: a command, and to whom."""
+        return Medics(self.is_chain).action_space()
+
+
 @cache
 def return_of_script(ships: int) -> float:
     """Return the mean return of the scripted controller of `Tugs`."""
@@ -265,11 +277,16 @@ def run(row: Row, seed: int) -> dict[str, Any]:
 
 _SMALL = ("rollout.num_envs=128", "rollout.steps=32", "rollout.processes=1", "optim.bs=512")
 CASES = {
-    "MoveToOrigin, 2 numbers beside 10 labels": (Thrust, MoveToOrigin, 0.9),
+    "MoveToOrigin, 2 numbers beside 10 labels": (Thrust, MoveToOrigin, "0.9"),
     "Medics, a chain beside two independent actions": (
+        partial(Untold, True),
+        partial(Untold, False),
+        "0.85",
+    ),
+    "Medics, a chain with masks by label, which the world makes, beside two without masks": (
         partial(Medics, True),
         partial(Medics, False),
-        0.85,
+        "",
     ),
 }
 
@@ -279,13 +296,13 @@ def speed_text(updates: int) -> str:
     rows = [["world", "ratio", "to reach"]]
     for name, (world, beside, bar) in CASES.items():
         seconds = seconds_in_turns({"": (beside, _SMALL), "new": (world, _SMALL)}, updates)
-        rows.append([name, f"{seconds[''] / seconds['new']:.2f}", f"{bar}"])
+        rows.append([name, f"{seconds[''] / seconds['new']:.2f}", bar])
     return "\n".join(
         [
             "## Speed",
             "",
             f"`python benchmarks/actions.py speed` at {short_revision()}: frames a second of "
-            f"training in ratios ({processor()}); runs of one process take turns, the median of "
+            f"training in ratios ({processor()}); runs of one thread take turns, the median of "
             f"{updates} updates.",
             "",
             *table(rows),

@@ -397,7 +397,7 @@ def speed_text(updates: int) -> str:
         "## Speed",
         "",
         f"`python benchmarks/memory.py speed` at {short_revision()}: frames a second of training "
-        "relative to no memory, at equal numbers of blocks (1 + 1 beside 2); runs of one process "
+        "relative to no memory, at equal numbers of blocks (1 + 1 beside 2); runs of one thread "
         f"take turns, the median of {updates} updates.",
         "",
         "| world | memory of | ratio | to reach |",

@@ -9,6 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from enn_trainer import EvalConfig, StateManager, Trainer
 from enn_trainer.callbacks import Callback
 from enn_trainer.callbacks.callback import RunningTrainer
@@ -87,7 +89,7 @@ def train_and_measure(
 def seconds_in_turns(
     cases: Mapping[str, tuple[Any, Sequence[str]]], updates: int
 ) -> dict[str, float]:
-    """Let runs take turns, update by update.
+    """Let runs of one thread take turns, update by update.
 
     Args:
         cases: the environment and the settings of each run.
@@ -96,6 +98,7 @@ def seconds_in_turns(
     Returns:
         The median seconds of an update, by case.
     """
+    torch.set_num_threads(1)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         trainers = {}

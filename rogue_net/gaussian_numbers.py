@@ -7,7 +7,8 @@ of a number without bounds are its own.
 
 import math
 from collections.abc import Sequence
-from typing import Self
+from functools import cache, cached_property
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from rogue_net.ragged import ActionBatch, ActionSubset, RaggedTensor, to_device
 LOG_2PI = math.log(2 * math.pi)
 MARGIN = 1e-6
 """Least distance of a number that is inverted from its bounds, in shares of the range."""
-_NODES, _WEIGHTS = map(torch.from_numpy, np.polynomial.hermite_e.hermegauss(20))  # type: ignore[no-untyped-call]
+_NODES = 20
 
 
 def to_env(chosen: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -48,6 +49,38 @@ def as_drawn(given: Tensor, action: ActionBatch) -> Tensor:
     return given if action.bounds is None else GaussianNumbers.uniform(action).from_env(given)
 
 
+@cache
+def _quadrature(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return nodes and weights of Gauss-Hermite quadrature over N(0, 1), (20,) each."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)  # type: ignore[no-untyped-call]
+    rows = nodes, weights / math.sqrt(2 * math.pi)
+    at, of = (torch.from_numpy(row).to(device, dtype) for row in rows)
+    return at, of
+
+
+class _ExpectedSlope(torch.autograd.Function):
+    """E[log dy/dz] of z ~ N(m, s) and y = sigmoid(z), with its gradients in one pass."""
+
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, std: Tensor) -> Tensor:
+        """Integrate by Gauss-Hermite quadrature, (A, D) -> (A, D)."""
+        nodes, weights = _quadrature(mean.dtype, mean.device)
+        z = torch.addcmul(mean.unsqueeze(-1), std.unsqueeze(-1), nodes)
+        # log dy/dz = -|z| - 2 log(1 + exp(-|z|)), and its derivative is 1 - 2 y.
+        if any(ctx.needs_input_grad):
+            y = torch.sigmoid(z)
+            ctx.save_for_backward(1 - 2 * (y @ weights), -2 * (y @ (nodes * weights)))
+        size = z.abs_().neg_()
+        expected: Tensor = size.sub(size.exp().log1p_(), alpha=2) @ weights
+        return expected
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradients of mean and deviation."""
+        by_mean, by_std = ctx.saved_tensors
+        return gradient * by_mean, gradient * by_std
+
+
 class GaussianNumbers(ActionDistribution):
     """Distribution of several independent numbers of each actor.
 
@@ -71,17 +104,36 @@ class GaussianNumbers(ActionDistribution):
         """(A, 2 * D), means and logarithms of deviations."""
         return torch.cat([self.mean, self.log_std], dim=1)
 
-    @property
+    @cached_property
     def _is_bounded(self) -> Tensor:
         return torch.isfinite(self.low)
 
-    @property
+    @cached_property
+    def _is_fixed(self) -> Tensor:
+        return self.low == self.high
+
+    @cached_property
     def _is_uniform(self) -> Tensor:
-        return torch.isinf(self.log_std) & (self.log_std > 0)
+        return self.log_std.isposinf()
+
+    @cached_property
+    def _has_uniform(self) -> bool:
+        return bool(self._is_uniform.any())
+
+    @cached_property
+    def _log_std(self) -> Tensor:
+        """The logarithms of the deviations of numbers that are Gaussian, 0 of others."""
+        return (
+            self.log_std.masked_fill(self._is_uniform, 0.0) if self._has_uniform else self.log_std
+        )
+
+    @cached_property
+    def _std(self) -> Tensor:
+        return self._log_std.exp()
 
     def _sum(self, of_numbers: Tensor) -> Tensor:
         """Add up what numbers contribute that are not fixed, (A, D) -> (A,)."""
-        return of_numbers.masked_fill(self.low == self.high, 0.0).sum(dim=-1)
+        return of_numbers.masked_fill(self._is_fixed, 0.0).sum(dim=-1)
 
     def sample(self, draws: Tensor) -> Tensor:
         """Draw z by inverting the distribution function, (A, D) float32.
@@ -91,9 +143,11 @@ class GaussianNumbers(ActionDistribution):
         """
         # z = m + s * Phi^-1(u + 2**-24); uniform y = sigmoid(z): z = logit(u + 2**-24)
         u = draws.reshape(self.mean.shape).double() + 2.0**-24
-        standard = torch.special.ndtri(u)
+        standard: Tensor = torch.special.ndtri(u)
+        gaussian: Tensor = self.mean.double() + self.log_std.double().exp() * standard
+        if not self._has_uniform:
+            return gaussian.float()
         uniform = torch.where(self._is_bounded, torch.logit(u), standard)
-        gaussian = self.mean.double() + self.log_std.double().exp() * standard
         return torch.where(self._is_uniform, uniform, gaussian).float()
 
     def mode(self) -> Tensor:
@@ -103,37 +157,36 @@ class GaussianNumbers(ActionDistribution):
     def log_prob(self, chosen: Tensor) -> Tensor:
         """Compute the logarithm of the densities, (A, D) -> (A,)."""
         # log N(z; m, s) = -((z - m) / s)^2 / 2 - log s - log(2 pi) / 2
-        log_std = self.log_std.masked_fill(self._is_uniform, 0.0)
-        standard = (chosen - self.mean) * torch.exp(-log_std)
-        density = -0.5 * standard.square() - log_std - 0.5 * LOG_2PI
+        standard = (chosen - self.mean) / self._std
+        density = -0.5 * (standard.square() + LOG_2PI) - self._log_std
         # log p(y) = log N(z) - log dy/dz (arXiv:1801.01290, appendix C)
         density = density - self._log_slope(chosen)
+        if not self._has_uniform:
+            return self._sum(density)
         uniform = torch.where(self._is_bounded, 0.0, density)
         return self._sum(torch.where(self._is_uniform, uniform, density))
 
     def entropy(self) -> Tensor:
         """Compute the entropies, (A,)."""
         # H(y) = log s + log(2 pi e) / 2 + E[log dy/dz], by Gauss-Hermite quadrature
-        log_std = self.log_std.masked_fill(self._is_uniform, 0.0)
-        nodes, weights = _NODES.to(self.mean), _WEIGHTS.to(self.mean)
-        z = self.mean.unsqueeze(-1) + log_std.exp().unsqueeze(-1) * nodes
-        slope = -F.softplus(z) - F.softplus(-z)
-        expected = (slope * weights).sum(dim=-1) / math.sqrt(2 * math.pi)
-        entropy = log_std + 0.5 * (1 + LOG_2PI)
-        entropy = entropy + torch.where(self._is_bounded, expected, 0.0)
-        return self._sum(entropy.masked_fill(self._is_uniform & self._is_bounded, 0.0))
+        expected = _ExpectedSlope.apply(self.mean, self._std)  # type: ignore[no-untyped-call]
+        entropy = self._log_std + torch.where(self._is_bounded, expected, 0.0)
+        entropy = entropy + 0.5 * (1 + LOG_2PI)
+        if self._has_uniform:
+            entropy = entropy.masked_fill(self._is_uniform & self._is_bounded, 0.0)
+        return self._sum(entropy)
 
     def normalised_entropy(self, entropies: Tensor) -> Tensor:
         """Compute exp(entropy), the share of the range in use; without bounds nothing counts."""
-        choosing = ((self.low != self.high) & self._is_bounded).any(dim=-1)
-        choosing &= ((self.low == self.high) | self._is_bounded).all(dim=-1)
+        choosing = (~self._is_fixed & self._is_bounded).any(dim=-1)
+        choosing &= (self._is_fixed | self._is_bounded).all(dim=-1)
         share = entropies.exp().masked_fill(~choosing, 0.0)
         return torch.stack([share, choosing.to(share)]).sum(dim=1)
 
     def kl(self, other: Self) -> Tensor:
         """Compute KL(self, other), (A,), which is that of the Gaussians."""
         # KL = log(s2 / s1) + (s1^2 + (m1 - m2)^2) / (2 s2^2) - 1/2
-        log_std = self.log_std.masked_fill(self._is_uniform, 0.0)
+        log_std = self._log_std
         shift = (self.mean - other.mean) * torch.exp(-other.log_std)
         ratio = torch.exp(2 * (log_std - other.log_std))
         gaussian = other.log_std - log_std + 0.5 * (ratio + shift.square() - 1)
@@ -159,7 +212,7 @@ class GaussianNumbers(ActionDistribution):
             for x in (q / a, c / q)
         )
         distance = (first - second).abs().masked_fill((m == n) & (s == t), 0.0)
-        largest: Tensor = distance.masked_fill(self.low == self.high, 0.0).amax(dim=-1)
+        largest: Tensor = distance.masked_fill(self._is_fixed, 0.0).amax(dim=-1)
         return largest
 
     def tempered(self, temperature: float) -> Self:
@@ -237,4 +290,5 @@ class GaussianNumbers(ActionDistribution):
 
     def _log_slope(self, z: Tensor) -> Tensor:
         """Compute log dy/dz = log sigmoid(z) + log sigmoid(-z); 0 without bounds."""
-        return torch.where(self._is_bounded, -F.softplus(z) - F.softplus(-z), 0.0)
+        size = z.abs()
+        return torch.where(self._is_bounded, -size - 2 * F.softplus(-size), 0.0)
