@@ -5,8 +5,8 @@
 
 Results are in `results/memory.md`. Runs that are done are kept as JSON lines beside it, and are not
 repeated. Agents are measured after training, with sampled actions. Controls, and rows that are
-shown without a number to reach, are trained with one seed. `--sb3` is a Python with sb3-contrib and
-popgym, which trains the rows of SB3-contrib; they are left out where there is none.
+shown without a number to reach, are trained with one seed. `--sb3` is a Python with sb3-contrib,
+popgym and this package, which trains the rows of SB3-contrib; they are left out where there is none.
 """
 
 import argparse
