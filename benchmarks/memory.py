@@ -6,7 +6,7 @@
 Results are in `results/memory.md`. Runs that are done are kept as JSON lines beside it, and are not
 repeated. Agents are measured after training, with sampled actions. Controls, and rows that are
 shown without a number to reach, are trained with one seed. `--sb3` is a Python with sb3-contrib,
-popgym and this package, which trains the rows of SB3-contrib; they are left out where there is none.
+popgym and this package, which trains the rows of SB3-contrib; without one they are left out.
 """
 
 import argparse
