@@ -1,11 +1,12 @@
 """Runs in processes of their own, whose results are kept as JSON lines and not repeated."""
 
+import argparse
 import concurrent.futures
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,28 @@ def run_apart(script: str, *args: str, python: str = sys.executable) -> Result:
 def read_kept(kept: Path) -> list[Result]:
     """Return the results of earlier calls."""
     return [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+
+
+def left_to_run(
+    parser: argparse.ArgumentParser, rows: Sequence[str], seeds: Mapping[str, int], kept: Path
+) -> list[tuple[str, str]]:
+    """Return row and seed of each run that is asked for and not done yet.
+
+    Args:
+        parser: of the command, which ends if there is no such row.
+        rows: names that are asked for; all if there are none.
+        seeds: how many each row is trained with, by name.
+        kept: the results of earlier calls.
+    """
+    if unknown := [name for name in rows if name not in seeds]:
+        parser.error(f"ROW: expected some of {'; '.join(seeds)}; got {'; '.join(unknown)}")
+    done = {(result["row"], result["seed"]) for result in read_kept(kept)}
+    return [
+        (name, str(seed))
+        for name in rows or seeds
+        for seed in range(1, seeds[name] + 1)
+        if (name, seed) not in done
+    ]
 
 
 def run_all(

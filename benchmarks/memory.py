@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from kept_runs import read_kept, run_all
+from kept_runs import left_to_run, read_kept, run_all
 from measured_on import short_revision
 from trained import RECENT, frames_shown, seconds_in_turns, table, train_and_measure
 
@@ -432,21 +432,14 @@ def main() -> None:
     if options.one:
         print(json.dumps(run(by_name[options.one[0]], int(options.one[1]))))
         return
-    if unknown := [name for name in options.rows if name not in by_name]:
-        parser.error(f"ROW: expected some of {'; '.join(by_name)}; got {'; '.join(unknown)}")
     kept = RESULTS.with_suffix(".jsonl")
     before = RESULTS.read_text() if RESULTS.exists() else ""
     speed = before[before.index("## Speed") :] if "## Speed" in before else ""
     if options.what == "speed":
         speed = speed_text(options.updates)
     else:
-        done = {(r["row"], r["seed"]) for r in read_kept(kept)}
-        todo = [
-            (name, str(seed))
-            for name in options.rows or by_name
-            for seed in range(1, 1 + (options.seeds if by_name[name].has_seeds else 1))
-            if (name, seed) not in done
-        ]
+        seeds = {row.name: options.seeds if row.has_seeds else 1 for row in ROWS}
+        todo = left_to_run(parser, options.rows, seeds, kept)
         theirs = [args for args in todo if by_name[args[0]].sb3 is not None]
         run_all(__file__, [args for args in todo if args not in theirs], kept, options.jobs)
         if theirs and not has_sb3(options.sb3):

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import board_games
 import numpy as np
 import torch
-from kept_runs import read_kept, run_all
+from kept_runs import left_to_run, read_kept, run_all
 from learning_curves import Line, draw
 from measured_on import short_revision
 from selfplay_exact import WORLDS, Worlds, exploitability, policy_of
@@ -376,16 +376,8 @@ def main() -> None:
     if options.one:
         print(json.dumps(run(by_name[options.one[0]], int(options.one[1]))))
         return
-    if unknown := [name for name in options.rows if name not in by_name]:
-        parser.error(f"ROW: expected some of {'; '.join(by_name)}; got {'; '.join(unknown)}")
     kept = options.results.with_suffix(".jsonl")
-    done = {(r["row"], r["seed"]) for r in read_kept(kept)}
-    todo = [
-        (name, str(seed))
-        for name in options.rows or by_name
-        for seed in range(1, options.seeds + 1)
-        if (name, seed) not in done
-    ]
+    todo = left_to_run(parser, options.rows, dict.fromkeys(by_name, options.seeds), kept)
     run_all(__file__, todo, kept, options.jobs)
     results = sorted(read_kept(kept), key=lambda r: r["seed"])
     options.results.write_text(table(results))
