@@ -14,6 +14,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -21,7 +22,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from kept_runs import left_to_run, read_kept, run_all
 from measured_on import processor, short_revision
-from trained import RECENT, frames_shown, seconds_in_turns, table, train_and_measure
+from trained import RECENT, frames_shown, of_row, seconds_in_turns, table, train_and_measure
 
 from enn_trainer import CloneRunConfig, EvalConfig, clone
 from enn_trainer.config.eval_config import EvalEnvConfig
@@ -177,7 +178,7 @@ def pendulum(overrides: Sequence[str], seed: int, world: Any = None) -> dict[str
 def tugs(overrides: Sequence[str], seed: int, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Train tugs; return their shares of what the script gets, also with unseen numbers of them."""
     more = EvalEnvConfig(kwargs=json.dumps({**kwargs, "ships": SHIPS}))
-    evaluations = {"value": _MANY, "unseen": in_world(_MANY, more)}
+    evaluations = {"value": _MANY, "unseen": replace(_MANY, env=more)}
     given = [*overrides, f"env.kwargs={json.dumps(kwargs)}"]
     done = train_and_measure("tugs", given, seed, evaluations)
     done["value"] /= return_of_script(0)
@@ -218,11 +219,6 @@ def cloning(overrides: Sequence[str], seed: int, chained: bool) -> dict[str, Any
         "value": float(score.imitation) / decisions,
         "seconds": seconds,
     }
-
-
-def in_world(config: EvalConfig, env: Any) -> EvalConfig:
-    """Return the settings of an evaluation in other worlds."""
-    return EvalConfig(**{**vars(config), "env": env})
 
 
 class Row(NamedTuple):
@@ -313,11 +309,11 @@ def speed_text(updates: int) -> str:
 # -- Results -----------------------------------------------------------------------------------
 
 
-def document(results: Sequence[Mapping[str, Any]], speed: str) -> str:
+def document(results: Sequence[dict[str, Any]], speed: str) -> str:
     """Return the document with the results."""
     rows = [["world", "frames", "result", "to reach", "seeds: result", "median", "seconds"]]
     for row in ROWS:
-        mine = _of(row.name, results)
+        mine = of_row(row.name, results)
         for key, more in (("value", ""), ("unseen", f", {SHIPS} ships")):
             if found := [r for r in mine if key in r]:
                 shown = ", ".join(f"{r['seed']}: {r[key]:.4g}" for r in found)
@@ -325,7 +321,7 @@ def document(results: Sequence[Mapping[str, Any]], speed: str) -> str:
                 seconds = ", ".join(f"{r['seconds']:.0f}" for r in found)
                 frames = f"{found[0]['frames']:,}"
                 rows.append([row.name + more, frames, row.shows, row.asked, shown, median, seconds])
-    sides = [_of(name, results) for name in ("Medics", "Medics, independent")]
+    sides = [of_row(name, results) for name in ("Medics", "Medics, independent")]
     faster = []
     if all(sides):
         (chained, one), (independent, two) = map(frames_shown, sides)
@@ -356,11 +352,6 @@ def document(results: Sequence[Mapping[str, Any]], speed: str) -> str:
             "",
         ]
     )
-
-
-def _of(name: str, results: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the results of a row, by seed."""
-    return sorted((r for r in results if r["row"] == name), key=lambda r: r["seed"])
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from kept_runs import left_to_run, read_kept, run_all
 from measured_on import short_revision
-from trained import RECENT, frames_shown, seconds_in_turns, table, train_and_measure
+from trained import RECENT, frames_shown, of_row, seconds_in_turns, table, train_and_measure
 
 from enn_trainer import EvalConfig
 from entity_env import EnvList, SelectEntityAction, SelectEntityActionMask
@@ -332,7 +332,7 @@ def document(results: Sequence[dict[str, Any]], speed: str) -> str:
     head = ["world and settings", "frames", "metric", "to reach", "seeds: result", "median"]
     rows = [[*head, "seconds"]]
     for row in ROWS:
-        if mine := _of(row.name, results):
+        if mine := of_row(row.name, results):
             shown = ", ".join(f"{r['seed']}: {r['value']:.3f}" for r in mine)
             median = f"{statistics.median(r['value'] for r in mine):.3f}"
             seconds = ", ".join(f"{r['seconds']:.0f}" for r in mine)
@@ -363,16 +363,11 @@ def document(results: Sequence[dict[str, Any]], speed: str) -> str:
     )
 
 
-def _of(name: str, results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the results of a row, by seed."""
-    return sorted((r for r in results if r["row"] == name), key=lambda r: r["seed"])
-
-
 def _nothing_to_remember(results: Sequence[dict[str, Any]]) -> list[str]:
     """Return the part about worlds in which there is nothing to remember, [] without results."""
     rows = [["world", "return", "with memory", "without", "ratio of medians", "to reach"]]
     for row in ROWS:
-        both = [_of(name, results) for name in (row.name, f"{row.name}, no memory")]
+        both = [of_row(name, results) for name in (row.name, f"{row.name}, no memory")]
         if row.almost is None or not all(both):
             continue
         shown, frames = zip(*map(frames_shown, both), strict=True)

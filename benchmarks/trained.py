@@ -115,6 +115,11 @@ def seconds_in_turns(
         return {name: statistics.median(times) for name, times in seconds.items()}
 
 
+def of_row(name: str, results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the results of a row, by seed."""
+    return sorted((r for r in results if r["row"] == name), key=lambda r: r["seed"])
+
+
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines of a table, whose first row is its head."""
     lines = [f"| {' | '.join(row)} |" for row in rows]

@@ -102,20 +102,18 @@ class Wired(nn.Module):
         made = {name: chosen_or_0(chosen) for name, chosen in first.actions.items()}
         in_full: dict[str, Tensor] = {}  # of all actors, by the network's labels
         decisions: dict[str, Decision] = {}
+        wholes = {name: part.whole for name, part in parts.items()}
+        lefts = {name: part.action for name, part in parts.items()}
         for name in parents_first({name: batch.actions[name] for name in first.actions}):
-            is_dependent = known.actions[name].after is not None
-            if is_dependent:
-                out = self.network(known, made, **options)
-            distribution, part = out.distribution(name), parts.get(name)
-            taken = None
-            if is_dependent:
+            part, taken = parts.get(name), None
+            if known.actions[name].after is not None:
                 assert part is not None
-                assert isinstance(distribution, PartDistribution)
-                wholes = {other: one.whole for other, one in parts.items()}
-                lefts = {other: one.action for other, one in parts.items()}
+                out = self.network(known, made, **options)
                 whole, taken = after_choices(part.whole, wholes, in_full)
                 left, _ = after_choices(part.action, lefts, made)
                 part = replace(part, action=left, whole=whole)
+            distribution = out.distribution(name)
+            if isinstance(distribution, PartDistribution):
                 distribution = distribution.inner
             if part is not None:
                 distribution = distribution.widened(part)
@@ -175,9 +173,19 @@ class Wired(nn.Module):
             if bounds is not None:
                 bounds = RaggedTensor(bounds.values[:, :, of_known], bounds.lengths)
             actions[name] = replace(actions[name], mask=mask, bounds=bounds)
-        # Actions in which entities of unknown types take part, without these.
-        types = [*shown.entities, GLOBAL]
-        is_known = np.array([name == GLOBAL or name in known.entities for name in types])
+        parts = self._restricted(batch, actions)
+        actions |= {name: part.action for name, part in parts.items()}
+        return adapt_batch(replace(batch, actions=actions), shown, known), parts
+
+    def _restricted(
+        self, batch: EntityBatch, actions: Mapping[str, ActionBatch]
+    ) -> dict[str, ActionSubset]:
+        """Return the actions in which entities of unknown types take part, without these."""
+        types = [*self.obs_space.entities, GLOBAL]
+        is_known = np.array([name == GLOBAL or name in self.known.entities for name in types])
+        is_chained = any(action.after for action in actions.values())
+        if is_known.all() and not (is_chained and self._labels):
+            return {}
         _, ends = _spans(batch, types)
 
         def kept(rows: RaggedTensor) -> Bools:
@@ -188,13 +196,11 @@ class Wired(nn.Module):
             rows = (action.actors, action.actees)
             return not all(one is None or kept(one).all() for one in rows)
 
-        less = {n: a for n, a in actions.items() if not is_known.all() and has_others(a)}
+        less = {name: action for name, action in actions.items() if has_others(action)}
         # Parts of one decision are restricted together, and depend on the network's labels.
-        if (less or self._labels) and any(action.after for action in actions.values()):
+        if is_chained and (less or self._labels):
             less = {name: actions[name] for name in self._own}
-        parts = restrict_actions(less, kept, self._own)
-        actions |= {name: part.action for name, part in parts.items()}
-        return adapt_batch(replace(batch, actions=actions), shown, known), parts
+        return restrict_actions(less, kept, self._own)
 
 
 def _takes_choices(network: Any) -> bool:

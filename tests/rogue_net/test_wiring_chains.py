@@ -99,12 +99,6 @@ class StrangersFirst(StrangeCamp):
 class Both(TurnedCamp, StrangersFirst):
     """Strangers, and labels in another order."""
 
-    def observe(self, reward: float) -> Observation:
-        obs: Any = StrangersFirst.observe(self, reward)
-        obs.actions["whom"].mask = obs.actions["whom"].mask[:, ::-1]
-        obs.actions["shout"].mask = np.array(obs.actions["shout"].mask)[:, [2, 0, 1]]
-        return obs  # type: ignore[no-any-return]
-
 
 def network(**settings: Any) -> RogueNet:
     torch.manual_seed(0)
