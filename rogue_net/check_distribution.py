@@ -36,10 +36,11 @@ def check_distribution(
         ValueError: there are problems; the message lists all of them.
     """
     generator = torch.Generator().manual_seed(seed)
-    rows = torch.arange(len(distribution.entropy()))
+    device = distribution.entropy().device
+    rows = torch.arange(len(distribution.entropy()), device=device)
     many = distribution.take(rows.repeat_interleave(samples))
     shape = (len(rows) * samples,) if num_draws == 1 else (len(rows) * samples, num_draws)
-    draws = torch.randint(2**23, shape, generator=generator).float() * 2.0**-23
+    draws = torch.randint(2**23, shape, generator=generator).float().to(device) * 2.0**-23
     problems = [*_samples(distribution, many, draws, samples)]
     if not problems:
         problems += _actors(distribution)
@@ -75,7 +76,7 @@ def _samples(one: Any, many: Any, draws: Tensor, samples: int) -> Iterator[str]:
 
 def _actors(one: Any) -> Iterator[str]:
     """Take actors apart, and join them."""
-    rows = torch.arange(len(one.entropy()))
+    rows = torch.arange(len(one.entropy()), device=one.entropy().device)
     expected = one.log_prob(one.mode())
     backwards = one.take(rows.flip(0))
     if not _same(backwards.log_prob(one.mode().flip(0)), expected.flip(0)):
