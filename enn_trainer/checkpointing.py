@@ -8,6 +8,7 @@ from typing import Literal
 
 from enn_trainer.callbacks.callback_list import Callbacks
 from enn_trainer.callbacks.run_metrics import MetricsLog
+from enn_trainer.evaluation.evaluator import RunEvaluator
 from enn_trainer.experience.running_episodes import RunningEpisodes
 from enn_trainer.state_manager import StateManager
 
@@ -63,14 +64,18 @@ class Checkpoints:
             self.status = before
 
     @contextmanager
-    def storing(self, callbacks: Callbacks, episodes: RunningEpisodes) -> Iterator[None]:
-        """Return a context in which saves get the states of callbacks and of episodes."""
+    def storing(
+        self, callbacks: Callbacks, episodes: RunningEpisodes, evaluation: RunEvaluator
+    ) -> Iterator[None]:
+        """Return a context in which saves get what callbacks, episodes and evaluations store."""
         state = self._manager.state
 
         def store() -> None:
             # A failed run is saved even if a callback raises, with its states of the save before.
             with suppress(Exception) if self.status is Status.FAILED else nullcontext():
                 callbacks.save_states(state.memory)
+            with suppress(Exception) if self.status is Status.FAILED else nullcontext():
+                evaluation.store()
             episodes.store(is_between=self.status is not Status.UPDATING)
 
         with self._manager.call_before_saves(store):

@@ -56,7 +56,7 @@ class SessionTrainer(RunningTrainer, Protocol):
     def at_work(self) -> AbstractContextManager[None]:
         """Return a context for updates and evaluations, whose time is counted."""
 
-    def evaluate_now(self) -> dict[str, float]:
+    def evaluate_now(self, is_asked: bool = False, is_end: bool = False) -> dict[str, float]:
         """Evaluate and notify the callbacks."""
 
 
@@ -98,9 +98,10 @@ class Session:
         """
         trainer, manager = self._trainer, self._trainer.manager
         manager.interrupted_by = trainer.stopping.interrupts.number
-        is_evaluated = trainer.log.last_eval_step == trainer.state.step
-        if trainer.config.eval is not None and not manager.is_interrupted and not is_evaluated:
-            trainer.evaluate_now()
+        is_missing = trainer.log.last_eval_step != trainer.state.step
+        is_wanted = trainer.config.eval is not None and is_missing
+        if (is_wanted or trainer.evaluation.has_pending) and not manager.is_interrupted:
+            trainer.evaluate_now(is_asked=is_wanted, is_end=True)
             trainer.stopping.reason()
             manager.interrupted_by = trainer.stopping.interrupts.number
 

@@ -16,6 +16,7 @@ from enn_trainer.config.hyperstate_door import ManagerBase
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.evaluator import RunEvaluator, scalars_of
+from enn_trainer.evaluation.remote import play_elsewhere
 from enn_trainer.experience.collector import Collector, collect
 from enn_trainer.experience.envs import EnvSource, env_factory
 from enn_trainer.experience.recording import prepare_captures, record_rollouts, run_folder
@@ -147,6 +148,7 @@ class Trainer:
             self.evaluation = RunEvaluator(
                 self.config, create_envs, opponents, self.state, self._device, lanes, own_folder
             )
+            play_elsewhere(self.evaluation, self.config, self._device, stack)
             stack.callback(self.manager.put_back)  # if the run does not begin
             self.manager.set_aside()
             prepare_captures(self.manager, self.evaluation.action_space)
@@ -171,7 +173,9 @@ class Trainer:
                 self.callbacks.first.append(pool)
             collector = Collector(envs, players, self._device, watchers)
             self.episodes = RunningEpisodes(collector, self.config, self.state, configured_id)
-            stack.enter_context(self.checkpoints.storing(self.callbacks, self.episodes))
+            stack.enter_context(
+                self.checkpoints.storing(self.callbacks, self.episodes, self.evaluation)
+            )
             begin_episodes(self.manager, self.episodes, env, self._device)
             self.checkpoints.begin()
             follow_schedules(self.config, self.state)  # a resumed run begins with those of its step
@@ -263,23 +267,25 @@ class Trainer:
         with self.at_work():
             if settings is not None:
                 return scalars_of(self.evaluation.measure_with(settings))
-            metrics = self.evaluate_now()
+            metrics = self.evaluate_now(is_asked=True)
             self.checkpoints.save_if_requested()
             return metrics
 
-    def evaluate_now(self) -> dict[str, float]:
-        """Evaluate and notify the callbacks; return {} if the evaluation was interrupted."""
-        is_interrupted = self.stopping.interrupts.is_requested
+    def evaluate_now(self, is_asked: bool = False, is_end: bool = False) -> dict[str, float]:
+        """Evaluate and notify the callbacks; return {} if nothing was measured.
+
+        The arguments are those of `RunEvaluator.play`.
+        """
+        asked, stop = (is_asked, is_end), self.stopping.interrupts.is_requested
         with self.spans.span("eval"):
-            suites = self.evaluation.measure(is_interrupted, self.progress.evaluating)
+            finished = self.evaluation.play(stop, self.progress.evaluating, *asked)
         self.watch.tick()
-        if is_interrupted():
-            return {}
-        self.evaluation.advance()
-        metrics = scalars_of(suites)
-        self.log.measure(metrics)
-        with self.checkpoints.during(Status.REPORTING):
-            self.callbacks.on_eval_end(self, metrics)
+        metrics: dict[str, float] = {}
+        for evaluation in finished:
+            metrics = self.evaluation.take(evaluation)
+            self.log.measure(metrics)
+            with self.checkpoints.during(Status.REPORTING):
+                self.callbacks.on_eval_end(self, metrics)
         return metrics
 
     def save(self) -> Path | None:

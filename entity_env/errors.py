@@ -5,6 +5,7 @@ EntityEnvError
 ├── InvalidView         a view that does not fit the observation space of its world
 ├── InvalidObservation  an environment returned something its spaces do not allow
 ├── InvalidAction       an action was handed in that the observation does not allow
+├── InvalidSampler      a text from which no value of an argument can be drawn
 ├── WorkerError         a worker process failed, with the environment's own traceback
 └── UnknownWorld        a name of a world that does not stand for one
 """
@@ -103,6 +104,10 @@ class InvalidAction(EntityEnvError, ValueError):  # noqa: N818 (as above)
     """
 
     env_index: int | None = None
+
+
+class InvalidSampler(EntityEnvError, ValueError):  # noqa: N818 (names what is invalid)
+    """A text from which no value of an argument can be drawn."""
 
 
 class WorkerError(EntityEnvError, RuntimeError):

@@ -11,6 +11,7 @@ EXTRAS = {
     "pettingzoo": ("pettingzoo",),
     "mlflow": ("mlflow",),
     "plot": ("matplotlib",),
+    "ray": ("ray",),
     "serve": ("websockets",),
     "video": ("imageio", "imageio_ffmpeg", "PIL"),
 }

@@ -179,7 +179,7 @@ def test_nothing_that_is_read_can_run() -> None:
             if "pickle" in used:
                 assert path.name == "transport.py", path
             if "cloudpickle" in used:
-                assert path.name in ("worker.py", "parallel.py"), path
+                assert path.name in ("worker.py", "parallel.py", "remote.py"), path
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -93,7 +93,7 @@ class ProgressDisplay(Callback):
 
     def on_eval_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
         """Print the results of an evaluation."""
-        step = trainer.state.step
+        step = self._evaluator.evaluated_step or 0
         for name, suite in self._evaluator.results.items():
             if self._progress is not None and not name:
                 self._progress.evaluated(step, suite.in_words())
@@ -193,7 +193,7 @@ class Tracking(Callback):
 
     def on_eval_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
         """Track the metrics, videos and replays of an evaluation."""
-        self._log.record_eval(metrics)
+        self._log.record_eval(metrics, self._evaluator.evaluated_step)
         self._track.write(trainer.state.step, metrics)
         for name, suite in self._evaluator.results.items():
             for what, path in ("video", suite.film), ("replay", suite.page):

@@ -28,7 +28,7 @@ class MetricsLog:
     Attributes:
         latest: the latest value of every tag, those of the state.
         last_eval: metrics of the last evaluation.
-        last_eval_step: its step; None before the first evaluation.
+        last_eval_step: step of its weights; None before the first evaluation.
     """
 
     def __init__(self, manager: StateManager) -> None:
@@ -40,7 +40,8 @@ class MetricsLog:
         self.latest = state.metrics
         self.last_eval = {t: v for t, v in self.latest.items() if t.startswith(EVAL_PREFIX)}
         is_measured = any(tag.startswith(EVAL_PREFIX) for tag in measured)
-        self.last_eval_step = state.step if is_measured else None
+        has_lag = manager.config.eval is not None and manager.config.eval.lag > 0
+        self.last_eval_step = state.step if is_measured and not has_lag else None
         self._measured = (state.step, measured)
         self._fresh: set[str] = set()
 
@@ -60,10 +61,10 @@ class MetricsLog:
         self.latest.update(scalars)
         self._fresh.update(scalars)
 
-    def record_eval(self, scalars: Mapping[str, float]) -> None:
-        """Add the final metrics of an evaluation."""
+    def record_eval(self, scalars: Mapping[str, float], step: int | None) -> None:
+        """Add the final metrics of an evaluation of the weights of a step."""
         self.record(scalars)
-        self.last_eval, self.last_eval_step = dict(scalars), self._state.step
+        self.last_eval, self.last_eval_step = dict(scalars), step
 
     def take_fresh(self) -> frozenset[str]:
         """Return the tags that were recorded since the last call."""

@@ -31,10 +31,18 @@ from enn_trainer.cli.arguments import (
 from enn_trainer.cli.load_world import envs_by_id, make_any_world, parse_kwargs
 from enn_trainer.cli.trust import NamedEnv, code_in, find_untrusted, line_with_trust
 from enn_trainer.config import EvalConfig, TrainConfig
-from enn_trainer.config.eval_config import EvalEnvConfig, EvalSuiteConfig, all_suites, with_env
+from enn_trainer.config.eval_config import (
+    EvalEnvConfig,
+    EvalSuiteConfig,
+    all_suites,
+    is_address,
+    with_env,
+)
 from enn_trainer.errors import CheckpointError, ConfigError, ReplayError
 from enn_trainer.evaluation.eval_metrics import Measured, with_interval
-from enn_trainer.evaluation.evaluator import Evaluator, SuiteResult, create_opponent, differences
+from enn_trainer.evaluation.evaluator import Evaluator, create_opponent, differences
+from enn_trainer.evaluation.remote import RayPlayer, cluster
+from enn_trainer.evaluation.results import SuiteResult
 from enn_trainer.evaluation.video import require_writer
 from enn_trainer.runtime.execution import Lanes
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
@@ -65,6 +73,7 @@ _OPTIONS = {
     "capture_videos": "--video",
     "capture_replays": "--replay",
     "suites": "--suite",
+    "ray": "--ray",
 }
 """Options of the command by the setting of `eval` that messages name."""
 _SETTING = re.compile(rf"^(?:rollout\.num_envs, )?eval\.({'|'.join(_OPTIONS)})")
@@ -114,6 +123,7 @@ def eval_command(arguments: Sequence[str]) -> int:
 def _evaluate(options: argparse.Namespace) -> int:
     """Evaluate, write the report and print it; return the exit status."""
     # The configuration, and the files to write.
+    check_ray(options)
     saved = read_saved_run(Path(options.checkpoint))
     saved_path = saved.path.resolve()  # before an environment can change the folder
     config = config_of(saved.config, options)
@@ -146,7 +156,11 @@ def _evaluate(options: argparse.Namespace) -> int:
     try:
         with lanes, lanes.at_work(), eval_progress() as watch:
             shown = None if page is None else ReplaySettings(page)
-            results = evaluator.measure(watch=watch, film=film, replay=shown)
+            if options.ray is None:
+                results = evaluator.measure(watch=watch, film=film, replay=shown)
+            else:
+                with cluster(options.ray) as ray:
+                    results = evaluator.measure_elsewhere(RayPlayer(ray, device), watch)
     except (ConfigError, CheckpointError, EntityEnvError):
         raise
     except Exception as error:  # of the environment
@@ -162,6 +176,20 @@ def _evaluate(options: argparse.Namespace) -> int:
     for problem in problems:
         print(f"error: {as_typed(problem)}", file=sys.stderr)
     return 1 if problems else 0
+
+
+def check_ray(options: argparse.Namespace) -> None:
+    """Raise if `--ray` is not the address of a cluster, or is beside options that write films."""
+    if options.ray is None:
+        return
+    if not is_address(options.ray):
+        raise ConfigError(f"--ray: expected auto or HOST:PORT, got {options.ray}")
+    for option in ("video", "replay"):
+        if getattr(options, option) is not None:
+            raise ConfigError(
+                f"--{option}: expected no --ray beside it, as files are written where an "
+                "evaluation is played; leave one of them out"
+            )
 
 
 def check_trusted(saved: SavedRun, config: TrainConfig, options: argparse.Namespace) -> None:
@@ -319,6 +347,7 @@ def parser() -> OneLineParser:
     add_playing_options(parser)
     workers = "number of worker processes (default: 1)"
     parser.option("--processes", "N", workers, type=positive, default=1)
+    parser.option("--ray", "ADDRESS", "play the suites on a Ray cluster: auto, or HOST:PORT")
     beside = "report (default: eval-step-....json beside the checkpoint)"
     parser.option("--out", "FILE", beside, type=Path)
     parser.flag("--json", "print the report as JSON")

@@ -105,6 +105,10 @@ class EvalConfig(Section):
         seed: Seed of episodes and choices; that of the run if not set.
         suites: More evaluations at the same time by their names, with other settings.
         capture_replays: Write a page on which the first episodes can be watched.
+        ray: Play evaluations on a Ray cluster: "auto" for the one that runs or one on this machine,
+            or HOST:PORT; here if not set.
+        lag: Number of updates after which the results of an evaluation count, which goes on beside
+            them; needs ray.
     """
 
     steps: Optional[int] = limited(None, at_least=1)
@@ -125,6 +129,8 @@ class EvalConfig(Section):
     seed: Optional[int] = limited(None, at_least=0)
     suites: Dict[str, EvalSuiteConfig] = field(default_factory=dict)
     capture_replays: bool = False
+    ray: Optional[str] = None
+    lag: int = limited(0, at_least=0)
 
     def _check(self, check: Validator) -> None:
         check.require(
@@ -142,7 +148,24 @@ class EvalConfig(Section):
                 f"and not empty, got {short_repr(name)}",
             )
         check.only_with("opponent_only", self.opponent is not None, "an opponent")
+        check.only_with("lag", self.ray is not None, "eval.ray")
+        check.require(
+            self.ray is None or is_address(self.ray),
+            f"ray: expected auto or HOST:PORT, got {short_repr(self.ray)}",
+        )
+        for name in ("capture_videos", "capture_samples", "capture_replays"):
+            check.require(
+                self.ray is None or not getattr(self, name),
+                f"{name}: expected no eval.ray beside it, as files are written where an evaluation "
+                "is played; leave one of them out",
+            )
         check.only_with("capture_samples_subsample", bool(self.capture_samples), RECORDING)
+
+
+def is_address(text: str) -> bool:
+    """Return True for the address of a Ray cluster: "auto" or HOST:PORT."""
+    host, _, port = text.rpartition(":")
+    return text == "auto" or (bool(host) and port.isdecimal() and 0 < int(port) < 65536)
 
 
 def all_suites(evaluation: EvalConfig, env: EnvConfig) -> Iterator[tuple[str, Any]]:

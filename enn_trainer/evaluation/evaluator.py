@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,10 @@ from enn_trainer.config.eval_config import all_suites, suite_path
 from enn_trainer.config.selfplay_config import result_metric
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.bots import bot_class
-from enn_trainer.evaluation.eval_metrics import EpisodeStatistics, Measured, quotas, with_interval
+from enn_trainer.evaluation.eval_metrics import EpisodeStatistics, quotas
+from enn_trainer.evaluation.pending import EVALUATIONS, Evaluation, PlayElsewhere, UnderWay
+from enn_trainer.evaluation.remote import packed
+from enn_trainer.evaluation.results import SuiteResult
 from enn_trainer.evaluation.video import (
     REPLAYS,
     VIDEOS,
@@ -38,6 +41,7 @@ from enn_trainer.experience.recording import capture_of_evals, recorders
 from enn_trainer.load_agent import network_in_world
 from enn_trainer.policy import CreateOpponent, Opponent, PPOAgent, eval_mode
 from enn_trainer.runtime.execution import ONE_LANE, Lanes
+from enn_trainer.runtime.process import cudnn_deterministic
 from enn_trainer.runtime.start_folder import absolute, located
 from enn_trainer.selfplay.league import LEAGUE, League, Member
 from enn_trainer.selfplay.members import make_opponent
@@ -157,52 +161,6 @@ EXPLAINING = "explaining"
 """Name that `Watch` gets in place of a suite's, while the frames of a replay are explained."""
 
 
-class SuiteResult(NamedTuple):
-    """Result of one suite.
-
-    Attributes:
-        metrics: metrics by name.
-        episodes: number of whole episodes that count.
-        missing: number of episodes that should count but did not end within `max_steps`, or before
-            the evaluation was stopped.
-        max_steps: the limit on the steps of each environment.
-        limit: the setting that defines `max_steps`.
-        film: the video file; None without one.
-        film_problem: the reason why a requested video is missing; None without a problem.
-        replay: the first episodes, if they were asked for without a page to write.
-        page: the page with the first episodes; None without one.
-        opponents: metrics by name against each member of a pool, by the name of the member.
-        page_problem: the reason why a requested page is missing; None without a problem.
-    """
-
-    metrics: Mapping[str, Measured]
-    episodes: int
-    missing: int
-    max_steps: int
-    limit: str = "eval.max_steps"
-    film: Path | None = None
-    film_problem: str | None = None
-    replay: Replay | None = None
-    page: Path | None = None
-    page_problem: str | None = None
-    opponents: Mapping[str, Mapping[str, Measured]] = {}
-
-    def in_words(self) -> str:
-        """Return the result as one line of text."""
-        words = [f"{name} {with_interval(m)}" for name, m in self.metrics.items() if m.count]
-        if self.missing:
-            words.append(
-                f"WARNING: {self.missing} of {self.episodes + self.missing} episodes did not end "
-                f"within max_steps={self.max_steps} and are left out, which favours short "
-                f"episodes; raise {self.limit}"
-            )
-        if self.film_problem:
-            words.append(f"WARNING: no video: {self.film_problem}")
-        if self.page_problem:
-            words.append(f"WARNING: no replay: {self.page_problem}")
-        return "  ".join(words)
-
-
 class Evaluator:
     """Evaluator of the agent of a run, in the suites of a configuration.
 
@@ -296,6 +254,39 @@ class Evaluator:
                 results[name] = self._measure_suite(name, suite, stop, watch, path, shown)
         self.results = results
         return results
+
+    def measure_alone(self, name: str) -> SuiteResult:
+        """Evaluate one suite, in the process that unpacked this evaluator."""
+        suite, state = dict(self._suites)[name], self._state
+        opponent = self._opponents.get(suite.opponent or "")
+        state.agent.to(self._device)
+        if isinstance(opponent, nn.Module):
+            opponent.to(self._device)
+        with (
+            Lanes.of(state.agent) as self._lanes,
+            self._lanes.at_work(),
+            cudnn_deterministic(self._config.torch_deterministic),
+            global_randomness_kept(),
+            eval_mode(state.agent, opponent),
+        ):
+            never, unseen = (lambda: False), (lambda suite, share: None)
+            return self._measure_suite(name, suite, never, unseen, None, None)
+
+    def measure_elsewhere(self, play: PlayElsewhere, watch: Watch) -> dict[str, SuiteResult]:
+        """Evaluate the agent in each suite elsewhere, and return the results by suite."""
+        return dict(self.begin(play).results(lambda: False, watch) or {})
+
+    def begin(self, play: PlayElsewhere) -> UnderWay:
+        """Begin to evaluate the agent elsewhere, with the weights that it has now."""
+        other, state = copy.copy(self), self._state
+        spaces = state.obs_space, dict(state.action_space)
+        league = None if isinstance(state, SavedRun) else state.parts.get(LEAGUE)
+        if isinstance(state, State):  # what evaluations read of it
+            agent = copy.deepcopy(state.agent).cpu()
+            other._state = State(state.step, 0, None, agent, *spaces, run_name=state.run_name)
+            other._state.parts = {} if league is None else {LEAGUE: league}
+        other._lanes, other.results = ONE_LANE, {}
+        return play(packed(other), [name for name, _ in self._suites])
 
     def measure_with(self, settings: EvalConfig) -> dict[str, SuiteResult]:
         """Evaluate the suites of other settings."""
@@ -583,21 +574,124 @@ def scalars_of(suites: Mapping[str, SuiteResult]) -> dict[str, float]:
 
 
 class RunEvaluator(Evaluator):
-    """Evaluator of a run, which knows when an evaluation is due."""
+    """Evaluator of a run, which knows when an evaluation is due.
+
+    Attributes:
+        elsewhere: plays evaluations, with `eval.ray`; None to play them here.
+        evaluated_step: step of the weights to which `results` belong.
+    """
 
     _state: State
+    elsewhere: PlayElsewhere | None = None
+    evaluated_step: int | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        saved = self._state.memory.get(EVALUATIONS, [])
+        self._pending = [Evaluation.of_plain(one) for one in saved]
 
     def is_due(self) -> bool:
-        """Return True if an evaluation is due at this step."""
-        due = self._state.next_eval_step
-        return self._config.eval is not None and due is not None and self._state.step >= due
+        """Return True if an evaluation starts at this step, or the results of one count."""
+        return self._starts() or bool(self._counting())
+
+    def play(
+        self, stop: Callable[[], bool], watch: Watch, is_asked: bool = False, is_end: bool = False
+    ) -> list[Evaluation]:
+        """Evaluate, or begin to, if an evaluation starts; return those whose results count now.
+
+        Args:
+            stop: called before each step, or while waiting; True ends the evaluation early.
+            watch: progress callback.
+            is_asked: True to evaluate at this step and to wait for it.
+            is_end: True at the end of the run, when the results of all evaluations count.
+
+        Raises:
+            Exception: an evaluation failed.
+        """
+        # Begin.
+        finished: list[Evaluation] = []
+        if is_asked or self._starts():
+            step = self._state.step
+            if self.elsewhere is None:
+                results = self.measure(stop, watch)
+                finished = [] if stop() else [Evaluation(step, step, None, results)]
+            else:
+                lag = self._lag if self._starts() and not (is_asked or is_end) else 0
+                begun = Evaluation(step, step + lag, self.begin(self.elsewhere))
+                if lag:
+                    self._pending.append(begun)
+                else:
+                    begun = begun.waited_for(stop, watch)
+                    finished = [] if begun.results is None else [begun]
+            if stop():
+                return []
+            self.advance()
+
+        # Wait for those that count now.
+        for evaluation in self._pending[:] if is_end else self._counting():
+            done = evaluation.waited_for(stop, watch)
+            if done.results is None:
+                break
+            self._pending.remove(evaluation)
+            finished.append(done)
+        return sorted(finished, key=lambda one: one.step)
+
+    def take(self, evaluation: Evaluation) -> dict[str, float]:
+        """Make the results of an evaluation the newest ones, and return its scalars."""
+        assert evaluation.results is not None
+        self.results, self.evaluated_step = evaluation.results, evaluation.step
+        return scalars_of(evaluation.results)
+
+    @property
+    def has_pending(self) -> bool:
+        """True if there are evaluations whose results have not counted."""
+        return bool(self._pending)
+
+    def store(self) -> None:
+        """Wait for evaluations under way, and store their results in the state.
+
+        Raises:
+            Exception: an evaluation failed; `store` leaves it out the next time.
+        """
+        memory, waiting = self._state.memory, self._pending
+        memory.pop(EVALUATIONS, None)
+        self._pending = []
+        for i, evaluation in enumerate(waiting):
+            try:
+                self._pending.append(evaluation.waited_for())
+            except BaseException:
+                self._pending += waiting[i + 1 :]
+                raise
+        if self._pending:
+            memory[EVALUATIONS] = [one.plain() for one in self._pending]
+
+    def close(self) -> None:
+        """End evaluations under way."""
+        for evaluation in self._pending:
+            if evaluation.under_way is not None:
+                evaluation.under_way.cancel()
 
     def advance(self) -> None:
         """Set the step of the next evaluation, if one was due."""
-        while self.is_due():  # not twice at one step
+        while self._starts():  # not twice at one step
             assert self._config.eval is not None
             assert self._state.next_eval_step is not None
             self._state.next_eval_step += self._config.eval.interval
+
+    def _starts(self) -> bool:
+        due = self._state.next_eval_step
+        return self._config.eval is not None and due is not None and self._state.step >= due
+
+    def _counting(self) -> list[Evaluation]:
+        """Return the evaluations under way whose results count at this step."""
+        return [one for one in self._pending if one.due <= self._state.step]
+
+    @property
+    def _lag(self) -> int:
+        """Number of frames from the step of an evaluation to that at which its results count."""
+        config = self._config
+        assert config.eval is not None
+        return config.eval.lag * config.rollout.steps * self._state.frames_per_step(config)
 
 
 def differences(state: Trained, world: VecEnv | Environment | Match) -> list[str]:

@@ -57,12 +57,24 @@ class Minefield(PlainState, Drawn, Environment):
         translate: bool = False,
         width: float = 200.0,
     ) -> None:
-        if width < 2 * REACH:
-            raise ValueError(f"width: expected at least {2 * REACH}, got {width}")
-        self.max_mines = max_mines
-        self.max_steps = max_steps
         self.translate = translate
-        self.width = width
+        self.set_parameters(max_mines, max_steps, width)
+
+    def set_parameters(
+        self,
+        max_mines: int | None = None,
+        max_steps: int | None = None,
+        width: float | None = None,
+    ) -> None:
+        """Change arguments of the constructor, from the next episode on."""
+        if width is not None and width < 2 * REACH:
+            raise ValueError(f"width: expected at least {2 * REACH}, got {width}")
+        if max_mines is not None:
+            self.max_mines = max_mines
+        if max_steps is not None:
+            self.max_steps = max_steps
+        if width is not None:
+            self.width = width
 
     def obs_space(self) -> ObsSpace:
         """Return the space of the vehicle, the mines and the target."""

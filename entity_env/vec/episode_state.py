@@ -4,6 +4,7 @@
  "episodes": (B,) int64, number of episodes that each environment has begun
  "steps": (B,) int64, number of steps in the running ones
  "frames": the B frames that were shown last, without their rewards
+ "arguments": for each match, those of its episode; only where they vary
  "matches": uint8 per match, bytes of its state, of the names in its frames, of all tracked ids}
 """
 
@@ -142,7 +143,11 @@ def shown_last(batch: VecObs) -> VecObs:
 
 def cat_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Concatenate states: the environments of all, one state after the other."""
+    varied = {}
+    if "arguments" in states[0]:
+        varied["arguments"] = [given for state in states for given in state["arguments"]]
     return {
+        **varied,
         "seed": states[0]["seed"],
         "episodes": np.concatenate([state["episodes"] for state in states]),
         "steps": np.concatenate([state["steps"] for state in states]),
@@ -158,6 +163,11 @@ def split_state(state: Mapping[str, Any], counts: Sequence[int]) -> list[dict[st
     ends = np.cumsum(counts)
     return [
         {
+            **(
+                {"arguments": state["arguments"][start // sides : end // sides]}
+                if "arguments" in state
+                else {}
+            ),
             "seed": state["seed"],
             "episodes": state["episodes"][start:end],
             "steps": state["steps"][start:end],
@@ -207,6 +217,10 @@ def check_saved_state(
         fits = counts.dtype == np.int64 and counts.shape == (num_envs,)
         expect(fits, what, f"int64 {(num_envs,)}", f"{counts.dtype} {counts.shape}")
         expect((counts >= 0).all(), what, "counts", counts)
+    given = state.get("arguments", [{}] * num_matches)
+    fits = type(given) is list and all(type(one) is dict for one in given)
+    fits = fits and len(given) == num_matches and all(type(k) is str for one in given for k in one)
+    expect(fits, f"{where}arguments", f"those of {num_matches} matches by name", given)
     matches, what = state["matches"], f"{where}matches"
     fits = type(matches) is Ragged and matches.values.dtype == np.uint8 and matches.values.ndim == 1
     expect(fits and len(matches) == num_matches, what, f"{num_matches} of bytes", matches)

@@ -21,6 +21,7 @@ from entity_env.spaces import ActionName, ActionSpace, EntityName, ObsSpace
 from entity_env.vec.episode_state import cat_states, split_state
 from entity_env.vec.identity import types_to_track
 from entity_env.vec.validate import check_same_spaces
+from entity_env.vec.variation import Variation
 from entity_env.vec.vec_env import VecEnv
 from entity_env.vec.vec_obs import VecObs, take_obs
 from entity_env.vec.worker import RestartQuota, WorkerLostError, WorkerProcess, WorkerSetup
@@ -84,6 +85,7 @@ class ParallelEnvList(VecEnv):
         self._restarts = RestartQuota() if restarts is None else restarts
         self._seed: int | None = None
         self._tracked: list[EntityName] = []
+        self._variation: list[Any] | None = None
         self._episodes = np.zeros(num_envs, dtype=np.int64)
         self._batch: VecObs | None = None
         self._shown: ObsSpace | None = None
@@ -123,6 +125,11 @@ class ParallelEnvList(VecEnv):
         self._seed = seed
         self._episodes[:] = 0
         self._ask_all(self._replace, "seed", seed)
+
+    def vary(self, variation: Variation) -> None:
+        """Draw the arguments of episodes that begin from now on, in the workers."""
+        self._variation = variation.to_plain()
+        self._ask_all(self._replace, "vary_by", self._variation)
 
     def track(self, types: Sequence[EntityName] | None = None) -> None:
         """Give every entity a number by its id, in the workers."""
@@ -273,6 +280,8 @@ class ParallelEnvList(VecEnv):
             started = self._workers[i].started()
         if self._tracked:
             self._ask(i, "track", self._tracked)
+        if self._variation is not None:
+            self._ask(i, "vary_by", self._variation)
         if self._seed is not None:
             self._ask(i, "seed", self._seed, self._episodes[self._frames_of(i)].tolist())
         return started

@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import EntityID
-from entity_env.environment import Observation
+from entity_env.environment import Environment, Observation
 from entity_env.errors import (
     EntityEnvError,
     InvalidObservation,
@@ -19,7 +19,7 @@ from entity_env.errors import (
     in_environment,
     unexpected,
 )
-from entity_env.match import CreateEnv, SideActions, Solo, match_of, world_of
+from entity_env.match import CreateEnv, Match, SideActions, Solo, match_of, world_of
 from entity_env.process import ProcessTimes, times_of_this_process
 from entity_env.ragged import Ragged
 from entity_env.seeding import derive_seed, derive_seeds
@@ -29,6 +29,7 @@ from entity_env.vec.batching import LAST, batch_obs, unbatch_actions
 from entity_env.vec.frames import Frames
 from entity_env.vec.identity import IdentityTracker, types_to_track
 from entity_env.vec.validate import check_finite_batch, check_same_spaces, check_spaces
+from entity_env.vec.variation import Variation
 from entity_env.vec.vec_env import VecEnv, VecObs
 from entity_env.world_code import code_of
 
@@ -82,6 +83,10 @@ class EnvList(VecEnv):
         self._steps = np.zeros(num_envs, dtype=np.int64)
         # The frames that were shown last, the batch of them, and the space that they show.
         self._last: tuple[list[Observation], VecObs, ObsSpace] | None = None
+        # The samplers that hold now, and the arguments of the running episodes: None if none vary.
+        self._create_env: Callable[..., Environment | Match] = create_env
+        self._variation = Variation()
+        self._arguments: list[dict[str, Any]] | None = None
         self._world_ns = 0
         self._tracker = IdentityTracker([], 0)
 
@@ -113,6 +118,13 @@ class EnvList(VecEnv):
         source = self.first_env_index, sum(begun)
         random.seed(derive_seed(seed, "random", *source))
         np.random.seed(derive_seed(seed, "numpy", *source) % 2**32)  # noqa: NPY002 (theirs)
+
+    def vary(self, variation: Variation) -> None:
+        """Draw the arguments of episodes that begin from now on."""
+        self.check_no_begun_step("vary")
+        self._variation = variation
+        if self._arguments is None:
+            self._arguments = [{} for _ in self.matches]
 
     def track(self, types: Sequence[EntityName] | None = None) -> None:
         """Give every entity a number by its id, from the first reset on."""
@@ -191,7 +203,9 @@ class EnvList(VecEnv):
             except Exception as error:
                 raise self._state_error("get_state", error, i) from error
         lengths = np.fromiter(map(len, matches), dtype=np.int64, count=len(matches))
+        varied = {} if self._arguments is None else {"arguments": [*map(dict, self._arguments)]}
         return {
+            **varied,
             "seed": self._seed,
             "episodes": np.repeat(np.array(self._episodes, dtype=np.int64), sides),
             "steps": self._steps.copy(),
@@ -224,6 +238,10 @@ class EnvList(VecEnv):
         self._seed, self._episodes = state["seed"], begun[::sides]
         self._steps = state["steps"].copy()
         self._tracker.begin()
+        if "arguments" in state or self._arguments is not None:
+            self._arguments = self._arguments or [{} for _ in self.matches]
+            for i, arguments in enumerate(state.get("arguments", [{}] * len(self.matches))):
+                self._set_arguments(i, dict(arguments))
         for i, match in enumerate(self.matches):
             saved = state["matches"][i].values.tobytes()
             tables = self._tracker.tables[i * sides : (i + 1) * sides]
@@ -313,8 +331,11 @@ class EnvList(VecEnv):
             episodes = np.array(self._episodes)[which]
             seeds = derive_seeds(self._seed, "episode", numbers, episodes)
         for i, seed in zip(which, seeds, strict=True):
-            match, game, episode = self.matches[i], self._index(i) // self.sides, self._episodes[i]
+            game, episode = self._index(i) // self.sides, self._episodes[i]
             self._episodes[i] += 1
+            if self._arguments is not None:
+                self._set_arguments(i, self._variation.arguments(self._seed or 0, game, episode))
+            match = self.matches[i]
             for attempt in range(_ATTEMPTS):
                 if self._seed is not None and attempt:
                     seed = derive_seed(self._seed, "episode", game, episode, attempt)
@@ -339,6 +360,36 @@ class EnvList(VecEnv):
                 except BaseException as error:
                     raise self._with_place(error, i * self.sides, begins=True)  # noqa: B904 (as above)
             yield frames
+
+    def _set_arguments(self, i: int, arguments: dict[str, Any]) -> None:
+        """Give a match the arguments of an episode, or make it anew with them.
+
+        Raises:
+            EntityEnvError: the world refuses them.
+        """
+        assert self._arguments is not None
+        world = world_of(self.matches[i])
+        before, self._arguments[i] = self._arguments[i], arguments
+        if not before and not arguments:
+            return
+        try:
+            if callable(given := getattr(world, "set_parameters", None)) and {*arguments} >= {
+                *before
+            }:
+                given(**arguments)
+                return
+            new = match_of(self._create_env(**arguments))
+            check_same_spaces(
+                (self._obs_space, self._action_space),
+                (new.obs_space(), new.action_space()),
+                f"with the arguments {arguments}",
+            )
+        except Exception as error:
+            where = f"environment {self._index(i)}, episode {self._episodes[i] - 1}"
+            what = f"{type(world).__name__} does not take {arguments}: {error}"
+            raise EntityEnvError(f"{where}: {what}") from error
+        old, self.matches[i] = self.matches[i], new
+        old.close()
 
     def _show(
         self, frames: list[Observation], outcomes: list[Observation], shown: ObsSpace

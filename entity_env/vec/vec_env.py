@@ -18,6 +18,7 @@ from entity_env.spaces import (
     ObsSpace,
     has_global_entity,
 )
+from entity_env.vec.variation import Variation
 from entity_env.vec.vec_obs import (
     Metric,
     VecActionMask,
@@ -125,6 +126,18 @@ class VecEnv(ABC):
         """Make all that follows the next reset a function of `seed`; by default it may not be."""
         return
 
+    def vary(self, variation: Variation) -> None:
+        """Draw the arguments of the environments, for episodes that begin from now on.
+
+        Args:
+            variation: the samplers; that without groups is of the arguments of the constructor.
+
+        Raises:
+            EntityEnvError: the class does not override this, as those in array operations.
+        """
+        fix = "override vary, or step single environments in an EnvList"
+        raise EntityEnvError(f"vary: {type(self).__name__} does not vary its arguments; {fix}")
+
     def track(self, types: Sequence[EntityName] | None = None) -> None:
         """Give every entity a number by its id, in `VecObs.identity`.
 
@@ -230,6 +243,10 @@ class VecEnvWrapper(VecEnv):
     def seed(self, seed: int) -> None:
         """Seed the environments."""
         self.env.seed(seed)
+
+    def vary(self, variation: Variation) -> None:
+        """Draw the arguments of the environments."""
+        self.env.vary(variation)
 
     def track(self, types: Sequence[EntityName] | None = None) -> None:
         """Give every entity of the environments a number."""

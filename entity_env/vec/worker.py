@@ -34,6 +34,7 @@ from entity_env.ragged import Ragged
 from entity_env.spaces import ActionName, ObsSpace
 from entity_env.vec.serial import EnvList
 from entity_env.vec.transport import Channel, ChannelClosedError, SharedMemory, new_bell
+from entity_env.vec.variation import Variation
 from entity_env.vec.vec_obs import VecObs
 
 SIGNALS_OF_PARENT = signal.SIGINT, signal.SIGTERM
@@ -162,6 +163,10 @@ class _WorkerEnvs(EnvList):
     def reset(self, obs_config: ObsSpace) -> VecObs:
         self._sent = obs_config
         return super().reset(obs_config)
+
+    def vary_by(self, groups: list[Any]) -> None:
+        """Draw the arguments of episodes that begin from now on by a variation as plain data."""
+        self.vary(Variation.from_plain(groups))
 
     def act_on(self, sent: dict[ActionName, Ragged], obs_filter: ObsSpace | None) -> VecObs:
         """Take a step.

@@ -433,6 +433,9 @@ CASES: dict[str, Case] = {
         *EVAL, "eval.capture_videos=true", field="eval.capture_videos"
     ),
     "EvalConfig.capture_replays": evaluations_leave_pages,
+    # test_remote.py has evaluations elsewhere
+    "EvalConfig.ray": refused(*EVAL, "eval.ray=here", field="eval.ray"),
+    "EvalConfig.lag": refused(*EVAL, "eval.lag=2", field="eval.lag"),
     "EvalConfig.episodes": shows(*EPISODES, that=whole(5), but=(*EPISODES, "eval.episodes=4")),
     "EvalConfig.max_steps": shows(
         *EPISODES, "eval.max_steps=1", that=lambda ran: not whole(5)(ran), but=EPISODES

@@ -48,6 +48,7 @@ FREE = (
     "checkpoint",
     # and when evaluations run, not how.
     *("eval.interval", "eval.run_on_first_step"),
+    *("eval.ray", "eval.lag"),
 )
 """Settings, or sections of them, that a resumed run may change without notice."""
 

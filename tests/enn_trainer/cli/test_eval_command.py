@@ -27,7 +27,7 @@ from enn_trainer.cli.eval_command import (
 )
 from enn_trainer.cli.load_world import split_pairs
 from enn_trainer.evaluation.eval_metrics import Measured
-from enn_trainer.evaluation.evaluator import SuiteResult
+from enn_trainer.evaluation.results import SuiteResult
 from enn_trainer.experience.envs import env_factory
 from entity_env.examples import MineSweeper
 from tests.enn_trainer.builders import MINES, run_small

@@ -81,6 +81,8 @@ NEUTRAL: dict[str, Any] = {
     "eval.seed": None,
     "eval.suites": {},
     "eval.capture_replays": False,
+    "eval.ray": None,
+    "eval.lag": 0,
     **{  # the newest three, every minute
         f"checkpoint.{name}": value
         for name, value in dataclasses.asdict(CheckpointConfig()).items()

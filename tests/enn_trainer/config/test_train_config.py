@@ -146,6 +146,8 @@ def test_the_defaults_are_the_published_ones_but_for_exploration() -> None:
         "seed": None,
         "suites": {},
         "capture_replays": False,
+        "ray": None,
+        "lag": 0,
     }
 
 

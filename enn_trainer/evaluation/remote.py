@@ -1,0 +1,198 @@
+"""Evaluations as tasks of a Ray cluster, one for each suite."""
+
+import builtins
+import os
+import secrets
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cloudpickle
+import torch
+
+from enn_trainer.config import TrainConfig
+from enn_trainer.errors import ConfigError
+from enn_trainer.evaluation.results import SuiteResult
+from enn_trainer.runtime.start_folder import paths_from, start_folder
+from entity_env.errors import WorkerError
+from entity_env.extras import remedy
+
+TRIES = 4
+"""Number of times that a suite is played whose process or host is lost."""
+POLL_S = 0.1
+_OF_FILES = "loaded_"
+
+
+class PackedEvaluation(NamedTuple):
+    """Message to the process that plays a suite.
+
+    Attributes:
+        path: folders of the modules of this process.
+        folder: folder in which relative paths begin.
+        evaluator: cloudpickle of the evaluator.
+    """
+
+    path: list[str]
+    folder: str
+    evaluator: bytes
+
+
+def packed(evaluator: Any) -> bytes:
+    """Return an evaluator as bytes, with the code of worlds and bots that come from files."""
+    modules = [m for name, m in sys.modules.items() if _is_of_file(name, m)]
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        content = cloudpickle.dumps(evaluator)
+    except Exception as error:
+        raise ConfigError(f"eval.ray: expected a world that can be sent, got {error}") from None
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
+    path = [entry for entry in sys.path if entry]
+    packed: bytes = cloudpickle.dumps(PackedEvaluation(path, str(start_folder()), content))
+    return packed
+
+
+def play_suite(message: bytes, name: str) -> SuiteResult | Exception:
+    """Play one suite of a packed evaluation; return its result, or the error."""
+    packed: PackedEvaluation = cloudpickle.loads(message)
+    sys.path += [entry for entry in packed.path if entry not in sys.path]
+    try:
+        folder = Path(packed.folder)
+        with paths_from(folder if folder.is_dir() else Path.cwd()):
+            evaluator = cloudpickle.loads(packed.evaluator)
+            result: SuiteResult = evaluator.measure_alone(name)
+            return result
+    except Exception as error:
+        try:
+            cloudpickle.loads(cloudpickle.dumps(error))
+        except Exception:
+            return WorkerError(f"evaluation failed:\n{traceback.format_exc()}")
+        return error
+
+
+@contextmanager
+def cluster(address: str) -> Iterator[Any]:
+    """Return a context with Ray, joined to a cluster: "auto" for the one there is, else a new one.
+
+    A new one listens on this machine alone, has no dashboard, reports nothing and asks for a token.
+
+    Raises:
+        ConfigError: Ray is not installed, or there is no such cluster.
+    """
+    breakpoint_, print_ = os.environ.get("PYTHONBREAKPOINT"), builtins.print
+    hook = sys.breakpointhook
+    if address == "auto":  # for a cluster that starts here
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        install = remedy(error)
+        raise ConfigError(f"eval.ray: expected the package ray, it is missing{install}") from None
+    if ray.is_initialized():
+        yield ray
+        return
+    try:
+        try:
+            _join(ray, address)
+        finally:
+            builtins.print, sys.breakpointhook = print_, hook
+            if breakpoint_ is None:
+                os.environ.pop("PYTHONBREAKPOINT", None)
+            else:
+                os.environ["PYTHONBREAKPOINT"] = breakpoint_
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _join(ray: Any, address: str) -> None:
+    """Join a cluster, or start one for "auto" if there is none."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # It has read the variables of its tokens already, if it was imported before.
+    ray._raylet.Config.initialize("")
+    ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
+    quiet = {"logging_level": "ERROR", "log_to_driver": False}
+    try:
+        ray.init(address=address, **quiet)
+    except ConnectionError as error:
+        if address != "auto":
+            why = " ".join(str(error).split())
+            raise ConfigError(f"eval.ray: expected a cluster at {address}, got {why}") from None
+        ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, **quiet)
+
+
+def play_elsewhere(
+    evaluator: Any, config: TrainConfig, device: torch.device, stack: ExitStack
+) -> None:
+    """Let a run's evaluations be played on a cluster, if `eval.ray` says so."""
+    if config.eval is not None and config.eval.ray is not None:
+        ray = stack.enter_context(cluster(config.eval.ray))
+        evaluator.elsewhere = RayPlayer(ray, device)
+        stack.callback(evaluator.close)
+
+
+class RayPlayer:
+    """Plays evaluations as tasks of a cluster; a `PlayElsewhere`.
+
+    Args:
+        ray: the module, joined to a cluster.
+        device: device of the agents.
+    """
+
+    def __init__(self, ray: Any, device: torch.device) -> None:
+        self._ray = ray
+        gpus = 1 if device.type == "cuda" else 0
+        options = {"num_cpus": 1, "num_gpus": gpus, "max_retries": TRIES - 1}
+        self._task = ray.remote(**options)(play_suite)
+
+    def __call__(self, message: bytes, names: Sequence[str]) -> "RayEvaluation":
+        """Begin to play the suites."""
+        sent = self._ray.put(message)
+        return RayEvaluation(self._ray, {name: self._task.remote(sent, name) for name in names})
+
+
+class RayEvaluation:
+    """Evaluation whose suites are tasks of a cluster; an `UnderWay`."""
+
+    def __init__(self, ray: Any, tasks: Mapping[str, Any]) -> None:
+        self._ray, self._tasks = ray, tasks
+
+    def results(
+        self, stop: Callable[[], bool], watch: Callable[[str, float], None]
+    ) -> dict[str, SuiteResult] | None:
+        """Wait for the results by suite; None if `stop` returned True before."""
+        results: dict[str, SuiteResult] = {}
+        for name, task in self._tasks.items():
+            watch(name, 0.0)
+            while not self._ray.wait([task], timeout=POLL_S)[0]:
+                if stop():
+                    return None
+            try:
+                result = self._ray.get(task)
+            except self._ray.exceptions.RayError as error:
+                why = " ".join(str(error).split())[:300]
+                raise WorkerError(
+                    f"eval.ray: expected the result of an evaluation, which was lost {TRIES} "
+                    f"times or could not run: {why}"
+                ) from None
+            if isinstance(result, Exception):
+                raise result
+            results[name] = result
+            watch(name, 1.0)
+        return results
+
+    def cancel(self) -> None:
+        """End the tasks."""
+        for task in self._tasks.values():
+            self._ray.cancel(task, force=True)
+
+
+def _is_of_file(name: str, module: Any) -> bool:
+    """Return True for a module that was imported from a file which a setting names."""
+    return name.startswith(_OF_FILES) and module is not None

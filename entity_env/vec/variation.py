@@ -1,0 +1,116 @@
+"""Arguments of environments that vary from episode to episode."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from entity_env.errors import InvalidSampler
+from entity_env.seeding import key_of, mix_ints
+from entity_env.vec.samplers import Sampler, read_sampler
+
+_64_BITS = 2**64 - 1
+
+
+@dataclass(frozen=True)
+class Variation:
+    """The samplers of the arguments of all episodes that begin from now on.
+
+    Groups vary independently. In each, an episode takes one of the alternatives by its share and
+    draws every argument of it.
+
+    Attributes:
+        groups: for each group, samplers by argument with the share of episodes that take them.
+    """
+
+    groups: Sequence[Sequence[tuple[float, Mapping[str, Sampler]]]] = ()
+
+    def alternatives(self, seed: int, match: int, episode: int) -> list[int]:
+        """Return the number of the alternative that an episode takes in each group.
+
+        It depends on the seed, the match, the episode and the first name, in the order of the
+        alphabet, of the group's arguments.
+        """
+        chosen = []
+        for group in self.groups:
+            if len(group) == 1:
+                chosen.append(0)
+                continue
+            first = min((name for _, samplers in group for name in samplers), default="")
+            bits = _bits(seed, "alternative", match, episode, first)
+            weights = tuple(share for share, _ in group)
+            chosen.append(Sampler("choice", weights, tuple(map(str, range(len(group))))).draw(bits))
+        return chosen
+
+    def arguments(self, seed: int, match: int, episode: int) -> dict[str, Any]:
+        """Return the arguments of an episode.
+
+        Each is a function of the seed, the match, the number of the match's episode, its name and
+        its sampler.
+        """
+        drawn = {}
+        chosen = self.alternatives(seed, match, episode) if self.groups else []
+        for group, i in zip(self.groups, chosen, strict=True):
+            for name, sampler in group[i][1].items():
+                drawn[name] = sampler.draw(_bits(seed, "argument", match, episode, name))
+        return drawn
+
+    def names(self) -> list[str]:
+        """Return the names of the arguments, sorted."""
+        return sorted({name for group in self.groups for _, part in group for name in part})
+
+    def to_plain(self) -> list[Any]:
+        """Return the groups as plain data, for messages and saves: [[[share, {name: text}]]]."""
+        return [
+            [[share, {name: s.text for name, s in part.items()}] for share, part in group]
+            for group in self.groups
+        ]
+
+    @classmethod
+    def from_plain(cls, groups: Sequence[Any]) -> "Variation":
+        """Return the variation of plain data that `to_plain` returned.
+
+        Raises:
+            InvalidSampler: a text cannot be read, or the data has another form.
+        """
+        try:
+            return cls(
+                tuple(
+                    tuple((float(share), read_samplers(part)) for share, part in group)
+                    for group in groups
+                )
+            )
+        except (TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, InvalidSampler):
+                raise
+            expected = "groups of shares with samplers by name"
+            raise InvalidSampler(f"variation: expected {expected}, got {error}") from None
+
+    @classmethod
+    def of(cls, samplers: Mapping[str, str]) -> "Variation":
+        """Return the variation in which every episode draws from the same samplers.
+
+        Args:
+            samplers: texts by the name of the argument; none for no variation.
+
+        Raises:
+            InvalidSampler: a text cannot be read.
+        """
+        return cls((((1.0, read_samplers(samplers)),),) if samplers else ())
+
+
+def read_samplers(texts: Mapping[str, str], field: str = "vary") -> dict[str, Sampler]:
+    """Return the samplers of texts by the name of the argument.
+
+    Args:
+        texts: by the name of the argument.
+        field: the name of the setting that has them, for errors.
+
+    Raises:
+        InvalidSampler: a text cannot be read; with the field and the character.
+    """
+    return {name: read_sampler(text, f"{field}.{name}") for name, text in texts.items()}
+
+
+def _bits(seed: int, purpose: str, match: int, episode: int, name: str) -> int:
+    """Return 64 random bits of an argument in an episode."""
+    return mix_ints(seed & _64_BITS, key_of(purpose), match, episode, key_of(name))

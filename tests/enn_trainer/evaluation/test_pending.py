@@ -1,0 +1,203 @@
+"""Evaluations elsewhere, whose results count at a fixed later update."""
+
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+import torch
+
+import enn_trainer.trainer
+from enn_trainer.callbacks.callback import Callback, RunningTrainer
+from enn_trainer.config import TrainConfig
+from enn_trainer.errors import ConfigError
+from enn_trainer.evaluation.evaluator import RunEvaluator
+from enn_trainer.evaluation.remote import PackedEvaluation, play_suite
+from enn_trainer.evaluation.results import SuiteResult
+from enn_trainer.session import TrainResult
+from enn_trainer.state_manager import StateManager
+from enn_trainer.trainer import Trainer
+from entity_env.errors import WorkerError
+from entity_env.examples import Xor
+
+SETTINGS = [
+    "rollout.num_envs=4",
+    "rollout.steps=8",
+    "rollout.processes=1",
+    "optim.bs=16",
+    "optim.lr=0.05",
+    "net.d_model=16",
+    "net.n_layer=1",
+    "eval.episodes=32",
+    "eval.interval=64",
+    'eval.suites={"greedy": {"deterministic": true}}',
+    'checkpoint.best=["eval/episodic_reward.mean max"]',
+    "total_timesteps=320",
+    "cuda=false",
+]
+
+
+class LatePlayer:
+    """Plays evaluations in this process, when their results are waited for."""
+
+    def __init__(self) -> None:
+        self.waited: list[int] = []
+
+    def __call__(self, message: bytes, names: Sequence[str]) -> "LateEvaluation":
+        return LateEvaluation(self, message, names)
+
+
+class LateEvaluation:
+    """Evaluation that is played when it is waited for."""
+
+    def __init__(self, player: LatePlayer, message: bytes, names: Sequence[str]) -> None:
+        self._player, self._message, self._names = player, message, names
+
+    def results(
+        self, stop: Callable[[], bool], watch: Callable[[str, float], None]
+    ) -> Mapping[str, SuiteResult] | None:
+        results = {}
+        self._player.waited.append(1)
+        for name in self._names:
+            result = play_suite(self._message, name)
+            if isinstance(result, Exception):
+                raise result
+            results[name] = result
+        return results
+
+    def cancel(self) -> None:
+        pass
+
+
+class Heard(Callback):
+    """Keeps the scalars of evaluations by the step at which they count."""
+
+    def __init__(self, stop_at: int | None = None) -> None:
+        self.evals: list[tuple[int, dict[str, float]]] = []
+        self._stop_at = stop_at
+
+    def on_eval_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
+        self.evals.append((trainer.state.step, dict(metrics)))
+
+    def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
+        if trainer.state.step == self._stop_at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture
+def player(monkeypatch: pytest.MonkeyPatch) -> LatePlayer:
+    """Return what plays evaluations of `eval.ray` in this process."""
+    player = LatePlayer()
+
+    def play(
+        evaluator: RunEvaluator, config: TrainConfig, device: torch.device, stack: ExitStack
+    ) -> None:
+        if config.eval is not None and config.eval.ray is not None:
+            evaluator.elsewhere = player
+
+    monkeypatch.setattr(enn_trainer.trainer, "play_elsewhere", play)
+    return player
+
+
+def trained(folder: Path, *overrides: str, **kwargs: Any) -> tuple[TrainResult, Heard]:
+    """Train, or go on, in a folder."""
+    heard = Heard(**kwargs)
+    manager = StateManager(checkpoint_dir=folder, overrides=[*SETTINGS, *overrides])
+    with Trainer(manager, Xor, callbacks=[heard]) as trainer:
+        return trainer.run(), heard
+
+
+def test_evaluations_elsewhere_have_the_numbers_of_those_here(
+    tmp_path: Path, player: LatePlayer
+) -> None:
+    here, heard_here = trained(tmp_path / "here")
+    assert not player.waited
+    there, heard_there = trained(tmp_path / "there", "eval.ray=auto")
+    assert player.waited
+    assert heard_here.evals == heard_there.evals
+    assert here.eval == there.eval
+    assert here == there
+    saves = [sorted(p.name for p in (tmp_path / run).glob("step-*")) for run in ("here", "there")]
+    assert saves[0] == saves[1]
+
+
+def test_late_results_count_at_a_fixed_update_and_at_the_end(
+    tmp_path: Path, player: LatePlayer
+) -> None:
+    _, here = trained(tmp_path / "here")
+    result, late = trained(tmp_path / "late", "eval.ray=auto", "eval.lag=3")
+    steps = [step for step, _ in here.evals]
+    assert steps == [0, 64, 128, 192, 256, 320]
+    assert [step for step, _ in late.evals] == [96, 160, 224, 288, 320, 320]
+    assert [scalars for _, scalars in late.evals] == [scalars for _, scalars in here.evals]
+    assert result.eval == late.evals[-1][1]
+    means = {scalars["eval/episodic_reward.mean"] for _, scalars in late.evals}
+    assert len(means) > 1  # else it shows nothing
+
+
+def test_a_late_result_ends_the_run_at_its_update(tmp_path: Path, player: LatePlayer) -> None:
+    stop = 'stop=["eval/episodic_reward.count >= 1"]'
+    here, _ = trained(tmp_path / "here", stop)
+    late, _ = trained(tmp_path / "late", stop, "eval.ray=auto", "eval.lag=3")
+    assert (here.step, late.step) == (0, 96)
+
+
+def test_a_resumed_run_counts_what_was_under_way(tmp_path: Path, player: LatePlayer) -> None:
+    late = ("eval.ray=auto", "eval.lag=3")
+    straight, heard = trained(tmp_path / "straight", *late)
+    cut, before = trained(tmp_path / "cut", *late, stop_at=160)
+    assert cut.interrupted
+    again, resumed = trained(tmp_path / "cut", *late)
+    assert before.evals + resumed.evals == heard.evals
+    assert len(before.evals) == 1
+    assert (again, again.eval, again.step) == (straight, straight.eval, straight.step)
+
+
+def test_an_error_of_an_evaluation_is_raised_here(tmp_path: Path, player: LatePlayer) -> None:
+    class Broken(Xor):
+        def reset(self) -> Any:
+            raise ZeroDivisionError("of the world")
+
+    def make(fails: bool = False) -> Xor:
+        return Broken() if fails else Xor()
+
+    overrides = [*SETTINGS, "eval.ray=auto", "eval.lag=2", 'eval.env.kwargs={"fails": true}']
+    manager = StateManager(checkpoint_dir=tmp_path / "run", overrides=overrides)
+    with Trainer(manager, make) as trainer, pytest.raises(ZeroDivisionError, match="of the world"):
+        trainer.run()
+    assert manager.newest_save() is not None
+
+
+def test_errors_that_cannot_be_sent_are_texts() -> None:
+    class LockedError(Exception):
+        def __reduce__(self) -> Any:
+            raise TypeError("locked")
+
+    class Fails:
+        def measure_alone(self, name: str) -> None:
+            raise LockedError("door")
+
+    message = cloudpickle.dumps(PackedEvaluation([], "/", cloudpickle.dumps(Fails())))
+    result = play_suite(message, "")
+    assert isinstance(result, WorkerError)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        (["eval.lag=2"], "eval.lag: expected eval.ray, which it is for, got none"),
+        (["eval.ray=somewhere"], "eval.ray: expected auto or HOST:PORT, got 'somewhere'"),
+        (["eval.ray=host:0"], "eval.ray: expected auto or HOST:PORT"),
+        (["eval.ray=auto", "eval.lag=-1"], "eval.lag: expected"),
+        (["eval.ray=auto", "eval.capture_videos=true"], "eval.capture_videos: expected no eval"),
+        (["eval.ray=auto", "eval.capture_samples=a"], "eval.capture_samples: expected no eval"),
+        (["eval.ray=auto", "eval.capture_replays=true"], "eval.capture_replays: expected no"),
+    ],
+)
+def test_bad_settings_are_refused(overrides: list[str], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        _ = StateManager(overrides=[*SETTINGS, *overrides]).config

@@ -1,0 +1,128 @@
+"""Evaluations as tasks of a Ray cluster."""
+
+import builtins
+import json
+import os
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enn_trainer.cli import run as enn
+from enn_trainer.evaluation.remote import cluster
+from enn_trainer.session import TrainResult
+from enn_trainer.state_manager import StateManager
+from enn_trainer.trainer import Trainer
+from entity_env.environment import Environment
+from entity_env.errors import WorkerError
+from entity_env.examples import Xor
+from tests.enn_trainer.evaluation.test_pending import SETTINGS, trained
+
+pytestmark = [
+    pytest.mark.skipif(find_spec("ray") is None, reason="the extra ray is not installed"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.slow,
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ray() -> Iterator[Any]:
+    """Start one cluster for all tests."""
+    before = builtins.print, os.environ.get("PYTHONBREAKPOINT")
+    with cluster("auto") as ray:
+        assert (builtins.print, os.environ.get("PYTHONBREAKPOINT")) == before
+        yield ray
+
+
+def test_a_cluster_gives_the_numbers_of_this_process(tmp_path: Path) -> None:
+    here, heard_here = trained(tmp_path / "here")
+    _, waited = trained(tmp_path / "waited", "eval.ray=auto")
+    late, heard_late = trained(tmp_path / "late", "eval.ray=auto", "eval.lag=3")
+    assert waited.evals == heard_here.evals
+    assert [m for _, m in heard_late.evals] == [m for _, m in heard_here.evals]
+    assert (late.eval, late) == (here.eval, here)
+
+
+def dies(folder: str, times: int) -> type[Environment]:
+    """Return a world of evaluations whose process dies so many times in all."""
+
+    class Dies(Xor):
+        def __init__(self, here: bool = False) -> None:
+            super().__init__()
+            deaths = len(list(Path(folder).iterdir()))
+            if not here and deaths < times:
+                Path(folder, str(deaths)).touch()
+                os._exit(1)
+
+    return Dies
+
+
+def evaluated(folder: Path, times: int) -> TrainResult:
+    """Train in a world whose evaluations die so many times."""
+    folder.mkdir()
+    few = ["eval.env.kwargs={}", 'env.kwargs={"here": true}', "total_timesteps=32"]
+    one = [text for text in SETTINGS if "suites" not in text]
+    overrides = [*one, *few, "eval.ray=auto", "eval.lag=2"]
+    manager = StateManager(checkpoint_dir=folder.parent / f"run-{folder.name}", overrides=overrides)
+    with Trainer(manager, dies(str(folder), times)) as trainer:
+        return trainer.run()
+
+
+def test_a_lost_evaluation_is_played_again(tmp_path: Path) -> None:
+    lost, undisturbed = evaluated(tmp_path / "lost", 2), evaluated(tmp_path / "none", 0)
+    assert len(list((tmp_path / "lost").iterdir())) == 2
+    assert lost.eval == undisturbed.eval
+
+
+def test_an_evaluation_that_is_lost_each_time_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(WorkerError, match=r"^eval\.ray: expected .* lost 4 times"):
+        evaluated(tmp_path / "lost", 1000)
+
+
+WORLD = """
+from entity_env.examples import Xor
+
+class Mine(Xor):
+    def __init__(self, unused: int = 0) -> None:
+        super().__init__()
+"""
+
+
+def test_the_command_gives_the_same_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = tmp_path / "a_world.py"
+    world.write_text(WORLD)
+    run, reports = tmp_path / "run", []
+    settings = [text for text in SETTINGS if not text.startswith(("eval", "checkpoint"))]
+    flags = ["--checkpoint-dir", str(run)]
+    assert enn(["train", f"{world}:Mine", *settings, *flags]) in (None, 0)
+    ask = ["eval", str(run), "--env", f"{world}:Mine", "--episodes", "32", "--suite", "unused=1"]
+    for name, more in ("here", []), ("there", ["--ray", "auto"]):
+        out = tmp_path / f"{name}.json"
+        capsys.readouterr()
+        assert enn([*ask, "--baseline", "random", "--out", str(out), *more]) in (None, 0)
+        shown = capsys.readouterr().out.replace(str(out), "out")
+        reports.append((json.loads(out.read_text()), shown))
+    assert reports[0] == reports[1]
+    assert len(reports[0][0]["suites"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--ray", "nowhere"], "--ray: expected auto or HOST:PORT, got nowhere"),
+        (["--ray", "auto", "--video", "a.gif"], "--video: expected no --ray beside it"),
+        (["--ray", "auto", "--replay", "a.html"], "--replay: expected no --ray beside it"),
+    ],
+)
+def test_bad_options_are_refused(
+    options: list[str], problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(tmp_path / "run")
+    assert enn(["eval", str(tmp_path / "run"), *options]) == 2
+    assert problem in capsys.readouterr().err

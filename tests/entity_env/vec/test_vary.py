@@ -1,0 +1,101 @@
+"""Arguments that vary from episode to episode, in vectorised environments."""
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from entity_env.errors import EntityEnvError
+from entity_env.examples.minefield import Minefield
+from entity_env.examples.minefield_vec import VecMinefield
+from entity_env.ragged import Ragged
+from entity_env.vec.parallel import ParallelEnvList
+from entity_env.vec.serial import EnvList
+from entity_env.vec.variation import Variation
+from entity_env.vec.vec_env import VecEnv
+
+VARIATION = Variation.of({"max_mines": "int 0 9", "width": "uniform 60 90"})
+MAKE = functools.partial(Minefield, max_steps=5)
+
+
+class Anew(Minefield):
+    """Minefield whose arguments cannot be changed."""
+
+    def __getattribute__(self, name: str) -> Any:
+        """Hide the method once the environment is made."""
+        if name == "set_parameters" and "max_mines" in vars(self):
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
+def steps(envs: VecEnv, count: int, obs: Any = None) -> list[Any]:
+    """Return what `count` steps show, from a reset on or from frames that are given."""
+    space = envs.obs_space()
+    shown = [envs.reset(space) if obs is None else obs]
+    for _ in range(count):
+        ones = np.ones(len(envs), dtype=np.int64)
+        shown.append(envs.act({"move": Ragged(ones, ones)}, space))
+    return [{name: rows.values.copy() for name, rows in o.features.items()} for o in shown]
+
+
+def equal(some: list[Any], others: list[Any]) -> bool:
+    """Return whether all frames are the same to the bit."""
+    pairs = zip(some, others, strict=True)
+    return all(np.array_equal(a[name], b[name]) for a, b in pairs for name in a)
+
+
+def varied(envs: VecEnv, seed: int = 3) -> VecEnv:
+    """Return seeded environments whose arguments vary."""
+    envs.seed(seed)
+    envs.vary(VARIATION)
+    return envs
+
+
+def test_episodes_are_the_same_in_any_number_of_processes_and_made_anew() -> None:
+    shown = steps(varied(EnvList(MAKE, 4)), 12)
+    assert not equal(shown, steps(varied(EnvList(MAKE, 4), seed=4), 12))
+    assert equal(shown, steps(varied(EnvList(functools.partial(Anew, max_steps=5), 4)), 12))
+    for processes in (1, 2, 4):
+        envs = ParallelEnvList(MAKE, 4, processes)
+        try:
+            assert equal(shown, steps(varied(envs), 12))
+        finally:
+            envs.close()
+
+
+def test_running_episodes_of_a_state_keep_their_arguments() -> None:
+    for make in (MAKE, functools.partial(Anew, max_steps=5)):
+        envs = varied(EnvList(make, 4))
+        steps(envs, 7)
+        state = envs.get_state()
+        assert state is not None
+        rest = steps(envs, 12, envs.set_state(state, envs.obs_space()))
+        others = EnvList(make, 4)
+        others.vary(VARIATION)
+        assert equal(rest, steps(others, 12, others.set_state(state, envs.obs_space())))
+
+
+def test_no_variation_is_the_constructors_arguments() -> None:
+    envs = EnvList(MAKE, 2)
+    envs.seed(3)
+    plain = steps(envs, 6)
+    assert "arguments" not in (envs.get_state() or {})
+    envs = EnvList(MAKE, 2)
+    varied(envs)
+    steps(envs, 6)
+    envs.vary(Variation())
+    envs.seed(3)
+    assert equal(plain, steps(envs, 6))
+
+
+def test_values_that_the_world_does_not_take_are_an_error_with_its_place() -> None:
+    envs = EnvList(MAKE, 2)
+    envs.vary(Variation.of({"width": "1"}))
+    with pytest.raises(EntityEnvError, match=r"environment 0, episode 0: Minefield .*at least 10"):
+        envs.reset(envs.obs_space())
+
+
+def test_array_environments_do_not_vary() -> None:
+    with pytest.raises(EntityEnvError, match="vary: VecMinefield does not vary"):
+        VecMinefield(2).vary(VARIATION)
