@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import enn_trainer.trainer
+from enn_trainer import load_checkpoint
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import ConfigError
@@ -23,6 +24,7 @@ from enn_trainer.state_manager import StateManager
 from enn_trainer.trainer import Trainer
 from entity_env.errors import WorkerError
 from entity_env.examples import Xor
+from tests.enn_trainer.resuming import assert_same, assert_same_clocks
 
 SETTINGS = [
     "rollout.num_envs=4",
@@ -155,6 +157,9 @@ def test_a_resumed_run_counts_what_was_under_way(tmp_path: Path, player: LatePla
     assert before.evals + resumed.evals == heard.evals
     assert len(before.evals) == 1
     assert (again, again.eval, again.step) == (straight, straight.eval, straight.step)
+    one, other = (load_checkpoint(tmp_path / run).state for run in ("straight", "cut"))
+    assert_same(one, other)
+    assert_same_clocks(one, other)
 
 
 def test_an_error_of_an_evaluation_is_raised_here(tmp_path: Path, player: LatePlayer) -> None:
