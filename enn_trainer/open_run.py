@@ -14,7 +14,13 @@ from enn_trainer.config.load import COMMAND_LINE
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.bots import check_bots_trusted
 from enn_trainer.evaluation.evaluator import create_opponent
-from enn_trainer.experience.envs import EnvFactory, EnvSource, in_section
+from enn_trainer.experience.envs import (
+    EnvFactory,
+    EnvSource,
+    WorkerOptions,
+    in_section,
+    worker_options,
+)
 from enn_trainer.experience.handed_in import record_world
 from enn_trainer.experience.memories import check_identity
 from enn_trainer.experience.players import AgentPlayer, Players
@@ -48,7 +54,8 @@ def open_envs(create_envs: EnvFactory, config: TrainConfig, stack: ExitStack) ->
     """
     rollout = config.rollout
     try:
-        envs = create_envs(config.env, rollout.num_envs, rollout.processes, 0)
+        with worker_options(WorkerOptions(rollout.recover)):
+            envs = create_envs(config.env, rollout.num_envs, rollout.processes, 0)
     except ConfigError as error:
         raise ConfigError(*(in_section(p, "rollout.num_envs") for p in error.problems)) from None
     stack.callback(envs.close)

@@ -46,11 +46,14 @@ class RolloutConfig(Section):
         steps: Number of steps in each environment per rollout.
         num_envs: Number of environments that run side by side.
         processes: Number of processes that share the environments as evenly as possible.
+        recover: "exact" to continue the episodes of a process that is lost, in worlds with
+            get_state; "truncate" to cut them off.
     """
 
     steps: int = limited(16, at_least=1)
     num_envs: int = limited(128, at_least=1)
     processes: int = limited(4, at_least=1)
+    recover: Literal["exact", "truncate"] = "exact"
 
 
 @dataclass

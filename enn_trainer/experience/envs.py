@@ -7,6 +7,8 @@ import random
 import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,6 +32,34 @@ EnvSource: TypeAlias = (
 _FACTORY = "a factory of vectorised environments takes " + (
     "(EnvConfig, num_envs, processes, first_env_index) and returns a VecEnv"
 )
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """Settings of the worker processes that factories of this module start.
+
+    Attributes:
+        recover: see `RolloutConfig`.
+    """
+
+    recover: str = "exact"
+
+
+_DEFAULTS = WorkerOptions()
+_OPTIONS: ContextVar[WorkerOptions] = ContextVar("worker_options", default=_DEFAULTS)
+
+
+@contextmanager
+def worker_options(options: WorkerOptions) -> Iterator[None]:
+    """Return a context in which environments are made with workers of these options.
+
+    Factories of users have no argument for them, and may call those of this module.
+    """
+    token = _OPTIONS.set(options)
+    try:
+        yield
+    finally:
+        _OPTIONS.reset(token)
 
 
 def env_factory(
@@ -159,6 +189,7 @@ def _list_factory(
             processes,
             first_env_index=first,
             validate=config.validate,
+            recover=_OPTIONS.get().recover,
             like=like,
         )
 

@@ -10,6 +10,8 @@ import copy
 import ctypes
 import gc
 import os
+import pickle
+import random
 import runpy
 import select
 import signal
@@ -27,11 +29,14 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import numpy as np
 
 from entity_env.errors import InvalidObservation, InvalidSpace, WorkerError
+from entity_env.match import world_of
 from entity_env.process import logger, reader_may_leave, warned
 from entity_env.ragged import Ragged
 from entity_env.spaces import ActionName, ObsSpace
+from entity_env.vec.episode_state import offers_state
 from entity_env.vec.serial import EnvList
 from entity_env.vec.transport import Channel, ChannelClosedError, SharedMemory, new_bell
 from entity_env.vec.variation import Variation
@@ -128,7 +133,13 @@ def serve(channel: Channel) -> None:
     def start() -> Any:
         create_env = _load(setup.create_env, main_file)
         envs.append(_WorkerEnvs(create_env, setup.num_envs, setup.first, setup.validate))
-        return [envs[0].obs_space(), envs[0].action_space(), envs[0].world_code(), warned]
+        return [
+            envs[0].obs_space(),
+            envs[0].action_space(),
+            envs[0].world_code(),
+            warned,
+            envs[0].without_state(),
+        ]
 
     def answer(call: Callable[[], Any]) -> None:
         """Send the result of a call, or an exception of a class that the parent knows."""
@@ -185,6 +196,35 @@ class _WorkerEnvs(EnvList):
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
         self._sent = obs_config
         return super().set_state(copy.deepcopy(state), obs_config)
+
+    def without_state(self) -> str | None:
+        """Return the class of an environment that does not offer its state; None if all do."""
+        worlds = (type(world_of(m)).__name__ for m in self.matches if not offers_state(m))
+        return next(worlds, None)
+
+    def snapshot(self) -> bytes | str:
+        """Return all that the next steps depend on, for `restore` in another process.
+
+        Returns:
+            Why there is none, as text, if an environment cannot give its state.
+        """
+        try:
+            state = self.get_state()
+        except Exception as error:
+            return str(error)
+        if state is None:
+            return f"{self.without_state()} has no get_state and set_state"
+        drawn = random.getstate(), np.random.get_state()  # noqa: NPY002 (of environments)
+        return pickle.dumps((state, self._sent, self._variation.to_plain(), drawn), protocol=5)
+
+    def restore(self, snapshot: bytes) -> VecObs | None:
+        """Continue from a `snapshot`; return the frames that were shown last."""
+        state, self._sent, groups, (python, numpy) = pickle.loads(snapshot)
+        self._variation = Variation.from_plain(groups)
+        shown = super().set_state(state, self._sent)
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+        return shown
 
 
 def _load(create_env: bytes, main: str | None) -> Callable[[], Any]:

@@ -414,6 +414,8 @@ CASES: dict[str, Case] = {
         that=lambda ran: os.getpid() not in ran.scalars("process.max").values(),
         but=(),
     ),
+    # tests/entity_env/vec/test_recovery.py has lost workers
+    "RolloutConfig.recover": refused("rollout.recover=never", field="rollout.recover"),
     # EvalConfig
     "EvalConfig.steps": shows(*EVAL, "eval.steps=5", that=evaluated(20), but=EVAL),
     "EvalConfig.interval": shows(*EVAL, "eval.interval=48", that=evaluated_at(0, 48), but=EVAL),
