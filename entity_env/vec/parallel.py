@@ -25,7 +25,7 @@ from entity_env.vec.validate import check_same_spaces
 from entity_env.vec.variation import Variation
 from entity_env.vec.vec_env import VecEnv
 from entity_env.vec.vec_obs import VecObs, take_obs
-from entity_env.vec.worker import RestartQuota, WorkerLostError, WorkerProcess, WorkerSetup
+from entity_env.vec.worker import RestartQuota, Worker, WorkerLostError, WorkerProcess, WorkerSetup
 from entity_env.world_code import code_of
 
 logger = logging.getLogger(__name__)
@@ -50,6 +50,7 @@ class ParallelEnvList(VecEnv):
         timeout_s: a worker that does not answer for so long hangs; None to wait for ever.
         restarts: the limit on the number of lost workers that are replaced.
         recover: "exact" to continue the episodes of lost workers, "truncate" to cut them off.
+        new_worker: starts one worker, here or elsewhere.
         like: one of the environments, for its sides and its class where these depend on arguments
             or `create_env` is a function; the caller closes it.
 
@@ -72,6 +73,7 @@ class ParallelEnvList(VecEnv):
         timeout_s: float | None = 600.0,
         restarts: RestartQuota | None = None,
         recover: str = "exact",
+        new_worker: Callable[[WorkerSetup], Worker] = WorkerProcess,
         like: Environment | Match | None = None,
     ) -> None:
         # Sides of a match and digests of the source, without making an environment here.
@@ -83,8 +85,11 @@ class ParallelEnvList(VecEnv):
         setups = []
         self.sides = getattr(sides, "num_sides", 1)
         counts = split_evenly(num_envs, num_processes, self.sides)
-        for count, core in zip(counts, cores_of_workers(len(counts)), strict=True):
-            setups.append(WorkerSetup(code, count, first, validate, timeout_s, core))
+        cores: list[int | None] = [None] * len(counts)
+        if new_worker is WorkerProcess:
+            cores = cores_of_workers(len(counts))
+        for count, core in zip(counts, cores, strict=True):
+            setups.append(WorkerSetup(code, count, first, validate, timeout_s, core, made_here))
             first += count
         # State between steps: episodes begun (for seeds), last frames, and the space they show.
         self._restarts = RestartQuota() if restarts is None else restarts
@@ -101,9 +106,10 @@ class ParallelEnvList(VecEnv):
         self._step: Step | None = None
         self._counted: set[int] = set()
         # Start all workers before waiting for one; replace those that are lost meanwhile.
-        self._workers: list[WorkerProcess] = []
+        self._new_worker = new_worker
+        self._workers: list[Worker] = []
         try:
-            self._workers = [WorkerProcess(setup) for setup in setups]
+            self._workers += map(new_worker, setups)
             spaces = [
                 self._start_another(i, answer) if isinstance(answer, WorkerLostError) else answer
                 for i, answer in enumerate([worker.started() for worker in self._workers])
@@ -324,7 +330,7 @@ class ParallelEnvList(VecEnv):
             elif forbidden := self._restarts.take():
                 raise WorkerError(f"{started}\nIt is not replaced: {forbidden}")
             logger.warning("%s was lost, starting another one: %s", setup, started)
-            self._workers[i] = WorkerProcess(setup)
+            self._workers[i] = self._new_worker(setup)
             started = self._workers[i].started()
         if self._tracked:
             self._ask(i, "track", self._tracked)
