@@ -22,6 +22,7 @@ from entity_env.match import Match
 from entity_env.vec.parallel import ParallelEnvList
 from entity_env.vec.serial import EnvList
 from entity_env.vec.vec_env import VecEnv
+from entity_env.vec.worker import Worker, WorkerProcess, WorkerSetup
 
 EnvFactory: TypeAlias = Callable[[EnvConfig, int, int, int], VecEnv]
 """(configuration, num_envs, processes, first_env_index) -> environments."""
@@ -40,9 +41,11 @@ class WorkerOptions:
 
     Attributes:
         recover: see `RolloutConfig`.
+        new_worker: starts a worker elsewhere; None for processes of this machine.
     """
 
     recover: str = "exact"
+    new_worker: Callable[[WorkerSetup], Worker] | None = None
 
 
 _DEFAULTS = WorkerOptions()
@@ -149,6 +152,7 @@ def _vectorised_factory(env_cls: type[VecEnv], make: Callable[..., Any]) -> EnvF
     """Return a factory of environments that step together in this process."""
 
     def make_all(config: EnvConfig, num_envs: int, processes: int, first: int) -> VecEnv:
+        _check_here(env_cls.__name__)
         kwargs = _kwargs(config, env_cls.__name__, make, num_envs, first)
         return AnyVecEnv(make(num_envs, first, **kwargs), config.validate)
 
@@ -180,7 +184,8 @@ def _list_factory(
             )
 
         # Environments in workers, or in this process.
-        if processes <= 1:
+        options = _OPTIONS.get()
+        if processes <= 1 and options.new_worker is None:
             return EnvList(create_env, num_envs, first, config.validate)
         create_env = functools.partial(sent, **kwargs)
         return ParallelEnvList(
@@ -189,11 +194,19 @@ def _list_factory(
             processes,
             first_env_index=first,
             validate=config.validate,
-            recover=_OPTIONS.get().recover,
+            recover=options.recover,
+            new_worker=options.new_worker or WorkerProcess,
             like=like,
         )
 
     return make_list
+
+
+def _check_here(name: str) -> None:
+    """Raise ConfigError if vectorised environments of one's own are to step elsewhere."""
+    if _OPTIONS.get().new_worker is not None:
+        expected = f"environments that step one by one, got {name}, which steps where it is"
+        raise ConfigError(f"rollout.ray: expected {expected}; leave rollout.ray out")
 
 
 def _one_of(create_env: Callable[[], Any], name: str) -> Environment | Match:

@@ -4,7 +4,7 @@ import contextlib
 import platform
 import time
 from collections.abc import Mapping
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,10 @@ _CLOSE_S = 5  # for a worker to close its environments
 
 def versions() -> dict[str, str]:
     """Return the versions that frames depend on, of this process."""
-    own = version("enn-trainer")
+    try:
+        own = version("enn-trainer")
+    except PackageNotFoundError:  # a copy of the source
+        own = "unknown"
     return {"python": platform.python_version(), "numpy": np.__version__, "enn-trainer": own}
 
 

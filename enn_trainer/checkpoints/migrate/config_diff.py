@@ -32,6 +32,8 @@ FREE = (
     *(
         "rollout.processes",
         "rollout.recover",
+        "rollout.ray",
+        "rollout.ray_resources",
         "eval.processes",
         "optim.micro_bs",
         "optim.max_entities",

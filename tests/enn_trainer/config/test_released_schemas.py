@@ -82,6 +82,8 @@ NEUTRAL: dict[str, Any] = {
     "eval.suites": {},
     "eval.capture_replays": False,
     "rollout.recover": "exact",
+    "rollout.ray": None,
+    "rollout.ray_resources": {"CPU": 1.0},
     "eval.ray": None,
     "eval.lag": 0,
     **{  # the newest three, every minute
