@@ -65,6 +65,14 @@ def worker_options(options: WorkerOptions) -> Iterator[None]:
         _OPTIONS.reset(token)
 
 
+def current_options() -> WorkerOptions:
+    """Return the options of the innermost context.
+
+    Factories that are sent to other processes name this function, as the variable cannot be sent.
+    """
+    return _OPTIONS.get()
+
+
 def env_factory(
     env: EnvSource, kind: type[Any] | None = None, sent: Callable[..., Any] | None = None
 ) -> EnvFactory:
@@ -184,7 +192,7 @@ def _list_factory(
             )
 
         # Environments in workers, or in this process.
-        options = _OPTIONS.get()
+        options = current_options()
         if processes <= 1 and options.new_worker is None:
             return EnvList(create_env, num_envs, first, config.validate)
         create_env = functools.partial(sent, **kwargs)

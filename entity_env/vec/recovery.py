@@ -32,7 +32,7 @@ def check_recover(recover: str) -> None:
 
 
 Ask: TypeAlias = Callable[..., Any]
-"""(message, *arguments) -> answer of a replacement; raises the error that it answers."""
+"""Sends a message with its arguments to a replacement; returns its answer, or raises its error."""
 
 
 class Step(NamedTuple):
