@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from entity_env.errors import WorkerError
+from entity_env.process import warn_once
 from entity_env.vec.transport import packed, unpacked
 from entity_env.vec.worker import (
     WorkerLostError,
@@ -20,6 +21,10 @@ from entity_env.vec.worker import (
 )
 
 _CLOSE_S = 5  # for a worker to close its environments
+FAST_S = 0.005
+"""Seconds of a step below which workers on this machine are faster."""
+MEASURED_STEPS = 100
+"""Number of steps of a worker after which their time is judged."""
 
 
 def versions() -> dict[str, str]:
@@ -42,7 +47,9 @@ class RayServer:
     def answer(self, message: bytes) -> bytes:
         """Answer a message."""
         name, arguments = unpacked(message)
-        return packed(self._server.answer(name, arguments))
+        start_s = time.perf_counter()
+        answer = self._server.answer(name, arguments)
+        return packed([name, time.perf_counter() - start_s, answer])
 
 
 class RayWorker:
@@ -57,6 +64,7 @@ class RayWorker:
     def __init__(self, ray: Any, resources: Mapping[str, float], setup: WorkerSetup) -> None:
         self.setup, self.waited_s = setup, 0.0
         self._ray, self._is_lost = ray, False
+        self._steps, self._step_s = 0, 0.0
         named = {name: n for name, n in resources.items() if name not in ("CPU", "GPU")}
         options = {"num_cpus": resources.get("CPU", 0), "num_gpus": resources.get("GPU", 0)}
         self._actor = ray.remote(**options, resources=named, max_restarts=0)(RayServer).remote()
@@ -76,7 +84,7 @@ class RayWorker:
             InvalidSpace: the environments have wrong spaces.
             WorkerError: the host has other packages, or other code of the environments.
         """
-        answer = self.receive()
+        answer = self._receive()
         if isinstance(answer, WorkerLostError):
             return answer
         host, found, started = answer
@@ -87,6 +95,21 @@ class RayWorker:
 
     def receive(self) -> Any:
         """Return the result of the last message; or the error for the caller to raise."""
+        received = self._receive()
+        if isinstance(received, WorkerLostError):
+            return received
+        name, seconds, answer = received
+        if name == "act_on":
+            self._steps, self._step_s = self._steps + 1, self._step_s + seconds
+            if self._steps == MEASURED_STEPS and self._step_s < FAST_S * MEASURED_STEPS:
+                warn_once(
+                    f"rollout.ray: steps take less than {1000 * FAST_S:g} ms, for which workers on "
+                    "this machine are faster; leave rollout.ray out"
+                )
+        return answer
+
+    def _receive(self) -> Any:
+        """Return what the actor returned for the last message; or the loss of it."""
         if self._is_lost:
             return WorkerLostError(f"{self.setup} was lost")
         timeout_s = self.setup.timeout_s
@@ -110,7 +133,7 @@ class RayWorker:
         if not self._is_lost:
             with contextlib.suppress(self._ray.exceptions.RayError):
                 message = self._actor.answer.remote(packed(["close", []]))
-                answer = unpacked(self._ray.get(message, timeout=_CLOSE_S))
+                *_, answer = unpacked(self._ray.get(message, timeout=_CLOSE_S))
         self.kill()
         return answer if isinstance(answer, Exception) else None
 

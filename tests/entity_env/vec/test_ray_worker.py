@@ -15,6 +15,7 @@ from entity_env import EnvList, ParallelEnvList, WorkerError
 from entity_env.errors import EntityEnvError
 from entity_env.examples import Minefield
 from entity_env.examples.duel import Duel
+from entity_env.process import warned
 from entity_env.ray_cluster import check_size, cluster
 from entity_env.vec import ray_worker
 from entity_env.vec.ray_worker import RayWorker
@@ -67,6 +68,16 @@ def test_actors_show_the_frames_of_this_process_also_after_losses(
 
     with elsewhere(ray, create_env) as envs:
         assert_same_frames(shown(envs, 30, before), expected)
+
+
+def test_steps_that_are_fast_are_named_once(
+    ray: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ray_worker, "MEASURED_STEPS", 5)
+    warned.clear()
+    with elsewhere(ray, Named) as envs:
+        shown(envs, 12)
+    assert caplog.text.count("steps take less than 5 ms, for which workers on this machine") == 1
 
 
 def test_an_actor_that_hangs_is_lost(ray: Any) -> None:
