@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import numpy.typing as npt
 
@@ -25,7 +24,14 @@ from entity_env.vec.validate import check_same_spaces
 from entity_env.vec.variation import Variation
 from entity_env.vec.vec_env import VecEnv
 from entity_env.vec.vec_obs import VecObs, take_obs
-from entity_env.vec.worker import RestartQuota, Worker, WorkerLostError, WorkerProcess, WorkerSetup
+from entity_env.vec.worker import (
+    RestartQuota,
+    Worker,
+    WorkerLostError,
+    WorkerProcess,
+    WorkerSetup,
+    packed_factory,
+)
 from entity_env.world_code import code_of
 
 logger = logging.getLogger(__name__)
@@ -80,7 +86,7 @@ class ParallelEnvList(VecEnv):
         cls: Any = create_env.func if isinstance(create_env, functools.partial) else create_env
         cls, sides = (type(like), like) if like is not None else (cls, cls)
         made_here = code_of(cls) if isinstance(cls, type) else {}
-        code, first = cloudpickle.dumps(create_env), first_env_index
+        code, first = packed_factory(create_env), first_env_index
         # Environments and core of each worker.
         setups = []
         self.sides = getattr(sides, "num_sides", 1)

@@ -30,7 +30,7 @@ from typing import Any, Protocol
 import cloudpickle
 import numpy as np
 
-from entity_env.errors import InvalidObservation, InvalidSpace, WorkerError
+from entity_env.errors import EntityEnvError, InvalidObservation, InvalidSpace, WorkerError
 from entity_env.match import world_of
 from entity_env.process import logger, reader_may_leave, warned
 from entity_env.ragged import Ragged
@@ -297,6 +297,36 @@ class Worker(Protocol):
 
     def kill(self) -> None:
         """End it at once."""
+
+
+def packed_factory(create_env: Callable[[], Any]) -> bytes:
+    """Return the cloudpickle of a function that makes environments.
+
+    Raises:
+        EntityEnvError: it cannot be sent; names the part that cannot.
+    """
+    try:
+        code: bytes = cloudpickle.dumps(create_env)
+    except Exception as error:
+        part = _unsendable(create_env, "the factory")
+        expected = "expected a world that can be sent to another process"
+        fix = "make it where the world is made, in its constructor"
+        raise EntityEnvError(f"env: {expected}, got {error} at {part}; {fix}") from None
+    return code
+
+
+def _unsendable(value: Any, name: str) -> str:
+    """Return the path of the innermost argument, closed-over name or attribute that fails."""
+    parts = dict(getattr(value, "keywords", {})) | dict(getattr(value, "__dict__", {}))
+    free = getattr(getattr(value, "__code__", None), "co_freevars", ())
+    cells = getattr(value, "__closure__", None) or ()
+    parts |= {n: cell.cell_contents for n, cell in zip(free, cells, strict=True)}
+    for key, part in parts.items():
+        try:
+            cloudpickle.dumps(part)
+        except Exception:
+            return _unsendable(part, f"{name}.{key}" if name != "the factory" else key)
+    return name
 
 
 _MAIN = "import sys; sys.path.insert(0, {!r}); from entity_env.vec.worker import main; main()"
