@@ -1,5 +1,6 @@
 """Environments, initial state, players and first frames of a run."""
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
@@ -14,7 +15,13 @@ from enn_trainer.config.load import COMMAND_LINE
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.bots import check_bots_trusted
 from enn_trainer.evaluation.evaluator import create_opponent
-from enn_trainer.experience.envs import EnvFactory, EnvSource, in_section
+from enn_trainer.experience.envs import (
+    EnvFactory,
+    EnvSource,
+    WorkerOptions,
+    in_section,
+    worker_options,
+)
 from enn_trainer.experience.handed_in import record_world
 from enn_trainer.experience.memories import check_identity
 from enn_trainer.experience.players import AgentPlayer, Players
@@ -28,8 +35,11 @@ from enn_trainer.selfplay.seating import AGENT
 from enn_trainer.selfplay.selfplay import SelfPlay, seat_players
 from enn_trainer.state import State, first_eval_step
 from enn_trainer.state_manager import StateManager
+from entity_env.ray_cluster import ClusterError, check_size, cluster
 from entity_env.seeding import derive_seed
+from entity_env.vec.ray_worker import RayWorker
 from entity_env.vec.vec_env import AddMetricsWrapper, VecEnv
+from entity_env.vec.worker import WorkerSetup
 from rogue_net.ragged import EntityBatch
 
 
@@ -48,11 +58,32 @@ def open_envs(create_envs: EnvFactory, config: TrainConfig, stack: ExitStack) ->
     """
     rollout = config.rollout
     try:
-        envs = create_envs(config.env, rollout.num_envs, rollout.processes, 0)
+        with worker_options(WorkerOptions(rollout.recover, ray_workers(config, stack))):
+            envs = create_envs(config.env, rollout.num_envs, rollout.processes, 0)
     except ConfigError as error:
         raise ConfigError(*(in_section(p, "rollout.num_envs") for p in error.problems)) from None
     stack.callback(envs.close)
     return AddMetricsWrapper(envs)
+
+
+def ray_workers(config: TrainConfig, stack: ExitStack) -> Callable[[WorkerSetup], RayWorker] | None:
+    """Return what starts workers on the cluster of `rollout.ray`; None if it is not set.
+
+    The connection is closed with the stack.
+
+    Raises:
+        ConfigError: there is no such cluster, or it is too small.
+    """
+    rollout = config.rollout
+    if rollout.ray is None:
+        return None
+    try:
+        ray = stack.enter_context(cluster(rollout.ray, "rollout.ray"))
+        count = min(rollout.processes, rollout.num_envs)
+        check_size(ray, rollout.ray_resources, count, "rollout.ray")
+    except ClusterError as error:
+        raise ConfigError(str(error)) from None
+    return partial(RayWorker, ray, rollout.ray_resources)
 
 
 def open_state(

@@ -46,11 +46,25 @@ class RolloutConfig(Section):
         steps: Number of steps in each environment per rollout.
         num_envs: Number of environments that run side by side.
         processes: Number of processes that share the environments as evenly as possible.
+        recover: "exact" to continue the episodes of a process that is lost, in worlds with
+            get_state; "truncate" to cut them off.
+        ray: Step the environments in workers of a Ray cluster: "auto" for the one that runs or one
+            on this machine, or HOST:PORT; in processes of this machine if not set.
+        ray_resources: What each of these workers takes of its host, by name.
     """
 
     steps: int = limited(16, at_least=1)
     num_envs: int = limited(128, at_least=1)
     processes: int = limited(4, at_least=1)
+    recover: Literal["exact", "truncate"] = "exact"
+    ray: Optional[str] = None
+    ray_resources: Dict[str, float] = field(default_factory=lambda: {"CPU": 1.0})
+
+    def _check(self, check: Validator) -> None:
+        wrong = [name for name, amount in self.ray_resources.items() if not amount > 0]
+        check.require(not wrong, f"ray_resources: expected amounts above 0, not those of {wrong}")
+        is_address = self.ray is None or self.ray == "auto" or ":" in self.ray
+        check.require(is_address, f"ray: expected auto or HOST:PORT, got {self.ray!r}")
 
 
 @dataclass

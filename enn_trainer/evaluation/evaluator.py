@@ -35,7 +35,13 @@ from enn_trainer.evaluation.video import (
 )
 from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.collector import Collector, Watcher, play
-from enn_trainer.experience.envs import EnvFactory, global_randomness_kept, in_section
+from enn_trainer.experience.envs import (
+    EnvFactory,
+    WorkerOptions,
+    global_randomness_kept,
+    in_section,
+    worker_options,
+)
 from enn_trainer.experience.players import AgentPlayer, SeatedPlayers, SeatPlayer
 from enn_trainer.experience.recording import capture_of_evals, recorders
 from enn_trainer.load_agent import network_in_world
@@ -530,13 +536,14 @@ class Evaluator:
         where = f"eval.{suite_path(name)}." if name else "" if config.eval.env is None else "eval."
         processes = processes or suite.processes or min(config.rollout.processes, num_envs)
         try:
-            envs = self._create_envs(suite.env, num_envs, processes, 0)
-            # As many matches against each member and in each seat.
-            whole = num_members * envs.sides**2
-            if whole and num_envs % whole:
-                envs.close()
-                num_envs = max(whole, num_envs - num_envs % whole)
+            with worker_options(WorkerOptions(config.rollout.recover)):
                 envs = self._create_envs(suite.env, num_envs, processes, 0)
+                # As many matches against each member and in each seat.
+                whole = num_members * envs.sides**2
+                if whole and num_envs % whole:
+                    envs.close()
+                    num_envs = max(whole, num_envs - num_envs % whole)
+                    envs = self._create_envs(suite.env, num_envs, processes, 0)
         except ConfigError as error:
             own = f"eval.{suite_path(name)}.num_envs" if name else "eval.num_envs"
             field = self._origin(name, "num_envs")

@@ -1,8 +1,5 @@
 """Evaluations as tasks of a Ray cluster, one for each suite."""
 
-import builtins
-import os
-import secrets
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +15,8 @@ from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.results import SuiteResult
 from enn_trainer.runtime.start_folder import paths_from, start_folder
 from entity_env.errors import WorkerError
-from entity_env.extras import remedy
+from entity_env.ray_cluster import ClusterError
+from entity_env.ray_cluster import cluster as joined
 
 TRIES = 4
 """Number of times that a suite is played whose process or host is lost."""
@@ -77,54 +75,17 @@ def play_suite(message: bytes, name: str) -> SuiteResult | Exception:
 
 @contextmanager
 def cluster(address: str) -> Iterator[Any]:
-    """Return a context with Ray, joined to a cluster: "auto" for the one there is, else a new one.
-
-    A new one listens on this machine alone, has no dashboard, reports nothing and asks for a token.
+    """Return the context of `entity_env.ray_cluster.cluster` for the setting `eval.ray`.
 
     Raises:
         ConfigError: Ray is not installed, or there is no such cluster.
     """
-    breakpoint_, print_ = os.environ.get("PYTHONBREAKPOINT"), builtins.print
-    hook = sys.breakpointhook
-    if address == "auto":  # for a cluster that starts here
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    try:
-        import ray
-    except ModuleNotFoundError as error:
-        install = remedy(error)
-        raise ConfigError(f"eval.ray: expected the package ray, it is missing{install}") from None
-    if ray.is_initialized():
-        yield ray
-        return
-    try:
+    with ExitStack() as stack:
         try:
-            _join(ray, address)
-        finally:
-            builtins.print, sys.breakpointhook = print_, hook
-            if breakpoint_ is None:
-                os.environ.pop("PYTHONBREAKPOINT", None)
-            else:
-                os.environ["PYTHONBREAKPOINT"] = breakpoint_
+            ray = stack.enter_context(joined(address, "eval.ray"))
+        except ClusterError as error:
+            raise ConfigError(str(error)) from None
         yield ray
-    finally:
-        ray.shutdown()
-
-
-def _join(ray: Any, address: str) -> None:
-    """Join a cluster, or start one for "auto" if there is none."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # It has read the variables of its tokens already, if it was imported before.
-    ray._raylet.Config.initialize("")
-    ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
-    quiet = {"logging_level": "ERROR", "log_to_driver": False}
-    try:
-        ray.init(address=address, **quiet)
-    except ConnectionError as error:
-        if address != "auto":
-            why = " ".join(str(error).split())
-            raise ConfigError(f"eval.ray: expected a cluster at {address}, got {why}") from None
-        ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, **quiet)
 
 
 def play_elsewhere(

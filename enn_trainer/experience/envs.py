@@ -7,6 +7,8 @@ import random
 import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,6 +22,7 @@ from entity_env.match import Match
 from entity_env.vec.parallel import ParallelEnvList
 from entity_env.vec.serial import EnvList
 from entity_env.vec.vec_env import VecEnv
+from entity_env.vec.worker import Worker, WorkerProcess, WorkerSetup
 
 EnvFactory: TypeAlias = Callable[[EnvConfig, int, int, int], VecEnv]
 """(configuration, num_envs, processes, first_env_index) -> environments."""
@@ -30,6 +33,44 @@ EnvSource: TypeAlias = (
 _FACTORY = "a factory of vectorised environments takes " + (
     "(EnvConfig, num_envs, processes, first_env_index) and returns a VecEnv"
 )
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """Settings of the worker processes that factories of this module start.
+
+    Attributes:
+        recover: see `RolloutConfig`.
+        new_worker: starts a worker elsewhere; None for processes of this machine.
+    """
+
+    recover: str = "exact"
+    new_worker: Callable[[WorkerSetup], Worker] | None = None
+
+
+_DEFAULTS = WorkerOptions()
+_OPTIONS: ContextVar[WorkerOptions] = ContextVar("worker_options", default=_DEFAULTS)
+
+
+@contextmanager
+def worker_options(options: WorkerOptions) -> Iterator[None]:
+    """Return a context in which environments are made with workers of these options.
+
+    Factories of users have no argument for them, and may call those of this module.
+    """
+    token = _OPTIONS.set(options)
+    try:
+        yield
+    finally:
+        _OPTIONS.reset(token)
+
+
+def current_options() -> WorkerOptions:
+    """Return the options of the innermost context.
+
+    Factories that are sent to other processes name this function, as the variable cannot be sent.
+    """
+    return _OPTIONS.get()
 
 
 def env_factory(
@@ -119,6 +160,7 @@ def _vectorised_factory(env_cls: type[VecEnv], make: Callable[..., Any]) -> EnvF
     """Return a factory of environments that step together in this process."""
 
     def make_all(config: EnvConfig, num_envs: int, processes: int, first: int) -> VecEnv:
+        _check_here(env_cls.__name__)
         kwargs = _kwargs(config, env_cls.__name__, make, num_envs, first)
         return AnyVecEnv(make(num_envs, first, **kwargs), config.validate)
 
@@ -150,7 +192,8 @@ def _list_factory(
             )
 
         # Environments in workers, or in this process.
-        if processes <= 1:
+        options = current_options()
+        if processes <= 1 and options.new_worker is None:
             return EnvList(create_env, num_envs, first, config.validate)
         create_env = functools.partial(sent, **kwargs)
         return ParallelEnvList(
@@ -159,10 +202,19 @@ def _list_factory(
             processes,
             first_env_index=first,
             validate=config.validate,
+            recover=options.recover,
+            new_worker=options.new_worker or WorkerProcess,
             like=like,
         )
 
     return make_list
+
+
+def _check_here(name: str) -> None:
+    """Raise ConfigError if vectorised environments of one's own are to step elsewhere."""
+    if _OPTIONS.get().new_worker is not None:
+        expected = f"environments that step one by one, got {name}, which steps where it is"
+        raise ConfigError(f"rollout.ray: expected {expected}; leave rollout.ray out")
 
 
 def _one_of(create_env: Callable[[], Any], name: str) -> Environment | Match:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import numpy.typing as npt
 
@@ -20,11 +19,19 @@ from entity_env.ragged import Ragged, as_choices
 from entity_env.spaces import ActionName, ActionSpace, EntityName, ObsSpace
 from entity_env.vec.episode_state import cat_states, split_state
 from entity_env.vec.identity import types_to_track
+from entity_env.vec.recovery import STEP_TRIES, Recovery, Step, check_recover
 from entity_env.vec.validate import check_same_spaces
 from entity_env.vec.variation import Variation
 from entity_env.vec.vec_env import VecEnv
 from entity_env.vec.vec_obs import VecObs, take_obs
-from entity_env.vec.worker import RestartQuota, WorkerLostError, WorkerProcess, WorkerSetup
+from entity_env.vec.worker import (
+    RestartQuota,
+    Worker,
+    WorkerLostError,
+    WorkerProcess,
+    WorkerSetup,
+    packed_factory,
+)
 from entity_env.world_code import code_of
 
 logger = logging.getLogger(__name__)
@@ -33,9 +40,11 @@ logger = logging.getLogger(__name__)
 class ParallelEnvList(VecEnv):
     """`num_envs` environments, split as equally as possible over `num_processes` processes.
 
-    A worker that is killed, exits, hangs or fails while it starts is named in the log and replaced:
-    its running episodes count as truncated where they were last seen, and everything else goes on.
-    An environment that raises in a reset or a step is an error of its own.
+    A worker that is killed, exits, hangs or fails while it starts is named in the log and replaced.
+    Where the environments offer their state, the new worker continues the same episodes, and all
+    frames are those of a run without a loss: see `recovery.py`. Otherwise its running episodes
+    count as truncated where they were last seen, and everything else goes on. An environment that
+    raises in a reset or a step is an error of its own.
 
     Args:
         create_env: makes one `Environment` or `Match`; sent to the workers.
@@ -46,6 +55,8 @@ class ParallelEnvList(VecEnv):
         validate: raise for numbers that are not finite, with the environment, step and field.
         timeout_s: a worker that does not answer for so long hangs; None to wait for ever.
         restarts: the limit on the number of lost workers that are replaced.
+        recover: "exact" to continue the episodes of lost workers, "truncate" to cut them off.
+        new_worker: starts one worker, here or elsewhere.
         like: one of the environments, for its sides and its class where these depend on arguments
             or `create_env` is a function; the caller closes it.
 
@@ -67,19 +78,24 @@ class ParallelEnvList(VecEnv):
         validate: bool = False,
         timeout_s: float | None = 600.0,
         restarts: RestartQuota | None = None,
+        recover: str = "exact",
+        new_worker: Callable[[WorkerSetup], Worker] = WorkerProcess,
         like: Environment | Match | None = None,
     ) -> None:
         # Sides of a match and digests of the source, without making an environment here.
         cls: Any = create_env.func if isinstance(create_env, functools.partial) else create_env
         cls, sides = (type(like), like) if like is not None else (cls, cls)
         made_here = code_of(cls) if isinstance(cls, type) else {}
-        code, first = cloudpickle.dumps(create_env), first_env_index
+        code, first = packed_factory(create_env), first_env_index
         # Environments and core of each worker.
         setups = []
         self.sides = getattr(sides, "num_sides", 1)
         counts = split_evenly(num_envs, num_processes, self.sides)
-        for count, core in zip(counts, cores_of_workers(len(counts)), strict=True):
-            setups.append(WorkerSetup(code, count, first, validate, timeout_s, core))
+        cores: list[int | None] = [None] * len(counts)
+        if new_worker is WorkerProcess:
+            cores = cores_of_workers(len(counts))
+        for count, core in zip(counts, cores, strict=True):
+            setups.append(WorkerSetup(code, count, first, validate, timeout_s, core, made_here))
             first += count
         # State between steps: episodes begun (for seeds), last frames, and the space they show.
         self._restarts = RestartQuota() if restarts is None else restarts
@@ -89,12 +105,19 @@ class ParallelEnvList(VecEnv):
         self._episodes = np.zeros(num_envs, dtype=np.int64)
         self._batch: VecObs | None = None
         self._shown: ObsSpace | None = None
+        # Past of the workers, the step that they were asked for, and those among the lost ones
+        # whose replacement was counted already.
+        check_recover(recover)
+        self._recovery = Recovery(len(setups), is_exact=recover == "exact")
+        self._step: Step | None = None
+        self._counted: set[int] = set()
         # Start all workers before waiting for one; replace those that are lost meanwhile.
-        self._workers: list[WorkerProcess] = []
+        self._new_worker = new_worker
+        self._workers: list[Worker] = []
         try:
-            self._workers = [WorkerProcess(setup) for setup in setups]
+            self._workers += map(new_worker, setups)
             spaces = [
-                self._replace(i, answer) if isinstance(answer, WorkerLostError) else answer
+                self._start_another(i, answer) if isinstance(answer, WorkerLostError) else answer
                 for i, answer in enumerate([worker.started() for worker in self._workers])
             ]
             for answer in spaces[1:]:
@@ -108,6 +131,9 @@ class ParallelEnvList(VecEnv):
         self._action_space: dict[ActionName, ActionSpace] = spaces[0][1]
         # Workers do not see the source of what the main program has made itself.
         self._code: dict[str, str] = {**spaces[0][2], **made_here}
+        without_state = next((answer[4] for answer in spaces if answer[4]), None)
+        if without_state is not None:
+            self._recovery.give_up(f"{without_state} has no get_state and set_state")
 
     def obs_space(self) -> ObsSpace:
         """Return the space of observations."""
@@ -122,29 +148,31 @@ class ParallelEnvList(VecEnv):
 
     def seed(self, seed: int) -> None:
         """Give each episode a seed made of `seed`, its environment and its number."""
+        self._tell_all("seed", seed)
         self._seed = seed
         self._episodes[:] = 0
-        self._ask_all(self._replace, "seed", seed)
 
     def vary(self, variation: Variation) -> None:
         """Draw the arguments of episodes that begin from now on, in the workers."""
-        self._variation = variation.to_plain()
-        self._ask_all(self._replace, "vary_by", self._variation)
+        groups = variation.to_plain()
+        self._tell_all("vary_by", groups)
+        self._variation = groups
 
     def track(self, types: Sequence[EntityName] | None = None) -> None:
         """Give every entity a number by its id, in the workers."""
-        self._tracked = types_to_track(types, self._obs_space, self._batch is not None)
-        self._ask_all(self._replace, "track", self._tracked)
+        tracked = types_to_track(types, self._obs_space, self._batch is not None)
+        self._tell_all("track", tracked)
+        self._tracked = tracked
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
         """Begin an episode everywhere."""
         pieces = self._ask_all(
-            lambda i, lost: self._replace_and_ask(i, lost, "reset", obs_config), "reset", obs_config
+            lambda i, lost: self._recover_and_ask(i, lost, "reset", obs_config), "reset", obs_config
         )
         self._episodes += 1
         self._shown = copy.deepcopy(obs_config)
-        self._batch = VecObs.cat(pieces)
-        return self._batch
+        self._recovery.keep("reset", [self._shown])
+        return self._keep_shown(VecObs.cat(pieces))
 
     def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> VecObs:
         """Take a step everywhere."""
@@ -156,16 +184,14 @@ class ParallelEnvList(VecEnv):
         if self._batch is None:
             raise EntityEnvError("act_async: call reset first")
         self.check_no_begun_step("act_async")
-        counts = [worker.setup.num_envs for worker in self._workers]
-        pieces: list[dict[ActionName, Ragged]] = [{} for _ in counts]
-        for name, chosen in actions.items():
-            for piece, rows in zip(pieces, as_choices(chosen).split(counts), strict=True):
-                piece[name] = rows
+        if self._recovery.is_due:
+            self._recovery.take(lambda: self._ask_all(self._recover_and_snapshot, "snapshot"))
         # Equal spaces may have their types in another order, and with that show other frames.
         same = obs_filter == self._shown and [*obs_filter.entities] == [*self._shown.entities]
-        changed = None if same else obs_filter
-        self._shown = self._shown if changed is None else copy.deepcopy(changed)
-        self._send_all("act_on", [[piece, changed] for piece in pieces])
+        self._shown = self._shown if same else copy.deepcopy(obs_filter)
+        chosen = {name: as_choices(rows) for name, rows in actions.items()}
+        self._step = Step.of(chosen, None if same else self._shown, self._recovery.is_exact)
+        self._send_all("act_on", self._step.arguments(self._counts()))
         self._begun = actions, obs_filter
 
     def wait(self) -> VecObs:
@@ -173,34 +199,39 @@ class ParallelEnvList(VecEnv):
         if self._begun is None:
             raise EntityEnvError("wait: call act_async first")
         self._begun = None
-        pieces: list[VecObs] = self._receive_all(self._truncate_and_restart)
-        self._batch = VecObs.cat(pieces)
-        self._episodes += self._batch.done
-        return self._batch
+        pieces: list[VecObs] = self._receive_all(self._step_of_lost)
+        assert self._step is not None
+        self._recovery.keep("act_on", self._step)
+        batch = self._keep_shown(VecObs.cat(pieces))
+        self._episodes += batch.done
+        return batch
 
     def get_state(self) -> dict[str, Any] | None:
         """Return the state of the environments, as `EnvList.get_state`.
 
-        Also None if a worker was lost meanwhile, which the next step will report.
+        Also None if a worker was lost meanwhile whose episodes the next step will cut off.
         """
-        states = self._ask_all(lambda i, lost: None, "get_state")
+        states = self._ask_all(
+            lambda i, lost: self._ask(i, "get_state") if self._recover(i, lost) else None,
+            "get_state",
+        )
         return None if any(state is None for state in states) else cat_states(states)
 
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
         """Continue from a state, whatever the number of processes that saved it."""
-        counts = [worker.setup.num_envs for worker in self._workers]
-        arguments = [[piece, obs_config] for piece in split_state(state, counts)]
+        shown = copy.deepcopy(obs_config)
+        arguments = [[piece, shown] for piece in split_state(state, self._counts())]
         self._send_all("set_state", arguments)
         pieces = self._receive_all(
-            lambda i, lost: self._replace_and_ask(i, lost, "set_state", *arguments[i])
+            lambda i, lost: self._recover_and_ask(i, lost, "set_state", *arguments[i])
         )
         self._seed = state["seed"]
         self._episodes = state["episodes"].copy()
         if any(piece is None for piece in pieces):
             return None
-        self._shown = copy.deepcopy(obs_config)
-        self._batch = VecObs.cat(pieces)
-        return self._batch
+        self._recovery.keep("set_state", arguments)
+        self._shown = shown
+        return self._keep_shown(VecObs.cat(pieces))
 
     def world_code(self) -> dict[str, str]:
         """Return digests of the source of the environments' classes."""
@@ -260,8 +291,35 @@ class ParallelEnvList(VecEnv):
             for i, answer in enumerate(answers)
         ]
 
-    def _replace(self, i: int, lost: WorkerLostError) -> Any:
-        """Start another worker in place of one that was lost, with its seed and tracked types.
+    def _tell_all(self, name: str, argument: Any) -> None:
+        """Send all workers a message between steps that has no answer."""
+
+        def again(i: int, lost: WorkerLostError) -> None:
+            if self._recover(i, lost):
+                self._ask(i, name, argument)
+            elif self._batch is None:  # the next step reports any other one
+                self._replace_and_ask(i, lost, name, argument)
+
+        self._ask_all(again, name, argument)
+        self._recovery.keep(name, [argument])
+
+    def _keep_shown(self, batch: VecObs) -> VecObs:
+        """Keep the last frames of all workers, and return them. Wrappers may change the result."""
+        self._batch = replace(
+            batch,
+            features={**batch.features},
+            visible={**batch.visible},
+            action_masks={**batch.action_masks},
+            reward=batch.reward.copy(),
+        )
+        return batch
+
+    def _counts(self) -> list[int]:
+        """Return the number of environments of each worker."""
+        return [worker.setup.num_envs for worker in self._workers]
+
+    def _start_another(self, i: int, lost: WorkerLostError) -> Any:
+        """Start another worker in place of one that was lost, with its tracked types.
 
         Returns:
             The answer of a worker that has started: its spaces, digests of its code, warnings.
@@ -273,28 +331,86 @@ class ParallelEnvList(VecEnv):
         self._workers[i].kill()
         started: Any = lost
         while isinstance(started, WorkerLostError):
-            if forbidden := self._restarts.take():
+            if i in self._counted:
+                self._counted.remove(i)
+            elif forbidden := self._restarts.take():
                 raise WorkerError(f"{started}\nIt is not replaced: {forbidden}")
             logger.warning("%s was lost, starting another one: %s", setup, started)
-            self._workers[i] = WorkerProcess(setup)
+            self._workers[i] = self._new_worker(setup)
             started = self._workers[i].started()
         if self._tracked:
             self._ask(i, "track", self._tracked)
+        return started
+
+    def _recover(self, i: int, lost: WorkerLostError) -> bool:
+        """Replace a lost worker by one in the same state.
+
+        Returns:
+            False if that cannot be: there is no worker then, and its replacement is not counted
+            again. The reason is logged.
+        """
+        while self._recovery.can(i):
+            try:
+                self._start_another(i, lost)
+                first = self._workers[0].setup.first
+                told = functools.partial(self._ask, i), i, self._counts(), self._batch, first
+                difference = self._recovery.catch_up(*told)
+            except WorkerLostError as error:
+                lost = error
+                continue
+            if difference is None:
+                logger.warning("%s continues where it was", self._workers[i].setup)
+                return True
+            self._recovery.give_up(f"the replay differs in {difference}")
+            self._recovery.log_reason()
+            self._drop(i)
+        return False
+
+    def _drop(self, i: int) -> None:
+        """End a replacement whose episodes are cut off; the next one is not counted."""
+        self._workers[i].kill()
+        self._counted.add(i)
+
+    def _step_of_lost(self, i: int, lost: WorkerLostError) -> VecObs:
+        """Return the step in which a worker was lost, of another worker."""
+        assert self._step is not None
+        for _ in range(STEP_TRIES):
+            if not self._recover(i, lost):
+                break
+            self._workers[i].send(["act_on", self._step.arguments(self._counts())[i]])
+            answer: VecObs | Exception = self._workers[i].receive()
+            if isinstance(answer, VecObs):
+                return answer
+            if not isinstance(answer, WorkerLostError):
+                raise answer
+            lost = answer
+            self._drop(i)
+        return self._truncate_and_restart(i, lost)
+
+    def _replace(self, i: int, lost: WorkerLostError) -> Any:
+        """Start another worker in place of one that was lost; its next episodes begin anew.
+
+        Returns:
+            The answer of `_start_another`.
+        """
+        started = self._start_another(i, lost)
         if self._variation is not None:
             self._ask(i, "vary_by", self._variation)
         if self._seed is not None:
             self._ask(i, "seed", self._seed, self._episodes[self._frames_of(i)].tolist())
+        self._recovery.forget(i)
         return started
 
     def _frames_of(self, i: int) -> npt.NDArray[np.int64]:
         """Return the indices of the frames of a worker, among those of all."""
-        first = sum(worker.setup.num_envs for worker in self._workers[:i])
+        first = sum(self._counts()[:i])
         return np.arange(first, first + self._workers[i].setup.num_envs)
 
     def _truncate_and_restart(self, i: int, lost: WorkerLostError) -> VecObs:
         """Return a step in which the episodes of a lost worker are cut off and others begin."""
         assert self._batch is not None
         assert self._shown is not None
+        self._recovery.log_reason()
         frames = self._frames_of(i)
         begun: VecObs = self._replace_and_ask(i, lost, "reset", self._shown)
         # The last frames of the lost worker are the final observations of its episodes.
@@ -303,6 +419,16 @@ class ParallelEnvList(VecEnv):
         final = replace(last, action_masks={}, done=cut_off, truncated=cut_off)
         flags = cut_off.copy(), cut_off.copy()
         return replace(begun, done=cut_off, truncated=flags[0], final=final, lost=flags[1])
+
+    def _recover_and_ask(self, i: int, lost: WorkerLostError, name: str, *arguments: Any) -> Any:
+        """Recover a lost worker, or replace it, and return the answer of the new one."""
+        if self._recover(i, lost):
+            return self._ask(i, name, *arguments)
+        return self._replace_and_ask(i, lost, name, *arguments)
+
+    def _recover_and_snapshot(self, i: int, lost: WorkerLostError) -> Any:
+        """Recover a lost worker and return its state, or None if it cannot be."""
+        return self._ask(i, "snapshot") if self._recover(i, lost) else None
 
     def _replace_and_ask(self, i: int, lost: WorkerLostError, name: str, *arguments: Any) -> Any:
         """Replace a lost worker and return the answer of the new one."""

@@ -119,6 +119,20 @@ _BLOCK = pickle.PickleBuffer(bytearray())
 """Stands for the block in a pickle; of memory that can be written, as the views of it then are."""
 
 
+def packed(message: Any) -> bytes:
+    """Return a message as bytes, for `unpacked`."""
+    pickler = _Pickler(io.BytesIO())
+    pickler.dump(message)
+    return _SIZE.pack(len(pickler.block)) + pickler.block + pickler.file.getvalue()
+
+
+def unpacked(data: bytes) -> Any:
+    """Return the message of bytes that `packed` returned, of a process of the same program."""
+    end = _SIZE.size + _SIZE.unpack_from(data)[0]
+    block = bytearray(memoryview(data)[_SIZE.size : end])
+    return pickle.loads(memoryview(data)[end:], buffers=repeat(block))
+
+
 class Channel:
     """One end of a connection whose ends send messages in turn.
 

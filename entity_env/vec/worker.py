@@ -10,6 +10,7 @@ import copy
 import ctypes
 import gc
 import os
+import random
 import runpy
 import select
 import signal
@@ -24,16 +25,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import cloudpickle
+import numpy as np
 
-from entity_env.errors import InvalidObservation, InvalidSpace, WorkerError
+from entity_env.errors import EntityEnvError, InvalidObservation, InvalidSpace, WorkerError
+from entity_env.match import world_of
 from entity_env.process import logger, reader_may_leave, warned
 from entity_env.ragged import Ragged
 from entity_env.spaces import ActionName, ObsSpace
+from entity_env.vec.episode_state import offers_state
 from entity_env.vec.serial import EnvList
-from entity_env.vec.transport import Channel, ChannelClosedError, SharedMemory, new_bell
+from entity_env.vec.transport import (
+    Channel,
+    ChannelClosedError,
+    SharedMemory,
+    new_bell,
+    packed,
+    unpacked,
+)
 from entity_env.vec.variation import Variation
 from entity_env.vec.vec_obs import VecObs
 
@@ -97,6 +108,7 @@ class WorkerSetup:
         validate: whether to check numbers.
         timeout_s: an answer that takes longer means that the worker hangs; None to wait for ever.
         core: the only one that it runs on; None for any.
+        code: digests of the source of the environments' class, by name.
     """
 
     create_env: bytes
@@ -105,54 +117,80 @@ class WorkerSetup:
     validate: bool
     timeout_s: float | None
     core: int | None = None
+    code: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"worker of environments {self.first} to {self.first + self.num_envs - 1}"
 
 
-def serve(channel: Channel) -> None:
-    """Make the environments that the first message describes, then answer one message at a time.
+class WorkerServer:
+    """Environments of a worker, made by `start`, and answers to messages about them.
 
-    Every message is the name of a method and its arguments. Every answer is the result, or the
-    exception for the caller to raise.
+    An answer is the result of a method, or the exception for the caller to raise.
+
+    Args:
+        setup: the arguments of the worker.
+        path: folders of the modules of the program that asks.
+        argv: its arguments.
+        main_file: its main file, if there is one.
     """
-    # Set up the process.
-    setup, path, argv, main_file = channel.receive()
-    if setup.core is not None:
-        with contextlib.suppress(OSError):  # it was taken away since
-            os.sched_setaffinity(0, {setup.core})
-    sys.path[:], sys.argv[:] = path, argv
-    logger.disabled = True  # the parent logs `warned`
-    envs: list[_WorkerEnvs] = []
 
-    def start() -> Any:
-        create_env = _load(setup.create_env, main_file)
-        envs.append(_WorkerEnvs(create_env, setup.num_envs, setup.first, setup.validate))
-        return [envs[0].obs_space(), envs[0].action_space(), envs[0].world_code(), warned]
+    def __init__(
+        self, setup: WorkerSetup, path: list[str], argv: list[str], main_file: str | None
+    ) -> None:
+        self.setup, self._main_file = setup, main_file
+        self._envs: _WorkerEnvs | None = None
+        if setup.core is not None:
+            with contextlib.suppress(OSError):  # it was taken away since
+                os.sched_setaffinity(0, {setup.core})
+        sys.path[:], sys.argv[:] = path, argv
+        logger.disabled = True  # the parent logs `warned`
 
-    def answer(call: Callable[[], Any]) -> None:
-        """Send the result of a call, or an exception of a class that the parent knows."""
+    @property
+    def has_envs(self) -> bool:
+        """Return True if the environments could be made."""
+        return self._envs is not None
+
+    def start(self) -> Any:
+        """Make the environments; answer with spaces, code, warnings and who offers no state."""
+        answer = self._answer(self._make)
+        gc.collect()
+        gc.freeze()  # what lives as long as the worker is not looked through again: 8% of a step
+        gc.set_threshold(100_000)  # a step makes thousands of objects that go without it: up to 15%
+        return answer
+
+    def answer(self, name: str, arguments: list[Any]) -> Any:
+        """Answer a message: the name of a method and its arguments."""
+        return self._answer(lambda: getattr(self._envs, name)(*arguments))
+
+    def _make(self) -> list[Any]:
+        setup = self.setup
+        create_env = _load(setup.create_env, self._main_file)
+        self._envs = envs = _WorkerEnvs(create_env, setup.num_envs, setup.first, setup.validate)
+        spaces = envs.obs_space(), envs.action_space()
+        return [*spaces, envs.world_code(), warned, envs.without_state()]
+
+    def _answer(self, call: Callable[[], Any]) -> Any:
+        """Return the result of a call, or an exception of a class that the parent knows."""
         try:
-            return channel.send(call())
-        except ChannelClosedError:
-            raise
+            return call()
         except InvalidObservation as raised:
             error: Exception = InvalidObservation(Exception.__str__(raised))
             vars(error).update(env_index=raised.env_index, episode=raised.episode, step=raised.step)
         except InvalidSpace as raised:
             error = InvalidSpace(str(raised))
         except BaseException:  # SIGINT is ignored here, so KeyboardInterrupt is the environment's
-            error = WorkerError(f"{setup} failed:\n{traceback.format_exc()}")
-        channel.send(error)
+            error = WorkerError(f"{self.setup} failed:\n{traceback.format_exc()}")
+        return error
 
-    # Make the environments, then answer messages until the last one.
-    answer(start)
-    gc.collect()
-    gc.freeze()  # what lives as long as the worker is not looked through again: 8% of a step
-    gc.set_threshold(100_000)  # a step makes thousands of objects that go without it: up to 15%
-    while envs:
+
+def serve(channel: Channel) -> None:
+    """Make the environments that the first message describes, then answer one message at a time."""
+    server = WorkerServer(*channel.receive())
+    channel.send(server.start())
+    while server.has_envs:
         name, arguments = channel.receive()
-        answer(lambda: getattr(envs[0], name)(*arguments))  # noqa: B023 (called at once)
+        channel.send(server.answer(name, arguments))
         if name == "close":
             return
 
@@ -186,6 +224,35 @@ class _WorkerEnvs(EnvList):
         self._sent = obs_config
         return super().set_state(copy.deepcopy(state), obs_config)
 
+    def without_state(self) -> str | None:
+        """Return the class of an environment that does not offer its state; None if all do."""
+        worlds = (type(world_of(m)).__name__ for m in self.matches if not offers_state(m))
+        return next(worlds, None)
+
+    def snapshot(self) -> bytes | str:
+        """Return all that the next steps depend on, for `restore` in another process.
+
+        Returns:
+            Why there is none, as text, if an environment cannot give its state.
+        """
+        try:
+            state = self.get_state()
+        except Exception as error:
+            return str(error)
+        if state is None:
+            return f"{self.without_state()} has no get_state and set_state"
+        drawn = random.getstate(), np.random.get_state()  # noqa: NPY002 (of environments)
+        return packed((state, self._sent, self._variation.to_plain(), drawn))
+
+    def restore(self, snapshot: bytes) -> VecObs | None:
+        """Continue from a `snapshot`; return the frames that were shown last."""
+        state, self._sent, groups, (python, numpy) = unpacked(snapshot)
+        self._variation = Variation.from_plain(groups)
+        shown = super().set_state(state, self._sent)
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+        return shown
+
 
 def _load(create_env: bytes, main: str | None) -> Callable[[], Any]:
     """Return the environment factory of the parent.
@@ -204,12 +271,83 @@ def _load(create_env: bytes, main: str | None) -> Callable[[], Any]:
     return factory
 
 
+def first_message(setup: WorkerSetup) -> list[Any]:
+    """Return the arguments of `WorkerServer` for a worker of this program."""
+    main_file = getattr(sys.modules["__main__"], "__file__", None)
+    return [setup, list(map(str, sys.path)), sys.argv, main_file]
+
+
+class Worker(Protocol):
+    """The side of a worker on which a `ParallelEnvList` stands; `WorkerProcess` describes it."""
+
+    setup: WorkerSetup
+    waited_s: float
+
+    def send(self, message: Any, is_last: bool = True) -> None:
+        """Send a message."""
+
+    def started(self) -> Any:
+        """Return its spaces, or the error if there are none."""
+
+    def receive(self) -> Any:
+        """Return the answer to the last message."""
+
+    def close(self) -> Exception | None:
+        """Close its environments and end it."""
+
+    def kill(self) -> None:
+        """End it at once."""
+
+
+def packed_factory(create_env: Callable[[], Any]) -> bytes:
+    """Return the cloudpickle of a function that makes environments.
+
+    Raises:
+        EntityEnvError: it cannot be sent; names the part that cannot.
+    """
+    try:
+        code: bytes = cloudpickle.dumps(create_env)
+    except Exception as error:
+        part = _unsendable(create_env, "the factory")
+        expected = "expected a world that can be sent to another process"
+        fix = "make it where the world is made, in its constructor"
+        raise EntityEnvError(f"env: {expected}, got {error} at {part}; {fix}") from None
+    return code
+
+
+def _unsendable(value: Any, name: str) -> str:
+    """Return the path of the innermost argument, closed-over name or attribute that fails."""
+    parts = dict(getattr(value, "keywords", {})) | dict(getattr(value, "__dict__", {}))
+    free = getattr(getattr(value, "__code__", None), "co_freevars", ())
+    cells = getattr(value, "__closure__", None) or ()
+    parts |= {n: cell.cell_contents for n, cell in zip(free, cells, strict=True)}
+    for key, part in parts.items():
+        try:
+            cloudpickle.dumps(part)
+        except Exception:
+            return _unsendable(part, f"{name}.{key}" if name != "the factory" else key)
+    return name
+
+
 _MAIN = "import sys; sys.path.insert(0, {!r}); from entity_env.vec.worker import main; main()"
 _CLOSE_S = 5  # for a worker to close its environments, and then to end
 
 
 class WorkerLostError(WorkerError):
     """Loss of a worker that was killed, exited, hangs or could not start."""
+
+
+def as_started(answer: Any) -> Any:
+    """Return the first answer of a worker; as a loss if its environments could not be made.
+
+    Raises:
+        InvalidSpace: the environments have wrong spaces, as those of another worker would.
+    """
+    if isinstance(answer, InvalidSpace):
+        raise answer
+    if isinstance(answer, Exception) and not isinstance(answer, WorkerLostError):
+        return WorkerLostError(str(answer))
+    return answer
 
 
 @dataclass
@@ -270,8 +408,7 @@ class WorkerProcess:
         self._sent_at = 0.0
 
         # The first message describes the environments.
-        main_file = getattr(sys.modules["__main__"], "__file__", None)
-        self.send([setup, list(map(str, sys.path)), sys.argv, main_file])
+        self.send(first_message(setup))
 
     def send(self, message: Any, is_last: bool = True) -> None:
         """Send a message. If the worker is gone, `receive` returns the error.
@@ -294,12 +431,7 @@ class WorkerProcess:
         Raises:
             InvalidSpace: the environments have wrong spaces, as those of another worker would.
         """
-        answer = self.receive()
-        if isinstance(answer, InvalidSpace):
-            raise answer
-        if isinstance(answer, Exception) and not isinstance(answer, WorkerLostError):
-            return WorkerLostError(str(answer))
-        return answer
+        return as_started(self.receive())
 
     def receive(self) -> Any:
         """Return the result of the last message; or the error for the caller to raise.

@@ -414,6 +414,13 @@ CASES: dict[str, Case] = {
         that=lambda ran: os.getpid() not in ran.scalars("process.max").values(),
         but=(),
     ),
+    # tests/entity_env/vec/test_recovery.py has lost workers
+    "RolloutConfig.recover": refused("rollout.recover=never", field="rollout.recover"),
+    # tests/entity_env/vec/test_ray_worker.py has workers elsewhere
+    "RolloutConfig.ray": refused("rollout.ray=here", field="rollout.ray"),
+    "RolloutConfig.ray_resources": refused(
+        "rollout.ray_resources={CPU: -1}", field="rollout.ray_resources"
+    ),
     # EvalConfig
     "EvalConfig.steps": shows(*EVAL, "eval.steps=5", that=evaluated(20), but=EVAL),
     "EvalConfig.interval": shows(*EVAL, "eval.interval=48", that=evaluated_at(0, 48), but=EVAL),

@@ -29,7 +29,15 @@ rounding of everything learnt."""
 
 FREE = (
     # The split of the work, validation and the device have no effect on learning beyond rounding.
-    *("rollout.processes", "eval.processes", "optim.micro_bs", "optim.max_entities"),
+    *(
+        "rollout.processes",
+        "rollout.recover",
+        "rollout.ray",
+        "rollout.ray_resources",
+        "eval.processes",
+        "optim.micro_bs",
+        "optim.max_entities",
+    ),
     *("env.validate", "cuda", "cuda_empty_cache", "torch_deterministic"),
     # They set how far the resumed run goes,
     *("total_timesteps", "max_train_time", "stop"),

@@ -96,7 +96,14 @@ def test_the_defaults_are_the_published_ones_but_for_exploration() -> None:
             "magnet": None,
             "seq_len": None,
         },
-        "rollout": {"steps": 16, "num_envs": 128, "processes": 4},
+        "rollout": {
+            "steps": 16,
+            "num_envs": 128,
+            "processes": 4,
+            "recover": "exact",
+            "ray": None,
+            "ray_resources": {"CPU": 1.0},
+        },
         "eval": None,
         "vf_net": None,
         "name": "run",
@@ -261,6 +268,12 @@ def test_every_field_has_a_description() -> None:
         (lambda: RolloutConfig(steps=0), "steps: "),
         (lambda: RolloutConfig(num_envs=0), "num_envs: "),
         (lambda: RolloutConfig(processes=0), "processes: "),
+        (lambda: RolloutConfig(ray="here"), "ray: expected auto or HOST:PORT, got 'here'"),
+        (lambda: RolloutConfig(ray_resources={"CPU": 0.0}), "ray_resources: expected amounts"),
+        (
+            lambda: RolloutConfig(recover="never"),  # type: ignore[arg-type]
+            "recover: expected 'exact' or 'truncate', got 'never'",
+        ),
         (lambda: EvalConfig(steps=0, interval=1), "steps: "),
         (lambda: EvalConfig(steps=1, interval=0), "interval: "),
         (lambda: EvalConfig(1, 1, num_envs=0), "num_envs: "),

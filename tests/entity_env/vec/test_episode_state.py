@@ -274,7 +274,9 @@ def test_a_state_of_other_numbers_of_environments_is_refused() -> None:
 @pytest.mark.slow
 def test_a_worker_lost_before_a_save_is_noticed_by_the_next_step() -> None:
     quota = RestartQuota(total=9, per_minute=9)
-    with contextlib.closing(ParallelEnvList(Named, 4, 2, restarts=quota)) as workers:
+    with contextlib.closing(
+        ParallelEnvList(Named, 4, 2, restarts=quota, recover="truncate")
+    ) as workers:
         obs = begun(workers)
         os.kill(workers._workers[1].process.pid, signal.SIGKILL)
         assert workers.get_state() is None

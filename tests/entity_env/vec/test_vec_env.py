@@ -408,6 +408,13 @@ def test_an_environment_that_cannot_start_is_an_error_that_says_why() -> None:
         ParallelEnvList(lambda: ENV_REGISTRY["Count"](masked_choices=99), 2, 2)  # type: ignore[call-arg]
 
 
+def test_a_world_that_cannot_be_sent_is_an_error_that_names_the_attribute() -> None:
+    holder = Walk()
+    holder.things = [threading.Lock()]  # type: ignore[list-item]
+    with pytest.raises(EntityEnvError, match=r"env: expected a world .* at holder\.things; make"):
+        ParallelEnvList(lambda: holder, 2, 2)
+
+
 @pytest.mark.slow
 def test_a_worker_that_fails_while_it_starts_is_replaced(
     tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -1,0 +1,283 @@
+"""Exact recovery of lost workers: their last states, the messages since, and the replay of both."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from entity_env.errors import EntityEnvError
+from entity_env.process import logger
+from entity_env.ragged import Ragged
+from entity_env.spaces import ActionName, ObsSpace
+from entity_env.vec.vec_obs import VecActionMask, VecObs, take_obs
+from entity_env.vec.worker import WorkerLostError
+
+EVERY_S = 20.0
+"""Seconds between two states of the environments."""
+COST_SHARE = 0.01
+"""Largest share of the time that taking states may use."""
+MAX_BYTES = 1 << 26
+"""Size of the kept actions at which a state is taken before its time."""
+STEP_TRIES = 2
+"""Times that a step in which a worker was lost is asked again, as it may be what ends workers."""
+WAYS = ("exact", "truncate")
+
+
+def check_recover(recover: str) -> None:
+    """Raise ValueError if `recover` is not one of the ways to recover lost workers."""
+    if recover not in WAYS:
+        raise ValueError(f"recover: expected one of {', '.join(WAYS)}, got {recover!r}")
+
+
+Ask: TypeAlias = Callable[..., Any]
+"""Sends a message with its arguments to a replacement; returns its answer, or raises its error."""
+
+
+class Step(NamedTuple):
+    """Copy of the arguments of a step.
+
+    Attributes:
+        actions: (name, values, lengths) of the choices of all environments; nested tuples of arrays
+            are no work for the garbage collector.
+        obs_filter: what to show, if that changes.
+    """
+
+    actions: tuple[tuple[ActionName, npt.NDArray[Any], npt.NDArray[np.int64]], ...]
+    obs_filter: ObsSpace | None
+
+    @classmethod
+    def of(
+        cls, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace | None, is_kept: bool
+    ) -> "Step":
+        """Return the arguments of a step; copies if kept, as the caller may change them."""
+        given = [(name, c.values, c.lengths) for name, c in actions.items()]
+        if is_kept:
+            given = [(name, values.copy(), lengths.copy()) for name, values, lengths in given]
+        return cls(tuple(given), obs_filter)
+
+    def arguments(self, counts: Sequence[int]) -> list[list[Any]]:
+        """Return the arguments of `act_on` for workers of so many environments each."""
+        pieces: list[dict[ActionName, Ragged]] = [{} for _ in counts]
+        for name, values, lengths in self.actions:
+            rows = Ragged(values, lengths).split(counts)
+            for piece, own in zip(pieces, rows, strict=True):
+                piece[name] = own
+        return [[piece, self.obs_filter] for piece in pieces]
+
+    def num_bytes(self) -> int:
+        """Return the size of the arrays."""
+        return sum(values.nbytes + lengths.nbytes for _, values, lengths in self.actions)
+
+
+class Recovery:
+    """Past of the workers of a `ParallelEnvList`, by which a replacement catches up with it.
+
+    Args:
+        num_workers: the number of workers.
+        is_exact: False to keep nothing.
+        clock: seconds, never going back.
+
+    Attributes:
+        is_exact: True while lost workers can be recovered exactly.
+    """
+
+    def __init__(
+        self, num_workers: int, is_exact: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.is_exact, self._reason = is_exact, ""
+        self._clock = clock
+        # The last state of each worker, None for a new one, and the messages of all since.
+        self._states: list[bytes | None] = [None] * num_workers
+        self._messages: list[tuple[str, Any]] = []
+        # Workers that began anew since then; the next states are of them, too.
+        self._unknown: set[int] = set()
+        self._taken_s, self._next_s, self._kept_bytes = clock(), EVERY_S, 0
+
+    @property
+    def is_due(self) -> bool:
+        """Return True if states are to be taken before the next step."""
+        if not self.is_exact:
+            return False
+        elapsed_s = self._clock() - self._taken_s
+        is_full = self._kept_bytes > MAX_BYTES and elapsed_s >= self._next_s - EVERY_S
+        return elapsed_s >= self._next_s or is_full or bool(self._unknown)
+
+    def take(self, ask_all: Callable[[], Sequence[bytes | str | None]]) -> None:
+        """Take the states of all workers, from which replacements start from now on.
+
+        Args:
+            ask_all: returns the state of each worker, the reason why it has none as text, or None
+                for a worker that was lost and begins new episodes in the next step.
+        """
+        start_s = self._clock()
+        states = ask_all()
+        if reason := next((state for state in states if isinstance(state, str)), None):
+            self.give_up(reason)
+        elif self.is_exact and None not in states:
+            self._states = [*states]  # type: ignore[list-item]  # bytes, as above
+            self._messages, self._unknown, self._kept_bytes = [], set(), 0
+        self._taken_s = self._clock()
+        self._next_s = EVERY_S + (self._taken_s - start_s) / COST_SHARE
+
+    def keep(self, name: str, content: Any) -> None:
+        """Keep a message that all workers have answered.
+
+        Args:
+            name: its name.
+            content: its arguments; for `act_on` a `Step`, for `set_state` those of each worker.
+        """
+        if self.is_exact:
+            self._messages.append((name, content))
+            self._kept_bytes += content.num_bytes() if isinstance(content, Step) else 0
+
+    def can(self, i: int) -> bool:
+        """Return True if the past of a worker is known."""
+        return self.is_exact and i not in self._unknown
+
+    def forget(self, i: int) -> None:
+        """Forget the past of a worker that begins new episodes."""
+        self._unknown.add(i)
+
+    def give_up(self, reason: str) -> None:
+        """Let the episodes of workers that are lost from now on be truncated."""
+        if self.is_exact:
+            self.is_exact, self._reason = False, reason
+            self._states, self._messages = [None] * len(self._states), []
+
+    def log_reason(self) -> None:
+        """Log once why episodes of lost workers are truncated, if it is not by a setting."""
+        if self._reason:
+            logger.warning("episodes of lost workers count as truncated: %s", self._reason)
+        self._reason = ""
+
+    def catch_up(
+        self, ask: Ask, i: int, counts: Sequence[int], shown: VecObs | None, first: int
+    ) -> str | None:
+        """Bring a new worker to the state of the one that it replaces.
+
+        Args:
+            ask: sends a message to the new worker and returns its answer.
+            i: the number of the worker.
+            counts: the number of environments of each worker.
+            shown: the last frames of all workers; None before the first reset.
+            first: the index of the first environment among all of the run.
+
+        Returns:
+            None if it shows the same last frames to the bit; else the first difference.
+
+        Raises:
+            WorkerLostError: the new worker was lost as well.
+        """
+        answer, is_step = None, False
+        try:
+            if (state := self._states[i]) is not None:
+                answer = ask("restore", state)
+            for name, content in self._messages:
+                arguments = content
+                if name == "act_on":
+                    arguments = content.arguments(counts)[i]
+                elif name == "set_state":
+                    arguments = content[i]
+                answered = ask(name, *arguments)
+                if isinstance(answered, VecObs):
+                    answer, is_step = answered, name == "act_on"
+        except WorkerLostError:
+            raise
+        except EntityEnvError as error:
+            return f"an error in the replay: {error}"
+        if shown is None:
+            return None
+        if answer is None:
+            return "no frames in the replay"
+        offset = sum(counts[:i])
+        frames = np.arange(offset, offset + counts[i])
+        return first_difference(answer, shown, frames, first + offset, is_step)
+
+
+def first_difference(
+    replayed: VecObs, shown: VecObs, frames: npt.NDArray[np.int64], first: int, is_step: bool
+) -> str | None:
+    """Return the first field and environment in which frames differ, or None.
+
+    Args:
+        replayed: frames of some environments.
+        shown: frames of all.
+        frames: the indices of those environments among all.
+        first: the index of the first of them among all of the run, for messages.
+        is_step: True to compare rewards and ends of a step as well.
+    """
+    expected = take_obs(shown, frames)
+    pairs = [*_rows(replayed, expected, "")]
+    if is_step:
+        ones = np.ones(len(frames), np.int64)
+        for name in ("reward", "done", "truncated"):
+            rows = getattr(replayed, name), getattr(shown, name)[frames]
+            pairs.append((name, Ragged(rows[0], ones), Ragged(rows[1], ones)))
+    for field, got, wanted in pairs:
+        if (difference := _first_row(got, wanted)) is not None:
+            env, text = difference
+            return f"{field} of environment {first + env}: {text}"
+    if is_step and shown.final is not None and replayed.final is not None:
+        # Last observations are there for the truncated episodes alone.
+        before: npt.NDArray[np.int64] = np.cumsum(shown.truncated) - shown.truncated
+        cut_off = frames[shown.truncated[frames]]
+        final = take_obs(shown.final, before[cut_off])
+        for field, got, wanted in _rows(replayed.final, final, "final."):
+            if (difference := _first_row(got, wanted)) is not None:
+                env, text = difference
+                return f"{field} of environment {first + cut_off[env] - frames[0]}: {text}"
+    return None
+
+
+def _rows(replayed: VecObs, shown: VecObs, prefix: str) -> Iterator[tuple[str, Ragged, Ragged]]:
+    """Return name, replayed and shown rows of each field of an observation."""
+    for name, rows in shown.features.items():
+        yield f"{prefix}features[{name!r}]", replayed.features[name], rows
+    for name in shown.visible:
+        yield f"{prefix}visible[{name!r}]", replayed.visibility(name), shown.visible[name]
+    for attribute in ("kinds", "identity"):
+        given = getattr(replayed, attribute)
+        for name, rows in getattr(shown, attribute).items():
+            nothing = Ragged.empty(rows.values, len(shown))
+            yield f"{prefix}{attribute}[{name!r}]", given.get(name, nothing), rows
+    for name, mask in shown.action_masks.items():
+        for part, got, wanted in _rows_of_mask(replayed.action_masks[name], mask):
+            yield f"{prefix}action_masks[{name!r}].{part}", got, wanted
+
+
+def _rows_of_mask(
+    replayed: VecActionMask, shown: VecActionMask
+) -> Iterator[tuple[str, Ragged, Ragged]]:
+    """Return name, replayed and shown rows of each part of a mask."""
+    for part, rows in vars(shown).items():
+        if part == "mask" and rows is not None:
+            # Pieces have no mask where everything is allowed, and get one beside pieces with one.
+            yield part, replayed.full_mask(rows.values.shape[1:]), rows
+        elif isinstance(rows, Ragged):
+            yield part, getattr(replayed, part), rows
+    if shown.after is not None and replayed.after is not None:
+        yield "after", replayed.after.rows, shown.after.rows
+
+
+def _first_row(replayed: Ragged, shown: Ragged) -> tuple[int, str] | None:
+    """Return the first frame in which rows differ, and both; None if they are equal to the bit."""
+    same = np.ascontiguousarray(replayed.values, shown.values.dtype)
+    if (
+        np.array_equal(replayed.lengths, shown.lengths)
+        and same.shape == shown.values.shape
+        and same.tobytes() == np.ascontiguousarray(shown.values).tobytes()
+    ):
+        return None
+    pairs = zip(replayed.of_frames(), shown.of_frames(), strict=True)
+    for frame, (got, wanted) in enumerate(pairs):
+        if got.shape != wanted.shape:
+            return frame, f"was {len(wanted)} rows, replayed {len(got)}"
+        if got.astype(wanted.dtype).tobytes() != wanted.tobytes():
+            was, now = wanted.reshape(-1), got.reshape(-1)
+            at = next(
+                k for k in range(len(was)) if was[k : k + 1].tobytes() != now[k : k + 1].tobytes()
+            )
+            return frame, f"was {was[at]}, replayed {now[at]}"
+    return 0, "another shape"

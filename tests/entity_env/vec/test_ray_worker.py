@@ -1,0 +1,158 @@
+"""Workers that are actors of a Ray cluster: the frames of this process, also after losses."""
+
+import contextlib
+import functools
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+from entity_env import EnvList, ParallelEnvList, WorkerError
+from entity_env.errors import EntityEnvError
+from entity_env.examples import Minefield
+from entity_env.examples.duel import Duel
+from entity_env.process import warned
+from entity_env.ray_cluster import check_size, cluster
+from entity_env.vec import ray_worker
+from entity_env.vec.ray_worker import RayWorker
+from entity_env.vec.transport import packed, unpacked
+from entity_env.vec.worker import RestartQuota
+from tests.entity_env.vec.test_recovery import assert_same_frames, shown
+from tests.entity_env.worlds import Named, Sleeps
+
+pytestmark = [
+    pytest.mark.skipif(find_spec("ray") is None, reason="the extra ray is not installed"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.slow,
+]
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Any]:
+    """Start one cluster for all tests."""
+    with cluster("auto", "rollout.ray") as ray:
+        yield ray
+
+
+@contextlib.contextmanager
+def elsewhere(
+    ray: Any, create_env: Callable[[], Any], num_envs: int = 6, **kwargs: Any
+) -> Iterator[ParallelEnvList]:
+    new = functools.partial(RayWorker, ray, {"CPU": 0.1})
+    quota = RestartQuota(100, 100)
+    with contextlib.closing(
+        ParallelEnvList(create_env, num_envs, 2, restarts=quota, new_worker=new, **kwargs)
+    ) as envs:
+        yield envs
+
+
+@pytest.mark.parametrize("create_env", [Minefield, Duel])
+def test_actors_show_the_frames_of_this_process_also_after_losses(
+    ray: Any, create_env: Callable[[], Any]
+) -> None:
+    expected = shown(EnvList(create_env, 6), 30)
+    with elsewhere(ray, create_env) as envs:
+        assert_same_frames(shown(envs, 30), expected)
+        assert all(times.pid > 0 for times in envs.process_times())
+
+    def before(step: int) -> None:
+        worker: Any = envs._workers[step % 2]
+        if step in (5, 12, 19):
+            ray.kill(worker._actor)
+
+    with elsewhere(ray, create_env) as envs:
+        assert_same_frames(shown(envs, 30, before), expected)
+
+
+def test_steps_that_are_fast_are_named_once(
+    ray: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ray_worker, "MEASURED_STEPS", 5)
+    warned.clear()
+    with elsewhere(ray, Named) as envs:
+        shown(envs, 12)
+    assert caplog.text.count("steps take less than 5 ms, for which workers on this machine") == 1
+
+
+def test_an_actor_that_hangs_is_lost(ray: Any) -> None:
+    with elsewhere(ray, Sleeps, 2, timeout_s=3.0) as envs:
+        assert shown(envs, 1)[1].lost.all()
+
+
+def test_other_packages_and_other_code_are_errors_with_host_and_both_values(
+    ray: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = ray_worker.versions()
+    monkeypatch.setattr(ray_worker, "versions", lambda: {**here, "numpy": "1.0"})
+    with (
+        pytest.raises(
+            WorkerError, match=f"numpy on the host .*: expected 1.0.*got {np.__version__}"
+        ),
+        elsewhere(ray, Named),
+    ):
+        pass
+    with pytest.raises(WorkerError, match=r"world\.Mine on the host far: expected b, .*got a"):
+        ray_worker.check_same_code("far", {"world.Mine": "a", "x": "1"}, {"world.Mine": "b"})
+
+
+def test_clusters_that_are_not_there_or_too_small_are_errors(
+    ray: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_size(ray, {"CPU": 0.1}, 2, "rollout.ray")
+    with pytest.raises(
+        EntityEnvError, match=r"rollout\.ray: expected a cluster with arm 6, .*got 0"
+    ):
+        check_size(ray, {"arm": 2.0}, 3, "rollout.ray")
+
+
+def test_packed_messages_come_back_with_arrays_that_can_be_written() -> None:
+    message = ["a", {"rows": np.arange(5), "flags": np.ones((2, 1), np.bool_)}]
+    got = unpacked(packed(message))
+    assert got[0] == "a"
+    for name, array in message[1].items():  # type: ignore[attr-defined]
+        assert np.array_equal(got[1][name], array)
+        got[1][name][:] = 0
+
+
+def test_a_host_that_is_killed_changes_nothing() -> None:
+    """Its workers move to a host that joined before; in a process of its own, for its cluster."""
+    program = """
+import functools, sys
+from ray.cluster_utils import Cluster
+import ray
+from entity_env import EnvList, ParallelEnvList
+from entity_env.examples import Minefield
+from entity_env.vec.ray_worker import RayWorker
+from entity_env.vec.worker import RestartQuota
+from tests.entity_env.vec.test_recovery import assert_same_frames, shown
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+first = cluster.add_node(num_cpus=1, resources={"sim": 2})
+ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+new = functools.partial(RayWorker, ray, {"sim": 1})
+envs = ParallelEnvList(Minefield, 4, 2, restarts=RestartQuota(99, 99), new_worker=new)
+
+def before(step):
+    if step == 10:
+        cluster.add_node(num_cpus=1, resources={"sim": 2})
+        cluster.remove_node(first, allow_graceful=False)
+
+assert_same_frames(shown(envs, 30, before), shown(EnvList(Minefield, 4), 30))
+envs.close()
+print("the same frames")
+ray.shutdown()
+cluster.shutdown()
+"""
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert "the same frames" in ran.stdout, ran.stderr[-3000:]

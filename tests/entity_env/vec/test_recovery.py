@@ -1,0 +1,312 @@
+"""Lost workers: what a run shows does not depend on them, or the log says why."""
+
+import contextlib
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from entity_env import Action, EnvList, Observation, ParallelEnvList, VecEnv, VecObs, WorkerError
+from entity_env.examples import Minefield
+from entity_env.examples.duel import Duel
+from entity_env.vec import recovery
+from entity_env.vec.recovery import Recovery, first_difference
+from entity_env.vec.variation import Variation
+from entity_env.vec.worker import RestartQuota
+from tests.entity_env.builders import assert_same, random_choices
+from tests.entity_env.worlds import Named, Walk
+
+pytestmark = pytest.mark.slow
+NUM_ENVS = 6
+
+
+class DrawsGlobally(Named):
+    """World that draws from the global generators."""
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        obs = super().act(actions)
+        obs.reward = random.random() + np.random.rand()  # noqa: NPY002
+        return obs
+
+
+class ShowsItsProcess(Named):
+    """World whose rewards depend on the process."""
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        obs = super().act(actions)
+        obs.reward = float(os.getpid())
+        return obs
+
+
+class Ends(Named):
+    """World that ends its process in one step, again and again, unless a file is there."""
+
+    file: Path | None = None
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        obs = super().act(actions)
+        if self.t == 3 and self.file is not None and not self.file.exists():
+            os._exit(3)
+        return obs
+
+
+@contextlib.contextmanager
+def in_workers(create_env: Callable[[], Any], **kwargs: Any) -> Iterator[ParallelEnvList]:
+    kwargs.setdefault("restarts", RestartQuota(1000, 1000))
+    with contextlib.closing(ParallelEnvList(create_env, NUM_ENVS, 3, **kwargs)) as workers:
+        yield workers
+
+
+def kill(workers: ParallelEnvList, i: int) -> None:
+    os.kill(workers._workers[i].process.pid, signal.SIGKILL)
+
+
+def shown(
+    envs: VecEnv,
+    steps: int = 60,
+    before: Callable[[int], None] = lambda step: None,
+    variation: Variation | None = None,
+    track: bool = False,
+) -> list[VecObs]:
+    """Frames of a seeded run with random choices; `before` is called before each step."""
+    rng, space = np.random.default_rng(0), envs.obs_space()
+    envs.seed(5)
+    if variation is not None:
+        envs.vary(variation)
+    if track:
+        envs.track()
+    before(-1)
+    frames = [envs.reset(space)]
+    for step in range(steps):
+        choices = random_choices(envs, frames[-1], rng)
+        before(step)
+        frames.append(envs.act(choices, space))
+    return frames
+
+
+def assert_same_frames(got: list[VecObs], expected: list[VecObs]) -> None:
+    for one, other in zip(got, expected, strict=True):
+        assert_same(one, other)
+        assert not len(one.lost)
+
+
+@pytest.mark.parametrize("create_env", [Minefield, Duel, Named, DrawsGlobally])
+@pytest.mark.parametrize("every_s", [20.0, 0.0])
+def test_ten_workers_killed_at_random_moments_leave_no_trace(
+    create_env: Callable[[], Any], every_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where states are taken between the losses, before nearly every step."""
+    monkeypatch.setattr(recovery, "EVERY_S", every_s)
+    if create_env is DrawsGlobally:  # generators of a process are those of its environments
+        with in_workers(create_env) as undisturbed:
+            expected = shown(undisturbed)
+    else:
+        expected = shown(EnvList(create_env, NUM_ENVS))
+    rng = np.random.default_rng(1)
+    moments = {*rng.choice(60, 10, replace=False).tolist()}
+    timers = []
+
+    def before(step: int) -> None:
+        if step in moments:
+            i, after_s = int(rng.integers(3)), rng.uniform(0, 0.003)
+            timers.append(threading.Timer(after_s, workers._workers[i].process.kill))
+            timers[-1].start()
+
+    with in_workers(create_env) as workers:
+        pids = {worker.process.pid for worker in workers._workers}
+        assert_same_frames(shown(workers, before=before), expected)
+        for timer in timers:
+            timer.join()
+        assert len(timers) == 10
+        assert {worker.process.pid for worker in workers._workers} != pids
+
+
+@pytest.mark.parametrize("every_s", [20.0, 0.0])
+def test_varied_arguments_and_numbers_of_entities_are_those_of_the_lost_worker(
+    every_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "EVERY_S", every_s)
+    first, later = (Variation.of({"max_mines": f"int 0 {n}"}) for n in (9, 3))
+
+    def played(envs: VecEnv, kills: Callable[[int], None]) -> list[VecObs]:
+        def before(step: int) -> None:
+            if step == 30:
+                envs.vary(later)
+            kills(step)
+
+        return shown(envs, 50, before, first, track=True)
+
+    with in_workers(Minefield) as workers:
+
+        def kills(step: int) -> None:
+            if step in (10, 29, 30, 31):  # 29: lost when the arguments change
+                kill(workers, 1)
+
+        got = played(workers, kills)
+    expected = played(EnvList(Minefield, NUM_ENVS), lambda step: None)
+    assert_same_frames(got, expected)
+    assert got[40].identity
+
+
+def test_a_worker_lost_in_a_reset_or_before_it_gives_the_same_episodes() -> None:
+    expected = [*shown(EnvList(Named, NUM_ENVS), 3)]
+    with in_workers(Named) as workers:
+        got = shown(workers, 3, lambda step: kill(workers, 0) if step == -1 else None)
+        assert_same_frames(got, expected)
+        # in a later reset, whose episodes are the next ones
+        kill(workers, 2)
+        envs = EnvList(Named, NUM_ENVS)
+        shown(envs, 3)
+        assert_same(workers.reset(workers.obs_space()), envs.reset(envs.obs_space()))
+
+
+def test_a_worker_lost_before_a_state_gives_its_own() -> None:
+    with in_workers(Named) as workers:
+        obs = shown(workers, 5)[-1]
+        expected = workers.get_state()
+        kill(workers, 1)
+        state = workers.get_state()
+        assert expected is not None
+        assert state is not None
+        assert state["matches"].values.tobytes() == expected["matches"].values.tobytes()
+        # the state is one to start from, also after a loss
+        choices = random_choices(workers, obs, np.random.default_rng(2))
+        following = workers.act(choices, workers.obs_space())
+        workers.set_state(state, workers.obs_space())
+        kill(workers, 0)
+        assert_same(workers.act(choices, workers.obs_space()), following)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_replacements_that_are_lost_while_they_catch_up_are_replaced(
+    times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = shown(EnvList(Named, NUM_ENVS), 20)
+    quota, catch_up, left = RestartQuota(10, 10), Recovery.catch_up, [times]
+
+    def killed(self: Recovery, ask: Any, i: int, *args: Any) -> str | None:
+        if left[0] > 0:
+            left[0] -= 1
+            kill(workers, i)
+        return catch_up(self, ask, i, *args)
+
+    monkeypatch.setattr(Recovery, "catch_up", killed)
+    with in_workers(Named, restarts=quota) as workers:
+        got = shown(workers, 20, lambda step: kill(workers, 1) if step == 11 else None)
+    assert_same_frames(got, expected)
+    assert quota.total == 10 - 1 - times
+
+
+def test_losses_in_a_replay_use_up_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    catch_up = Recovery.catch_up
+
+    def killed(self: Recovery, ask: Any, i: int, *args: Any) -> str | None:
+        kill(workers, i)
+        return catch_up(self, ask, i, *args)
+
+    monkeypatch.setattr(Recovery, "catch_up", killed)
+    with (
+        in_workers(Named, restarts=RestartQuota(3, 3)) as workers,
+        pytest.raises(WorkerError, match="no restarts are left"),
+    ):
+        shown(workers, 9, lambda step: kill(workers, 1) if step == 5 else None)
+
+
+@pytest.mark.parametrize(
+    ("create_env", "recover", "reason"),
+    [
+        (Walk, "exact", "count as truncated: Walk has no get_state and set_state"),
+        (Named, "truncate", None),
+        (
+            ShowsItsProcess,
+            "exact",
+            "count as truncated: the replay differs in reward of environment 2: was ",
+        ),
+    ],
+)
+def test_otherwise_episodes_are_truncated_and_the_log_says_why(
+    create_env: Callable[[], Any],
+    recover: str,
+    reason: str | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # One restart: a replay that differs does not use up another one.
+    with in_workers(create_env, recover=recover, restarts=RestartQuota(2, 2)) as workers:
+        got = shown(workers, 12, lambda step: kill(workers, 1) if step in (5, 8) else None)
+    for step in (6, 9):
+        assert got[step].lost.tolist() == [False] * 2 + [True] * 2 + [False] * 2
+        assert got[step].truncated[2:4].all()
+    assert not len(got[7].lost)
+    told = [message for message in caplog.messages if "count as truncated" in message]
+    assert len(told) == (reason is not None), "once"
+    assert reason is None or reason in told[0]
+
+
+def test_a_step_that_ends_its_worker_each_time_is_truncated(tmp_path: Path) -> None:
+    file = tmp_path / "fixed"
+
+    def create_env() -> Ends:
+        world = Ends()
+        world.file = file
+        return world
+
+    def fixed(step: int) -> None:
+        if step == 4:
+            file.touch()
+
+    # One loss in all, though two more workers end in the same step.
+    with contextlib.closing(
+        ParallelEnvList(create_env, 1, 1, restarts=RestartQuota(1, 1))
+    ) as workers:
+        got = shown(workers, 6, fixed)
+    assert [len(obs.lost) for obs in got].count(1) == 1
+
+
+def test_states_are_taken_seldom_enough_and_when_much_is_kept() -> None:
+    now = [0.0]
+    kept = Recovery(1, True, lambda: now[0])
+    step = recovery.Step((("move", np.zeros(recovery.MAX_BYTES), np.zeros(1, np.int64)),), None)
+
+    def states() -> list[bytes]:
+        now[0] += 0.1
+        return [b""]
+
+    assert not kept.is_due
+    now[0] = 20.0
+    assert kept.is_due
+    kept.take(states)
+    now[0] += 29
+    assert not kept.is_due, "0.1 s are 1% of 10 s"
+    now[0] += 1.5
+    assert kept.is_due
+    kept.take(states)
+    kept.keep("act_on", step)
+    now[0] += 9
+    assert not kept.is_due
+    now[0] += 1.5
+    assert kept.is_due
+    kept.take(states)
+    kept.forget(0)
+    assert kept.is_due, "a worker began anew"
+    off = Recovery(1, False, lambda: now[0])
+    now[0] += 1000
+    assert not off.is_due
+
+
+def test_the_first_difference_has_a_field_and_an_environment() -> None:
+    envs = EnvList(Walk, 3)
+    frames = shown(envs, 2)
+    one, everything = frames[1], np.arange(3)
+    assert first_difference(one, one, everything, 7, True) is None
+    other = frames[2]
+    other.reward = one.reward
+    found = first_difference(other, one, everything, 7, True)
+    assert found == "features['Thing'] of environment 7: was 3 rows, replayed 2"
+    with pytest.raises(ValueError, match="recover: expected one of exact, truncate, got 'never'"):
+        ParallelEnvList(Walk, 1, 1, recover="never")
