@@ -152,3 +152,23 @@ def test_a_world_that_is_made_anew_closes_the_old_one() -> None:
     assert len(made) == 5
     envs.close()
     assert closed == made
+
+
+def test_a_worker_that_is_replaced_draws_as_the_lost_one_would_have() -> None:
+    envs = ParallelEnvList(MAKE, 4, 2)
+    try:
+        varied(envs)
+        space, ones = envs.obs_space(), np.ones(4, dtype=np.int64)
+        envs.reset(space)
+        envs._workers[0].process.kill()
+        obs = envs.act({"move": Ragged(ones, ones)}, space)
+        assert obs.truncated[:2].all()
+        second = EnvList(MAKE, 4)
+        second.vary(VARIATION)
+        second.seed(3, [1] * 4)
+        expected = second.reset(space)
+        for name, rows in expected.features.items():
+            for i in range(2):
+                np.testing.assert_array_equal(obs.features[name][i].values, rows[i].values)
+    finally:
+        envs.close()
