@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,13 +10,16 @@ import numpy as np
 
 from entity_env.bot import Bot
 from entity_env.check_bot import check_bot
+from entity_env.check_variation import VariationCheck
 from entity_env.environment import Environment
 from entity_env.match import CreateEnv, Match, match_of, world_of
 from entity_env.plain_state import impure
 from entity_env.random_play import Player, Report, Spaces, Stop, answer, differences, shown_by
 from entity_env.seeding import derive_seed
 from entity_env.vec.episode_state import names_in
+from entity_env.vec.samplers import Sampler
 from entity_env.vec.validate import changed_spaces, space_problems
+from entity_env.vec.variation import read_samplers
 from entity_env.view import view_problems
 
 _STATE_STEPS = 20
@@ -27,6 +31,7 @@ def check_env(
     max_steps: int = 1000,
     seed: int = 0,
     bot: type[Bot] | None = None,
+    vary: Mapping[str, str] | None = None,
 ) -> Report:
     """Play random legal actions and report everything that is wrong; raise nothing for it.
 
@@ -42,11 +47,19 @@ def check_env(
         bot: the class of a bot, which is judged as well, if nothing is wrong with the environment:
             it plays all sides, must choose what is allowed, and is a function of its seed and of
             its state.
+        vary: texts of samplers by the name of the argument, such as {"max_mines": "int 0 20"}. If
+            nothing else is wrong, their values are tried: the environment takes them, they change
+            no space, and `set_parameters`, where there is one, gives the episodes of an
+            environment that is made with them.
+
+    Raises:
+        InvalidSampler: a text of `vary` cannot be read.
     """
+    samplers = read_samplers(vary or {})
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (others draw from it)
     try:
         with np.errstate(over="ignore"):  # too large for float32: reported as infinite
-            return _Check(env, seed, episodes, max_steps, bot).run()
+            return _Check(env, seed, episodes, max_steps, bot, samplers).run()
     finally:
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002
@@ -61,6 +74,7 @@ class _Check:
     episodes: int
     max_steps: int
     bot: type[Bot] | None
+    samplers: Mapping[str, Sampler]
 
     def run(self) -> Report:
         self.report = Report(getattr(self.env, "__name__", type(self.env).__name__))
@@ -100,6 +114,8 @@ class _Check:
                 self.report.problem(drawn_from, f"{text} drawn from", fix)
             if self.report.ok:
                 self._check_state(match, fresh, spaces)
+            if self.report.ok and self.samplers:
+                self._check_variation(spaces)
             if self.report.ok and self.bot is not None:
                 limits = self.episodes, self.max_steps
                 check_bot(self.bot, fresh, spaces, self.report, self.seed, *limits)
@@ -196,6 +212,16 @@ class _Check:
                     at = f"{where}, saved at step {steps_before}"
                     self.report.problem("set_state", text, fix, at)
                     return
+
+    def _check_variation(self, spaces: Spaces) -> None:
+        """Report arguments that cannot vary, and states that lose them."""
+        if isinstance(self.env, Environment | Match):
+            text = f"expected a class or function that takes arguments, got {self.env!r}"
+            self.report.problem("vary", text, "hand in what makes environments")
+            return
+        settings = self.report, self.seed, self.max_steps, self.made
+        anew, told = VariationCheck(self.env, spaces, *settings).run(self.samplers, self.episodes)
+        self._check_state(anew, told, spaces)
 
     def _seed_global_generators(self, purpose: str) -> None:
         random.seed(derive_seed(self.seed, purpose))

@@ -19,9 +19,11 @@ EARLIER = {
     "fc2fb8e304fd0917": "8d51c410082338b4",  # CherryPick
     "9f0f8bc3690ed725": "cbf5ff406381cd81",  # Count
     "8d5c77f8494fd2a3": "df058ca4e7a79c29",  # Drawn
-    "3847ea8e229cb73f": "e5e8d7363e43a68d",  # Duel
+    "3847ea8e229cb73f": "a772f9c5765afe8c",  # Duel
+    "e5e8d7363e43a68d": "a772f9c5765afe8c",  # Duel without the argument `squad`
     "da26e70a8b9e11f9": "8d64ac5c2b9c0a55",  # FloorIsLava
-    "32951346efb6c17d": "499d0881997aaab3",  # Minefield
+    "32951346efb6c17d": "487dd36b115fb7c8",  # Minefield
+    "499d0881997aaab3": "487dd36b115fb7c8",  # Minefield without `set_parameters`
     "d30027cd6dc18298": "aa147707f96d60aa",  # VecMinefield
     "57d005636c3dd3ca": "d785e2a614beacb8",  # MineSweeper
     "6d7f063833b0987c": "cfb83a45f7a184b8",  # MoveToOrigin
@@ -38,8 +40,8 @@ EARLIER = {
     "2b0d9766ac690a0c": "1b00b5a800bfe9b5",  # Identity
     "5b87117d1a197767": "47b4bb4f56ff4e8e",  # PickTheMarked
 }
-"""Digests of this package's worlds before their documentation was rewritten, and those of the same
-code without documentation: the first 16 digits of both."""
+"""Digests of this package's worlds in earlier releases, whole or bare, and the bare digests of code
+with the same episodes and states: the first 16 digits of both."""
 
 
 def code_of(*worlds: type) -> dict[str, str]:
@@ -77,9 +79,9 @@ def is_same_code(before: str, now: str) -> bool:
         before: of a save; those of earlier releases are of the whole source alone.
         now: of this program.
     """
-    parts, same = now.split(":"), EARLIER.get(before[:16])
-    is_earlier = same is not None and parts[-1].startswith(same)
-    return is_earlier or not {*before.split(":")}.isdisjoint(parts)
+    parts, earlier = now.split(":"), before.split(":")
+    same = {EARLIER.get(part[:16]) for part in earlier}
+    return parts[-1][:16] in same or not {*earlier}.isdisjoint(parts)
 
 
 def _digest(text: str) -> str:

@@ -7,6 +7,7 @@ from entity_env.examples.duel import Duel
 from entity_env.examples.floor_is_lava import FloorIsLava
 from entity_env.examples.hidden_arm import HiddenArm
 from entity_env.examples.kuhn_poker import KuhnPoker
+from entity_env.examples.locks import Locks
 from entity_env.examples.medics import Medics
 from entity_env.examples.minefield import Minefield
 from entity_env.examples.minefield_vec import VecMinefield
@@ -48,6 +49,7 @@ ENV_REGISTRY: dict[str, type[Environment] | type[Match]] = {
     "HiddenArm": HiddenArm,
     "Tugs": Tugs,
     "Medics": Medics,
+    "Locks": Locks,
 }
 
 __all__ = [
@@ -58,6 +60,7 @@ __all__ = [
     "FloorIsLava",
     "HiddenArm",
     "KuhnPoker",
+    "Locks",
     "Medics",
     "MineSweeper",
     "Minefield",

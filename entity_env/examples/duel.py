@@ -11,7 +11,6 @@ from entity_env.plain_state import PlainState
 from entity_env.spaces import ActionSpace, Entity, ObsSpace, SelectEntityActionSpace
 from entity_env.view import EntityView, View
 
-_SQUAD = 4
 _HP = (12, 24)  # smallest and largest of a new unit
 _DAMAGE = (1, 3)
 
@@ -23,7 +22,7 @@ _ATTACK = {"attack": SelectEntityActionMask(actor_types=["Ally"], actee_types=["
 
 
 class Duel(PlainState, Drawn, Match):
-    """A fight between two equal squads of four units with random hit points and damage.
+    """A fight between two equal squads of units with random hit points and damage.
 
     In a turn every living unit picks a living enemy, all shots land together, and units without
     hit points left are gone. The side that loses all its units first gets -1 and the other one 1;
@@ -32,12 +31,33 @@ class Duel(PlainState, Drawn, Match):
 
     A wounded unit shoots as well as a new one, so it pays to concentrate fire, first on units with
     high damage and few hit points. Damage beyond the hit points of a unit is wasted.
+
+    Args:
+        squad: number of units of a side.
+
+    Raises:
+        ValueError: `squad` is below 1.
     """
 
     num_sides = 2
+    squad: int = 4  # also in states that were saved before it was an argument
+
+    def __init__(self, squad: int = 4) -> None:
+        self.set_parameters(squad)
+
+    def set_parameters(self, squad: int | None = None) -> None:
+        """Change the argument of the constructor, from the next episode on."""
+        if squad is None:
+            return
+        if squad < 1:
+            raise ValueError(f"squad: expected at least 1, got {squad}")
+        self.squad = squad
 
     def obs_space(self) -> ObsSpace:
-        """Return the space of living units, a side's own as allies; ids are 0 to 3 and 4 to 7."""
+        """Return the space of living units, a side's own as allies.
+
+        Ids count from 0, first the units of the first side: 0 to 3 and 4 to 7 of squads of four.
+        """
         return _OBS_SPACE
 
     def action_space(self) -> dict[str, ActionSpace]:
@@ -46,8 +66,8 @@ class Duel(PlainState, Drawn, Match):
 
     def reset(self) -> list[Observation]:
         """Draw one squad and give it to both sides."""
-        self.hp = [self.rng.randint(*_HP) for _ in range(_SQUAD)] * 2
-        self.damage = [self.rng.randint(*_DAMAGE) for _ in range(_SQUAD)] * 2
+        self.hp = [self.rng.randint(*_HP) for _ in range(self.squad)] * 2
+        self.damage = [self.rng.randint(*_DAMAGE) for _ in range(self.squad)] * 2
         return self._observe()
 
     def act(self, actions: Sequence[Mapping[str, Action]]) -> list[Observation]:
@@ -67,22 +87,25 @@ class Duel(PlainState, Drawn, Match):
     def scene(self) -> Scene:
         """Return the first side above the second; size shows damage, the bar hit points."""
         marks = []
+        squad = len(self.hp) // 2
+        apart = min(1.0, 3 / max(1, squad - 1))  # pictures are of the same size for any squad
         for i, (hp, damage) in enumerate(zip(self.hp, self.damage, strict=True)):
-            x, y = i % _SQUAD, -1.2 * (i // _SQUAD)
+            x, y = apart * (i % squad), -1.2 * (i // squad)
             left, bar = x - 0.35, y - 0.5
             marks.append(Mark(left, bar, "", PALE, 0.05, to=(left + 0.7, bar)))
             if hp > 0:
                 end = (left + 0.7 * hp / _HP[1], bar)
-                colour = RED if i >= _SQUAD else BLUE
+                colour = RED if i >= squad else BLUE
                 marks.append(Mark(left, bar, "", colour, 0.05, to=end))
                 marks.append(Mark(x, y, str(damage), colour, 0.1 + 0.08 * damage))
-        caption = f"hit points {self.hp[:_SQUAD]} {self.hp[_SQUAD:]}; damage:"
+        caption = f"hit points {self.hp[:squad]} {self.hp[squad:]}; damage:"
         return Scene((-0.6, -2), (3.6, 0.6), marks, cell=0.6, caption=caption)
 
     def _observe(self) -> list[Observation]:
         units = list(zip(self.hp, self.damage, strict=True))
-        first = [i for i in range(_SQUAD) if self.hp[i] > 0]
-        second = [i for i in range(_SQUAD, 2 * _SQUAD) if self.hp[i] > 0]
+        squad = len(units) // 2
+        first = [i for i in range(squad) if self.hp[i] > 0]
+        second = [i for i in range(squad, 2 * squad) if self.hp[i] > 0]
         return [_view(units, first, second), _view(units, second, first)]
 
 

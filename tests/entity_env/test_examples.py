@@ -32,6 +32,7 @@ from entity_env.examples import (
     Count,
     Duel,
     FloorIsLava,
+    Locks,
     Minefield,
     MineSweeper,
     MoveToOrigin,
@@ -745,3 +746,64 @@ def test_rock_paper_scissors_hides_the_opponent_unless_one_cheats(cheat: bool) -
             assert (last.reward, last.done) == (2.0 * (beats[ours] == theirs), True)
     # Standard deviation at most 0.5 * sqrt(1000) = 16.
     np.testing.assert_allclose(list(seen.values()), [500, 300, 200], atol=64)
+
+
+def test_a_squad_of_four_is_the_default_and_any_other_may_be_given() -> None:
+    for squad in (1, 2, 6):
+        world = Duel(squad)
+        world.seed(0)
+        for side in world.reset():
+            assert side.num_entities("Ally") == side.num_entities("Enemy") == squad
+        world.set_parameters(squad=4)
+        plain = Duel()
+        for one in (world, plain):
+            one.seed(1)
+        for side, same in zip(world.reset(), plain.reset(), strict=True):
+            assert (side.features, side.ids) == (same.features, same.ids)
+        assert world.get_state() == plain.get_state()
+    world.set_parameters()
+    assert world.squad == 4
+    with pytest.raises(ValueError, match="squad: expected at least 1, got 0"):
+        Duel(squad=0)
+
+
+def test_a_state_from_before_squads_had_a_size_goes_on_with_four() -> None:
+    world = Duel()
+    world.seed(0)
+    world.reset()
+    state = world.get_state()
+    del state["squad"]
+    later = Duel()
+    later.set_state(state)
+    assert later.reset()[0].num_entities("Ally") == 4
+
+
+def test_locks_open_with_the_key_of_their_shape() -> None:
+    env = Locks(length=2, keys=4)
+    env.seed(0)
+    obs = env.reset()
+    for step in (1, 2):
+        [lock], keys = obs.features["Lock"], [*obs.features["Key"]]
+        assert len({shape for (shape,) in keys}) == 4, "each has another shape"
+        fits = keys.index(lock)
+        obs = env.act({"pick": SelectEntityAction(["lock"], [fits])})
+        assert (obs.reward, obs.done) == (float(step == 2), step == 2)
+    assert obs.metrics == {"opened": 2.0}
+    obs = env.reset()
+    wrong = next(i for i, key in enumerate(obs.features["Key"]) if key != obs.features["Lock"][0])
+    obs = env.act({"pick": SelectEntityAction(["lock"], [wrong])})
+    assert (obs.reward, obs.done, obs.metrics) == (0.0, True, {"opened": 0.0})
+    for bad in ({"length": 0}, {"keys": 1}, {"keys": 7}):
+        with pytest.raises(ValueError, match=f"{next(iter(bad))}: expected .*, got"):
+            Locks(**bad)
+
+
+def test_one_key_in_three_passes_a_lock() -> None:
+    env = Locks(length=1)
+    env.seed(0)
+    passed = 0.0
+    for _ in range(3000):
+        env.reset()
+        passed += env.act({"pick": SelectEntityAction(["lock"], [0])}).reward
+    # Standard deviation sqrt(3000 * 2 / 9) = 26.
+    assert abs(passed - 1000) < 104

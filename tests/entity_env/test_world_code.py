@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from entity_env.examples import Duel, MineSweeper, Xor
+from entity_env.examples import Duel, Minefield, MineSweeper, Xor
 from entity_env.world_code import EARLIER, code_of, is_same_code
 
 PLAIN = '''
@@ -72,8 +72,11 @@ def test_a_digest_of_the_whole_source_alone_is_known(tmp_path: Path) -> None:
     assert not is_same_code("0" * 64, now)
 
 
-@pytest.mark.parametrize("world", [Duel, MineSweeper, Xor])
+@pytest.mark.parametrize("world", [Duel, Minefield, MineSweeper, Xor])
 def test_examples_are_the_code_that_earlier_saves_have(world: type) -> None:
     for now in code_of(world).values():
-        (before,) = [old for old, new in EARLIER.items() if now.split(":")[1].startswith(new)]
-        assert is_same_code(before + "0" * 48, now)
+        earlier = [old for old, new in EARLIER.items() if now.split(":")[1].startswith(new)]
+        assert earlier
+        for before in earlier:
+            assert is_same_code(before + "0" * 48, now)
+            assert is_same_code(f"{'1' * 64}:{before}{'0' * 48}", now)

@@ -205,7 +205,7 @@ SHARES = {
     **{"multisnake_1snakes11len": 0.05, "pick_matching_balls": 0.014},
     **{"duel_pool": 0.03, "kuhn_poker": 0.03},
     **{"shells": 0.03, "hidden_arm": 0.03, "pairs": 0.004},
-    **{"tugs": 0.03, "medics": 0.1},
+    **{"tugs": 0.03, "medics": 0.1, "locks": 0.3},
 }
 """Share of `total_timesteps` of each configuration for which it is trained here."""
 ELSEWHERE = {"foraging_8x8", "foraging_10x10", "multisnake_2snakes11len", "pendulum", "tic_tac_toe"}

@@ -1,15 +1,20 @@
 """Arguments that vary from episode to episode, in vectorised environments."""
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
+from entity_env.actions import Action, GlobalCategoricalActionMask
+from entity_env.environment import Environment, Observation
 from entity_env.errors import EntityEnvError
+from entity_env.examples.duel import Duel
 from entity_env.examples.minefield import Minefield
 from entity_env.examples.minefield_vec import VecMinefield
 from entity_env.ragged import Ragged
+from entity_env.spaces import ActionSpace, GlobalCategoricalActionSpace, ObsSpace
 from entity_env.vec.parallel import ParallelEnvList
 from entity_env.vec.serial import EnvList
 from entity_env.vec.variation import Variation
@@ -99,3 +104,71 @@ def test_values_that_the_world_does_not_take_are_an_error_with_its_place() -> No
 def test_array_environments_do_not_vary() -> None:
     with pytest.raises(EntityEnvError, match="vary: VecMinefield does not vary"):
         VecMinefield(2).vary(VARIATION)
+
+
+def test_all_sides_of_a_match_share_the_draw() -> None:
+    variation = Variation.of({"squad": "int 1 9"})
+    envs = EnvList(Duel, 12)
+    envs.seed(3)
+    envs.vary(variation)
+    counts = envs.reset(envs.obs_space()).features["Ally"].lengths
+    drawn = [variation.arguments(3, match, 0)["squad"] for match in range(6)]
+    assert counts.tolist() == [squad for squad in drawn for _ in range(2)]
+    assert len({*drawn}) > 1
+
+
+def test_a_world_that_is_made_anew_closes_the_old_one() -> None:
+    made, closed = [], []
+
+    class Closing(Environment):
+        def __init__(self, size: int = 0) -> None:
+            self.size = size
+            made.append(self)
+
+        def obs_space(self) -> ObsSpace:
+            return ObsSpace(global_features=["size"])
+
+        def action_space(self) -> dict[str, ActionSpace]:
+            return {"go": GlobalCategoricalActionSpace(["on"])}
+
+        def reset(self) -> Observation:
+            return Observation(
+                global_features=[self.size], actions={"go": GlobalCategoricalActionMask()}
+            )
+
+        def act(self, actions: Mapping[str, Action]) -> Observation:
+            return Observation(global_features=[self.size], done=True)
+
+        def close(self) -> None:
+            closed.append(self)
+
+    envs = EnvList(Closing, 1)
+    envs.vary(Variation.of({"size": "int 1 9"}))
+    envs.reset(envs.obs_space())
+    for _ in range(3):
+        one = Ragged(np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64))
+        envs.act({"go": one}, envs.obs_space())
+    assert closed == made[:-1]
+    assert len(made) == 5
+    envs.close()
+    assert closed == made
+
+
+def test_a_worker_that_is_replaced_draws_as_the_lost_one_would_have() -> None:
+    envs = ParallelEnvList(MAKE, 4, 2)
+    try:
+        varied(envs)
+        space, ones = envs.obs_space(), np.ones(4, dtype=np.int64)
+        envs.reset(space)
+        envs._workers[0].process.kill()
+        obs = envs.act({"move": Ragged(ones, ones)}, space)
+        assert obs.truncated[:2].all()
+        second = EnvList(MAKE, 4)
+        second.vary(VARIATION)
+        second.seed(3, [1] * 4)
+        expected = second.reset(space)
+        for name, rows in expected.features.items():
+            for i in range(2):
+                np.testing.assert_array_equal(obs.features[name][i].values, rows[i].values)
+    finally:
+        envs.close()
