@@ -129,7 +129,7 @@ class ParallelEnvList(VecEnv):
     def vary(self, variation: Variation) -> None:
         """Draw the arguments of episodes that begin from now on, in the workers."""
         self._variation = variation.to_plain()
-        self._ask_all(self._replace, "vary_by", self._variation)
+        self._ask_all(lambda i, lost: None, "vary_by", self._variation)  # the next step replaces it
 
     def track(self, types: Sequence[EntityName] | None = None) -> None:
         """Give every entity a number by its id, in the workers."""

@@ -28,7 +28,7 @@ from typing import Any
 
 import cloudpickle
 
-from entity_env.errors import InvalidObservation, InvalidSpace, WorkerError
+from entity_env.errors import InvalidObservation, InvalidSampler, InvalidSpace, WorkerError
 from entity_env.process import logger, reader_may_leave, warned
 from entity_env.ragged import Ragged
 from entity_env.spaces import ActionName, ObsSpace
@@ -141,6 +141,8 @@ def serve(channel: Channel) -> None:
             vars(error).update(env_index=raised.env_index, episode=raised.episode, step=raised.step)
         except InvalidSpace as raised:
             error = InvalidSpace(str(raised))
+        except InvalidSampler as raised:
+            error = InvalidSampler(str(raised))
         except BaseException:  # SIGINT is ignored here, so KeyboardInterrupt is the environment's
             error = WorkerError(f"{setup} failed:\n{traceback.format_exc()}")
         channel.send(error)

@@ -81,6 +81,7 @@ NEUTRAL: dict[str, Any] = {
     "eval.seed": None,
     "eval.suites": {},
     "eval.capture_replays": False,
+    "env.vary": {},
     "eval.ray": None,
     "eval.lag": 0,
     **{  # the newest three, every minute
