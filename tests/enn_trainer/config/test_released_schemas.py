@@ -82,6 +82,7 @@ NEUTRAL: dict[str, Any] = {
     "eval.suites": {},
     "eval.capture_replays": False,
     "env.vary": {},
+    "eval.env.vary": {},
     "eval.ray": None,
     "eval.lag": 0,
     **{  # the newest three, every minute
