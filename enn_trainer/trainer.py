@@ -297,10 +297,7 @@ class Trainer:
         return self.checkpoints.save()
 
     def set_parameters(self, samplers: Mapping[str, str]) -> None:
-        """Draw arguments from other samplers in new episodes; this is part of the state.
-
-        Args:
-            samplers: such as `{"max_mines": "int 1 9"}`, in place of those of `env.vary`.
+        """Draw arguments of new episodes from other samplers, such as `{"max_mines": "int 1 9"}`.
 
         Raises:
             ConfigError: a sampler cannot be read, or the environments do not take an argument.
