@@ -88,16 +88,20 @@ class Checkpoints:
 
     def save(self) -> Path | None:
         """Save now and return the path, or None without a folder; see `Trainer.save`."""
-        if self.status is Status.UPDATING:
-            raise ValueError(
-                "save: expected to be called between updates, as in on_update_end, got a call in "
-                "the middle of one, when half of it is learnt"
-            )
+        self.check_between("save")
         self._is_requested = self.status is Status.REPORTING
         if self._is_requested:
             return None
         self._report(self._manager.wait())
         return self._report(self._manager.save("asked for", self._log.measured))
+
+    def check_between(self, method: str) -> None:
+        """Raise ValueError if a method is called in the middle of an update."""
+        if self.status is Status.UPDATING:
+            raise ValueError(
+                f"{method}: expected to be called between updates, as in on_update_end, got a call "
+                "in the middle of one, when half of it is learnt"
+            )
 
     def save_if_requested(self) -> None:
         """Save if a hook requested it."""

@@ -1,12 +1,14 @@
 """Environments, initial state, players and first frames of a run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 
 import torch
 
 from enn_trainer.algorithms.ppo.ppo import FIRST_FRAMES
+from enn_trainer.callbacks.callback_list import Callbacks
+from enn_trainer.callbacks.curriculum import Curriculum
 from enn_trainer.checkpoints.migrate.evolve import evolved_state
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
@@ -15,6 +17,7 @@ from enn_trainer.config.load import COMMAND_LINE
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.bots import check_bots_trusted
 from enn_trainer.evaluation.evaluator import create_opponent
+from enn_trainer.experience.collector import Collector, Watcher
 from enn_trainer.experience.envs import (
     EnvFactory,
     EnvSource,
@@ -27,10 +30,11 @@ from enn_trainer.experience.memories import check_identity
 from enn_trainer.experience.players import AgentPlayer, Players
 from enn_trainer.experience.run_memories import RunMemories
 from enn_trainer.experience.running_episodes import RunningEpisodes
+from enn_trainer.experience.varied_envs import VariedEnvs
 from enn_trainer.policy import CreateOpponent, PPOAgent
 from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.runtime.process import empty_cache_after_steps
-from enn_trainer.selfplay.league import PLAYERS, Matchmaker
+from enn_trainer.selfplay.league import PLAYERS, League, Matchmaker
 from enn_trainer.selfplay.seating import AGENT
 from enn_trainer.selfplay.selfplay import SelfPlay, seat_players
 from enn_trainer.state import State, first_eval_step
@@ -38,7 +42,7 @@ from enn_trainer.state_manager import StateManager
 from entity_env.ray_cluster import ClusterError, check_size, cluster
 from entity_env.seeding import derive_seed
 from entity_env.vec.ray_worker import RayWorker
-from entity_env.vec.vec_env import AddMetricsWrapper, VecEnv
+from entity_env.vec.vec_env import VecEnv
 from entity_env.vec.worker import WorkerSetup
 from rogue_net.ragged import EntityBatch
 
@@ -51,7 +55,7 @@ def name_world(manager: StateManager, env: EnvSource) -> None:
         manager.say(f"env.id={configured}: not used, the program hands in another")
 
 
-def open_envs(create_envs: EnvFactory, config: TrainConfig, stack: ExitStack) -> AddMetricsWrapper:
+def open_envs(create_envs: EnvFactory, config: TrainConfig, stack: ExitStack) -> VariedEnvs:
     """Return the environments to collect frames in, with metrics of their episodes.
 
     They are closed with the stack.
@@ -63,7 +67,7 @@ def open_envs(create_envs: EnvFactory, config: TrainConfig, stack: ExitStack) ->
     except ConfigError as error:
         raise ConfigError(*(in_section(p, "rollout.num_envs") for p in error.problems)) from None
     stack.callback(envs.close)
-    return AddMetricsWrapper(envs)
+    return VariedEnvs(envs)
 
 
 def ray_workers(config: TrainConfig, stack: ExitStack) -> Callable[[WorkerSetup], RayWorker] | None:
@@ -164,13 +168,14 @@ def trusted_opponents(manager: StateManager) -> CreateOpponent:
 
 def open_players(
     manager: StateManager,
-    envs: AddMetricsWrapper,
+    envs: VariedEnvs,
     opponents: CreateOpponent,
     matchmaker: Matchmaker | None,
+    callbacks: Callbacks,
     context: ExecutionContext,
     device: torch.device,
-) -> tuple[Players, SelfPlay | None]:
-    """Return who acts in a run, and the pool of opponents if it has one."""
+) -> tuple[Players, League | None]:
+    """Return who acts in a run, and the league if it has one, whose callback is added."""
     config = manager.config
     seed = derive_seed(config.seed, "act")
     lanes, spans = context.lanes, context.spans
@@ -184,7 +189,37 @@ def open_players(
             player.restore_memory = partial(memories.begin, AGENT)
         return player, None
     pool = SelfPlay(manager, envs, player, opponents, matchmaker, device)
-    return pool.players, pool
+    callbacks.first.append(pool)
+    return pool.players, pool.league
+
+
+Makers = tuple[CreateOpponent, Matchmaker | None]
+"""Who makes opponents, and who draws them."""
+
+
+def open_episodes(
+    run: tuple[StateManager, VariedEnvs, Sequence[Watcher], str],
+    makers: Makers,
+    around: tuple[Callbacks, ExecutionContext, torch.device],
+) -> tuple[RunningEpisodes, League | None, Curriculum]:
+    """Return the episodes of a run before they begin, the league if it has one, and its curriculum.
+
+    Callbacks of the latter two are added.
+
+    Args:
+        run: state manager, environments, watchers, and `env.id` as it was configured.
+        makers: see there.
+        around: callbacks of the run, its context, and the device of the agent.
+    """
+    manager, envs, watchers, configured_id = run
+    (opponents, matchmaker), (callbacks, context, device) = makers, around
+    own = callbacks, context, device
+    players, league = open_players(manager, envs, opponents, matchmaker, *own)
+    collector = Collector(envs, players, device, watchers)
+    episodes = RunningEpisodes(collector, manager.config, manager.state, configured_id)
+    curriculum = Curriculum(manager.config, manager.state, envs)
+    callbacks.last.insert(0, curriculum)
+    return episodes, league, curriculum
 
 
 def begin_episodes(

@@ -12,6 +12,7 @@ from enn_trainer.algorithms.optimizers import value_network
 from enn_trainer.algorithms.ppo.ppo import PPO
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.errors import ConfigError
+from enn_trainer.experience.lessons import CURRICULUM, Lessons
 from enn_trainer.experience.memories import remembering_of
 from enn_trainer.experience.run_memories import RunMemories
 from enn_trainer.selfplay.league import LEAGUE, PLAYERS, League
@@ -118,6 +119,7 @@ def init_train_state(cfg: TrainConfig, ctx: Dict[str, Any]) -> State:
     if agent is None:
         agent = make_network(cfg, ctx["obs_space"], ctx["action_space"])
     parts: Dict[str, StatePart] = {"algorithm": PPO(cfg, agent, ctx["action_space"])}
+    parts[CURRICULUM] = Lessons()
     if cfg.selfplay is not None:
         parts |= {LEAGUE: League(), PLAYERS: Seating()}
     elif any(remembering_of(agent)):

@@ -1,12 +1,12 @@
 """The training loop: rollout, learning, callbacks, again."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 from enn_trainer.algorithms.algorithm import Clock
-from enn_trainer.algorithms.ppo.losses import LossStats
 from enn_trainer.callbacks.built_in import add_built_in
 from enn_trainer.callbacks.callback import Callback
 from enn_trainer.callbacks.callback_list import Callbacks
@@ -17,15 +17,14 @@ from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.evaluator import RunEvaluator, scalars_of
 from enn_trainer.evaluation.remote import play_elsewhere
-from enn_trainer.experience.collector import Collector, collect
+from enn_trainer.experience.collector import collect
 from enn_trainer.experience.envs import EnvSource, env_factory
 from enn_trainer.experience.recording import prepare_captures, record_rollouts, run_folder
-from enn_trainer.experience.running_episodes import RunningEpisodes
 from enn_trainer.open_run import (
     begin_episodes,
     name_world,
     open_envs,
-    open_players,
+    open_episodes,
     open_state,
     trusted_opponents,
 )
@@ -33,7 +32,7 @@ from enn_trainer.policy import CreateOpponent, PPOAgent
 from enn_trainer.runtime.execution import ONE_LANE, ExecutionContext, Lanes
 from enn_trainer.runtime.process import choose_device, keep_freed_memory, process_settings
 from enn_trainer.runtime.spans import Spans
-from enn_trainer.selfplay.league import League, Matchmaker
+from enn_trainer.selfplay.league import Matchmaker
 from enn_trainer.session import TrainResult, session
 from enn_trainer.snapshot import Snapshot
 from enn_trainer.state import State
@@ -127,7 +126,6 @@ class Trainer:
         self.config = self.manager.config
         self.callbacks = Callbacks(callbacks)
         self.spans = Spans()
-        self.league: League | None = None
         self._snapshot = Snapshot()
         self._device = choose_device(self.config.cuda)
         create_envs = env_factory(env)
@@ -162,17 +160,14 @@ class Trainer:
             self.checkpoints = Checkpoints(
                 self.manager, self.log, say, lambda path: self.callbacks.on_checkpoint(self, path)
             )
-            self.context = ExecutionContext(
-                lanes, self.stopping.check, self.spans, self._on_optimizer_step
-            )
+            learns = partial(self.callbacks.on_optimizer_step, self)
+            self.context = ExecutionContext(lanes, self.stopping.check, self.spans, learns)
             watchers = record_rollouts(self.manager, envs, own_folder, stack)
-            makers = opponents, matchmaker
-            players, pool = open_players(self.manager, envs, *makers, self.context, self._device)
-            if pool is not None:
-                self.league = pool.league
-                self.callbacks.first.append(pool)
-            collector = Collector(envs, players, self._device, watchers)
-            self.episodes = RunningEpisodes(collector, self.config, self.state, configured_id)
+            self.episodes, self.league, self._curriculum = open_episodes(
+                (self.manager, envs, watchers, configured_id),
+                (opponents, matchmaker),
+                (self.callbacks, self.context, self._device),
+            )
             stack.enter_context(
                 self.checkpoints.storing(self.callbacks, self.episodes, self.evaluation)
             )
@@ -301,6 +296,16 @@ class Trainer:
         """
         return self.checkpoints.save()
 
+    def set_parameters(self, samplers: Mapping[str, str]) -> None:
+        """Draw arguments of new episodes from other samplers, such as `{"max_mines": "int 1 9"}`.
+
+        Raises:
+            ConfigError: a sampler cannot be read, or the environments do not take an argument.
+            ValueError: it is called in the middle of an update.
+        """
+        self.checkpoints.check_between("set_parameters")
+        self._curriculum.set_parameters(samplers)
+
     def request_stop(self, why: str) -> None:
         """Request that `run` ends after the current update."""
         self.stopping.request(why)
@@ -311,7 +316,3 @@ class Trainer:
         with process_settings(self.config, self.context.lanes, self.manager.start_folder):
             self.watch.start()
             yield
-
-    def _on_optimizer_step(self, stats: LossStats) -> None:
-        if self.callbacks.users:  # else spare the transfer of the numbers from the device
-            self.callbacks.on_minibatch(self, stats.means())

@@ -107,7 +107,7 @@ class InvalidAction(EntityEnvError, ValueError):  # noqa: N818 (as above)
 
 
 class InvalidSampler(EntityEnvError, ValueError):  # noqa: N818 (names what is invalid)
-    """A text from which no value of an argument can be drawn."""
+    """A text from which no argument can be drawn, or one that an environment does not take."""
 
 
 class WorkerError(EntityEnvError, RuntimeError):

@@ -24,6 +24,12 @@ class RunningTrainer(Protocol):
     def metrics(self) -> dict[str, float]:
         """Latest value of every tag, of updates and evaluations."""
 
+    def set_parameters(self, samplers: Mapping[str, str]) -> None:
+        """Draw arguments of the environments from other samplers, in episodes that begin from now.
+
+        Not in `on_rollout_end` and `on_minibatch`.
+        """
+
     def request_stop(self, why: str) -> None:
         """Request that the run ends after the current update."""
 

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, runtime_checkable
 
+from enn_trainer.algorithms.ppo.losses import LossStats
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
 from enn_trainer.config import ron
 from enn_trainer.errors import RonError
@@ -97,6 +98,11 @@ class Callbacks(Callback):
         """Call the hook of every callback of the user."""
         for callback in self.users:
             callback.on_minibatch(trainer, losses)
+
+    def on_optimizer_step(self, trainer: RunningTrainer, stats: LossStats) -> None:
+        """Call `on_minibatch`, if anybody asks: it transfers the losses from the device."""
+        if self.users:
+            self.on_minibatch(trainer, stats.means())
 
     def on_train_end(self, trainer: RunningTrainer, error: BaseException | None) -> None:
         """Call the hook of every callback, also if one of them raises."""

@@ -25,6 +25,7 @@ from enn_trainer.config.build import as_data
 from enn_trainer.config.load import dump_config, load_config
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.experience.lessons import CURRICULUM, Lessons
 from enn_trainer.experience.memories import remembering_of
 from enn_trainer.policy import PPOAgent
 from enn_trainer.selfplay.league import LEAGUE, PLAYERS, League, Member
@@ -360,6 +361,7 @@ def restore(
         if agent is None:
             agent = fitting_network(str(saved.path), config, **spaces, weights=weights)
         state = initial_state(config, {**spaces, "agent": agent})
+        state.parts.setdefault(CURRICULUM, Lessons())
         load_weights(str(saved.path), state.agent, weights)
         rest, parts = _read_rest(saved)
         for name, value in {**plain, **rest}.items():

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Dict, Optional
 
 from enn_trainer.config.validation import JSON_TEXT, PATH, Problems, Section, Validator, limited
-from entity_env.errors import short_repr
+from entity_env.errors import InvalidSampler, short_repr
+from entity_env.vec.samplers import read_sampler
 
 RECORDING = "capture_samples with a file to write to"
 NAME_TAKEN = "entity_count"
@@ -25,11 +26,37 @@ class EnvConfig(Section):
         kwargs: Keyword arguments of the environment, as a JSON object; files may have a section.
         id: The environment: one of `enn envs`, package.module:Class, or path/file.py:Class.
         validate: Check everything that the environment returns against its spaces.
+        vary: Arguments that vary from episode to episode in training: samplers by name, such as
+            "int 0 20", "uniform 0 1" or "choice 4 8".
     """
 
     kwargs: str = field(default="{}", metadata=JSON_TEXT)
     id: str = field(default="MoveToOrigin", metadata=PATH)
     validate: bool = True
+    vary: Dict[str, str] = field(default_factory=dict)
+
+    def _check(self, check: Validator) -> None:
+        check_samplers(check, self.vary, "vary")
+        if self.vary and not check.found:
+            both = [name for name in self.vary if name in json.loads(self.kwargs)]
+            check.require(
+                not both, f"vary: expected arguments that are not in kwargs, got {', '.join(both)}"
+            )
+
+
+def check_samplers(check: Validator, texts: Dict[str, str], path: str) -> None:
+    """Collect the problems of samplers that cannot be read.
+
+    Args:
+        check: collects the problems.
+        texts: samplers by the name of the argument.
+        path: path of the setting that has them.
+    """
+    for name, text in texts.items():
+        try:
+            read_sampler(text, f"{path}.{name}")
+        except InvalidSampler as error:
+            check.require(False, str(error))
 
 
 @dataclass
@@ -182,7 +209,7 @@ def all_suites(evaluation: EvalConfig, env: EnvConfig) -> Iterator[tuple[str, An
     Raises:
         ConfigError: a suite does not fit the rest; the problems begin with its path in `eval`.
     """
-    whole = replace(evaluation, suites={}, env=evaluation.env or env)
+    whole = replace(evaluation, suites={}, env=evaluation.env or replace(env, vary={}))
     yield "", whole
     for name, suite in evaluation.suites.items():
         with Problems() as problems, problems.collect(f"{suite_path(name)}."):

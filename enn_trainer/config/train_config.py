@@ -378,7 +378,9 @@ class TrainConfig(Versioned, Section):
     @classmethod
     def fixed_during_run(cls) -> Dict[str, str]:
         """Return why numbers cannot follow a schedule, by the path of the field or section."""
-        compared = ("steps", "num_envs", "processes", "episodes", "max_steps", "seed", "suites")
+        compared = (
+            *("steps", "num_envs", "processes", "episodes", "max_steps", "seed", "suites", "lag"),
+        )
         subsample = "capture_samples_subsample"
         fixed = {
             "the network is built once": ["net", "vf_net", "ppo.value_bins"],

@@ -31,6 +31,7 @@ from entity_env.vec.validate import (
     check_masks,
     check_spaces,
 )
+from entity_env.vec.variation import Variation
 from entity_env.vec.vec_env import (
     VecActionMask,
     VecCategoricalActionMask,
@@ -87,6 +88,11 @@ class AnyVecEnv(VecEnv):
     def seed(self, seed: int) -> None:
         """Seed the environments, if they have a `seed` method."""
         getattr(self.env, "seed", super().seed)(seed)
+
+    @exits_as_errors()
+    def vary(self, variation: Variation) -> None:
+        """Draw the arguments of the environments, if they have a `vary` method."""
+        getattr(self.env, "vary", functools.partial(VecEnv.vary, self.env))(variation)
 
     @exits_as_errors()
     def track(self, types: Sequence[EntityName] | None = None) -> None:

@@ -14,6 +14,7 @@ from entity_env.environment import Environment, Observation
 from entity_env.errors import (
     EntityEnvError,
     InvalidObservation,
+    InvalidSampler,
     as_error,
     exits_as_errors,
     in_environment,
@@ -29,7 +30,7 @@ from entity_env.vec.batching import LAST, batch_obs, unbatch_actions
 from entity_env.vec.frames import Frames
 from entity_env.vec.identity import IdentityTracker, types_to_track
 from entity_env.vec.validate import check_finite_batch, check_same_spaces, check_spaces
-from entity_env.vec.variation import Variation
+from entity_env.vec.variation import Variation, check_arguments
 from entity_env.vec.vec_env import VecEnv, VecObs
 from entity_env.world_code import code_of
 
@@ -120,8 +121,15 @@ class EnvList(VecEnv):
         np.random.seed(derive_seed(seed, "numpy", *source) % 2**32)  # noqa: NPY002 (theirs)
 
     def vary(self, variation: Variation) -> None:
-        """Draw the arguments of episodes that begin from now on."""
+        """Draw the arguments of episodes that begin from now on.
+
+        Raises:
+            InvalidSampler: the environments take no argument of a name.
+        """
         self.check_no_begun_step("vary")
+        world = world_of(self.matches[0])
+        own = getattr(world, "set_parameters", None)
+        check_arguments(own if callable(own) else self._create_env, type(world), variation.names())
         self._variation = variation
         if self._arguments is None:
             self._arguments = [{} for _ in self.matches]
@@ -365,7 +373,7 @@ class EnvList(VecEnv):
         """Give a match the arguments of an episode, or make it anew with them.
 
         Raises:
-            EntityEnvError: the world refuses them.
+            InvalidSampler: the world refuses them.
         """
         assert self._arguments is not None
         world = world_of(self.matches[i])
@@ -387,7 +395,7 @@ class EnvList(VecEnv):
         except Exception as error:
             where = f"environment {self._index(i)}, episode {self._episodes[i] - 1}"
             what = f"{type(world).__name__} does not take {arguments}: {error}"
-            raise EntityEnvError(f"{where}: {what}") from error
+            raise InvalidSampler(f"{where}: {what}") from error
         old, self.matches[i] = self.matches[i], new
         old.close()
 

@@ -1,10 +1,11 @@
 """Arguments of environments that vary from episode to episode."""
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from entity_env.errors import InvalidSampler
+from entity_env.errors import InvalidSampler, did_you_mean
 from entity_env.seeding import key_of, mix_ints
 from entity_env.vec.samplers import Sampler, read_sampler
 
@@ -109,6 +110,32 @@ def read_samplers(texts: Mapping[str, str], field: str = "vary") -> dict[str, Sa
         InvalidSampler: a text cannot be read; with the field and the character.
     """
     return {name: read_sampler(text, f"{field}.{name}") for name, text in texts.items()}
+
+
+def check_arguments(takes: Callable[..., Any], world: type, names: Sequence[str]) -> None:
+    """Raise if an environment does not take an argument.
+
+    Args:
+        takes: the factory of the environment, or its `set_parameters`.
+        world: its class, for the message.
+        names: the arguments.
+
+    Raises:
+        InvalidSampler: it does not; with the nearest name.
+    """
+    signature = inspect.signature(takes)
+    for name in names:
+        try:
+            signature.bind_partial(**{name: None})
+        except TypeError:
+            by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+            known = [p.name for p in signature.parameters.values() if p.kind in by_name]
+            takes_these = ", ".join(known) or "none"
+            hint = did_you_mean(name, known)
+            raise InvalidSampler(
+                f"expected an argument of {world.__name__}, which can vary {takes_these}, got "
+                f"{name!r}{hint}"
+            ) from None
 
 
 def _bits(seed: int, purpose: str, match: int, episode: int, name: str) -> int:

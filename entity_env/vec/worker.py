@@ -30,7 +30,13 @@ from typing import Any, Protocol
 import cloudpickle
 import numpy as np
 
-from entity_env.errors import EntityEnvError, InvalidObservation, InvalidSpace, WorkerError
+from entity_env.errors import (
+    EntityEnvError,
+    InvalidObservation,
+    InvalidSampler,
+    InvalidSpace,
+    WorkerError,
+)
 from entity_env.match import world_of
 from entity_env.process import logger, reader_may_leave, warned
 from entity_env.ragged import Ragged
@@ -179,6 +185,8 @@ class WorkerServer:
             vars(error).update(env_index=raised.env_index, episode=raised.episode, step=raised.step)
         except InvalidSpace as raised:
             error = InvalidSpace(str(raised))
+        except InvalidSampler as raised:
+            error = InvalidSampler(str(raised))
         except BaseException:  # SIGINT is ignored here, so KeyboardInterrupt is the environment's
             error = WorkerError(f"{self.setup} failed:\n{traceback.format_exc()}")
         return error

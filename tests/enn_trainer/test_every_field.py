@@ -440,6 +440,7 @@ CASES: dict[str, Case] = {
         *EVAL, "eval.capture_videos=true", field="eval.capture_videos"
     ),
     "EvalConfig.capture_replays": evaluations_leave_pages,
+    "EnvConfig.vary": refused("env.vary.size=int", field="env.vary"),
     # test_remote.py has evaluations elsewhere
     "EvalConfig.ray": refused(*EVAL, "eval.ray=here", field="eval.ray"),
     "EvalConfig.lag": refused(*EVAL, "eval.lag=2", field="eval.lag"),

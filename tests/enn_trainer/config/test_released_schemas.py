@@ -84,6 +84,8 @@ NEUTRAL: dict[str, Any] = {
     "rollout.recover": "exact",
     "rollout.ray": None,
     "rollout.ray_resources": {"CPU": 1.0},
+    "env.vary": {},
+    "eval.env.vary": {},
     "eval.ray": None,
     "eval.lag": 0,
     **{  # the newest three, every minute

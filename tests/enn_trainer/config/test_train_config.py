@@ -54,7 +54,7 @@ def test_the_defaults_are_the_published_ones_but_for_exploration() -> None:
     """
     config = train_config(name="run")
     assert dataclasses.asdict(config) == {
-        "env": {"kwargs": "{}", "id": "MoveToOrigin", "validate": True},
+        "env": {"kwargs": "{}", "id": "MoveToOrigin", "validate": True, "vary": {}},
         "net": dataclasses.asdict(RogueNetConfig()),
         "optim": {
             "lr": 0.001,

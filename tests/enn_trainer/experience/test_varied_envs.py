@@ -1,0 +1,42 @@
+"""Arguments that vary in training, and their metrics."""
+
+from pathlib import Path
+
+import pytest
+
+from enn_trainer import ConfigError, StateManager
+from enn_trainer.trainer import Trainer
+from entity_env.examples.minefield import Minefield
+
+SETTINGS = ("rollout.num_envs=4", "rollout.steps=32", "optim.bs=64", "cuda=false")
+VARY = 'env.vary.max_mines="int 0 20"'
+SHORT = 'env.kwargs={"max_steps": 5}'
+
+
+def drawn(tmp_path: Path, *settings: str) -> list[dict[str, float]]:
+    """Return the metrics of arguments in three updates, with a change after the first."""
+    manager = StateManager(overrides=[*SETTINGS, SHORT, f"data_dir={tmp_path}", *settings])
+    with Trainer(manager, Minefield) as trainer:
+        updates = [trainer.step()]
+        trainer.set_parameters({"max_mines": "7"})
+        updates += [trainer.step(), trainer.step()]
+        assert manager.state.parts["curriculum"].state_dict() == {"parameters": {"max_mines": "7"}}
+    return [{t: v for t, v in m.items() if t.startswith("parameters/")} for m in updates]
+
+
+def test_arguments_are_the_same_in_any_number_of_processes(tmp_path: Path) -> None:
+    one, two = (drawn(tmp_path, VARY, f"rollout.processes={n}") for n in (1, 2))
+    assert one == two
+    tag = "parameters/max_mines"
+    assert one[0][f"{tag}.min"] < one[0][f"{tag}.mean"] < one[0][f"{tag}.max"] <= 20
+    assert one[2] == {f"{tag}.mean": 7, f"{tag}.min": 7, f"{tag}.max": 7}
+
+
+def test_arguments_that_cannot_vary_are_named(tmp_path: Path) -> None:
+    for setting, problem in [
+        ('env.vary.max_mine="1"', "env.vary: .*did you mean max_mines"),
+        ('env.vary.max_mines="int 9 1"', "env.vary.max_mines: character 7"),
+        ('env.vary.max_steps="9"', "vary: expected arguments that are not in kwargs"),
+    ]:
+        with pytest.raises(ConfigError, match=problem):
+            drawn(tmp_path, "rollout.processes=1", setting)
