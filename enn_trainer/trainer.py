@@ -23,6 +23,7 @@ from enn_trainer.experience.recording import prepare_captures, record_rollouts, 
 from enn_trainer.experience.running_episodes import RunningEpisodes
 from enn_trainer.open_run import (
     begin_episodes,
+    learnt_shards,
     name_world,
     open_envs,
     open_players,
@@ -137,7 +138,7 @@ class Trainer:
         with ExitStack() as stack, process_settings(self.config, ONE_LANE, folder):
             # Environments and state, under the lock of the run.
             stack.enter_context(self.manager.training())
-            envs = open_envs(create_envs, self.config, stack)
+            envs, shards = open_envs(create_envs, self.config, stack)
             self.state = open_state(self.manager, envs, agent, self._device, stack)
             keep_freed_memory()  # before there are lanes, which then share the allocator
             lanes = stack.enter_context(Lanes.of(self.state.agent))
@@ -162,9 +163,9 @@ class Trainer:
             self.checkpoints = Checkpoints(
                 self.manager, self.log, say, lambda path: self.callbacks.on_checkpoint(self, path)
             )
-            self.context = ExecutionContext(
-                lanes, self.stopping.check, self.spans, self._on_optimizer_step
-            )
+            cut = shards, learnt_shards(self.state, shards)
+            watch = self.stopping.check, self.spans, self._on_optimizer_step
+            self.context = ExecutionContext(lanes, *watch, *cut)
             watchers = record_rollouts(self.manager, envs, own_folder, stack)
             makers = opponents, matchmaker
             players, pool = open_players(self.manager, envs, *makers, self.context, self._device)
@@ -176,7 +177,7 @@ class Trainer:
             stack.enter_context(
                 self.checkpoints.storing(self.callbacks, self.episodes, self.evaluation)
             )
-            begin_episodes(self.manager, self.episodes, env, self._device)
+            begin_episodes(self.manager, self.episodes, env, self.context, self._device)
             self.checkpoints.begin()
             follow_schedules(self.config, self.state)  # a resumed run begins with those of its step
             self._stack = stack.pop_all()

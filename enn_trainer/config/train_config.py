@@ -54,6 +54,21 @@ class RolloutConfig(Section):
 
 
 @dataclass
+class ScaleConfig(Section):
+    """Settings of runs of several processes.
+
+    Attributes:
+        shards: Number of groups into which the environments are cut, at least that of the ranks.
+            It changes results by rounding, the number of ranks does not. By default the number of
+            ranks that the run begins with.
+        timeout_s: End with an error when another rank has been waited for this many seconds.
+    """
+
+    shards: Optional[int] = limited(None, at_least=1)
+    timeout_s: float = limited(300.0, above=0.0)
+
+
+@dataclass
 class CheckpointConfig(Section):
     """Settings of when a run is saved and which saves are kept. Pinned ones always are.
 
@@ -211,6 +226,7 @@ class TrainConfig(Versioned, Section):
         mlflow_tracking_uri: Send metrics to the MLflow server or store at this address.
         checkpoint: When the run is saved, and which saves are kept.
         selfplay: Matches against a pool of opponents; none if not set.
+        scale: How a run of several processes is cut.
     """
 
     env: EnvConfig = field(default_factory=EnvConfig)
@@ -240,6 +256,7 @@ class TrainConfig(Versioned, Section):
     mlflow_tracking_uri: Optional[str] = None
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     selfplay: Optional[SelfplayConfig] = None
+    scale: ScaleConfig = field(default_factory=ScaleConfig)
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Give sections that a subclass declares, also anew, their own defaults."""
@@ -260,6 +277,10 @@ class TrainConfig(Versioned, Section):
             f"optim.bs: expected at most rollout.steps * rollout.num_envs = {steps} * "
             f"{num_envs} = {steps * num_envs} frames, got {self.optim.bs}: lower optim.bs or "
             "raise the other two",
+        )
+        check.require(
+            self.scale.shards is None or self.scale.shards <= num_envs,
+            f"scale.shards: expected at most rollout.num_envs={num_envs}, got {self.scale.shards}",
         )
         self._check_sequences(check)
         for name in ("capture_logits", "capture_samples_subsample"):
@@ -372,6 +393,7 @@ class TrainConfig(Versioned, Section):
             "the environments are made once, and every update has as many frames": [
                 "rollout",
                 "selfplay",
+                "scale",
             ],
             "evaluations are there to be compared": [f"eval.{name}" for name in compared],
             "which saves are kept is decided anew with each of them": ["checkpoint"],

@@ -500,6 +500,9 @@ CASES: dict[str, Case] = {
         that=lambda ran: not any(s.decisions.values.any() for s in ran.recorded("file.rec")),
         but=(*EVAL_FILE, "eval.opponent=random"),
     ),
+    # ScaleConfig
+    "ScaleConfig.shards": learns_otherwise("scale.shards=3"),
+    "ScaleConfig.timeout_s": refused("scale.timeout_s=0", field="scale.timeout_s"),
     # CheckpointConfig
     "CheckpointConfig.every_seconds": shows(
         "checkpoint.every_seconds=0", that=saved_at(0, 24, 48), but=()

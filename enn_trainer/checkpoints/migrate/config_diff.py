@@ -49,6 +49,7 @@ FREE = (
     # and when evaluations run, not how.
     *("eval.interval", "eval.run_on_first_step"),
     *("eval.ray", "eval.lag"),
+    "scale.timeout_s",
 )
 """Settings, or sections of them, that a resumed run may change without notice."""
 
