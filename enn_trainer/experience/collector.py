@@ -30,7 +30,6 @@ from entity_env.vec.vec_env import (
 )
 from rogue_net.ragged import ActionBatch, AfterBatch, EntityBatch, RaggedTensor, to_device
 
-
 Ints = npt.NDArray[np.int64]
 
 

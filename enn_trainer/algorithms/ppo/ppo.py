@@ -214,12 +214,7 @@ class PPO(RolloutAlgorithm):
             gradients.clear()
             of_shards = [zero() for _ in shards.own]
             owner = iter([shard for shard, pieces in enumerate(cut) for _ in pieces])
-
-            def take(of_piece: list[Tensor | None], done: losses.LossStats) -> None:
-                shard = next(owner)
-                gradients.add(shard, of_piece)
-                of_shards[shard].add(done)
-
+            take = partial(_take_piece, gradients, of_shards, owner)
             with context.spans.span("gradient"):
                 to_add = [partial(loss_of, minibatch, piece) for pieces in cut for piece in pieces]
                 take_gradients(gradients.learnt, to_add, take, context.lanes, context.spans)
@@ -376,6 +371,19 @@ class PPO(RolloutAlgorithm):
                 "already; expected another name"
             )
         return {**self.auxiliary_losses, **self.reward_transforms}
+
+
+def _take_piece(
+    gradients: FlatGradients,
+    of_shards: Sequence[losses.LossStats],
+    owner: Iterator[int],
+    of_piece: Sequence[Tensor | None],
+    done: losses.LossStats,
+) -> None:
+    """Add the gradients and statistics of a piece to those of the next shard of `owner`."""
+    shard = next(owner)
+    gradients.add(shard, of_piece)
+    of_shards[shard].add(done)
 
 
 def _is_synchronous(device: torch.device) -> bool:
