@@ -322,8 +322,8 @@ def collect(
             values = players.values(of_last, learnt[going_on])
             last_values[to_device(going_on, device)] = values
         of_finals = kept.values.new_zeros(steps * num_envs)
-        for of_shard in finals:
-            for positions, values in of_shard.values(players):
+        for last in finals:
+            for positions, values in last.values(players):
                 of_finals[to_device(positions, device)] = values
     if players.memory is not None:
         with context.spans.span("memory"):
