@@ -1,5 +1,6 @@
 """Environments, initial state, players and first frames of a run."""
 
+import os
 from contextlib import ExitStack
 from functools import partial
 
@@ -54,6 +55,8 @@ def open_envs(
         ConfigError: settings do not fit the environments.
     """
     rollout, count = config.rollout, config.scale.shards or 1
+    if "TORCHELASTIC_RUN_ID" in os.environ and (ranks := os.environ.get("WORLD_SIZE", "1")) != "1":
+        raise ConfigError(f"torchrun: expected one rank, as more are not supported, got {ranks}")
     try:
         envs = create_envs(config.env, rollout.num_envs, rollout.processes, 0)
     except ConfigError as error:

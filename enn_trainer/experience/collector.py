@@ -307,8 +307,8 @@ def collect(
             columns = np.flatnonzero(truncated[t])
             for run in shards.runs(columns):
                 one = final if run.stop - run.start == len(columns) else final.slice(run)
-                of_shard = finals[shards.place(int(columns[run.start]))]
-                of_shard.add(players, one, learnt[columns[run]], t * num_envs + columns[run])
+                last = finals[shards.place(int(columns[run.start]))]
+                last.add(players, one, learnt[columns[run]], t * num_envs + columns[run])
 
     # Values to bootstrap from: of the frames after the last step, and of truncated episodes.
     frames, kept = storage.take()

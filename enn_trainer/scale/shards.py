@@ -74,7 +74,9 @@ class Shards:
 
     def of_columns(self, columns: Ints) -> Ints:
         """Return the group of each of some columns, counted from the first of all."""
-        return np.searchsorted(np.array(self.bounds[1:-1], np.int64), columns, side="right")
+        bounds = np.array(self.bounds[1:-1], np.int64)
+        found: Ints = np.searchsorted(bounds, columns, side="right")
+        return found
 
     def place(self, column: int) -> int:
         """Return the place among the groups of this process of that of one of its columns."""
