@@ -92,7 +92,8 @@ class Shards:
         if len(self.columns) == self.num_columns:
             return frames
         step, column = np.divmod(frames, self.num_columns)
-        return step * len(self.columns) + column - self.columns.start
+        rows: Ints = step * len(self.columns) + column - self.columns.start
+        return rows
 
     def of_frames(self, batch: EntityBatch) -> list[EntityBatch]:
         """Return the frames of each group of this process, step after step.
