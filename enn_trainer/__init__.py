@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from enn_trainer.config import ParamGroupConfig as ParamGroupConfig
     from enn_trainer.config import PPOConfig as PPOConfig
     from enn_trainer.config import RolloutConfig as RolloutConfig
+    from enn_trainer.config import ScaleConfig as ScaleConfig
     from enn_trainer.config import SelfplayConfig as SelfplayConfig
     from enn_trainer.config import TrainConfig as TrainConfig
     from enn_trainer.errors import AgentError as AgentError
@@ -64,7 +65,7 @@ export_lazily(
         "enn_trainer.config": (
             "BCConfig CheckpointConfig CloneConfig CloneRunConfig EnvConfig EvalConfig "
             "EvalEnvConfig EvalSuiteConfig MagnetConfig OptimizerConfig ParamGroupConfig "
-            "PPOConfig RolloutConfig SelfplayConfig TrainConfig"
+            "PPOConfig RolloutConfig ScaleConfig SelfplayConfig TrainConfig"
         ),
         "enn_trainer.errors": (
             "AgentError CheckpointError ConfigError EnnTrainerError NotFiniteError"

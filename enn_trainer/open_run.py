@@ -1,5 +1,6 @@
 """Environments, initial state, players and first frames of a run."""
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -34,8 +35,10 @@ from enn_trainer.experience.varied_envs import VariedEnvs
 from enn_trainer.policy import CreateOpponent, PPOAgent
 from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.runtime.process import empty_cache_after_steps
+from enn_trainer.scale.packing import update_input_stats
+from enn_trainer.scale.shards import Shards
 from enn_trainer.selfplay.league import PLAYERS, League, Matchmaker
-from enn_trainer.selfplay.seating import AGENT
+from enn_trainer.selfplay.seating import AGENT, Seating
 from enn_trainer.selfplay.selfplay import SelfPlay, seat_players
 from enn_trainer.state import State, first_eval_step
 from enn_trainer.state_manager import StateManager
@@ -55,19 +58,40 @@ def name_world(manager: StateManager, env: EnvSource) -> None:
         manager.say(f"env.id={configured}: not used, the program hands in another")
 
 
-def open_envs(create_envs: EnvFactory, config: TrainConfig, stack: ExitStack) -> VariedEnvs:
-    """Return the environments to collect frames in, with metrics of their episodes.
+def open_envs(
+    create_envs: EnvFactory, config: TrainConfig, stack: ExitStack
+) -> tuple[VariedEnvs, Shards]:
+    """Return the environments to collect frames in, with metrics of their episodes, and shards.
 
     They are closed with the stack.
+
+    Raises:
+        ConfigError: settings do not fit the environments.
     """
-    rollout = config.rollout
+    rollout, count = config.rollout, config.scale.shards or 1
+    if "TORCHELASTIC_RUN_ID" in os.environ and (ranks := os.environ.get("WORLD_SIZE", "1")) != "1":
+        raise ConfigError(f"torchrun: expected one rank, as more are not supported, got {ranks}")
     try:
         with worker_options(WorkerOptions(rollout.recover, ray_workers(config, stack))):
             envs = create_envs(config.env, rollout.num_envs, rollout.processes, 0)
     except ConfigError as error:
         raise ConfigError(*(in_section(p, "rollout.num_envs") for p in error.problems)) from None
     stack.callback(envs.close)
-    return VariedEnvs(envs)
+    if count > len(envs) // envs.sides:
+        raise ConfigError(
+            f"scale.shards: expected at most the {len(envs) // envs.sides} matches of "
+            f"rollout.num_envs={len(envs)}, got {count}"
+        )
+    shards, measured = Shards.of(len(envs), envs.sides, count), VariedEnvs(envs)
+    measured.groups = shards.slices
+    return measured, shards
+
+
+def learnt_shards(state: State, shards: Shards) -> Shards:
+    """Return the shards of the environments that are learnt from."""
+    seating = state.parts.get(PLAYERS)
+    table = seating.table if isinstance(seating, Seating) else None
+    return shards if table is None else shards.map(table.learnt_before)
 
 
 def ray_workers(config: TrainConfig, stack: ExitStack) -> Callable[[WorkerSetup], RayWorker] | None:
@@ -179,7 +203,8 @@ def open_players(
     config = manager.config
     seed = derive_seed(config.seed, "act")
     lanes, spans = context.lanes, context.spans
-    player = AgentPlayer(manager.state.agent, seed, lanes, learning=True, spans=spans)
+    agent, shards = manager.state.agent, context.shards
+    player = AgentPlayer(agent, seed, lanes, learning=True, spans=spans, shards=shards)
     if config.selfplay is None:
         if matchmaker is not None:
             raise ConfigError("matchmaker: expected the section selfplay beside it, got none")
@@ -223,7 +248,11 @@ def open_episodes(
 
 
 def begin_episodes(
-    manager: StateManager, episodes: RunningEpisodes, env: EnvSource, device: torch.device
+    manager: StateManager,
+    episodes: RunningEpisodes,
+    env: EnvSource,
+    context: ExecutionContext,
+    device: torch.device,
 ) -> None:
     """Continue the episodes of the save or begin new ones; a new run learns input statistics.
 
@@ -231,6 +260,7 @@ def begin_episodes(
         manager: state manager of the run.
         episodes: episodes of the run.
         env: the environment, whose name messages have.
+        context: shards of the environments.
         device: device of the agent.
     """
     state, saved = manager.state, manager.resumed_from
@@ -245,5 +275,7 @@ def begin_episodes(
     source = manager.init_from
     if state.step == 0 and saved is None and (source is None or "norm" not in source.parts):
         frames, learnt = EntityBatch.of(obs, device), episodes.players.learnt
-        state.agent.update_input_stats(frames if learnt is None else frames.take(learnt))
+        frames = frames if learnt is None else frames.take(learnt)
+        shards = context.learnt or Shards.one(frames.num_frames)
+        update_input_stats(state.agent, shards.of_frames(frames))
         state.memory[FIRST_FRAMES] = True

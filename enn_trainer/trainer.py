@@ -22,6 +22,7 @@ from enn_trainer.experience.envs import EnvSource, env_factory
 from enn_trainer.experience.recording import prepare_captures, record_rollouts, run_folder
 from enn_trainer.open_run import (
     begin_episodes,
+    learnt_shards,
     name_world,
     open_envs,
     open_episodes,
@@ -135,7 +136,7 @@ class Trainer:
         with ExitStack() as stack, process_settings(self.config, ONE_LANE, folder):
             # Environments and state, under the lock of the run.
             stack.enter_context(self.manager.training())
-            envs = open_envs(create_envs, self.config, stack)
+            envs, shards = open_envs(create_envs, self.config, stack)
             self.state = open_state(self.manager, envs, agent, self._device, stack)
             keep_freed_memory()  # before there are lanes, which then share the allocator
             lanes = stack.enter_context(Lanes.of(self.state.agent))
@@ -160,8 +161,9 @@ class Trainer:
             self.checkpoints = Checkpoints(
                 self.manager, self.log, say, lambda path: self.callbacks.on_checkpoint(self, path)
             )
-            learns = partial(self.callbacks.on_optimizer_step, self)
-            self.context = ExecutionContext(lanes, self.stopping.check, self.spans, learns)
+            cut = shards, learnt_shards(self.state, shards)
+            watch = self.stopping.check, self.spans, partial(self.callbacks.on_optimizer_step, self)
+            self.context = ExecutionContext(lanes, *watch, *cut)
             watchers = record_rollouts(self.manager, envs, own_folder, stack)
             self.episodes, self.league, self._curriculum = open_episodes(
                 (self.manager, envs, watchers, configured_id),
@@ -171,7 +173,7 @@ class Trainer:
             stack.enter_context(
                 self.checkpoints.storing(self.callbacks, self.episodes, self.evaluation)
             )
-            begin_episodes(self.manager, self.episodes, env, self._device)
+            begin_episodes(self.manager, self.episodes, env, self.context, self._device)
             self.checkpoints.begin()
             follow_schedules(self.config, self.state)  # a resumed run begins with those of its step
             self._stack = stack.pop_all()

@@ -210,8 +210,7 @@ def add_gradients(
     """
     learnt = [p for p in parameters if p.requires_grad]
 
-    def add(computed: tuple[list[Tensor | None], T]) -> None:
-        gradients, extra = computed
+    def add(gradients: list[Tensor | None], extra: T) -> None:
         for parameter, gradient in zip(learnt, gradients, strict=True):
             if gradient is None:
                 continue
@@ -221,7 +220,28 @@ def add_gradients(
                 parameter.grad.add_(gradient)
         take(extra)
 
-    lanes.run((partial(_gradients, learnt, loss, spans) for loss in losses), add)
+    take_gradients(learnt, losses, add, lanes, spans)
+
+
+def take_gradients(
+    learnt: list[nn.Parameter],
+    losses: Iterable[Callable[[], tuple[Tensor | None, T]]],
+    take: Callable[[list[Tensor | None], T], object],
+    lanes: Lanes,
+    spans: Spans = OFF,
+) -> None:
+    """Compute the gradients of losses, and take them in the order of the losses.
+
+    Args:
+        learnt: parameters that need gradients.
+        losses: as in `add_gradients`.
+        take: called with the gradients of the parameters, None where there is none, and the extra
+            result of each loss.
+        lanes: lanes in which the losses are computed.
+        spans: timers of the backward passes.
+    """
+    tasks = (partial(_gradients, learnt, loss, spans) for loss in losses)
+    lanes.run(tasks, lambda computed: take(*computed))
 
 
 def _gradients(

@@ -24,6 +24,7 @@ from enn_trainer.config.train_config import (
     CloneConfig,
     CloneRunConfig,
     RolloutConfig,
+    ScaleConfig,
     TrainConfig,
 )
 from enn_trainer.config.versioned import Versioned
@@ -44,6 +45,7 @@ __all__ = [
     "ParamGroupConfig",
     "RogueNetConfig",
     "RolloutConfig",
+    "ScaleConfig",
     "SelfplayConfig",
     "TrainConfig",
     "Versioned",

@@ -68,6 +68,18 @@ class RolloutConfig(Section):
 
 
 @dataclass
+class ScaleConfig(Section):
+    """Settings of the division of a run.
+
+    Attributes:
+        shards: Number of groups into which the environments are cut, 1 by default. Frames of each
+            are computed apart and gradients added as a tree, which changes results by rounding.
+    """
+
+    shards: Optional[int] = limited(None, at_least=1)
+
+
+@dataclass
 class CheckpointConfig(Section):
     """Settings of when a run is saved and which saves are kept. Pinned ones always are.
 
@@ -225,6 +237,7 @@ class TrainConfig(Versioned, Section):
         mlflow_tracking_uri: Send metrics to the MLflow server or store at this address.
         checkpoint: When the run is saved, and which saves are kept.
         selfplay: Matches against a pool of opponents; none if not set.
+        scale: How a run of several processes is cut.
     """
 
     env: EnvConfig = field(default_factory=EnvConfig)
@@ -254,6 +267,7 @@ class TrainConfig(Versioned, Section):
     mlflow_tracking_uri: Optional[str] = None
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     selfplay: Optional[SelfplayConfig] = None
+    scale: ScaleConfig = field(default_factory=ScaleConfig)
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Give sections that a subclass declares, also anew, their own defaults."""
@@ -274,6 +288,10 @@ class TrainConfig(Versioned, Section):
             f"optim.bs: expected at most rollout.steps * rollout.num_envs = {steps} * "
             f"{num_envs} = {steps * num_envs} frames, got {self.optim.bs}: lower optim.bs or "
             "raise the other two",
+        )
+        check.require(
+            self.scale.shards is None or self.scale.shards <= num_envs,
+            f"scale.shards: expected at most rollout.num_envs={num_envs}, got {self.scale.shards}",
         )
         self._check_sequences(check)
         for name in ("capture_logits", "capture_samples_subsample"):
@@ -388,6 +406,7 @@ class TrainConfig(Versioned, Section):
             "the environments are made once, and every update has as many frames": [
                 "rollout",
                 "selfplay",
+                "scale",
             ],
             "evaluations are there to be compared": [f"eval.{name}" for name in compared],
             "which saves are kept is decided anew with each of them": ["checkpoint"],

@@ -17,10 +17,20 @@ from enn_trainer.experience.episodes import NO_EPISODES, Episodes
 from enn_trainer.experience.memories import RolloutMemory
 from enn_trainer.experience.players import Decisions, Players
 from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
+from enn_trainer.scale.shards import Shards
 from entity_env.ragged import Ragged
 from entity_env.spaces import ObsSpace
-from entity_env.vec.vec_env import Metric, VecEnv, VecEnvWrapper, VecObs, add_metrics
+from entity_env.vec.vec_env import (
+    AddMetricsWrapper,
+    Metric,
+    VecEnv,
+    VecEnvWrapper,
+    VecObs,
+    add_metrics,
+)
 from rogue_net.ragged import ActionBatch, AfterBatch, EntityBatch, RaggedTensor, to_device
+
+Ints = npt.NDArray[np.int64]
 
 
 class Watcher(Protocol):
@@ -134,6 +144,10 @@ class Collector(VecEnvWrapper):
         self.players.after_step(self.obs)
         return batch, decisions, self.obs
 
+    def metrics_of_shards(self) -> list[dict[str, Metric]]:
+        """Return the metrics of the last step, of the environments of each shard."""
+        return self.env.of_groups if isinstance(self.env, AddMetricsWrapper) else [self.obs.metrics]
+
     def _track(self) -> None:
         """Let environments number their entities if players remember some."""
         if not self._has_begun and self.players.identifies:
@@ -201,6 +215,8 @@ class Rollout:
         metrics: of these environments, over all steps.
         next_obs: the frames after the last step, of all environments.
         episodes: those that ended, of all environments.
+        shards: groups of the environments that are learnt from; None for one group of all.
+        metrics_of_shards: the metrics of each group.
     """
 
     batch: EntityBatch
@@ -216,11 +232,23 @@ class Rollout:
     metrics: Mapping[str, Metric]
     next_obs: VecObs
     episodes: Episodes = NO_EPISODES
+    shards: Shards | None = None
+    metrics_of_shards: Sequence[Mapping[str, Metric]] = ()
 
     @property
     def num_frames(self) -> int:
         """Number of frames, T * B."""
         return self.batch.num_frames
+
+    def num_decisions(self) -> Ints:
+        """Return (T * B,) int64, the actors of each frame; those of a chain count once."""
+        actions = self.batch.actions.values()
+        lengths = (action.actors.lengths for action in actions if action.after is None)
+        return sum(lengths, start=np.zeros(self.num_frames, np.int64))
+
+    def frames_of_shards(self) -> list[EntityBatch]:
+        """Return the frames of each shard, step after step."""
+        return [self.batch] if self.shards is None else self.shards.of_frames(self.batch)
 
 
 @torch.no_grad()
@@ -247,19 +275,18 @@ def collect(
     everywhere = np.arange(len(collector))
     learnt = everywhere if players.learnt is None else players.learnt
     num_envs = len(learnt)
+    shards = context.learnt or Shards.one(num_envs)
     storage = RolloutStorage(steps * num_envs)
     rewards = np.empty((steps, num_envs), np.float32)
     terminated, truncated = np.empty((2, steps, num_envs), np.bool_)
-    metrics: dict[str, Metric] = {}
+    metrics: list[dict[str, Metric]] = [{} for _ in shards.own]
     episodes: list[Episodes] = []
-    finals: list[EntityBatch] = []
-    ended = np.zeros(0, np.int64)  # the environments of `finals`
     remembered = RolloutMemory(seq_len or steps)
-    final_values = [torch.zeros(0, device=device)]
+    finals = [LastObservations(own.stop - own.start) for own in shards.slices]
 
     # Act for T steps. The last observations of truncated episodes are valued in batches.
     for t in range(steps):
-        frame = first_frame + t * num_envs
+        frame = first_frame + t * shards.num_columns
         learnt = everywhere if players.learnt is None else players.learnt
         if players.memory is not None:
             remembered.add(players.memory, learnt)
@@ -267,7 +294,8 @@ def collect(
         storage.add(*players.learnt_from(batch, decisions))
         rewards[t] = obs.reward[learnt]
         terminated[t], truncated[t] = obs.terminated[learnt], obs.truncated[learnt]
-        add_metrics(metrics, obs.metrics)
+        for of_shard, of_step in zip(metrics, collector.metrics_of_shards(), strict=True):
+            add_metrics(of_shard, of_step)
         if obs.done.any():
             episodes.append(Episodes.of(obs))
         if obs.final is not None and truncated[t].any():
@@ -276,15 +304,16 @@ def collect(
             final = final if is_learnt.all() else final.take(np.flatnonzero(is_learnt))
             if players.memory is not None:
                 final, _ = players.memory.attach(final, cut_off[is_learnt], acts=False)
-            finals.append(final)
-            ended = np.append(ended, cut_off[is_learnt])
-            if len(ended) >= num_envs:  # to bound memory
-                final_values.append(players.values(EntityBatch.cat(finals), ended))
-                finals, ended = [], ended[:0]
+            columns = np.flatnonzero(truncated[t])
+            for run in shards.runs(columns):
+                one = final if run.stop - run.start == len(columns) else final.slice(run)
+                last = finals[shards.place(int(columns[run.start]))]
+                last.add(players, one, learnt[columns[run]], t * num_envs + columns[run])
 
     # Values to bootstrap from: of the frames after the last step, and of truncated episodes.
+    frames, kept = storage.take()
     with context.spans.span("values"):
-        last_values = final_values[0].new_zeros(num_envs)
+        last_values = kept.values.new_zeros(num_envs)
         going_on = np.flatnonzero(~obs.done[learnt])  # the value after the end of an episode is 0
         if len(going_on):
             of_last = EntityBatch.of(obs, device)
@@ -292,9 +321,10 @@ def collect(
                 of_last = of_last.take(learnt[going_on])
             values = players.values(of_last, learnt[going_on])
             last_values[to_device(going_on, device)] = values
-        if finals:
-            final_values.append(players.values(EntityBatch.cat(finals), ended))
-    frames, kept = storage.take()
+        of_finals = kept.values.new_zeros(steps * num_envs)
+        for last in finals:
+            for positions, values in last.values(players):
+                of_finals[to_device(positions, device)] = values
     if players.memory is not None:
         with context.spans.span("memory"):
             frames = replace(frames, past=remembered.past(frames), identity={})
@@ -308,11 +338,59 @@ def collect(
         terminated=torch.from_numpy(terminated).to(device),
         truncated=torch.from_numpy(truncated).to(device),
         last_values=last_values,
-        final_values=torch.cat(final_values),
-        metrics=metrics,
+        final_values=of_finals[to_device(np.flatnonzero(truncated), device)],
+        metrics=merged(metrics),
         next_obs=obs,
         episodes=Episodes.cat(episodes),
+        shards=context.learnt,
+        metrics_of_shards=metrics,
     )
+
+
+class LastObservations:
+    """Last observations of truncated episodes of a shard, which are valued in batches.
+
+    Args:
+        most: observations after which they are valued, to bound memory.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._frames: list[EntityBatch] = []
+        self._environments = self._positions = np.zeros(0, np.int64)
+        self._valued: list[tuple[Ints, Tensor]] = []
+
+    def add(self, players: Players, frames: EntityBatch, environments: Ints, at: Ints) -> None:
+        """Add observations.
+
+        Args:
+            players: value them.
+            frames: n observations, with a past if the learner remembers.
+            environments: (n,) int64.
+            at: (n,) int64, positions of their values in the rollout.
+        """
+        self._frames.append(frames)
+        self._environments = np.append(self._environments, environments)
+        self._positions = np.append(self._positions, at)
+        if len(self._positions) >= self._most:
+            self.values(players)
+
+    def values(self, players: Players) -> list[tuple[Ints, Tensor]]:
+        """Return the positions and values of all observations."""
+        if self._frames:
+            values = players.values(EntityBatch.cat(self._frames), self._environments)
+            self._valued.append((self._positions, values))
+            self._frames = []
+            self._environments = self._positions = np.zeros(0, np.int64)
+        return self._valued
+
+
+def merged(metrics: Sequence[Mapping[str, Metric]]) -> dict[str, Metric]:
+    """Return the metrics of all shards, added in their order."""
+    total: dict[str, Metric] = {}
+    for of_shard in metrics:
+        add_metrics(total, of_shard)
+    return total
 
 
 _WORTH_WRITING = 4 * 2**20

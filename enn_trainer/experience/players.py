@@ -29,6 +29,7 @@ from enn_trainer.experience.memories import (
 from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import ONE_LANE, Lanes, cost_of_entity
 from enn_trainer.runtime.spans import OFF, Spans
+from enn_trainer.scale.shards import Shards
 from entity_env.ragged import Ragged, row_indices
 from entity_env.seeding import key_of
 from entity_env.spaces import ActionSpace
@@ -278,6 +279,8 @@ class AgentPlayer(Players):
         lanes: threads; the result does not depend on their number.
         learning: True if the frames are learnt from, which takes more memory than acting.
         spans: timers of memory.
+        shards: groups of the environments of a run, each of which has forward passes of its own;
+            None for one group of all.
 
     Attributes:
         remembers: True if the agent remembers something between frames.
@@ -294,9 +297,10 @@ class AgentPlayer(Players):
         lanes: Lanes = ONE_LANE,
         learning: bool = False,
         spans: Spans = OFF,
+        shards: Shards | None = None,
     ) -> None:
         self.agent, self.seed, self.lanes, self.learning = agent, seed, lanes, learning
-        self.spans = spans
+        self.spans, self.shards = spans, shards
         self._memory: PlayerMemory | None = None
         self.remembers = any(remembering_of(agent))
 
@@ -344,16 +348,17 @@ class AgentPlayer(Players):
         if memory is not None:
             with self.spans.span("memory"):
                 batch, attached = memory.attach(batch, environments, acts=True)
-        check_frame_memory(agent, batch, environments, learning=self.learning)
+        of_run = self._of_run(environments)
+        check_frame_memory(agent, batch, of_run, learning=self.learning)
 
         def of_piece(some: EntityBatch, piece: slice) -> tuple[Decisions, list[Tensor | None]]:
             draws = None
             if seed is not None:
-                draws = draw_uniforms(some.actions, seed, environments[piece], t)
+                draws = draw_uniforms(some.actions, seed, of_run[piece], t)
             out = agent(some, uniforms=draws)
             return Decisions.of(out, some), [out.memory, out.memory_of_values]
 
-        pieces = in_pieces(agent, batch, of_piece, self.lanes)
+        pieces = in_pieces(agent, batch, of_piece, self.lanes, self._groups(environments))
         if memory is not None and attached is not None:
             with self.spans.span("memory"):
                 memory.advance(attached, cat_states([states for _, states in pieces]))
@@ -364,12 +369,23 @@ class AgentPlayer(Players):
         if self._memory is not None and batch.past is None:
             with self.spans.span("memory"):
                 batch, _ = self._memory.attach(batch, environments, acts=False)
-        check_frame_memory(self.agent, batch, environments, learning=False)
+        check_frame_memory(self.agent, batch, self._of_run(environments), learning=False)
 
         def of_piece(some: EntityBatch, piece: slice) -> Tensor:
             return self.agent.values(some)["value"].flatten()
 
-        return torch.cat(in_pieces(self.agent, batch, of_piece, self.lanes))
+        groups = self._groups(environments)
+        return torch.cat(in_pieces(self.agent, batch, of_piece, self.lanes, groups))
+
+    def _of_run(self, environments: Environments) -> Environments:
+        """Return the numbers of environments of this process among all of the run."""
+        return environments if self.shards is None else environments + self.shards.columns.start
+
+    def _groups(self, environments: Environments) -> list[slice]:
+        """Return the frames of each shard."""
+        if self.shards is None:
+            return [slice(0, len(environments))]
+        return self.shards.runs(environments)
 
 
 class FramePlayer(Players):
@@ -435,6 +451,8 @@ def choose_as_one(
         None if one pass would be too large, or is not possible.
     """
     first, environments = players[0], np.concatenate(groups)
+    if first.shards is not None and first.shards.count > 1:
+        return None
     check_frame_memory(first.agent, batch, environments, learning=first.learning)
     if len(pieces_of(first.agent, batch)) > 1:
         return None
@@ -514,7 +532,11 @@ activations stay in the cache."""
 
 
 def in_pieces(
-    agent: PPOAgent, batch: EntityBatch, of_piece: Callable[[EntityBatch, slice], T], lanes: Lanes
+    agent: PPOAgent,
+    batch: EntityBatch,
+    of_piece: Callable[[EntityBatch, slice], T],
+    lanes: Lanes,
+    groups: Sequence[slice] | None = None,
 ) -> list[T]:
     """Apply a function to consecutive pieces of a batch, and return the results in order.
 
@@ -523,8 +545,9 @@ def in_pieces(
         batch: B frames.
         of_piece: takes the frames of a piece, and the slice that they are of the B frames.
         lanes: threads; the result does not depend on their number.
+        groups: consecutive frames, of which a piece has those of one; None for one of all.
     """
-    pieces = pieces_of(agent, batch)
+    pieces = pieces_of(agent, batch, groups)
     if len(pieces) == 1:  # cutting would cost as much as a tenth of a small forward pass
         return [of_piece(batch, pieces[0])]
     results: list[T] = []
@@ -532,11 +555,17 @@ def in_pieces(
     return results
 
 
-def pieces_of(agent: PPOAgent, batch: EntityBatch) -> list[slice]:
+def pieces_of(
+    agent: PPOAgent, batch: EntityBatch, groups: Sequence[slice] | None = None
+) -> list[slice]:
     """Cut frames into the pieces of forward passes, a function of the network and the frames."""
-    pieces = [slice(0, batch.num_frames)]
+    pieces = [*(groups or [slice(0, batch.num_frames)])]
     if (cost := cost_of_entity(agent)) is not None:
-        pieces = consecutive(batch.num_frames, cost)
+        pieces = [
+            slice(group.start + piece.start, group.start + piece.stop)
+            for group in pieces
+            for piece in consecutive(group.stop - group.start, cost)
+        ]
     if rogue_nets(agent):
         pieces = within_memory(pieces, rows_of_frames(agent, batch))
     return pieces

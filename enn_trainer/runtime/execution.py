@@ -21,6 +21,7 @@ import torch
 
 from enn_trainer.experience.frame_limits import rogue_nets
 from enn_trainer.runtime.spans import OFF, Spans
+from enn_trainer.scale.shards import Shards
 from rogue_net.native.backend import has_compiled_blocks, threads_at_work
 
 T = TypeVar("T")
@@ -124,7 +125,9 @@ def _with_grad(grad: bool, task: Callable[[], T]) -> T:
 
 @dataclass(frozen=True)
 class ExecutionContext:
-    """Thread pool, interrupt check and timers of an update. Has no effect on the result.
+    """Thread pool, interrupt check, timers and shards of an update.
+
+    Only the number of shards has an effect on the result, by rounding.
 
     Attributes:
         lanes: threads that compute independent forward passes.
@@ -132,12 +135,16 @@ class ExecutionContext:
             each forward pass; it raises to end the update.
         spans: timers.
         on_optimizer_step: called after each optimizer step with the statistics of its frames.
+        shards: groups of the environments; None for one group of all.
+        learnt: groups of those that are learnt from, likewise.
     """
 
     lanes: Lanes = ONE_LANE
     check: Callable[[], None] = lambda: None
     spans: Spans = OFF
     on_optimizer_step: Callable[[Any], None] = lambda stats: None
+    shards: Shards | None = None
+    learnt: Shards | None = None
 
 
 DEFAULT_CONTEXT = ExecutionContext()

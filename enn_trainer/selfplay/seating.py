@@ -49,6 +49,12 @@ class Table(NamedTuple):
         """Number of frames of each step that are learnt from: all but those of opponents."""
         return self.num_matches * self.sides - self.num_pool * (self.sides - 1)
 
+    def learnt_before(self, environment: int) -> int:
+        """Return the frames of a step that are learnt from before the first one of a match."""
+        match = environment // self.sides
+        against_pool = max(0, match - (self.num_matches - self.num_pool))
+        return environment - against_pool * (self.sides - 1)
+
 
 class Game(NamedTuple):
     """Game against the pool that has ended.

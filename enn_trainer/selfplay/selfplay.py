@@ -244,7 +244,8 @@ class SelfPlay(Callback):
             of_bots = derive_seed(self._seed, "bots")
             return BotPlayer(made, of_bots, spaces[0], *spaces, self._table.sides)
         own = derive_seed(self._seed, "opponents act")
-        return AgentPlayer(made, own, self._agent.lanes, spans=self._agent.spans)
+        agent = self._agent
+        return AgentPlayer(made, own, agent.lanes, spans=agent.spans, shards=agent.shards)
 
 
 CPU = torch.device("cpu")

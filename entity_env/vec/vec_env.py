@@ -289,6 +289,11 @@ class AddMetricsWrapper(VecEnvWrapper):
         filter: (B,) bool, the environments that count, which may change between steps; all of them
             by default. Metrics that a vectorised environment gives without `VecObs.env_metrics`
             cannot be separated and count all.
+
+    Attributes:
+        groups: consecutive environments, for which metrics are added up apart; all by default.
+        of_groups: the metrics of the last step of each group; those that cannot be separated are
+            the first one's.
     """
 
     def __init__(self, env: VecEnv, filter: npt.NDArray[np.bool_] | None = None) -> None:
@@ -296,6 +301,8 @@ class AddMetricsWrapper(VecEnvWrapper):
         self.filter = np.ones(len(env), dtype=np.bool_) if filter is None else np.asarray(filter)
         self.total_reward = np.zeros(len(env), dtype=np.float64)
         self.total_steps = np.zeros(len(env), dtype=np.int64)
+        self.groups = [slice(0, len(env))]
+        self.of_groups: list[dict[str, Metric]] = [{}]
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
         """Begin an episode everywhere."""
@@ -324,11 +331,32 @@ class AddMetricsWrapper(VecEnvWrapper):
         obs = self.env.wait()
         self.total_reward += obs.reward
         self.total_steps += 1
+        self.of_groups = [self._metrics_of(obs, group) for group in self.groups]
+        obs.metrics = {}
+        for of_group in self.of_groups:
+            add_metrics(obs.metrics, of_group)
+        # Returns and lengths of the episodes that ended.
+        if obs.done.any():
+            lengths = obs.done.astype(np.int64)
+            obs.env_metrics["episodic_reward"] = Ragged(self.total_reward[obs.done], lengths)
+            of_steps = self.total_steps[obs.done].astype(np.float64)
+            obs.env_metrics["episode_length"] = Ragged(of_steps, lengths)
+        self.total_reward[obs.done] = 0
+        self.total_steps[obs.done] = 0
+        return obs
+
+    def _metrics_of(self, obs: VecObs, group: slice) -> dict[str, Metric]:
+        """Return the metrics of a step, of the environments of a group that count."""
         # Metrics of the environments, without those that do not count.
         counted = self.filter
+        if len(self.groups) > 1:
+            counted = np.zeros_like(counted)
+            counted[group] = self.filter[group]
+        is_first = group.start == 0
+        metrics = {n: m for n, m in obs.metrics.items() if is_first or n in obs.env_metrics}
         if not counted.all():
             for name, given in obs.env_metrics.items():
-                obs.metrics[name] = Metric.of(given.values[np.repeat(counted, given.lengths)])
+                metrics[name] = Metric.of(given.values[np.repeat(counted, given.lengths)])
         # Entities of each type and of all types, one row for each metric.
         ended = obs.done & counted
         types = [name for name in obs.features if name != GLOBAL]
@@ -338,16 +366,8 @@ class AddMetricsWrapper(VecEnvWrapper):
         names = ["step", *(f"entity_count/{name}" for name in types), "entity_count"]
         of_counts = dict(zip(names, Metric.of_each(rows), strict=True))
         # Returns and lengths of the episodes that ended.
-        obs.metrics["step"] = of_counts.pop("step")
-        obs.metrics["reward"] = Metric.of(obs.reward[counted])
-        obs.metrics["episodic_reward"] = Metric.of(self.total_reward[ended])
-        obs.metrics["episode_length"] = Metric.of(self.total_steps[ended])
-        obs.metrics |= of_counts
-        if obs.done.any():
-            lengths = obs.done.astype(np.int64)
-            obs.env_metrics["episodic_reward"] = Ragged(self.total_reward[obs.done], lengths)
-            of_steps = self.total_steps[obs.done].astype(np.float64)
-            obs.env_metrics["episode_length"] = Ragged(of_steps, lengths)
-        self.total_reward[obs.done] = 0
-        self.total_steps[obs.done] = 0
-        return obs
+        metrics["step"] = of_counts.pop("step")
+        metrics["reward"] = Metric.of(obs.reward[counted])
+        metrics["episodic_reward"] = Metric.of(self.total_reward[ended])
+        metrics["episode_length"] = Metric.of(self.total_steps[ended])
+        return metrics | of_counts

@@ -508,6 +508,8 @@ CASES: dict[str, Case] = {
         that=lambda ran: not any(s.decisions.values.any() for s in ran.recorded("file.rec")),
         but=(*EVAL_FILE, "eval.opponent=random"),
     ),
+    # ScaleConfig
+    "ScaleConfig.shards": learns_otherwise("scale.shards=3"),
     # CheckpointConfig
     "CheckpointConfig.every_seconds": shows(
         "checkpoint.every_seconds=0", that=saved_at(0, 24, 48), but=()

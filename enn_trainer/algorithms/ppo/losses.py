@@ -202,6 +202,11 @@ class LossStats:
             torch.zeros(num_tuned, 2, device=device),
         )
 
+    def plus(self, other: "LossStats") -> "LossStats":
+        """Return the sums of both; this one is changed as well."""
+        self.add(other)
+        return self
+
     def add(self, other: "LossStats") -> None:
         """Add the sums of `other`."""
         for name, total in other.sums.items():
@@ -266,7 +271,9 @@ class Minibatch:
 
     Attributes:
         rollout: the rollout that they are from.
-        frames: (F,) int64, positions in the rollout.
+        frames: (F,) int64, positions among the frames of all processes.
+        rows: (F,) int64, positions in the rollout of those of this process; any number of others.
+        num_decisions: (F,) int64, actors of each frame.
         num_terms: number of terms of which the policy loss is the mean.
         advantages: (F,) float.
         returns: (F,) float.
@@ -276,6 +283,8 @@ class Minibatch:
 
     rollout: Rollout
     frames: Frames
+    rows: Frames
+    num_decisions: Frames
     num_terms: int
     advantages: Tensor
     returns: Tensor
@@ -284,22 +293,36 @@ class Minibatch:
 
     @staticmethod
     def of(
-        rollout: Rollout, estimate: Estimate, frames: Frames, keys: Frames, ppo: PPOConfig
+        rollout: Rollout,
+        estimate: Estimate,
+        decisions: Frames,
+        frames: Frames,
+        keys: Frames,
+        ppo: PPOConfig,
     ) -> "Minibatch":
-        """Select frames of a rollout; advantages are normalised over them with `ppo.norm_adv`."""
+        """Select frames of a rollout; advantages are normalised over them with `ppo.norm_adv`.
+
+        `decisions` are those of all frames, see `Rollout.num_decisions`.
+        """
         index = to_device(frames, estimate.returns.device)
         advantages = estimate.advantages.flatten()[index]
         if ppo.norm_adv:
             advantages = normalize(advantages)
         returns, old_values = estimate.returns.flatten()[index], rollout.values.flatten()[index]
-        num_terms = _num_terms(rollout, frames, ppo.weight_by)
-        return Minibatch(rollout, frames, num_terms, advantages, returns, old_values, keys)
+        rows = frames if rollout.shards is None else rollout.shards.rows(frames)
+        actors = decisions[frames]
+        num_terms = _num_terms(actors, ppo.weight_by)
+        numbers = num_terms, advantages, returns, old_values
+        return Minibatch(rollout, frames, rows, actors, *numbers, keys)
 
 
-def _num_terms(rollout: Rollout, frames: Frames, weight_by: PerActorOrFrame) -> int:
-    """Return the number of terms of which the policy loss is the mean: decisions, or frames."""
-    batch = rollout.batch.actions.values()
-    actors = sum(action.actors.lengths[frames] for action in batch if action.after is None)
+def _num_terms(actors: Frames, weight_by: PerActorOrFrame) -> int:
+    """Return the number of terms of which the policy loss is the mean: decisions, or frames.
+
+    Args:
+        actors: (F,) int64, the decisions in each frame.
+        weight_by: the unit of a term.
+    """
     return int(np.sum(actors) if weight_by == "actor" else np.count_nonzero(actors))
 
 
@@ -333,7 +356,7 @@ def loss_of_piece(
     """
     # Forward pass.
     context.check()
-    spans, rollout, frames = context.spans, minibatch.rollout, minibatch.frames[piece]
+    spans, rollout, frames = context.spans, minibatch.rollout, minibatch.rows[piece]
     with spans.span("gather"):
         chosen = {name: rows.take(frames) for name, rows in rollout.actions.items()}
         batch, past = replace(rollout.batch, past=None).take(frames), rollout.batch.past
@@ -414,7 +437,7 @@ def loss_of_piece(
             "value_loss": value_error.detach(),
         },
         Counter(
-            terms=_num_terms(rollout, frames, ppo.weight_by),
+            terms=_num_terms(minibatch.num_decisions[piece], ppo.weight_by),
             actors=len(logratio),
             frames=len(frames),
         ),

@@ -22,11 +22,11 @@ from enn_trainer.algorithms.algorithm import (
 from enn_trainer.algorithms.cloning.cloning_loss import CloningLoss
 from enn_trainer.algorithms.minibatches import (
     Frames,
-    add_gradients,
     minibatches,
     minibatches_of_units,
     pieces,
     pieces_of_units,
+    take_gradients,
 )
 from enn_trainer.algorithms.ppo import losses
 from enn_trainer.algorithms.ppo.entropy_targets import initial_tunings, tune, tuned_scalars
@@ -39,6 +39,8 @@ from enn_trainer.experience.collector import Rollout
 from enn_trainer.experience.frame_limits import rows_of_frames
 from enn_trainer.experience.memories import sequences
 from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext, cost_of_entity
+from enn_trainer.scale.packing import FlatGradients, update_input_stats
+from enn_trainer.scale.shards import Shards, tree_sum
 from enn_trainer.state_part import (
     SpaceChange,
     StateDict,
@@ -144,14 +146,14 @@ class PPO(RolloutAlgorithm):
         knows_first_frames = self._memory.get(FIRST_FRAMES, False)
         if knows_first_frames:
             with span("stats"):
-                self.agent.update_input_stats(rollout.batch)
+                update_input_stats(self.agent, rollout.frames_of_shards())
         with span("optimize"):
             seed = derive_seed(config.seed, "minibatches", clock.step)
             auxiliary = {n: x for n, x in self.auxiliary_losses.items() if x.begin_update(clock)}
             metrics = self.optimize(rollout, estimate, rates.ent_coef, seed, auxiliary, context)
         if not knows_first_frames:
             with span("stats"):
-                self.agent.update_input_stats(rollout.batch)
+                update_input_stats(self.agent, rollout.frames_of_shards())
         metrics |= {"charts/learning_rate": rates.lr, "charts/entropy_coef": rates.ent_coef}
         for transform in self.reward_transforms.values():
             metrics |= transform.metrics()
@@ -194,8 +196,11 @@ class PPO(RolloutAlgorithm):
         agent, ppo, optim = self.agent, self.config.ppo, self.config.optim
         agent.train()
         device, num_actions = estimate.returns.device, len(rollout.actions)
-        total = losses.LossStats.zero(device, num_actions, len(self.ent_tunings))
-        parameters, auxiliary = [*agent.parameters()], auxiliary or {}
+        zero = partial(losses.LossStats.zero, device, num_actions, len(self.ent_tunings))
+        total, auxiliary = zero(), auxiliary or {}
+        shards = rollout.shards or Shards.one(rollout.rewards.shape[1])
+        decisions = rollout.num_decisions()
+        gradients = FlatGradients(agent.parameters(), len(shards.own))
         is_checked = _is_synchronous(device)
         loss_of = partial(
             losses.loss_of_piece, agent, ppo, ent_coef, self.ent_tunings, auxiliary, context
@@ -203,15 +208,18 @@ class PPO(RolloutAlgorithm):
         for frames, cut in self._minibatches(rollout, seed):
             step = total.counts["steps"]
             keys = mix(derive_seed(seed, "dropout"), step, frames).view(np.int64)
-            minibatch = losses.Minibatch.of(rollout, estimate, frames, keys, ppo)
+            minibatch = losses.Minibatch.of(rollout, estimate, decisions, frames, keys, ppo)
 
-            # Gradient, as a sum over pieces, and of auxiliary losses.
-            for parameter in parameters:
-                parameter.grad = None
-            done = losses.LossStats.zero(device, num_actions, len(self.ent_tunings))
+            # Gradient, as sums over the pieces of each shard, and of auxiliary losses.
+            gradients.clear()
+            of_shards = [zero() for _ in shards.own]
+            owner = iter([shard for shard, pieces in enumerate(cut) for _ in pieces])
+            take = partial(_take_piece, gradients, of_shards, owner)
             with context.spans.span("gradient"):
-                to_add = [partial(loss_of, minibatch, piece) for piece in cut]
-                add_gradients(parameters, to_add, done.add, context.lanes, context.spans)
+                to_add = [partial(loss_of, minibatch, piece) for pieces in cut for piece in pieces]
+                take_gradients(gradients.learnt, to_add, take, context.lanes, context.spans)
+                gradients.sum()
+                done = tree_sum(of_shards, losses.LossStats.plus)
             for name, auxiliary_loss in auxiliary.items():
                 loss = auxiliary_loss.add_gradient(step, context)
                 if loss is not None:
@@ -251,24 +259,35 @@ class PPO(RolloutAlgorithm):
 
     def _minibatches(
         self, rollout: Rollout, seed: int
-    ) -> Iterator[tuple[Frames, Sequence[Frames]]]:
-        """Yield the frames of each minibatch, and the positions in it of its pieces.
+    ) -> Iterator[tuple[Frames, Sequence[Sequence[Frames]]]]:
+        """Yield the frames of each minibatch, and the positions in it of the pieces of each shard.
 
         Frames of which the agent remembers something stay together in their sequences.
         """
         optim, entities = self.config.optim, rollout.batch.entities_of_frames()
+        steps, num_envs = rollout.rewards.shape
+        shards = rollout.shards or Shards.one(num_envs)
         order = optim.bs, optim.update_epochs, seed, optim.shuffle
         limits = optim.micro_bs, optim.max_entities, cost_of_entity(self.agent)
         if rollout.batch.past is None:
-            for frames in minibatches(rollout.num_frames, *order):
-                yield frames, pieces(entities[frames], *limits)
+            for frames in minibatches(steps * num_envs, *order):
+                rows, cut = shards.rows(frames), list[list[Frames]]()
+                for at in shards.positions(frames):
+                    of_shard = pieces(entities[rows[at]], *limits) if len(at) else []
+                    cut.append([at[piece] for piece in of_shard])
+                yield frames, cut
             return
-        steps, num_envs = rollout.rewards.shape
         units = sequences(steps, num_envs, self.config.ppo.seq_len or steps)
         pairs = rows_of_frames(self.agent, rollout.batch) ** 2
         for chosen in minibatches_of_units(units, *order):
             frames, lengths = np.concatenate(chosen), np.array([len(unit) for unit in chosen])
-            yield frames, pieces_of_units(lengths, entities[frames], pairs[frames], *limits)
+            rows, cut = shards.rows(frames), []
+            for at in shards.positions(frames):
+                own = lengths[np.isin(np.cumsum(lengths) - 1, at)]
+                sizes = entities[rows[at]], pairs[rows[at]]
+                of_shard = pieces_of_units(own, *sizes, *limits) if len(at) else []
+                cut.append([at[piece] for piece in of_shard])
+            yield frames, cut
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Return the optimizer of the policy, and that of the value network if there is one."""
@@ -352,6 +371,19 @@ class PPO(RolloutAlgorithm):
                 "already; expected another name"
             )
         return {**self.auxiliary_losses, **self.reward_transforms}
+
+
+def _take_piece(
+    gradients: FlatGradients,
+    of_shards: Sequence[losses.LossStats],
+    owner: Iterator[int],
+    of_piece: Sequence[Tensor | None],
+    done: losses.LossStats,
+) -> None:
+    """Add the gradients and statistics of a piece to those of the next shard of `owner`."""
+    shard = next(owner)
+    gradients.add(shard, of_piece)
+    of_shards[shard].add(done)
 
 
 def _is_synchronous(device: torch.device) -> bool:

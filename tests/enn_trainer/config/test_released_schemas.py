@@ -88,6 +88,7 @@ NEUTRAL: dict[str, Any] = {
     "eval.env.vary": {},
     "eval.ray": None,
     "eval.lag": 0,
+    "scale.shards": None,
     **{  # the newest three, every minute
         f"checkpoint.{name}": value
         for name, value in dataclasses.asdict(CheckpointConfig()).items()

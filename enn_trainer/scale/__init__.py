@@ -1,0 +1,1 @@
+"""Runs of several processes: shards of the environments, ranks, and what they exchange."""
