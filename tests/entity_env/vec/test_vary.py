@@ -155,7 +155,7 @@ def test_a_world_that_is_made_anew_closes_the_old_one() -> None:
 
 
 def test_a_worker_that_is_replaced_draws_as_the_lost_one_would_have() -> None:
-    envs = ParallelEnvList(MAKE, 4, 2)
+    envs = ParallelEnvList(MAKE, 4, 2, recover="truncate")
     try:
         varied(envs)
         space, ones = envs.obs_space(), np.ones(4, dtype=np.int64)
