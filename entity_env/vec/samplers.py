@@ -62,7 +62,7 @@ class Sampler:
             number = math.exp(_between(math.log(low), math.log(high), share))
             return min(max(number, float(low)), float(high))
         if self.kind == "normal":
-            return self._normal(share + 2.0**-54)  # in (0, 1)
+            return self._normal(((bits >> 12) + 0.5) * 2.0**-52)  # in (0, 1)
         return self._in_ranges(share)
 
     @cached_property

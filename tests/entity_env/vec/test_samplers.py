@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from entity_env.errors import InvalidSampler
@@ -60,6 +60,8 @@ def test_text_of_a_sampler_reads_as_the_same(sampler: Sampler) -> None:
 
 
 @given(samplers(), BITS)
+@example(Sampler("normal", (0.0, 1.0)), 0)
+@example(Sampler("normal", (0.0, 1.0)), 2**64 - 1)
 def test_draws_are_a_function_of_the_bits_and_within_bounds(sampler: Sampler, bits: int) -> None:
     drawn = sampler.draw(bits)
     assert drawn == sampler.draw(bits)
