@@ -219,7 +219,7 @@ def open_players(
 
 
 Makers = tuple[CreateOpponent, Matchmaker | None]
-"""Who makes opponents, and who draws them."""
+"""Factory of opponents, and matchmaker that draws them."""
 
 
 def open_episodes(
@@ -233,7 +233,7 @@ def open_episodes(
 
     Args:
         run: state manager, environments, watchers, and `env.id` as it was configured.
-        makers: see there.
+        makers: factory of opponents, and matchmaker of a league.
         around: callbacks of the run, its context, and the device of the agent.
     """
     manager, envs, watchers, configured_id = run

@@ -12,7 +12,7 @@ CURRICULUM = "curriculum"
 
 
 class Lessons(StatePart):
-    """What `Trainer.set_parameters` changed.
+    """Changes of arguments by `Trainer.set_parameters`, a part of the state of a run.
 
     Attributes:
         parameters: samplers by the name of the argument, in place of those of `env.vary`.
