@@ -210,10 +210,23 @@ def check_trusted(saved: SavedRun, config: TrainConfig, options: argparse.Namesp
     raise untrusted.refusal(saved.path, remedy)
 
 
+def _varied(options: argparse.Namespace) -> dict[str, str]:
+    """Return the samplers of `--vary` by the name of the argument.
+
+    Raises:
+        ConfigError: one has no name.
+    """
+    texts: list[list[str]] = [text.split("=", 1) for text in options.vary]
+    if wrong := [text[0] for text in texts if len(text) < 2 or not text[0].strip()]:
+        raise ConfigError(f"--vary: expected NAME=SAMPLER, such as 'size=int 1 9', got {wrong[0]}")
+    return {name.strip(): sampler.strip() for name, sampler in texts}
+
+
 def config_of(trained: TrainConfig, options: argparse.Namespace) -> TrainConfig:
     """Return the configuration of the run with the evaluation of the command line."""
     kwargs = parse_kwargs(options.env_kwargs, "--env-kwargs")
-    env = with_env(trained.env, EvalEnvConfig(json.dumps(kwargs), options.env))
+    fixed = dataclasses.replace(trained.env, vary={})
+    env = with_env(fixed, EvalEnvConfig(json.dumps(kwargs), options.env, vary=_varied(options)))
     suites: dict[str, EvalSuiteConfig] = {}
     for text in options.suite:
         name = text.strip().replace("/", "_")  # it becomes a part of tags and file names
@@ -225,7 +238,8 @@ def config_of(trained: TrainConfig, options: argparse.Namespace) -> TrainConfig:
     settings = {name: getattr(options, name) for name in same}
     num_envs = options.num_envs or _num_envs(trained, options)
     suites |= _baselines(suites, options)
-    evaluation = EvalConfig(**settings, num_envs=num_envs, suites=suites)
+    of_eval = env if env.vary else None
+    evaluation = EvalConfig(**settings, num_envs=num_envs, suites=suites, env=of_eval)
     # Recordings are those of the run, not of this command.
     return dataclasses.replace(
         trained,
@@ -347,6 +361,8 @@ def parser() -> OneLineParser:
     add_playing_options(parser)
     workers = "number of worker processes (default: 1)"
     parser.option("--processes", "N", workers, type=positive, default=1)
+    varied = "arguments of the environment that vary from episode to episode: 'max_mines=int 0 40'"
+    parser.option("--vary", "NAME=SAMPLER", varied, nargs="+", action="extend", default=[])
     parser.option("--ray", "ADDRESS", "play the suites on a Ray cluster: auto, or HOST:PORT")
     beside = "report (default: eval-step-....json beside the checkpoint)"
     parser.option("--out", "FILE", beside, type=Path)

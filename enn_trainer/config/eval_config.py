@@ -26,8 +26,8 @@ class EnvConfig(Section):
         kwargs: Keyword arguments of the environment, as a JSON object; files may have a section.
         id: The environment: one of `enn envs`, package.module:Class, or path/file.py:Class.
         validate: Check everything that the environment returns against its spaces.
-        vary: Arguments that vary from episode to episode in training: samplers by name, such as
-            "int 0 20", "uniform 0 1" or "choice 4 8".
+        vary: Arguments that vary from episode to episode, in env those of training alone: samplers
+            by name, such as "int 0 20", "uniform 0 1" or "choice 4 8".
     """
 
     kwargs: str = field(default="{}", metadata=JSON_TEXT)
@@ -68,11 +68,16 @@ class EvalEnvConfig(Section):
             of them if `id` is another one.
         id: The environment's id; as in eval.env if not set.
         validate: Check everything that the environment returns; as in eval.env if not set.
+        vary: Arguments that vary from episode to episode, beside or in place of those of eval.env.
     """
 
     kwargs: str = field(default="{}", metadata=JSON_TEXT)
     id: Optional[str] = field(default=None, metadata=PATH)
     validate: Optional[bool] = None
+    vary: Dict[str, str] = field(default_factory=dict)
+
+    def _check(self, check: Validator) -> None:
+        check_samplers(check, self.vary, "vary")
 
 
 @dataclass
@@ -238,9 +243,12 @@ def _with_suite(evaluation: EvalConfig, suite: EvalSuiteConfig) -> EvalConfig:
 
 def with_env(env: EnvConfig, change: EvalEnvConfig) -> EnvConfig:
     """Return an environment with what a suite changes; another one starts from its own defaults."""
-    same = change.id in (None, env.id)
-    kwargs = {**(json.loads(env.kwargs) if same else {}), **json.loads(change.kwargs)}
-    return replace(env, **{**_given(change), "kwargs": json.dumps(kwargs)})
+    same, own = change.id in (None, env.id), json.loads(change.kwargs)
+    kwargs, vary = (json.loads(env.kwargs), env.vary) if same else ({}, {})
+    # An argument is either fixed or varies, as the suite says.
+    kwargs = {**{name: v for name, v in kwargs.items() if name not in change.vary}, **own}
+    vary = {**{name: text for name, text in vary.items() if name not in own}, **change.vary}
+    return replace(env, **{**_given(change), "kwargs": json.dumps(kwargs), "vary": vary})
 
 
 def _given(section: Section) -> dict[str, Any]:

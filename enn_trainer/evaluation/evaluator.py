@@ -58,11 +58,13 @@ from enn_trainer.viewer.replay import Replay
 from enn_trainer.viewer.replay_format import write_replay
 from entity_env.bot import Bot
 from entity_env.environment import Environment
+from entity_env.errors import EntityEnvError
 from entity_env.match import Match
 from entity_env.named_world import names_bot
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.vec.chains import parents_first
+from entity_env.vec.variation import Variation
 from entity_env.vec.vec_env import VecEnv
 from rogue_net.answer import NetOutput, output_of
 from rogue_net.distributions import Decision, decide
@@ -560,6 +562,12 @@ class Evaluator:
                 raise ConfigError(
                     f"{where or 'eval.'}env: expected the spaces of env; {'; '.join(different)}"
                 )
+            if suite.env.vary:
+                try:
+                    envs.vary(Variation.of(suite.env.vary))
+                except EntityEnvError as error:
+                    problem = str(error).removeprefix("vary: ")
+                    raise ConfigError(f"{where}env.vary: {problem}") from None
             yield envs
 
 

@@ -482,6 +482,11 @@ CASES: dict[str, Case] = {
     "EvalEnvConfig.kwargs": shows(
         *EVAL, SUITE_SIZE, that=in_suite("size.mean", 3), but=(*EVAL, SUITE)
     ),
+    "EvalEnvConfig.vary": shows(
+        *[*EVAL, SUITE, 'eval.suites.a.env.vary.size="3"'],
+        that=in_suite("size.mean", 3),
+        but=(*EVAL, SUITE),
+    ),
     "EvalEnvConfig.id": another_id_has_other_arguments,
     "EvalEnvConfig.validate": a_suite_may_not_be_validated,
     "EvalConfig.capture_samples": shows(
