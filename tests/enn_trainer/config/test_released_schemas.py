@@ -86,6 +86,7 @@ NEUTRAL: dict[str, Any] = {
     "rollout.ray_resources": {"CPU": 1.0},
     "env.vary": {},
     "eval.env.vary": {},
+    "eval.suites[].env.vary": {},
     "eval.ray": None,
     "eval.lag": 0,
     "scale.shards": None,
