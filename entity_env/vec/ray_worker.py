@@ -151,7 +151,7 @@ def check_same_code(host: str, found: Mapping[str, str], here: Mapping[str, str]
         found: what it has, by name.
         here: what this process has; only names that both know are compared.
     """
-    for name in found.keys() & here.keys():
+    for name in sorted(found.keys() & here.keys()):
         if found[name] != here[name]:
             expected = f"expected {here[name]}, as here, got {found[name]}"
             raise WorkerError(f"{name} on the host {host}: {expected}; install the same there")
