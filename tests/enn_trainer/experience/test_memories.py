@@ -242,7 +242,8 @@ def test_a_loaded_agent_remembers_from_call_to_call(tmp_path: Path) -> None:
 @pytest.mark.alone
 @pytest.mark.slow
 def test_entities_of_a_worker_that_died_are_new() -> None:
-    with trainer_of(MEMORY) as trainer, contextlib.closing(ParallelEnvList(Fog, 8, 2)) as envs:
+    workers = ParallelEnvList(Fog, 8, 2, recover="truncate")
+    with trainer_of(MEMORY) as trainer, contextlib.closing(workers) as envs:
         player = AgentPlayer(trainer.state.agent, 1)
         collector = Collector(envs, player)
         collector.seed(1)

@@ -233,7 +233,8 @@ def test_a_failed_update_changes_neither_league_nor_seats() -> None:
 
 
 def test_a_game_that_a_lost_worker_cut_off_has_no_result() -> None:
-    manager = StateManager(overrides=[*SMALL, "rollout.processes=2", "total_timesteps=100000"])
+    workers = ["rollout.processes=2", "rollout.recover=truncate"]
+    manager = StateManager(overrides=[*SMALL, *workers, "total_timesteps=100000"])
     with Trainer(manager, Duel) as trainer:
         trainer.step()
         envs = trainer.episodes._collector.env.env

@@ -360,7 +360,7 @@ def test_frames_that_are_taken_and_put_together_keep_their_numbers() -> None:
 @pytest.mark.alone
 @pytest.mark.slow
 def test_a_worker_that_is_replaced_numbers_new_episodes() -> None:
-    with contextlib.closing(ParallelEnvList(Crowd, 4, 2)) as workers:
+    with contextlib.closing(ParallelEnvList(Crowd, 4, 2, recover="truncate")) as workers:
         before = play(tracked(workers), 1)[-1]
         os.kill(workers._workers[1].process.pid, signal.SIGKILL)
         obs = workers.act(random_choices(workers, before, np.random.default_rng(1)), SPACE)
