@@ -126,7 +126,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     check_ray(options)
     saved = read_saved_run(Path(options.checkpoint))
     saved_path = saved.path.resolve()  # before an environment can change the folder
-    config = config_of(saved.config, options)
+    config = config_of(saved.config, options, _varied(options))
     if not options.trust:
         check_trusted(saved, config, options)
     # Beside the save, also where the path is `.`.
@@ -222,11 +222,19 @@ def _varied(options: argparse.Namespace) -> dict[str, str]:
     return {name.strip(): sampler.strip() for name, sampler in texts}
 
 
-def config_of(trained: TrainConfig, options: argparse.Namespace) -> TrainConfig:
-    """Return the configuration of the run with the evaluation of the command line."""
+def config_of(
+    trained: TrainConfig, options: argparse.Namespace, vary: Mapping[str, str] = {}
+) -> TrainConfig:
+    """Return the configuration of the run with the evaluation of the command line.
+
+    Args:
+        trained: configuration of the run.
+        options: those of the command.
+        vary: samplers of arguments that vary from episode to episode.
+    """
     kwargs = parse_kwargs(options.env_kwargs, "--env-kwargs")
     fixed = dataclasses.replace(trained.env, vary={})
-    env = with_env(fixed, EvalEnvConfig(json.dumps(kwargs), options.env, vary=_varied(options)))
+    env = with_env(fixed, EvalEnvConfig(json.dumps(kwargs), options.env, vary={**vary}))
     suites: dict[str, EvalSuiteConfig] = {}
     for text in options.suite:
         name = text.strip().replace("/", "_")  # it becomes a part of tags and file names
