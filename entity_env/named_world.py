@@ -23,6 +23,9 @@ from entity_env.extras import remedy
 from entity_env.match import Match
 from entity_env.vec.vec_env import VecEnv
 
+OF_FILES = "loaded_"
+"""Prefix of the names of modules that are imported from files."""
+
 
 @dataclass(frozen=True)
 class NamedWorld:
@@ -203,7 +206,7 @@ def _import(where: str, folder: Path) -> ModuleType:
 
 def _import_file(path: Path) -> ModuleType:
     # Not the name of a module which is there already, nor of a file elsewhere.
-    name = f"loaded_{path.stem}_{zlib.crc32(str(path).encode()):08x}"
+    name = f"{OF_FILES}{path.stem}_{zlib.crc32(str(path).encode()):08x}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)

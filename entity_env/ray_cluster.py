@@ -6,6 +6,7 @@ import secrets
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from entity_env.errors import EntityEnvError
@@ -31,9 +32,6 @@ def cluster(address: str, field: str) -> Iterator[Any]:
     """
     breakpoint_, print_ = os.environ.get("PYTHONBREAKPOINT"), builtins.print
     hook = sys.breakpointhook
-    if address == "auto":  # for a cluster that starts here
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     try:
         import ray
     except ModuleNotFoundError as error:
@@ -42,9 +40,10 @@ def cluster(address: str, field: str) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
+    folder = TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True)
     try:
         try:
-            _join(ray, address, field)
+            _join(ray, address, field, folder.name)
         finally:
             builtins.print, sys.breakpointhook = print_, hook
             if breakpoint_ is None:
@@ -54,22 +53,38 @@ def cluster(address: str, field: str) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+        folder.cleanup()
 
 
-def _join(ray: Any, address: str, field: str) -> None:
-    """Join a cluster, or start one for "auto" if there is none."""
+def _join(ray: Any, address: str, field: str, folder: str) -> None:
+    """Join a cluster, or start one for "auto" if there is none.
+
+    Args:
+        ray: the module.
+        address: "auto" or HOST:PORT.
+        field: the setting with the address, for messages.
+        folder: files of a cluster that starts here, where "auto" of other programs does not look.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    quiet = {"logging_level": "ERROR", "log_to_driver": False}
+    # Ray itself would join any cluster of this machine, also one whose token it does not have.
+    found = os.environ.get("RAY_ADDRESS") or ray._private.services.find_bootstrap_address(None)
+    known = address if address != "auto" else found
+    if known:
+        try:
+            ray.init(address=known, **quiet)
+            return
+        except ConnectionError as error:
+            if address != "auto":
+                why = " ".join(str(error).split())
+                raise ClusterError(f"{field}: expected a cluster at {address}, got {why}") from None
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     # It has read the variables of its tokens already, if it was imported before.
     ray._raylet.Config.initialize("")
     ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
-    quiet = {"logging_level": "ERROR", "log_to_driver": False}
-    try:
-        ray.init(address=address, **quiet)
-    except ConnectionError as error:
-        if address != "auto":
-            why = " ".join(str(error).split())
-            raise ClusterError(f"{field}: expected a cluster at {address}, got {why}") from None
-        ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, **quiet)
+    here = {"_node_ip_address": "127.0.0.1", "_temp_dir": folder, "include_dashboard": False}
+    ray.init(address="local", **here, **quiet)
 
 
 def check_size(ray: Any, resources: Mapping[str, float], count: int, field: str) -> None:

@@ -7,9 +7,8 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.experience.collector import Rollout
 from enn_trainer.experience.lessons import CURRICULUM, Lessons
-from enn_trainer.experience.varied_envs import Arguments, VariedEnvs, parameter_scalars
+from enn_trainer.experience.varied_envs import Arguments, VariedEnvs, parameter_scalars, vary
 from enn_trainer.state import State
-from entity_env.errors import EntityEnvError
 from entity_env.vec.variation import Variation
 
 
@@ -67,9 +66,4 @@ class Curriculum(Callback):
         Raises:
             ConfigError: they cannot.
         """
-        try:
-            variation = self._lessons.variation(self._config.env)
-            self._envs.vary(variation)
-        except EntityEnvError as error:
-            raise ConfigError(f"{field}: {str(error).removeprefix('vary: ')}") from None
-        self._variation = variation
+        self._variation = vary(self._envs, self._lessons.samplers(self._config.env), field)

@@ -181,10 +181,7 @@ class EvalConfig(Section):
             )
         check.only_with("opponent_only", self.opponent is not None, "an opponent")
         check.only_with("lag", self.ray is not None, "eval.ray")
-        check.require(
-            self.ray is None or is_address(self.ray),
-            f"ray: expected auto or HOST:PORT, got {short_repr(self.ray)}",
-        )
+        check_address(check, self.ray)
         for name in ("capture_videos", "capture_samples", "capture_replays"):
             check.require(
                 self.ray is None or not getattr(self, name),
@@ -198,6 +195,13 @@ def is_address(text: str) -> bool:
     """Return True for the address of a Ray cluster: "auto" or HOST:PORT."""
     host, _, port = text.rpartition(":")
     return text == "auto" or (bool(host) and port.isdecimal() and 0 < int(port) < 65536)
+
+
+def check_address(check: Validator, ray: Optional[str]) -> None:
+    """Collect the problem of a setting `ray` that is no address of a cluster."""
+    check.require(
+        ray is None or is_address(ray), f"ray: expected auto or HOST:PORT, got {short_repr(ray)}"
+    )
 
 
 def all_suites(evaluation: EvalConfig, env: EnvConfig) -> Iterator[tuple[str, Any]]:

@@ -11,7 +11,14 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Literal, NamedTuple, Optional, Tuple
 
-from enn_trainer.config.eval_config import RECORDING, EnvConfig, EvalConfig, all_suites, suite_path
+from enn_trainer.config.eval_config import (
+    RECORDING,
+    EnvConfig,
+    EvalConfig,
+    all_suites,
+    check_address,
+    suite_path,
+)
 from enn_trainer.config.ppo_config import OptimizerConfig, PPOConfig
 from enn_trainer.config.rewrite_rules import AddDefault, ChangeDefault, RewriteRule
 from enn_trainer.config.selfplay_config import SelfplayConfig
@@ -63,8 +70,7 @@ class RolloutConfig(Section):
     def _check(self, check: Validator) -> None:
         wrong = [name for name, amount in self.ray_resources.items() if not amount > 0]
         check.require(not wrong, f"ray_resources: expected amounts above 0, not those of {wrong}")
-        is_address = self.ray is None or self.ray == "auto" or ":" in self.ray
-        check.require(is_address, f"ray: expected auto or HOST:PORT, got {self.ray!r}")
+        check_address(check, self.ray)
 
 
 @dataclass
@@ -237,7 +243,7 @@ class TrainConfig(Versioned, Section):
         mlflow_tracking_uri: Send metrics to the MLflow server or store at this address.
         checkpoint: When the run is saved, and which saves are kept.
         selfplay: Matches against a pool of opponents; none if not set.
-        scale: How a run of several processes is cut.
+        scale: The division of a run into groups of environments.
     """
 
     env: EnvConfig = field(default_factory=EnvConfig)
@@ -396,9 +402,16 @@ class TrainConfig(Versioned, Section):
     @classmethod
     def fixed_during_run(cls) -> Dict[str, str]:
         """Return why numbers cannot follow a schedule, by the path of the field or section."""
-        compared = (
-            *("steps", "num_envs", "processes", "episodes", "max_steps", "seed", "suites", "lag"),
-        )
+        compared = [
+            "steps",
+            "num_envs",
+            "processes",
+            "episodes",
+            "max_steps",
+            "seed",
+            "suites",
+            "lag",
+        ]
         subsample = "capture_samples_subsample"
         fixed = {
             "the network is built once": ["net", "vf_net", "ppo.value_bins"],

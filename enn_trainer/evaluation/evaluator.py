@@ -44,6 +44,7 @@ from enn_trainer.experience.envs import (
 )
 from enn_trainer.experience.players import AgentPlayer, SeatedPlayers, SeatPlayer
 from enn_trainer.experience.recording import capture_of_evals, recorders
+from enn_trainer.experience.varied_envs import vary
 from enn_trainer.load_agent import network_in_world
 from enn_trainer.policy import CreateOpponent, Opponent, PPOAgent, eval_mode
 from enn_trainer.runtime.execution import ONE_LANE, Lanes
@@ -58,13 +59,11 @@ from enn_trainer.viewer.replay import Replay
 from enn_trainer.viewer.replay_format import write_replay
 from entity_env.bot import Bot
 from entity_env.environment import Environment
-from entity_env.errors import EntityEnvError
 from entity_env.match import Match
 from entity_env.named_world import names_bot
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.vec.chains import parents_first
-from entity_env.vec.variation import Variation
 from entity_env.vec.vec_env import VecEnv
 from rogue_net.answer import NetOutput, output_of
 from rogue_net.distributions import Decision, decide
@@ -563,11 +562,7 @@ class Evaluator:
                     f"{where or 'eval.'}env: expected the spaces of env; {'; '.join(different)}"
                 )
             if suite.env.vary:
-                try:
-                    envs.vary(Variation.of(suite.env.vary))
-                except EntityEnvError as error:
-                    problem = str(error).removeprefix("vary: ")
-                    raise ConfigError(f"{where}env.vary: {problem}") from None
+                vary(envs, suite.env.vary, f"{where}env.vary")
             yield envs
 
 

@@ -15,13 +15,13 @@ from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.results import SuiteResult
 from enn_trainer.runtime.start_folder import paths_from, start_folder
 from entity_env.errors import WorkerError
+from entity_env.named_world import OF_FILES
 from entity_env.ray_cluster import ClusterError
 from entity_env.ray_cluster import cluster as joined
 
 TRIES = 4
 """Number of times that a suite is played whose process or host is lost."""
 POLL_S = 0.1
-_OF_FILES = "loaded_"
 
 
 class PackedEvaluation(NamedTuple):
@@ -156,4 +156,4 @@ class RayEvaluation:
 
 def _is_of_file(name: str, module: Any) -> bool:
     """Return True for a module that was imported from a file which a setting names."""
-    return name.startswith(_OF_FILES) and module is not None
+    return name.startswith(OF_FILES) and module is not None

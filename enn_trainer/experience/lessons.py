@@ -5,7 +5,7 @@ from typing import Any
 from enn_trainer.config.eval_config import EnvConfig
 from enn_trainer.state_part import SpaceChange, StateDict, StatePart
 from entity_env.errors import InvalidSampler
-from entity_env.vec.variation import Variation, read_samplers
+from entity_env.vec.variation import read_samplers
 
 CURRICULUM = "curriculum"
 """Name of the part."""
@@ -42,6 +42,6 @@ class Lessons(StatePart):
         """Return the state, which does not depend on spaces."""
         return dict(state)
 
-    def variation(self, env: EnvConfig) -> Variation:
-        """Return what the arguments of episodes that begin now are drawn from."""
-        return Variation.of({**env.vary, **self.parameters})
+    def samplers(self, env: EnvConfig) -> dict[str, str]:
+        """Return the texts of the samplers of episodes that begin now, by name of the argument."""
+        return {**env.vary, **self.parameters}

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from enn_trainer.errors import ConfigError
+from entity_env.errors import EntityEnvError
 from entity_env.ragged import Ragged
 from entity_env.spaces import ObsSpace
 from entity_env.vec.variation import Variation
@@ -105,6 +107,25 @@ class VariedEnvs(AddMetricsWrapper):
             lengths[ended[has_number]] = 1
             values = [each[name] for each, has in zip(arguments, has_number, strict=True) if has]
             obs.env_metrics[f"{PREFIX}{name}"] = Ragged(np.array(values, np.float64), lengths)
+
+
+def vary(envs: VecEnv, samplers: Mapping[str, str], field: str) -> Variation:
+    """Let environments draw their arguments, and return what they are drawn from.
+
+    Args:
+        envs: the environments.
+        samplers: texts of samplers by the name of the argument.
+        field: the setting that has them, for messages.
+
+    Raises:
+        ConfigError: a text cannot be read, or the environments do not take an argument.
+    """
+    try:
+        variation = Variation.of(samplers)
+        envs.vary(variation)
+    except EntityEnvError as error:
+        raise ConfigError(f"{field}: {str(error).removeprefix('vary: ')}") from None
+    return variation
 
 
 def is_number(value: object) -> bool:

@@ -1,6 +1,5 @@
 """Training with environments on a Ray cluster."""
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -10,14 +9,9 @@ from entity_env.examples import Minefield
 from entity_env.examples.minefield_vec import VecMinefield
 from tests.enn_trainer.builders import run_small
 from tests.enn_trainer.resuming import assert_same
+from tests.ray_marks import NEEDS_RAY
 
-pytestmark = [
-    pytest.mark.skipif(find_spec("ray") is None, reason="the extra ray is not installed"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.slow,
-]
+pytestmark = NEEDS_RAY
 RAY = ("rollout.ray=auto", "rollout.ray_resources={CPU: 0.5}", "rollout.processes=2")
 
 

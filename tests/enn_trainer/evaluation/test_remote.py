@@ -4,7 +4,6 @@ import builtins
 import json
 import os
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,9 @@ from entity_env.environment import Environment
 from entity_env.errors import WorkerError
 from entity_env.examples import Xor
 from tests.enn_trainer.evaluation.test_pending import SETTINGS, trained
+from tests.ray_marks import NEEDS_RAY
 
-pytestmark = [
-    pytest.mark.skipif(find_spec("ray") is None, reason="the extra ray is not installed"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.slow,
-]
+pytestmark = NEEDS_RAY
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -5,7 +5,6 @@ import functools
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -23,14 +22,9 @@ from entity_env.vec.transport import packed, unpacked
 from entity_env.vec.worker import RestartQuota
 from tests.entity_env.vec.test_recovery import assert_same_frames, shown
 from tests.entity_env.worlds import Named, Sleeps
+from tests.ray_marks import NEEDS_RAY
 
-pytestmark = [
-    pytest.mark.skipif(find_spec("ray") is None, reason="the extra ray is not installed"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.slow,
-]
+pytestmark = NEEDS_RAY
 
 
 @pytest.fixture(scope="module")
