@@ -84,7 +84,13 @@ def _join(ray: Any, address: str, field: str, folder: str) -> None:
     ray._raylet.Config.initialize("")
     ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
     here = {"_node_ip_address": "127.0.0.1", "_temp_dir": folder, "include_dashboard": False}
-    ray.init(address="local", **here, **quiet)
+    # Ray takes the address of the network for its own, except where it allows no cluster.
+    constants = ray._private.ray_constants
+    before, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
+    try:
+        ray.init(address="local", **here, **quiet)
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
 
 
 def check_size(ray: Any, resources: Mapping[str, float], count: int, field: str) -> None:

@@ -34,6 +34,16 @@ def ray() -> Iterator[Any]:
         yield ray
 
 
+def test_a_cluster_that_starts_here_is_of_this_machine_alone(ray: Any) -> None:
+    assert ray.get_runtime_context().gcs_address.startswith("127.0.0.1:")
+    another = "from entity_env.ray_cluster import cluster\n"
+    another += "with cluster('auto', 'rollout.ray') as ray:\n"
+    another += "    print(ray.get_runtime_context().gcs_address)"
+    command = [sys.executable, "-c", another]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout.strip() not in ("", ray.get_runtime_context().gcs_address)
+
+
 @contextlib.contextmanager
 def elsewhere(
     ray: Any, create_env: Callable[[], Any], num_envs: int = 6, **kwargs: Any
