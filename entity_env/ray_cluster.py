@@ -1,6 +1,5 @@
 """Connection to a Ray cluster, or a cluster of this machine alone."""
 
-import builtins
 import os
 import secrets
 import sys
@@ -30,8 +29,8 @@ def cluster(address: str, field: str) -> Iterator[Any]:
     Raises:
         ClusterError: Ray is not installed, or there is no such cluster.
     """
-    breakpoint_, print_ = os.environ.get("PYTHONBREAKPOINT"), builtins.print
-    hook = sys.breakpointhook
+    breakpoint_, hook = os.environ.get("PYTHONBREAKPOINT"), sys.breakpointhook
+    os.environ.setdefault("RAY_TQDM_PATCH_PRINT", "0")  # it would replace print
     try:
         import ray
     except ModuleNotFoundError as error:
@@ -45,7 +44,7 @@ def cluster(address: str, field: str) -> Iterator[Any]:
         try:
             _join(ray, address, field, folder.name)
         finally:
-            builtins.print, sys.breakpointhook = print_, hook
+            sys.breakpointhook = hook
             if breakpoint_ is None:
                 os.environ.pop("PYTHONBREAKPOINT", None)
             else:

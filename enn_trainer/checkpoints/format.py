@@ -316,7 +316,8 @@ class VerifiedSaves:
 
 
 def _signature(path: Path) -> object:
-    files = [(entry.name, entry.stat()) for entry in os.scandir(path)]
+    with os.scandir(path) as entries:  # closed also if a file goes meanwhile
+        files = [(entry.name, entry.stat()) for entry in entries]
     return sorted((name, s.st_size, s.st_mtime_ns, s.st_ino) for name, s in files)
 
 

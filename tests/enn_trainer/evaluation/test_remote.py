@@ -28,8 +28,8 @@ def ray() -> Iterator[Any]:
     """Start one cluster for all tests."""
     before = builtins.print, os.environ.get("PYTHONBREAKPOINT")
     with cluster("auto") as ray:
-        assert (builtins.print, os.environ.get("PYTHONBREAKPOINT")) == before
         yield ray
+        assert (builtins.print, os.environ.get("PYTHONBREAKPOINT")) == before
 
 
 def test_a_cluster_gives_the_numbers_of_this_process(tmp_path: Path) -> None:

@@ -398,7 +398,7 @@ export class Page {
   goToNewest(): void {
     this.isNewest = true;
     this.changes = null;
-    if (this.live) this.refreshSoon();
+    if (this.live) void this.refresh(); // at once, so that the next key starts from there
   }
 
   pause(): void {
