@@ -28,6 +28,13 @@ from enn_trainer.cli.arguments import (
     writable,
     write_json,
 )
+from enn_trainer.cli.by_value import (
+    RETURN,
+    check_options,
+    draw_by_value,
+    plain_by_value,
+    show_by_value,
+)
 from enn_trainer.cli.load_world import envs_by_id, make_any_world, parse_kwargs
 from enn_trainer.cli.trust import NamedEnv, code_in, find_untrusted, line_with_trust
 from enn_trainer.config import EvalConfig, TrainConfig
@@ -60,7 +67,6 @@ MOST_ENVS = 256
 """More environments at once are hardly faster."""
 LINE_EVERY_S = 5.0
 UNNAMED = "as trained"
-RETURN = "episodic_reward"
 BASELINES: dict[str, dict[str, Any]] = {
     "random": {"opponent": "random", "opponent_only": True, "deterministic": False},
     "greedy": {"deterministic": True},
@@ -87,6 +93,7 @@ command gives the same numbers, whatever --processes is.
 examples:
   enn eval runs/xor --episodes 1000 --json
   enn eval runs/mines --episodes 20 --suite nmines=3 --suite nmines=1,nrobots=2 --out mines.json
+  enn eval runs/mines --vary 'nmines=int 1 4' --by nmines --png mines.png
   enn eval runs/xor --episodes 100 --baseline random --baseline greedy
   enn eval runs/duel --episodes 20 --opponent random
   enn eval runs/duel --episodes 20 --opponent bots.py:Greedy
@@ -124,9 +131,11 @@ def _evaluate(options: argparse.Namespace) -> int:
     """Evaluate, write the report and print it; return the exit status."""
     # The configuration, and the files to write.
     check_ray(options)
+    varied = _varied(options)
+    by, png = check_options(options.by, options.png, varied)
     saved = read_saved_run(Path(options.checkpoint))
     saved_path = saved.path.resolve()  # before an environment can change the folder
-    config = config_of(saved.config, options, _varied(options))
+    config = config_of(saved.config, options, varied)
     if not options.trust:
         check_trusted(saved, config, options)
     # Beside the save, also where the path is `.`.
@@ -151,6 +160,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     fit_to_worlds(saved, config, options)
     lanes, device = Lanes.of(saved.agent), torch.device("cpu")
     evaluator = Evaluator(config, envs_by_id, create_opponent, saved, device, lanes)
+    evaluator.by_episode = by is not None
     if film is not None:
         evaluator.check_pictures()
     try:
@@ -172,7 +182,15 @@ def _evaluate(options: argparse.Namespace) -> int:
     content = report(saved_path, saved.step, config, results)
     if saved.member:
         content["opponent"] = saved.member
-    problems = write_and_print(path, content, results, options.json)
+    if by is not None:
+        for name, result in results.items():
+            content["suites"][name]["by"] = plain_by_value(result.played, by)
+    problems = write_and_print(path, content, results, options.json, by)
+    if by is not None and png is not None:
+        try:
+            draw_by_value(results, by, UNNAMED, png)
+        except OSError as error:
+            problems.append(f"--png: {png} cannot be written: {error.strerror}")
     for problem in problems:
         print(f"error: {as_typed(problem)}", file=sys.stderr)
     return 1 if problems else 0
@@ -371,6 +389,9 @@ def parser() -> OneLineParser:
     parser.option("--processes", "N", workers, type=positive, default=1)
     varied = "arguments of the environment that vary from episode to episode: 'max_mines=int 0 40'"
     parser.option("--vary", "NAME=SAMPLER", varied, nargs="+", action="extend", default=[])
+    by_value = "also compare returns by the value of an argument of --vary"
+    parser.option("--by", "NAME", by_value)
+    parser.option("--png", "FILE", "picture of what --by compares: .png", type=Path)
     parser.option("--ray", "ADDRESS", "play the suites on a Ray cluster: auto, or HOST:PORT")
     beside = "report (default: eval-step-....json beside the checkpoint)"
     parser.option("--out", "FILE", beside, type=Path)
@@ -440,6 +461,7 @@ def write_and_print(
     content: Mapping[str, Any],
     results: Mapping[str, SuiteResult],
     as_json: bool = False,
+    by: str | None = None,
 ) -> list[str]:
     """Write the results to the report, then print them, so that a closed pipe loses nothing.
 
@@ -447,7 +469,8 @@ def write_and_print(
         path: path of the report.
         content: content of the report.
         results: results by suite.
-        as_json: True to print the content, in place of a table.
+        as_json: True to print the content, in place of tables.
+        by: the argument whose values have a table of their own.
 
     Returns:
         Messages about problems.
@@ -463,6 +486,8 @@ def write_and_print(
             print(json.dumps(content, indent=1))
         else:
             table(results)
+            if by is not None:
+                show_by_value(results, by, UNNAMED)
         if not problems and not as_json:
             print(printable(f"written to {path}", sys.stdout.encoding))
         sys.stdout.flush()

@@ -2,8 +2,10 @@
 
 import math
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +13,7 @@ import numpy.typing as npt
 from enn_trainer.experience.episodes import Episodes
 from enn_trainer.selfplay.elo import compare_sides
 from entity_env.spaces import GLOBAL, ObsSpace
+from entity_env.vec.variation import RunningArguments
 from entity_env.vec.vec_env import Metric, VecEnv, VecEnvWrapper, VecObs, add_metrics
 
 Floats = npt.NDArray[np.float64]
@@ -52,6 +55,22 @@ class Measured:
     count: int
 
 
+class PlayedEpisode(NamedTuple):
+    """One episode of a suite that counts.
+
+    Attributes:
+        environment: the environment in which it was played.
+        episode: its number among those of this environment, from 0.
+        arguments: the arguments that were drawn for it.
+        metrics: the mean of each metric over the episode.
+    """
+
+    environment: int
+    episode: int
+    arguments: Mapping[str, Any]
+    metrics: Mapping[str, float]
+
+
 def quotas(episodes: int | None, counted: npt.NDArray[np.bool_]) -> Ints:
     """Return the number of episodes of each environment that count.
 
@@ -87,10 +106,14 @@ class EpisodeStatistics(VecEnvWrapper):
     Attributes:
         num_ended: (B,) int64, the number of episodes that have ended, whether they count or not.
         tallies: what is counted, by metric.
+        running: the arguments of the running episodes; its `variation` is to be set if they vary.
+        played: the episodes that counted, in the order of their ends; None to keep none.
     """
 
     def __init__(self, env: VecEnv, quota: Ints, result: str | None = None) -> None:
         super().__init__(env)
+        self.running = RunningArguments(len(env), env.sides)
+        self.played: list[PlayedEpisode] | None = None
         self.quota, self._result = quota, result
         self.num_ended = np.zeros(len(env), dtype=np.int64)
         self._return = np.zeros(len(env), dtype=np.float64)
@@ -112,8 +135,14 @@ class EpisodeStatistics(VecEnvWrapper):
         """Return the number of finished episodes that count."""
         return int(np.minimum(self.num_ended, self.quota).sum())
 
+    def seed(self, seed: int) -> None:
+        """Seed the environments."""
+        super().seed(seed)
+        self.running.seed(seed)
+
     def reset(self, obs_config: ObsSpace) -> VecObs:
         """Start an episode in every environment."""
+        self.running.begin()
         self._return[:] = 0
         self._length[:] = 0
         obs = self.env.reset(obs_config)
@@ -146,6 +175,9 @@ class EpisodeStatistics(VecEnvWrapper):
         add_metrics(self._of_all, others)
 
         # Reset the counters where an episode ended.
+        if self.played is not None:
+            self.played += [self._played(env) for env in ended.tolist()]
+        self.running.begin(np.flatnonzero(obs.done[:: self.sides]))
         for tally in self.tallies.values():
             tally.end_episodes(ended)
         self.num_ended[obs.done] += 1
@@ -153,6 +185,16 @@ class EpisodeStatistics(VecEnvWrapper):
         self._length[obs.done] = 0
         self._entities = _entities(obs)
         return obs
+
+    def _played(self, env: int) -> PlayedEpisode:
+        """Return the running episode of an environment."""
+        match, metrics = env // self.sides, {}
+        for name, tally in self.tallies.items():
+            count, total = tally.running[:2, env].tolist()
+            if count:
+                metrics[name] = total / count
+        episode, arguments = int(self.running.episode[match]), self.running.arguments[match]
+        return PlayedEpisode(env, episode, dict(arguments), metrics)
 
     def _scores(self, obs: VecObs, result: str) -> Floats:
         """Return the score of each environment whose match ended, (B,) float64; others have any.

@@ -64,6 +64,7 @@ from entity_env.named_world import names_bot
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.vec.chains import parents_first
+from entity_env.vec.variation import Variation
 from entity_env.vec.vec_env import VecEnv
 from rogue_net.answer import NetOutput, output_of
 from rogue_net.distributions import Decision, decide
@@ -184,12 +185,14 @@ class Evaluator:
 
     Attributes:
         results: results of the last evaluation of the configuration, by suite.
+        by_episode: True to keep each episode in the results, with its arguments.
 
     Raises:
         ConfigError: an opponent does not exist, or videos are configured but not possible.
     """
 
     results: Mapping[str, SuiteResult] = {}
+    by_episode = False
 
     def __init__(
         self,
@@ -353,6 +356,8 @@ class Evaluator:
                 envs = filmed = stack.enter_context(FilmedEnvs(envs, film, quota > 0))
             result = result_metric(config.selfplay) if pool else None
             statistics = EpisodeStatistics(envs, quota, result)
+            statistics.running.variation = _variation_of(suite)
+            statistics.played = [] if self.by_episode else None
             capture = None if name else capture_of_evals(config, self._folder)
             watchers: list[Watcher] = [*recorders(capture, statistics, state.run_name, stack)]
             if shown is not None:
@@ -380,6 +385,8 @@ class Evaluator:
                     member.name: statistics.measured(counted & (against == i))
                     for i, member in enumerate(pool)
                 }
+            if statistics.played is not None:
+                results["played"] = statistics.played
             if keeper is not None:
                 learner = players.learner if isinstance(players, SeatedPlayers) else players
                 network = learner.agent if isinstance(learner, AgentPlayer) else None
@@ -564,6 +571,11 @@ class Evaluator:
             if suite.env.vary:
                 vary(envs, suite.env.vary, f"{where}env.vary")
             yield envs
+
+
+def _variation_of(suite: EvalConfig) -> Variation | None:
+    """Return what the arguments of a suite are drawn from; None if they do not vary."""
+    return Variation.of(suite.env.vary) if suite.env is not None and suite.env.vary else None
 
 
 def scalars_of(suites: Mapping[str, SuiteResult]) -> dict[str, float]:

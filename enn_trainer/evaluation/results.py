@@ -1,10 +1,10 @@
 """Results of evaluations."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from enn_trainer.evaluation.eval_metrics import Measured, with_interval
+from enn_trainer.evaluation.eval_metrics import Measured, PlayedEpisode, with_interval
 from enn_trainer.viewer.replay import Replay
 
 
@@ -24,6 +24,7 @@ class SuiteResult(NamedTuple):
         page: the page with the first episodes; None without one.
         opponents: metrics by name against each member of a pool, by the name of the member.
         page_problem: the reason why a requested page is missing; None without a problem.
+        played: the episodes that count, if they were asked for.
     """
 
     metrics: Mapping[str, Measured]
@@ -37,6 +38,7 @@ class SuiteResult(NamedTuple):
     page: Path | None = None
     page_problem: str | None = None
     opponents: Mapping[str, Mapping[str, Measured]] = {}
+    played: Sequence[PlayedEpisode] = ()
 
     def in_words(self) -> str:
         """Return the result as one line of text."""

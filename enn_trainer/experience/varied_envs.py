@@ -12,7 +12,7 @@ from enn_trainer.errors import ConfigError
 from entity_env.errors import EntityEnvError
 from entity_env.ragged import Ragged
 from entity_env.spaces import ObsSpace
-from entity_env.vec.variation import Variation
+from entity_env.vec.variation import RunningArguments, Variation
 from entity_env.vec.vec_env import AddMetricsWrapper, VecEnv, VecObs
 
 PREFIX = "parameters/"
@@ -30,22 +30,20 @@ class VariedEnvs(AddMetricsWrapper):
 
     Args:
         env: the environments.
+
+    Attributes:
+        running: the arguments of the running episodes.
     """
 
     def __init__(self, env: VecEnv) -> None:
         super().__init__(env)
-        self._variation: Variation | None = None
-        num_matches = len(env) // env.sides
-        # Of each match: the number of episodes that it began, and the arguments of the running one.
-        self._seed = 0
-        self._num_begun = np.zeros(num_matches, dtype=np.int64)
-        self._arguments: list[Arguments] = [{}] * num_matches
+        self.running = RunningArguments(len(env), env.sides)
         self._ended: list[Arguments] = []
 
     def vary(self, variation: Variation) -> None:
         """Draw the arguments of episodes that begin from now on."""
         super().vary(variation)
-        self._variation = variation
+        self.running.variation = variation
 
     def take_ended(self) -> list[Arguments]:
         """Return the arguments of the episodes that ended since the last call, if they count."""
@@ -55,14 +53,13 @@ class VariedEnvs(AddMetricsWrapper):
     def seed(self, seed: int) -> None:
         """Seed the environments."""
         super().seed(seed)
-        self._seed = seed
-        self._num_begun[:] = 0
+        self.running.seed(seed)
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
         """Begin an episode everywhere."""
         obs = super().reset(obs_config)
         self._ended = []
-        self._begin(np.arange(len(self._num_begun)))
+        self.running.begin()
         return obs
 
     def wait(self) -> VecObs:
@@ -71,35 +68,23 @@ class VariedEnvs(AddMetricsWrapper):
         obs = super().wait()
         over = np.flatnonzero(obs.done[:: self.sides])
         if len(over):
-            if self._variation is not None:
+            if self.running.variation is not None:
                 self._end(obs, counted)
-            self._begin(over)
+            self.running.begin(over)
         return obs
 
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
         """Continue the running episodes of a state, with their arguments."""
         obs = super().set_state(state, obs_config)
         if obs is not None:
-            num_matches = len(self._num_begun)
-            self._seed = state.get("seed") or 0
-            self._num_begun = np.array(state.get("episodes", [1] * len(obs)))[:: self.sides]
-            self._arguments = [*map(dict, state.get("arguments", [{}] * num_matches))]
+            self.running.set_state(state)
             self._ended = []
         return obs
-
-    def _begin(self, matches: npt.NDArray[np.int64]) -> None:
-        """Draw the arguments of episodes that begin in some matches."""
-        if self._variation is not None:
-            for match, episode in zip(
-                matches.tolist(), self._num_begun[matches].tolist(), strict=True
-            ):
-                self._arguments[match] = self._variation.arguments(self._seed, match, episode)
-        self._num_begun[matches] += 1
 
     def _end(self, obs: VecObs, counted: npt.NDArray[np.bool_]) -> None:
         """Keep the arguments of episodes that ended, and add those that are numbers as metrics."""
         ended = np.flatnonzero(obs.done)
-        arguments = [self._arguments[i // self.sides] for i in ended.tolist()]
+        arguments = [self.running.arguments[i // self.sides] for i in ended.tolist()]
         self._ended += [a for a, counts in zip(arguments, counted[ended], strict=True) if counts]
         for name in dict.fromkeys(name for each in arguments for name in each):
             lengths = np.zeros(len(obs), dtype=np.int64)

@@ -5,6 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from entity_env.errors import InvalidSampler, did_you_mean
 from entity_env.seeding import key_of, mix_ints
 from entity_env.vec.samplers import Sampler, read_sampler
@@ -97,6 +100,52 @@ class Variation:
             InvalidSampler: a text cannot be read.
         """
         return cls((((1.0, read_samplers(samplers)),),) if samplers else ())
+
+
+class RunningArguments:
+    """The arguments of the running episodes of some matches.
+
+    They are functions of seed, match and number of the episode, so they are drawn here as well as
+    where the episodes are played. A wrapper of environments calls these methods in its own ones.
+
+    Args:
+        num_envs: the number of environments, the sides of matches counted apart.
+        sides: the number of sides of a match.
+
+    Attributes:
+        variation: the samplers of the episodes that begin from now on; None if nothing varies.
+        arguments: for each match, those of its running episode; {} if nothing varied.
+        episode: (matches,) int64, the number of the running episode of each.
+    """
+
+    def __init__(self, num_envs: int, sides: int = 1) -> None:
+        num_matches = num_envs // sides
+        self.variation: Variation | None = None
+        self.arguments: list[Mapping[str, Any]] = [{}] * num_matches
+        self.episode = np.full(num_matches, -1, dtype=np.int64)
+        self._seed, self._sides = 0, sides
+
+    def seed(self, seed: int) -> None:
+        """Count episodes from 0, which draw from a seed."""
+        self._seed = seed
+        self.episode[:] = -1
+
+    def begin(self, matches: npt.NDArray[np.int64] | None = None) -> None:
+        """Begin an episode in some matches; in all of them by default."""
+        matches = np.arange(len(self.episode)) if matches is None else matches
+        self.episode[matches] += 1
+        if self.variation is not None:
+            for match in matches.tolist():
+                episode = int(self.episode[match])
+                self.arguments[match] = self.variation.arguments(self._seed, match, episode)
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Continue with the running episodes of a state of `VecEnv.get_state`."""
+        num_matches = len(self.episode)
+        self._seed = state.get("seed") or 0
+        begun = state.get("episodes", [1] * num_matches * self._sides)
+        self.episode = np.array(begun, dtype=np.int64)[:: self._sides] - 1
+        self.arguments = [*map(dict, state.get("arguments", [{}] * num_matches))]
 
 
 def read_samplers(texts: Mapping[str, str], field: str = "vary") -> dict[str, Sampler]:

@@ -96,6 +96,7 @@ def test_the_command_gives_the_same_report(
     flags = ["--checkpoint-dir", str(run)]
     assert enn(["train", f"{world}:Mine", *settings, *flags]) in (None, 0)
     ask = ["eval", str(run), "--env", f"{world}:Mine", "--episodes", "32", "--suite", "unused=1"]
+    ask += ["--vary", "unused=int 0 3", "--by", "unused"]
     for name, more in ("here", []), ("there", ["--ray", "auto"]):
         out = tmp_path / f"{name}.json"
         capsys.readouterr()

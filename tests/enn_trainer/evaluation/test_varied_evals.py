@@ -6,9 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from enn_trainer import ConfigError, StateManager
 from enn_trainer.cli import run
+from enn_trainer.cli.by_value import groups_by_value
+from enn_trainer.evaluation.eval_metrics import PlayedEpisode
 from enn_trainer.trainer import Trainer
 from entity_env import (
     Action,
@@ -136,3 +140,133 @@ def test_the_command_draws_arguments(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert mean != 5.0
     assert highest > 9
     assert "--vary: expected NAME=SAMPLER" in refused([*command, "--vary", "size"], capsys)
+
+
+DRAWN = ["--vary", "size=int 0 3", 'mode=choice "a" "b"']
+
+
+class Moded(Sized):
+    """Pays its size, of which mode b takes a half."""
+
+    def __init__(self, size: int = 5, mode: str = "a") -> None:
+        super().__init__(size)
+        self.mode = mode
+
+    def set_parameters(self, size: int = 5, mode: str = "a") -> None:  # type: ignore[override]
+        self.size, self.offset = size, -size // 2 if mode == "b" else 0
+
+
+@pytest.fixture(scope="module")
+def moded_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run."""
+    folder = tmp_path_factory.mktemp("moded") / "run"
+    with Trainer(StateManager(checkpoint_dir=folder, overrides=SETTINGS), Moded) as trainer:
+        trainer.run()
+    return folder
+
+
+def evaluated(run_folder: Path, out: Path, *options: str, size: str = "int 0 3") -> dict[str, Any]:
+    """Return the report of `enn eval` on two arguments that vary."""
+    world = ["--env", f"{__file__}:Moded", "--num-envs", "4", "--out", str(out)]
+    vary = ["--vary", f"size={size}", 'mode=choice "a" "b"']
+    assert run(["eval", str(run_folder), *world, "--episodes", "64", *vary, *options]) == 0
+    report: dict[str, Any] = json.loads(out.read_text())
+    return report
+
+
+def test_returns_are_compared_by_the_value_of_an_argument(
+    moded_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = evaluated(moded_run, tmp_path / "1.json", "--by", "size", "--baseline", "random")
+    shown = capsys.readouterr().out
+    assert [*report["suites"]] == ["", "random"]
+    found = report["suites"][""]["by"]
+    assert report["suites"]["random"]["by"] == found  # choices do not matter in this world
+    assert (found["argument"], [g["value"] for g in found["values"]]) == ("size", [0, 1, 2, 3])
+    assert sum(group["count"] for group in found["values"]) == len(found["episodes"]) == 64
+    for group in found["values"]:
+        own = [e for e in found["episodes"] if e["arguments"]["size"] == group["value"]]
+        returns = [e["metrics"]["episodic_reward"] for e in own]
+        assert (group["min"], group["max"]) == (min(returns), max(returns))
+        assert group["mean"] == pytest.approx(sum(returns) / len(returns))
+        assert (group["ci95"] > 0) == (len({*returns}) > 1)
+        assert f"{group['mean']:.4g} ± {group['ci95']:.3g}" in shown
+
+
+def test_episodes_have_their_arguments_and_the_worst_stands_first(
+    moded_run: Path, tmp_path: Path
+) -> None:
+    report = evaluated(moded_run, tmp_path / "1.json", "--by", "size", "--processes", "2")
+    episodes = report["suites"][""]["by"]["episodes"]
+    variation = Variation.of({"size": "int 0 3", "mode": 'choice "a" "b"'})
+    seed = derive_seed(report["seed"], "eval")
+    for episode in episodes:
+        place = episode["environment"], episode["episode"]
+        assert episode["arguments"] == variation.arguments(seed, *place)
+        expected = Moded()
+        expected.set_parameters(**episode["arguments"])
+        assert episode["metrics"]["episodic_reward"] == expected.size + expected.offset
+        assert episode["metrics"]["episode_length"] == 1
+    returns = [e["metrics"]["episodic_reward"] for e in episodes]
+    assert returns == sorted(returns)
+    assert len({(e["environment"], e["episode"]) for e in episodes}) == 64
+
+
+def test_values_that_are_no_numbers_are_compared_and_drawn(moded_run: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "modes.png"
+    report = evaluated(moded_run, tmp_path / "1.json", "--by", "mode", "--png", str(picture))
+    assert [g["value"] for g in report["suites"][""]["by"]["values"]] == ["a", "b"]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_many_numbers_are_compared_in_ten_bins(moded_run: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "sizes.png"
+    options = ["--by", "size", "--png", str(picture)]
+    report = evaluated(moded_run, tmp_path / "1.json", *options, size="int 0 100000")
+    bins = report["suites"][""]["by"]["values"]
+    assert len(bins) == 10
+    assert {g["count"] for g in bins} == {6, 7}
+    edges = [edge for group in bins for edge in (group["low"], group["high"])]
+    assert edges == sorted(edges)
+    assert picture.stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--by", "sizes"], "--by: expected an argument of --vary (size, mode), got sizes, did"),
+        (["--png", "a.png"], "--png: expected --by NAME beside it"),
+        (["--by", "size", "--png", "a.jpg"], "--png: expected a file named .png, got a.jpg"),
+        (["--by", "size", "--png", "no/a.png"], "--png: expected a file in a folder to write to"),
+    ],
+)
+def test_comparisons_that_cannot_be_made_are_refused(
+    options: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert problem in refused(["eval", "runs/none", *options, *DRAWN], capsys)
+
+
+def test_a_comparison_needs_an_argument_that_varies(capsys: pytest.CaptureFixture[str]) -> None:
+    line = refused(["eval", "runs/none", "--by", "size"], capsys)
+    assert "--by: expected an argument of --vary (none), got size; add --vary" in line
+
+
+@given(
+    st.lists(st.one_of(st.integers(-30, 30), st.floats(-3, 3), st.booleans(), st.text(max_size=2)))
+)
+def test_every_episode_is_in_one_group_of_its_value(values: list[Any]) -> None:
+    episodes = [
+        PlayedEpisode(i, 0, {"x": value}, {"episodic_reward": float(i)})
+        for i, value in enumerate(values)
+    ]
+    groups = groups_by_value(episodes, "x")
+    assert sum(group.result.count for group in groups) == len(values)
+    numbers = [value for value in values if type(value) in (int, float)]
+    of_numbers = [group for group in groups if group.centre is not None]
+    is_binned = len({*numbers}) > 20
+    assert len(of_numbers) == len({*numbers}) if not is_binned else len(of_numbers) <= 10
+    edges = [g.about[name] for g in of_numbers for name in g.about]
+    assert edges == sorted(edges)
+    for group in of_numbers:  # all episodes of one number are in one group
+        low, high = (group.about.get(name, group.about.get("value")) for name in ("low", "high"))
+        assert group.result.count == sum(low <= number <= high for number in numbers)

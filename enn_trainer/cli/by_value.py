@@ -1,0 +1,231 @@
+"""Returns of evaluations by the value of an argument that varies: tables, JSON and a picture."""
+
+import importlib.util
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.console import Console
+
+from enn_trainer.cli.arguments import writable
+from enn_trainer.cli.plot_command import COLOURS, DASHES
+from enn_trainer.errors import ConfigError
+from enn_trainer.evaluation.eval_metrics import (
+    Measured,
+    PlayedEpisode,
+    mean_over_episodes,
+    with_interval,
+)
+from enn_trainer.evaluation.results import SuiteResult
+from enn_trainer.experience.varied_envs import is_number
+from enn_trainer.tables import show_table
+from entity_env.errors import did_you_mean
+from entity_env.serialization.plain_open import replace_file
+
+RETURN = "episodic_reward"
+MOST_VALUES = 20
+"""Numbers of more different values are put into bins."""
+NUM_BINS = 10
+
+
+class ValueGroup(NamedTuple):
+    """Episodes that had one value of an argument, or numbers of a bin.
+
+    Attributes:
+        label: the value or the bin as text.
+        about: the fields `value`, or `low` and `high` of a bin, for JSON.
+        centre: the mean of the numbers; None for other values.
+        result: the returns of the episodes.
+    """
+
+    label: str
+    about: dict[str, Any]
+    centre: float | None
+    result: Measured
+
+
+def check_options(
+    by: str | None, png: Path | None, samplers: Mapping[str, str]
+) -> tuple[str | None, Path | None]:
+    """Return the argument of `--by`, and the file of `--png` after all links.
+
+    Args:
+        by: the argument whose values are compared.
+        png: the picture to write.
+        samplers: those of `--vary` by argument.
+
+    Raises:
+        ConfigError: the argument does not vary, or the picture cannot be made.
+    """
+    if by is None:
+        if png is not None:
+            raise ConfigError("--png: expected --by NAME beside it, the values that it shows")
+        return None, None
+    if by not in samplers:
+        known = ", ".join(samplers) or "none"
+        hint = did_you_mean(by, samplers) if samplers else "; add --vary NAME=SAMPLER"
+        raise ConfigError(f"--by: expected an argument of --vary ({known}), got {by}{hint}")
+    if png is None:
+        return by, None
+    if png.suffix != ".png":
+        raise ConfigError(f"--png: expected a file named .png, got {png}")
+    if importlib.util.find_spec("matplotlib") is None:
+        missing = "expected the package matplotlib, which is not installed"
+        raise ConfigError(f"--png: {missing}; pip install 'enn-trainer[plot]'")
+    return by, writable(png, "--png")
+
+
+def groups_by_value(episodes: Sequence[PlayedEpisode], argument: str) -> list[ValueGroup]:
+    """Return the returns of episodes by the value of an argument.
+
+    Args:
+        episodes: the episodes; those without the argument are left out.
+        argument: its name.
+
+    Returns:
+        Numbers in their order, each or, if more than `MOST_VALUES` differ, in `NUM_BINS` bins of
+        equal count, where all episodes of one number are in one bin; then other values.
+    """
+    drawn = [
+        (e.arguments[argument], e.metrics[RETURN]) for e in episodes if argument in e.arguments
+    ]
+    # Numbers.
+    numbers = np.array([value for value, _ in drawn if is_number(value)], dtype=np.float64)
+    returns = np.array([got for value, got in drawn if is_number(value)], dtype=np.float64)
+    exact = {float(value): value for value, _ in drawn if is_number(value)}
+    values, which, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+    group_of = np.arange(len(values))
+    is_binned = len(values) > MOST_VALUES
+    if is_binned:  # a value belongs to the bin of the middle of its episodes
+        middle = np.cumsum(counts) - counts / 2
+        group_of = np.floor(middle * NUM_BINS / len(numbers)).astype(np.int64)
+    groups = []
+    for group in np.unique(group_of):
+        low, high = (exact[float(v)] for v in values[group_of == group][[0, -1]])
+        among = group_of[which] == group
+        about = {"low": low, "high": high} if is_binned else {"value": low}
+        label = _short(low) if low == high else f"{_short(low)} to {_short(high)}"
+        groups.append(
+            ValueGroup(label, about, float(numbers[among].mean()), _measured(returns[among]))
+        )
+    # Other values.
+    others: dict[str, list[float]] = {}
+    for value, got in drawn:
+        if not is_number(value):
+            others.setdefault(json.dumps(value, ensure_ascii=False), []).append(got)
+    for text, found in sorted(others.items()):
+        value = json.loads(text)
+        label = value if isinstance(value, str) else text
+        groups.append(ValueGroup(label, {"value": value}, None, _measured(np.array(found))))
+    return groups
+
+
+def plain_by_value(episodes: Sequence[PlayedEpisode], argument: str) -> dict[str, Any]:
+    """Return groups and episodes as plain data for JSON, the episodes with the least return first.
+
+    Args:
+        episodes: the episodes of a suite.
+        argument: that by which they are compared.
+    """
+    groups = groups_by_value(episodes, argument)
+    worst = sorted(episodes, key=lambda e: (e.metrics[RETURN], e.environment, e.episode))
+    return {
+        "argument": argument,
+        "values": [{**group.about, **_finite(vars(group.result))} for group in groups],
+        "episodes": [{**e._asdict(), "metrics": _finite(e.metrics)} for e in worst],
+    }
+
+
+def show_by_value(
+    results: Mapping[str, SuiteResult],
+    argument: str,
+    unnamed: str,
+    console: Console | None = None,
+) -> None:
+    """Print the returns of suites by the value of an argument as a table.
+
+    Args:
+        results: results by suite.
+        argument: the argument.
+        unnamed: title of the suite without a name.
+        console: console to print to; standard output by default.
+    """
+    rows = []
+    for suite, result in results.items():
+        for group in groups_by_value(result.played, argument):
+            m = group.result
+            cells = [with_interval(m), f"{m.min:.4g}", f"{m.max:.4g}", str(m.count)]
+            rows.append([suite or unnamed, group.label, *cells])
+    if rows:
+        columns = ("suite", argument, "return ± 95% ci", "min", "max", "episodes")
+        console = Console() if console is None else console
+        show_table(columns, rows, console, num_left=2, by_section=True)
+
+
+def draw_by_value(
+    results: Mapping[str, SuiteResult], argument: str, unnamed: str, path: Path
+) -> None:
+    """Draw the returns of suites by the value of an argument, with 95% intervals, into a PNG file.
+
+    Args:
+        results: results by suite.
+        argument: the argument.
+        unnamed: title of the suite without a name.
+        path: the file.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    from matplotlib.figure import Figure
+
+    groups = {suite: groups_by_value(result.played, argument) for suite, result in results.items()}
+    labels = list(dict.fromkeys(group.label for of_suite in groups.values() for group in of_suite))
+    centres = [group.centre for of_suite in groups.values() for group in of_suite]
+    is_numeric = None not in centres
+    figure = Figure(figsize=(6.4, 4.0 + 0.2 * len(results)), layout="constrained")
+    ax = figure.subplots()
+    for i, (suite, of_suite) in enumerate(groups.items()):
+        if of_suite:
+            where = [
+                labels.index(g.label) if g.centre is None or not is_numeric else g.centre
+                for g in of_suite
+            ]
+            means = [group.result.mean for group in of_suite]
+            widths = [group.result.ci95 or 0.0 for group in of_suite]
+            colour, dash = COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)]
+            style: dict[str, Any] = {"linestyle": dash if is_numeric else "", "marker": "o"}
+            style |= {"color": colour, "ms": 4, "lw": 1.6, "capsize": 3, "label": suite or unnamed}
+            ax.errorbar(where, means, yerr=widths, **style)
+    if not is_numeric:
+        ax.set_xticks(range(len(labels)), labels)
+    ax.set_xlabel(argument)
+    ax.set_title("return, mean and 95% confidence interval", loc="left", fontsize=11)
+    ax.grid(alpha=0.25)
+    ax.spines[["top", "right"]].set_visible(False)
+    if sum(map(bool, groups.values())) > 1:
+        figure.legend(loc="outside lower center", fontsize=9, frameon=False)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=150, format="png")
+    replace_file(path, drawn.getvalue(), path.with_name(f".writing-{path.name}"))
+
+
+def _short(number: int | float) -> str:
+    return str(number) if isinstance(number, int) else f"{number:.4g}"
+
+
+def _finite(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return numbers by name, with None for NaN and infinity, which JSON does not have."""
+    is_finite = {
+        name: value is not None and math.isfinite(value) for name, value in numbers.items()
+    }
+    return {name: value if is_finite[name] else None for name, value in numbers.items()}
+
+
+def _measured(returns: np.ndarray[Any, np.dtype[np.float64]]) -> Measured:
+    """Return the mean of the returns of episodes, with its interval."""
+    mean, ci95 = mean_over_episodes(returns, np.ones(len(returns)))
+    return Measured(mean, ci95, float(returns.min()), float(returns.max()), len(returns))
