@@ -1,6 +1,8 @@
 """A Gymnasium environment as an `Environment`."""
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Self
 
 from entity_env.actions import Action
@@ -31,18 +33,30 @@ class FromGymnasium(Adapted, Environment):
         make_env: the id of the environment, or a function that makes it.
         mapping: the meaning of the fields of its observations and actions; what it does not name
             is inferred.
-        kwargs: for `make_env`.
+        options: names of arguments that are handed to `reset(options={...})`, and can vary from
+            episode to episode; without a value they are left out.
+        kwargs: for `make_env`, those of `options` aside.
 
     Attributes:
         translators: the translator of observations and actions.
 
     Raises:
         InvalidSpace: the mapping does not fit the environment, or something cannot be inferred.
+        EntityEnvError: the environment cannot be made, or `options` are no names.
     """
 
     def __init__(
-        self, make_env: MakeGymnasiumEnv, mapping: FieldMap | None = None, **kwargs: Any
+        self,
+        make_env: MakeGymnasiumEnv,
+        mapping: FieldMap | None = None,
+        *,
+        options: Sequence[str] = (),
+        **kwargs: Any,
     ) -> None:
+        if isinstance(options, str) or not all(isinstance(n, str) for n in options):
+            raise EntityEnvError(f"options: expected a list of names, got {options!r}")
+        self._option_names = tuple(options)
+        self._options = {name: kwargs.pop(name) for name in options if name in kwargs}
         self.env = make_gymnasium(make_env, **kwargs)
         try:
             self._translator = AgentTranslator(
@@ -62,9 +76,26 @@ class FromGymnasium(Adapted, Environment):
         """Return the class of this world, as `train` takes it; arguments as for the class."""
         return partial_class(cls, {}, make_env, mapping, **kwargs)
 
+    @cached_property
+    def set_parameters(self) -> Callable[..., None] | None:
+        """The function that sets options for the next resets; None without `options`."""
+        if not self._option_names:
+            return None
+
+        def set_options(**values: Any) -> None:
+            signature.bind_partial(**values)  # raises for other names
+            self._options |= values
+
+        by_name = inspect.Parameter.KEYWORD_ONLY
+        parameters = [inspect.Parameter(name, by_name) for name in self._option_names]
+        signature = inspect.Signature(parameters)
+        set_options.__signature__ = signature  # type: ignore[attr-defined]
+        return set_options
+
     def reset(self) -> Observation:
         """Begin an episode."""
-        result = self.env.reset(seed=world_seed(self.take_seed()))
+        given = {"options": dict(self._options)} if self._options else {}
+        result = self.env.reset(seed=world_seed(self.take_seed()), **given)
         value, info = check_result("reset", result)
         return self._observe(value, 0.0, False, False, info)
 

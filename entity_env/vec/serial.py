@@ -437,7 +437,9 @@ class EnvList(VecEnv):
             error.env_index, error.episode, error.step = index, episode, step
         else:
             error = as_error(error)
-            error.add_note(f"in environment {index}, episode {episode}, step {step}")
+            varied = None if before or self._arguments is None else self._arguments[i // self.sides]
+            drawn = f", with {varied}" if varied else ""
+            error.add_note(f"in environment {index}, episode {episode}, step {step}{drawn}")
         return error
 
     def _state_error(self, method: str, error: Exception, i: int) -> EntityEnvError:

@@ -6,7 +6,9 @@ import pytest
 
 from enn_trainer import ConfigError, StateManager
 from enn_trainer.trainer import Trainer
+from entity_env.adapters.from_gymnasium import FromGymnasium
 from entity_env.examples.minefield import Minefield
+from tests.entity_env.adapters.worlds import Fall
 
 SETTINGS = ("rollout.num_envs=4", "rollout.steps=32", "optim.bs=64", "cuda=false")
 VARY = 'env.vary.max_mines="int 0 20"'
@@ -40,3 +42,16 @@ def test_arguments_that_cannot_vary_are_named(tmp_path: Path) -> None:
     ]:
         with pytest.raises(ConfigError, match=problem):
             drawn(tmp_path, "rollout.processes=1", setting)
+
+
+def test_options_of_gymnasium_worlds_vary(tmp_path: Path) -> None:
+    fall = FromGymnasium.of(Fall, options=["gravity"], height=2.0)
+    settings = [*SETTINGS, "rollout.processes=1", f"data_dir={tmp_path}"]
+    vary = 'env.vary.gravity="uniform 1 20"'
+    with Trainer(StateManager(overrides=[*settings, vary]), fall) as trainer:
+        metrics = trainer.step()
+    tag = "parameters/gravity"
+    assert 1 <= metrics[f"{tag}.min"] < metrics[f"{tag}.max"] <= 20
+    bad = StateManager(overrides=[*settings, 'env.vary.graviti="1"'])
+    with pytest.raises(ConfigError, match=r"env\.vary: .*did you mean gravity"):
+        Trainer(bad, fall)

@@ -164,6 +164,32 @@ class Countdown(gymnasium.Env[Any, Any]):
         return str(self.step_number) if self.render_mode == "ansi" else np.zeros((2, 3, 3), "u1")
 
 
+class Fall(gymnasium.Env[Any, Any]):
+    """A stone that falls to the ground, and is pushed; gravity and wind are options of `reset`."""
+
+    def __init__(self, height: float = 10.0) -> None:
+        self.start = height
+        self.observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float64)
+        self.action_space = spaces.Discrete(2)
+        self.given: list[Any] = []
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.given.append(options)
+        options = options or {}
+        self.gravity, self.wind = options.get("gravity", 9.8), options.get("wind", 0)
+        if self.gravity <= 0:
+            raise ValueError("gravity: expected a number above 0")
+        self.place = [self.start + float(self.np_random.random()), 0.0, 0.0]
+        return np.array(self.place), {}
+
+    def step(self, action: Any) -> Any:
+        height, speed, side = self.place
+        speed += 0.1 * self.gravity
+        self.place = [height - 0.1 * speed, speed, side + self.wind + int(action)]
+        return np.array(self.place), self.gravity, self.place[0] <= 0, False, {}
+
+
 class Hunt:
     """A parallel world of agents that die at given steps, each of them seeing a list of its own.
 
