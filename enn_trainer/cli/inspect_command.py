@@ -144,11 +144,12 @@ def _page_of_file(path: Path) -> list[str]:
 
 def _page_of_recording(recording: Recording) -> list[str]:
     # Count until the time is over.
-    frames = ended = 0
+    frames, ended, varied = 0, 0, set[str]()
     deadline, more = time.monotonic() + COUNTING_S, ""
     for step in recording.steps():
         frames += len(step.decisions)
         ended += int((step.terminated | step.truncated).sum())
+        varied |= {name for drawn in step.parameters.values() for name in drawn}
         if time.monotonic() > deadline:
             more = " or more"
             break
@@ -158,6 +159,11 @@ def _page_of_recording(recording: Recording) -> list[str]:
         ("environments", "unknown" if num_envs is None else str(num_envs)),
         ("frames", f"{frames:,}{more}, 1 of {recording.subsample} was kept"),
         ("episodes", f"{ended:,}{more} with an end"),
+        *(
+            [("arguments", f"{', '.join(sorted(varied))}, drawn for each episode")]
+            if varied
+            else []
+        ),
         ("complete", "yes" if recording.complete else "no, its torn end is left out"),
         *rows_of_spaces(recording.obs_space, recording.action_space),
     ]

@@ -356,12 +356,15 @@ class Evaluator:
                 envs = filmed = stack.enter_context(FilmedEnvs(envs, film, quota > 0))
             result = result_metric(config.selfplay) if pool else None
             statistics = EpisodeStatistics(envs, quota, result)
-            statistics.running.variation = _variation_of(suite)
+            running = statistics.running
+            running.variation = _variation_of(suite)
             statistics.played = [] if self.by_episode else None
             capture = None if name else capture_of_evals(config, self._folder)
-            watchers: list[Watcher] = [*recorders(capture, statistics, state.run_name, stack)]
+            watchers: list[Watcher] = [
+                *recorders(capture, statistics, state.run_name, stack, running)
+            ]
             if shown is not None:
-                keeper = EpisodeKeeper(envs, np.flatnonzero(counted), shown)
+                keeper = EpisodeKeeper(envs, np.flatnonzero(counted), shown, running)
                 watchers.append(keeper)
 
             # Play until the steps are taken or the episodes have ended.

@@ -12,6 +12,7 @@ from enn_trainer.checkpoints.format import METRICS_FILE
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.experience import players
+from enn_trainer.experience.varied_envs import VariedEnvs
 from enn_trainer.runtime.start_folder import absolute, located
 from enn_trainer.state_manager import StateManager
 from entity_env.ragged import Ragged
@@ -20,6 +21,7 @@ from entity_env.recording.recording_format import Decisions, RecordingError
 from entity_env.seeding import derive_seed
 from entity_env.serialization.plain_open import append_plain
 from entity_env.spaces import ActionName, ActionSpace
+from entity_env.vec.variation import RunningArguments
 from entity_env.vec.vec_env import VecEnv, VecObs
 from rogue_net.ragged import EntityBatch
 
@@ -105,27 +107,44 @@ def _capture(
     )
 
 
-def recorders(capture: Capture | None, envs: VecEnv, run: str, stack: ExitStack) -> list[Recorder]:
+def recorders(
+    capture: Capture | None,
+    envs: VecEnv,
+    run: str,
+    stack: ExitStack,
+    running: RunningArguments | None = None,
+) -> list[Recorder]:
     """Return the watchers that record environments: one if `capture` is set, else none.
 
-    The stack closes the file.
+    Args:
+        capture: settings of the recording.
+        envs: the environments.
+        run: name of the run.
+        stack: closes the file.
+        running: the arguments of their running episodes, to record them.
     """
     if capture is None:
         return []
     path, actions = absolute(capture.path), envs.action_space()
     recorder = Recorder(
-        path, actions, capture.subsample, capture.seed, run=run, keep_logits=capture.logits
+        path,
+        actions,
+        capture.subsample,
+        capture.seed,
+        run=run,
+        keep_logits=capture.logits,
+        running=running,
     )
     stack.callback(recorder.close)
     return [recorder]
 
 
 def record_rollouts(
-    manager: StateManager, envs: VecEnv, folder: Path | None, stack: ExitStack
+    manager: StateManager, envs: VariedEnvs, folder: Path | None, stack: ExitStack
 ) -> list[Recorder]:
     """Return the watchers that record the rollouts of a run; see `run_folder` and `recorders`."""
     capture = capture_of_rollouts(manager.config, folder)
-    return recorders(capture, envs, manager.state.run_name, stack)
+    return recorders(capture, envs, manager.state.run_name, stack, envs.running)
 
 
 def prepare_captures(

@@ -81,7 +81,8 @@ def _joined(
     numbers = None if (steps == np.arange(size)).all() else steps
     env = None if of_sides[0].env is None else of_sides[0].env // sides
     ends = {name: ending == name for name in ("terminated", "truncated")}
-    return episode_of_frames(decisions, rewards, actions, **ends, steps=numbers, env=env)
+    of_match = {"steps": numbers, "env": env, "parameters": of_sides[0].parameters}
+    return episode_of_frames(decisions, rewards, actions, **ends, **of_match)
 
 
 def episode_of_frames(

@@ -23,6 +23,7 @@ from entity_env.match import world_of
 from entity_env.ragged import Indices
 from entity_env.recording import recording_format
 from entity_env.spaces import ActionSpaces, ObsSpace
+from entity_env.vec.variation import RunningArguments
 from entity_env.vec.vec_env import VecEnv
 from entity_env.vec.vec_obs import VecObs, take_obs
 from entity_env.view import View, view_of
@@ -69,6 +70,7 @@ class EpisodeKeeper:
             ids.
         own: (n,) int64, those in which the agent acts.
         settings: of the replay.
+        running: the arguments of the running episodes; None if they do not vary.
 
     Raises:
         ConfigError: there are to be pictures of environments that are not stepped one by one.
@@ -79,7 +81,14 @@ class EpisodeKeeper:
         beside: the other agent, if there is one.
     """
 
-    def __init__(self, envs: VecEnv, own: Environments, settings: ReplaySettings) -> None:
+    def __init__(
+        self,
+        envs: VecEnv,
+        own: Environments,
+        settings: ReplaySettings,
+        running: RunningArguments | None = None,
+    ) -> None:
+        self._arguments = running
         self.settings, self.sides, self._own = settings, envs.sides, set(own.tolist())
         self._obs_space, self._action_space = envs.obs_space(), envs.action_space()
         beside = settings.beside
@@ -123,6 +132,8 @@ class EpisodeKeeper:
         rows = np.concatenate([self._rows(match) for match in self._running])
         self._kept.append(recorded(take_obs(obs, rows), batch.take(rows), decisions.take(rows)))
         for match, one in self._running.items():
+            if self._arguments is not None:
+                one.parameters = dict(self._arguments.arguments[match])
             if (env_list := self._env_list) is not None:
                 if self.settings.pictures:
                     shown = env_list.matches[match]
@@ -177,7 +188,8 @@ class EpisodeKeeper:
         for one in sorted(played, key=lambda one: (one.number, one.match)):
             decisions = kept.take(np.concatenate(one.frames))
             rewards, names = np.concatenate(one.rewards), _names(self.sides, one.ids)
-            others = {**one.ends, "names": names, "pictures": one.pictures, "env": one.match}
+            others: dict[str, Any] = {"pictures": one.pictures, "env": one.match}
+            others |= {**one.ends, "names": names, "parameters": one.parameters}
             episodes.append(episode_of_frames(decisions, rewards, self._action_space, **others))
         return episodes
 
@@ -203,6 +215,7 @@ class _Played:
     frames: list[Indices] = field(default_factory=list)
     rewards: list[Float32] = field(default_factory=list)
     pictures: dict[int, bytes] = field(default_factory=dict)
+    parameters: dict[str, Any] = field(default_factory=dict)
     ends: dict[str, bool] = field(default_factory=lambda: {"terminated": False, "truncated": False})
 
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from enn_trainer.viewer.explain import Float32, Influence
 from entity_env.actions import ActionName, EntityName
+from entity_env.errors import short_repr
 from entity_env.observation import Entity
 from entity_env.ragged import Ragged
 from entity_env.spaces import GLOBAL, ActionSpaces, ObsSpace
@@ -61,6 +62,7 @@ class Episode:
         steps: (T,) int64, the number of each step in the episode, where a recording lacks some;
             None for 0, 1, ...
         env: the number of its environment or match; None if not known, as pages do not keep it.
+        parameters: the arguments that were drawn for it; pages have them among the facts.
     """
 
     obs: VecObs
@@ -76,6 +78,7 @@ class Episode:
     pictures: dict[int, bytes] = field(default_factory=dict)
     steps: npt.NDArray[np.int64] | None = None
     env: int | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Moment(NamedTuple):
@@ -126,6 +129,17 @@ class Replay:
     moments: list[Moment] = field(default_factory=list)
     view: Mapping[str, Any] | None = None
     unseen: dict[str, Unseen] = field(default_factory=dict)
+
+    def facts(self) -> dict[str, str]:
+        """Return the lines of facts by name, with the arguments of each episode that has any."""
+        of_episodes = {
+            f"arguments, episode {number}": ", ".join(
+                f"{name}={short_repr(value)}" for name, value in sorted(one.parameters.items())
+            )
+            for number, one in enumerate(self.episodes, 1)
+            if one.parameters
+        }
+        return {**self.about, **of_episodes}
 
     def moment_frames(self, episode: int) -> set[int]:
         """Return the frames of an episode, by its index, in which there are moments."""

@@ -246,7 +246,7 @@ def _header(replay: Replay, rung: _Rung, rounding: Json, errors: dict[str, float
     return {
         "version": VERSION_WITH_NUMBERS if is_newer else VERSION,
         "title": replay.title,
-        "about": [[str(name), str(fact)] for name, fact in replay.about.items()],
+        "about": [[str(name), str(fact)] for name, fact in replay.facts().items()],
         "sides": replay.sides,
         "discount": float(replay.discount),
         "view": replay.view,

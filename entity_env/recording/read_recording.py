@@ -1,12 +1,12 @@
 """`Recording`: a recording to read by steps or by episodes, or to split into two parts."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,7 @@ class Episode:
         decisions: the K frames that were kept, and the choices in them, in order.
         steps: (K,) int64, the number of each of these steps in the episode.
         final: its last observation, if it was truncated.
+        parameters: the arguments that were drawn for it, by name; {} if none were.
     """
 
     number: int
@@ -53,6 +54,7 @@ class Episode:
     decisions: Decisions
     steps: npt.NDArray[np.int64]
     final: VecObs | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def episodic_reward(self) -> float:
@@ -140,6 +142,7 @@ class Recording:
                     env = row if self.num_envs is not None else None
                     episode = running.setdefault(number, _Running(number, env))
                     episode.rewards.append(step.reward[row])
+                    episode.parameters = step.parameters.get(row, episode.parameters)
                     if number in pieces:  # its first step in this chunk
                         episode.add(pieces.pop(number))
                     elif not episode.pieces:
@@ -203,6 +206,7 @@ class _Running:
     env: int | None
     rewards: list[np.float32] = field(default_factory=list)
     pieces: list["_Piece"] = field(default_factory=list)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def add(self, piece: "_Piece") -> None:
         # Pieces without frames are left out: to join them costs time for each type of entities.
@@ -217,7 +221,8 @@ class _Running:
             decisions = Decisions.cat([decisions for decisions, _ in self.pieces])
             steps = np.concatenate([steps for _, steps in self.pieces])
         rewards = np.array(self.rewards, dtype=np.float32)
-        return Episode(self.number, self.env, rewards, ending, decisions, steps, final)
+        known = self.number, self.env, rewards, ending, decisions, steps, final
+        return Episode(*known, self.parameters)
 
 
 def _by_episode(chunk: Sequence[Step]) -> dict[int, "_Piece"]:

@@ -30,6 +30,7 @@ from entity_env.seeding import key_of, mix
 from entity_env.serialization.messages import MessageError, pack
 from entity_env.serialization.plain_open import append_plain, read_plain
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.vec.variation import RunningArguments, Variation
 from entity_env.vec.vec_env import VecEnv, VecEnvWrapper, VecObs
 
 
@@ -96,6 +97,7 @@ class RecordingWriter:
         seed: the seed of the choice of these frames.
         run: the name of the run that this is part of, if any.
         keep_logits: True to record the logits.
+        running: the arguments of the running episodes, to record them; None if they are not known.
 
     Raises:
         ValueError: `subsample` is not positive.
@@ -107,12 +109,14 @@ class RecordingWriter:
     seed: int = 0
     run: str = field(default="", kw_only=True)
     keep_logits: bool = field(default=True, kw_only=True)
+    running: RunningArguments | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.subsample < 1:
             raise ValueError(f"subsample: expected at least 1, got {self.subsample}")
         self._file: BinaryIO | None = None
         self._clock = EpisodeClock(0)
+        self._told = np.zeros(0, dtype=np.int64)  # the episodes whose arguments were recorded last
         self._shown = b""
         self._pending: dict[str, Any] = {}
 
@@ -144,6 +148,7 @@ class RecordingWriter:
                 self._file.write(prefix_of(self.action_space))
                 self._write(header)
         self.check_shown("obs_config", shown)
+        self._told = np.full(len(obs), -1, dtype=np.int64)
         if state is not None and "recording" in state:
             self._clock.set_state(state["recording"])
         else:
@@ -167,6 +172,8 @@ class RecordingWriter:
             decisions = replace(decisions, logits={})
         # a copy: environments may reuse what they return
         self._pending = {**decisions.take(kept).payload(), "kept": kept, "run_step": run_step}
+        if parameters := self._parameters():
+            self._pending["parameters"] = parameters
 
     def after_step(self, obs: VecObs) -> None:
         """Write the step whose outcome and next frames these are."""
@@ -189,6 +196,14 @@ class RecordingWriter:
         """
         if pack(shown) != self._shown:  # bytes: the order of names counts
             raise RecordingError(f"{name}: expected what the file was begun with, got {shown}")
+
+    def _parameters(self) -> dict[int, dict[str, Any]]:
+        """Return the arguments of the episodes that are recorded from here on, by environment."""
+        if self.running is None:
+            return {}
+        new, self._told = np.flatnonzero(self._told != self._clock.episode), self._clock.episode
+        arguments, sides = self.running.arguments, self.running.sides
+        return {i: dict(arguments[i // sides]) for i in new.tolist() if arguments[i // sides]}
 
     def _write(self, payload: dict[str, Any]) -> None:
         assert self._file is not None
@@ -231,10 +246,27 @@ class RecordingVecEnv(VecEnvWrapper):
         keep_logits: bool = True,
     ) -> None:
         super().__init__(env)
+        self.running = RunningArguments(len(env), env.sides)
         self.writer = RecordingWriter(
-            Path(path), env.action_space(), subsample, seed, run=run, keep_logits=keep_logits
+            Path(path),
+            env.action_space(),
+            subsample,
+            seed,
+            run=run,
+            keep_logits=keep_logits,
+            running=self.running,
         )
         self._last: VecObs | None = None
+
+    def seed(self, seed: int) -> None:
+        """Seed the environments."""
+        self.env.seed(seed)
+        self.running.seed(seed)
+
+    def vary(self, variation: Variation) -> None:
+        """Draw the arguments of episodes that begin from now on, and record them."""
+        self.env.vary(variation)
+        self.running.variation = variation
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
         """Begin an episode everywhere. The first time this opens the file.
@@ -243,6 +275,7 @@ class RecordingVecEnv(VecEnvWrapper):
             RecordingError: the file is damaged, or a recording of something else.
         """
         self._last = self.env.reset(obs_config)
+        self.running.begin()
         self.writer.begin(self._last, obs_config)
         return self._last
 
@@ -259,6 +292,7 @@ class RecordingVecEnv(VecEnvWrapper):
         """
         obs = self.env.set_state(state, obs_config)
         if obs is not None:
+            self.running.set_state(state)
             self.writer.begin(obs, obs_config, state)
             self._last = obs
         return obs
@@ -333,6 +367,7 @@ class RecordingVecEnv(VecEnvWrapper):
         """Return the frames after a step, and record it."""
         self._last = self.env.wait()
         self.writer.after_step(self._last)
+        self.running.begin(np.flatnonzero(self._last.done[:: self.sides]))
         return self._last
 
     def stop(self) -> None:

@@ -38,6 +38,9 @@ of B environments, with K of its frames:
     terminated, truncated   (B,) bool, whether `episode` ended with this choice
     final                   VecObs of the last observations of the truncated ones, or None
     run_step                number of earlier frames of the run; None outside of runs
+    parameters              environment -> arguments of its episode by name, as JSON has them: of
+                            episodes for which some were drawn, in the first record of each; not
+                            there if there are none
 
 The version is 1, or 2 if there are actions of numbers or dependent ones, which readers of version 1
 do not know.
@@ -256,6 +259,8 @@ class Step:
         truncated: (B,) bool, it was cut off after this step.
         final: the last observations of the truncated ones; None when there are none.
         run_step: the number of earlier frames of the run that recorded it; None outside of runs.
+        parameters: by environment the arguments that were drawn for its episode, if this is the
+            first recorded step of it.
 
     Raises:
         ValueError: the sizes contradict each other.
@@ -270,6 +275,7 @@ class Step:
     truncated: npt.NDArray[np.bool_]
     final: VecObs | None
     run_step: int | None = None
+    parameters: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         num_envs, num_kept = len(self.reward), len(self.decisions)
@@ -413,10 +419,13 @@ def read_step(file: BinaryIO, path: Path, record: Record, header: Header) -> Ste
         if "player" in choices or "players" in payload:
             positions, names = choices.get("player"), payload.pop("players", None)
             choices["player"] = _players_by_name(positions, names)
+        parameters: dict[int, dict[str, Any]] = payload.pop("parameters", {})
+        _check_parameters(parameters, header.num_envs)
         decisions = rebuilt(Decisions, choices, Allowance(0))
         step: Step = rebuilt(Step, {**payload, "decisions": decisions}, Allowance(0))
         if len(step.reward) != header.num_envs:
             raise ValueError(f"expected {header.num_envs} environments, got {len(step.reward)}")
+        step.parameters = parameters
         check_step(step, header, record.end - record.start)
     except ValueError as error:
         raise damaged(path, record, f"is not a step: {error}") from None
@@ -438,6 +447,20 @@ def _players_by_name(positions: Any, names: Any) -> npt.NDArray[np.object_]:
     by_position = np.array(names, dtype=object)
     players: npt.NDArray[np.object_] = by_position[positions.astype(np.int64)]
     return players
+
+
+def _check_parameters(given: Any, num_envs: int | None) -> None:
+    """Raise unless these are arguments of episodes by environment.
+
+    Raises:
+        ValueError: they are not.
+    """
+    fits = type(given) is dict and all(type(one) is dict for one in given.values())
+    expect(fits, "parameters", "arguments by environment", short_repr(given))
+    for env, arguments in given.items():
+        is_env = type(env) is int and 0 <= env < (num_envs or 0)
+        expect(is_env, "parameters", f"one of {num_envs} environments", short_repr(env))
+        expect(is_json(arguments), "parameters", "values as JSON has them", short_repr(arguments))
 
 
 def check_header(header: Header) -> None:
@@ -526,6 +549,15 @@ def check_step(step: Step, header: Header, num_bytes: int) -> None:
         for name in ("metrics", "final", "env_metrics"):
             expect(not getattr(obs, name), f"{where}{name}", "nothing", getattr(obs, name))
         expect(len(obs.lost) == 0, f"{where}lost", "nothing", obs.lost)
+
+
+def is_json(value: Any) -> bool:
+    """Return whether a value is what JSON has: None, bool, int, float, str, lists, dictionaries."""
+    if type(value) is list:
+        return all(map(is_json, value))
+    if type(value) is dict:
+        return all(type(k) is str and is_json(v) for k, v in value.items())
+    return value is None or type(value) in (bool, int, float, str)
 
 
 def _check_rows_of(part: str, values: npt.NDArray[Any], space: ActionSpace, what: str) -> None:

@@ -113,6 +113,7 @@ class RunningArguments:
         sides: the number of sides of a match.
 
     Attributes:
+        sides: as given.
         variation: the samplers of the episodes that begin from now on; None if nothing varies.
         arguments: for each match, those of its running episode; {} if nothing varied.
         episode: (matches,) int64, the number of the running episode of each.
@@ -123,7 +124,7 @@ class RunningArguments:
         self.variation: Variation | None = None
         self.arguments: list[Mapping[str, Any]] = [{}] * num_matches
         self.episode = np.full(num_matches, -1, dtype=np.int64)
-        self._seed, self._sides = 0, sides
+        self.sides, self._seed = sides, 0
 
     def seed(self, seed: int) -> None:
         """Count episodes from 0, which draw from a seed."""
@@ -143,8 +144,8 @@ class RunningArguments:
         """Continue with the running episodes of a state of `VecEnv.get_state`."""
         num_matches = len(self.episode)
         self._seed = state.get("seed") or 0
-        begun = state.get("episodes", [1] * num_matches * self._sides)
-        self.episode = np.array(begun, dtype=np.int64)[:: self._sides] - 1
+        begun = state.get("episodes", [1] * num_matches * self.sides)
+        self.episode = np.array(begun, dtype=np.int64)[:: self.sides] - 1
         self.arguments = [*map(dict, state.get("arguments", [{}] * num_matches))]
 
 

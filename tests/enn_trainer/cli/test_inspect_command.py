@@ -21,6 +21,7 @@ from enn_trainer.config.schema import dump_schema, schema_of
 from entity_env import EnvList
 from entity_env.examples import Minefield
 from entity_env.recording.record import RecordingVecEnv
+from entity_env.vec.variation import Variation
 from tests.enn_trainer.checkpoints.published import GOLDEN, Trap
 from tests.entity_env.builders import SAMPLES, play
 
@@ -128,6 +129,17 @@ def test_recording_shows_frames_and_spaces(
     out = inspected(torn, capsys)
     assert "57" in out
     assert "complete        no" in out
+
+
+def test_recording_shows_arguments_that_vary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    envs = RecordingVecEnv(EnvList(Minefield, 3), tmp_path / "mine.rec")
+    envs.vary(Variation.of({"max_mines": "int 0 9", "width": "200"}))
+    play(envs, 3)
+    envs.close()
+    out = inspected(tmp_path / "mine.rec", capsys)
+    assert "arguments       max_mines, width, drawn for each episode" in out
 
 
 def test_counting_frames_ends_in_time(

@@ -14,6 +14,7 @@ from enn_trainer.cli import run
 from enn_trainer.cli.by_value import groups_by_value
 from enn_trainer.evaluation.eval_metrics import PlayedEpisode
 from enn_trainer.trainer import Trainer
+from enn_trainer.viewer.replay_format import read_replay
 from entity_env import (
     Action,
     ActionSpace,
@@ -24,6 +25,7 @@ from entity_env import (
     Observation,
     ObsSpace,
 )
+from entity_env.recording.read_recording import Recording
 from entity_env.seeding import derive_seed
 from entity_env.vec.variation import Variation
 from tests.enn_trainer.one_line import refused
@@ -249,6 +251,26 @@ def test_comparisons_that_cannot_be_made_are_refused(
 def test_a_comparison_needs_an_argument_that_varies(capsys: pytest.CaptureFixture[str]) -> None:
     line = refused(["eval", "runs/none", "--by", "size"], capsys)
     assert "--by: expected an argument of --vary (none), got size; add --vary" in line
+
+
+def test_recordings_and_pages_of_evaluations_have_the_arguments(
+    moded_run: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    report = evaluated(moded_run, tmp_path / "1.json", "--by", "size", "--replay", str(page))
+    by = report["suites"][""]["by"]["episodes"]
+    first = next(e for e in by if (e["environment"], e["episode"]) == (0, 0))["arguments"]
+    facts = read_replay(page).about
+    assert facts["arguments, episode 1"] == f"mode='{first['mode']}', size={first['size']}"
+    assert "arguments, episode 3" in facts
+
+    settings = ["eval.capture_samples=evals.rec", f'eval.env.vary.size="{INT}"']
+    evaluations(tmp_path / "run", *settings)
+    episodes = [*Recording.open(tmp_path / "run/evals.rec").episodes()]
+    for one in episodes:
+        if one.ending == "terminated":
+            assert one.episodic_reward == one.parameters["size"]
+    assert len(episodes) > 16
 
 
 @given(

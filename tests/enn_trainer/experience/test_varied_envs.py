@@ -8,6 +8,9 @@ from enn_trainer import ConfigError, StateManager
 from enn_trainer.trainer import Trainer
 from entity_env.adapters.from_gymnasium import FromGymnasium
 from entity_env.examples.minefield import Minefield
+from entity_env.recording.read_recording import Recording
+from entity_env.seeding import derive_seed
+from entity_env.vec.variation import Variation
 from tests.entity_env.adapters.worlds import Fall
 
 SETTINGS = ("rollout.num_envs=4", "rollout.steps=32", "optim.bs=64", "cuda=false")
@@ -55,3 +58,26 @@ def test_options_of_gymnasium_worlds_vary(tmp_path: Path) -> None:
     bad = StateManager(overrides=[*settings, 'env.vary.graviti="1"'])
     with pytest.raises(ConfigError, match=r"env\.vary: .*did you mean gravity"):
         Trainer(bad, fall)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_recordings_of_rollouts_have_the_arguments_by_episode(
+    tmp_path: Path, processes: int
+) -> None:
+    settings = [*SETTINGS, SHORT, VARY, f"rollout.processes={processes}", "capture_samples=a.rec"]
+    manager = StateManager(checkpoint_dir=tmp_path / "run", overrides=settings)
+    with Trainer(manager, Minefield) as trainer:
+        trainer.step()
+        trainer.set_parameters({"max_mines": "30"})
+        trainer.step()
+    variation = Variation.of({"max_mines": "int 0 20"})
+    drawn: dict[int, list[int]] = {}
+    for one in sorted(Recording.open(tmp_path / "run/a.rec").episodes(), key=lambda e: e.number):
+        assert one.env is not None
+        drawn.setdefault(one.env, []).append(one.parameters["max_mines"])
+    for env, values in drawn.items():
+        first = values.index(30)  # episodes that begin after the change
+        seed = derive_seed(1, "rollout", 0)
+        expected = [variation.arguments(seed, env, i)["max_mines"] for i in range(first)]
+        assert values == [*expected, *[30] * (len(values) - first)]
+        assert first >= 6

@@ -182,6 +182,31 @@ def test_players_that_fit_no_frames_are_refused(
 
 
 @pytest.mark.parametrize(
+    ("parameters", "error"),
+    [
+        ([[0, {}]], "arguments by environment"),
+        ({0: 3}, "arguments by environment"),
+        ({"0": {}}, "one of 1 environments, got '0'"),
+        ({1: {}}, "one of 1 environments, got 1"),
+        ({True: {}}, "one of 1 environments, got True"),
+        ({0: {"size": ints(1)}}, "values as JSON has them"),
+        ({0: {1: 1}}, "values as JSON has them"),
+        ({0: {"size": [b"a"]}}, "values as JSON has them"),
+    ],
+)
+def test_arguments_that_fit_no_environment_are_refused(
+    tmp_path: Path, parameters: Any, error: str
+) -> None:
+    drawn = {"size": 3, "names": ["a", None], "deep": {"x": 0.5}}
+    path = write(tmp_path / "file", {**step(), "parameters": {0: drawn}})
+    assert [one.parameters for one in Recording.open(path).steps()] == [{0: drawn}]
+    path = write(tmp_path / "file", {**step(), "parameters": parameters})
+    expected = rf"record at byte \d+ is not a step: parameters: expected {error}"
+    with pytest.raises(RecordingError, match=expected):
+        list(Recording.open(path).steps())
+
+
+@pytest.mark.parametrize(
     ("numbers", "error"),
     [
         (ints(3, 3), "each number once in a frame"),

@@ -1,6 +1,7 @@
 """Recordings: what is written comes back, whatever happens to the writer or to the file."""
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -32,10 +33,12 @@ from entity_env import (
     VecSelectEntityActionMask,
     batch_obs,
 )
+from entity_env.examples import Duel, Minefield
 from entity_env.recording.entity_gym_samples import open_entity_gym_samples
 from entity_env.recording.read_recording import Episode, Recording
 from entity_env.recording.record import RecordingVecEnv, end_before, recording_header
 from entity_env.recording.recording_format import Decisions, RecordingError, Step, framed
+from entity_env.vec.variation import Variation
 from entity_env.vec.vec_obs import take_obs
 from tests.entity_env.builders import (
     ROOT,
@@ -699,3 +702,71 @@ def test_cut_or_damaged_samples_are_read_up_to_the_cut_or_refused(tmp_path: Path
         path.write_bytes(changed)
         with contextlib.suppress(RecordingError):
             list(open_entity_gym_samples(path).episodes())
+
+
+VARIED = Variation.of({"max_mines": "int 0 9", "width": "uniform 60 90"})
+SHORT = functools.partial(Minefield, max_steps=4)
+
+
+def varied(path: Path, seed: int = 5, **options: Any) -> RecordingVecEnv:
+    """Return recorded environments whose arguments vary."""
+    envs = RecordingVecEnv(EnvList(SHORT, 3), path, **options)
+    envs.seed(seed)
+    envs.vary(VARIED)
+    return envs
+
+
+@pytest.mark.parametrize("subsample", [1, 3])
+def test_episodes_have_the_arguments_that_were_drawn_for_them(
+    tmp_path: Path, subsample: int
+) -> None:
+    envs = varied(tmp_path / "file", subsample=subsample)
+    play(envs, 22)
+    envs.close()
+    episodes = [*Recording.open(tmp_path / "file").episodes()]
+    assert len(episodes) > 12
+    count: dict[int, int] = {}
+    for one in sorted(episodes, key=lambda one: one.number):
+        assert one.env is not None
+        number = count[one.env] = count.get(one.env, -1) + 1
+        assert one.parameters == VARIED.arguments(5, one.env, number)
+
+
+def test_all_sides_of_a_match_have_its_arguments(tmp_path: Path) -> None:
+    envs = RecordingVecEnv(EnvList(Duel, 4), tmp_path / "file")
+    envs.seed(0)
+    envs.vary(Variation.of({"squad": "int 1 5"}))
+    play(envs, 1)
+    envs.close()
+    shown = [one.parameters["squad"] for one in Recording.open(tmp_path / "file").episodes()]
+    assert shown[0] == shown[1]
+    assert shown[2] == shown[3]
+
+
+def test_episodes_that_go_on_keep_their_arguments(tmp_path: Path) -> None:
+    envs = varied(tmp_path / "file")
+    play(envs, 6)
+    state = envs.get_state()
+    assert state is not None
+    envs.close()
+    other = varied(tmp_path / "file", seed=99)  # the seed of the state holds
+    obs = other.set_state(state, other.obs_space())
+    assert obs is not None
+    rng = np.random.default_rng(0)
+    for _ in range(8):
+        obs = other.act(random_choices(other, obs, rng), other.obs_space())
+    other.close()
+    episodes = sorted(Recording.open(tmp_path / "file").episodes(), key=lambda one: one.number)
+    count: dict[int, int] = {}
+    for one in episodes:
+        assert one.env is not None
+        number = count[one.env] = count.get(one.env, -1) + 1
+        assert one.parameters == VARIED.arguments(5, one.env, number)
+    assert min(count.values()) >= 2
+
+
+def test_without_drawn_arguments_a_file_is_as_ever(tmp_path: Path) -> None:
+    record(tmp_path / "file", 8)
+    data = (tmp_path / "file").read_bytes()
+    assert b"parameters" not in data
+    assert all(one.parameters == {} for one in Recording.open(tmp_path / "file").episodes())
