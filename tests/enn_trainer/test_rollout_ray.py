@@ -15,7 +15,9 @@ import pytest
 from enn_trainer.errors import ConfigError
 from entity_env.examples import Minefield
 from entity_env.examples.minefield_vec import VecMinefield
+from entity_env.vec.ray_worker import RayWorker
 from tests.enn_trainer.builders import SMALL, run_small
+from tests.enn_trainer.losing_workers import with_losses_and_without
 from tests.enn_trainer.resuming import assert_same
 from tests.ray_marks import NEEDS_RAY
 
@@ -27,6 +29,13 @@ def test_a_run_on_a_cluster_learns_the_bits_of_one_process(tmp_path: Path) -> No
     elsewhere = run_small(tmp_path / "ray", *RAY, env=Minefield)
     here = run_small(tmp_path / "here", env=Minefield)
     assert_same(elsewhere.state, here.state)
+
+
+def test_a_run_that_loses_ten_actors_learns_the_bits_of_one_that_loses_none(tmp_path: Path) -> None:
+    kinds = {"kind": RayWorker, "kill": lambda worker: worker._ray.kill(worker._actor)}
+    disturbed, undisturbed, losses = with_losses_and_without(tmp_path, 10, *RAY, **kinds)
+    assert losses >= 10
+    assert_same(disturbed, undisturbed)
 
 
 def test_bad_settings_are_errors_that_name_them(tmp_path: Path) -> None:
