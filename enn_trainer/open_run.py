@@ -18,6 +18,7 @@ from enn_trainer.config.load import COMMAND_LINE
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.bots import check_bots_trusted
 from enn_trainer.evaluation.evaluator import create_opponent
+from enn_trainer.evaluation.remote import cluster
 from enn_trainer.experience.collector import Collector, Watcher
 from enn_trainer.experience.envs import (
     EnvFactory,
@@ -42,7 +43,7 @@ from enn_trainer.selfplay.seating import AGENT, Seating
 from enn_trainer.selfplay.selfplay import SelfPlay, seat_players
 from enn_trainer.state import State, first_eval_step
 from enn_trainer.state_manager import StateManager
-from entity_env.ray_cluster import ClusterError, check_size, cluster
+from entity_env.ray_cluster import ClusterError, check_size
 from entity_env.seeding import derive_seed
 from entity_env.vec.ray_worker import RayWorker
 from entity_env.vec.vec_env import VecEnv
@@ -105,8 +106,8 @@ def ray_workers(config: TrainConfig, stack: ExitStack) -> Callable[[WorkerSetup]
     rollout = config.rollout
     if rollout.ray is None:
         return None
+    ray = stack.enter_context(cluster(rollout.ray, config, "rollout.ray"))
     try:
-        ray = stack.enter_context(cluster(rollout.ray, "rollout.ray"))
         count = min(rollout.processes, rollout.num_envs)
         check_size(ray, rollout.ray_resources, count, "rollout.ray")
     except ClusterError as error:

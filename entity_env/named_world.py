@@ -33,7 +33,8 @@ class NamedWorld:
 
     Args:
         name: a name for `find_world`.
-        folder: the folder of relative paths, in which modules are searched first.
+        folder: the folder of relative paths, in which modules are searched first; the current one
+            on a host that does not have it.
         num_sides: the number of sides of a match, 1 for an environment.
     """
 
@@ -43,7 +44,8 @@ class NamedWorld:
 
     def __call__(self, **kwargs: Any) -> Any:
         """Make an environment."""
-        return find_world(self.name, Path(self.folder))(**kwargs)
+        folder = Path(self.folder)
+        return find_world(self.name, folder if folder.is_dir() else Path.cwd())(**kwargs)
 
 
 def find_world(name: str, folder: Path | None = None) -> Any:

@@ -1,23 +1,125 @@
 """Connection to a Ray cluster, or a cluster of this machine alone."""
 
+import json
 import os
 import secrets
+import socket
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
-from entity_env.errors import EntityEnvError
+from entity_env.errors import EntityEnvError, WorkerError
 from entity_env.extras import remedy
+
+CONNECT_S = 2
+"""Seconds in which a cluster has to accept a connection, and as long again to answer."""
+WATCH_S = 1.0
+"""Seconds between two questions to the head of the cluster."""
+PATIENCE_S = 8.0
+"""Seconds without an answer after which the head is gone."""
+_FOREVER_S = 10**6
 
 
 class ClusterError(EntityEnvError):
     """Error of a cluster that is not there, or too small."""
 
 
+class ClusterLostError(WorkerError):
+    """Loss of the head of a cluster."""
+
+
+class RuntimeEnv(NamedTuple):
+    """Files and Python environment that hosts of a cluster get.
+
+    Attributes:
+        files: files and folders that workers find in their working folder: under the path that they
+            have in `folder`, or by their names.
+        python: a conda environment by its name, as a file (.yml), packages of pip (.txt), or the
+            path of an interpreter on the hosts; None for that of the cluster.
+        folder: the folder of relative paths.
+        section: prefix of the settings' names, for messages.
+    """
+
+    files: Sequence[str] = ()
+    python: str | None = None
+    folder: Path = Path()
+    section: str = "rollout."
+
+    def options(self, staged: Path) -> dict[str, Any]:
+        """Return the environment in Ray's words.
+
+        Args:
+            staged: an empty folder, which gets links to the files.
+
+        Raises:
+            ClusterError: a file is missing, or two have one name.
+        """
+        options: dict[str, Any] = {}
+        for name in self.files:
+            self._stage(name, staged)
+        if self.files:
+            options["working_dir"] = str(staged)
+        if self.python is not None:
+            kind, value = _kind_of_python(self.python, self.folder)
+            if kind in ("pip", "conda") and os.sep in value and not Path(value).is_file():
+                raise ClusterError(
+                    f"{self.section}ray_env: expected a file, got {self.python}, which is not there"
+                )
+            options[kind] = value
+        return options
+
+    def _stage(self, name: str, staged: Path) -> None:
+        """Link a file or folder, or the files of the whole folder, into another folder."""
+        path = (self.folder / name).resolve()
+        if not path.exists():
+            raise ClusterError(
+                f"{self.section}ray_files: expected files and folders, got {name}, which is not "
+                "there"
+            )
+        folder = self.folder.resolve()
+        inside = path.relative_to(folder) if path.is_relative_to(folder) else Path(path.name)
+        pairs = [(staged / inside, path)]
+        if path == folder:
+            pairs = [(staged / child.name, child) for child in path.iterdir()]
+        for link, target in pairs:
+            if link.exists() or any(p.is_symlink() for p in link.parents):
+                raise ClusterError(
+                    f"{self.section}ray_files: expected each path once, got {name}, which another "
+                    "one has as well; leave one of them out"
+                )
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(target)
+
+
+def _kind_of_python(python: str, folder: Path) -> tuple[str, str]:
+    """Return the name of a Python environment's kind in Ray's words, and its value there."""
+    if python.endswith(".txt"):
+        return "pip", str(folder / python)
+    if python.endswith((".yml", ".yaml")):
+        return "conda", str(folder / python)
+    return ("py_executable" if os.sep in python else "conda"), python
+
+
+NOTHING_BROUGHT = RuntimeEnv()
+
+
+class _Connection(NamedTuple):
+    """Connection that `cluster` made, and what its hosts got."""
+
+    address: str
+    runtime: RuntimeEnv
+
+
+_connection: _Connection | None = None
+
+
 @contextmanager
-def cluster(address: str, field: str) -> Iterator[Any]:
+def cluster(address: str, field: str, runtime: RuntimeEnv = NOTHING_BROUGHT) -> Iterator[Any]:
     """Return a context with Ray, joined to a cluster: "auto" for the one there is, else a new one.
 
     A new one listens on this machine alone, has no dashboard, reports nothing and asks for a token.
@@ -25,37 +127,125 @@ def cluster(address: str, field: str) -> Iterator[Any]:
     Args:
         address: "auto" or HOST:PORT.
         field: the setting with the address, for messages.
+        runtime: what hosts get; a second context has to ask for the same.
 
     Raises:
         ClusterError: Ray is not installed, or there is no such cluster.
     """
+    global _connection
     breakpoint_, hook = os.environ.get("PYTHONBREAKPOINT"), sys.breakpointhook
     os.environ.setdefault("RAY_TQDM_PATCH_PRINT", "0")  # it would replace print
+    # Ray would end this process, without a save, a minute after the head of the cluster.
+    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(_FOREVER_S))
     try:
         import ray
     except ModuleNotFoundError as error:
         install = remedy(error)
         raise ClusterError(f"{field}: expected the package ray, it is missing{install}") from None
     if ray.is_initialized():
-        yield ray
+        _check_same(runtime)
+        with _watched(ray, field):
+            yield ray
         return
     folder = TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True)
     try:
         try:
-            _join(ray, address, field, folder.name)
+            _join(ray, address, field, Path(folder.name), runtime)
         finally:
             sys.breakpointhook = hook
             if breakpoint_ is None:
                 os.environ.pop("PYTHONBREAKPOINT", None)
             else:
                 os.environ["PYTHONBREAKPOINT"] = breakpoint_
-        yield ray
+        _connection = _Connection(address, runtime)
+        with _watched(ray, field):
+            yield ray
     finally:
+        _connection = None
         ray.shutdown()
         folder.cleanup()
 
 
-def _join(ray: Any, address: str, field: str, folder: str) -> None:
+def check_head() -> None:
+    """Raise ClusterLostError if the head of a cluster that this process joined is gone."""
+    for watch in _watches:
+        watch.check()
+
+
+class _HeadWatch(threading.Thread):
+    """Thread that asks the head of the cluster whether it and this node are alive.
+
+    Args:
+        ray: the module, joined to the cluster.
+        field: the setting with the address, for messages.
+    """
+
+    def __init__(self, ray: Any, field: str) -> None:
+        super().__init__(name="ray-head", daemon=True)
+        self._field, self._ended, self._lost = field, threading.Event(), False
+        context = ray.get_runtime_context()
+        self._address = context.gcs_address
+        self._node = ray.NodeID.from_hex(context.get_node_id())
+        self._head = ray._private.worker.global_worker.gcs_client
+
+    def run(self) -> None:
+        """Ask until the context of the cluster ends, or the head is gone."""
+        answered_s = time.monotonic()
+        while not self._ended.wait(WATCH_S):
+            try:
+                is_alive = all(self._head.check_alive([self._node], timeout=WATCH_S))
+            except Exception:
+                is_alive = False
+            now_s = time.monotonic()
+            answered_s = now_s if is_alive else answered_s
+            if now_s - answered_s > PATIENCE_S:
+                self._lost = True
+                return
+
+    def check(self) -> None:
+        """Raise ClusterLostError if the head is gone."""
+        if self._lost:
+            raise ClusterLostError(
+                f"{self._field}: the head of the cluster at {self._address} is gone; start a "
+                "cluster and resume the run"
+            )
+
+    def end(self) -> None:
+        """End the thread."""
+        self._ended.set()
+
+
+_watches: list[_HeadWatch] = []
+
+
+@contextmanager
+def _watched(ray: Any, field: str) -> Iterator[None]:
+    """Return a context in which `check_head` knows of the cluster."""
+    watch = _HeadWatch(ray, field)
+    watch.start()
+    _watches.append(watch)
+    try:
+        yield
+    finally:
+        watch.end()
+        _watches.remove(watch)
+
+
+def _check_same(runtime: RuntimeEnv) -> None:
+    """Raise ClusterError if hosts of a cluster that is joined already got something else."""
+    wanted, has = runtime, NOTHING_BROUGHT if _connection is None else _connection.runtime
+    for name, expected, got in (
+        ("ray_files", wanted.files, has.files),
+        ("ray_env", wanted.python, has.python),
+    ):
+        if expected and expected != got:
+            raise ClusterError(
+                f"{runtime.section}{name}: expected no connection to Ray before the run, got one "
+                f"without {expected}; name them in runtime_env where the program calls ray.init"
+            )
+
+
+def _join(ray: Any, address: str, field: str, folder: Path, runtime: RuntimeEnv) -> None:
     """Join a cluster, or start one for "auto" if there is none.
 
     Args:
@@ -63,33 +253,72 @@ def _join(ray: Any, address: str, field: str, folder: str) -> None:
         address: "auto" or HOST:PORT.
         field: the setting with the address, for messages.
         folder: files of a cluster that starts here, where "auto" of other programs does not look.
+        runtime: what hosts get.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    quiet = {"logging_level": "ERROR", "log_to_driver": False}
+    os.environ.setdefault("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "1")  # whatever is named is meant
+    staged = folder / "files"
+    staged.mkdir()
+    told: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
+    if options := runtime.options(staged):
+        told["runtime_env"] = options
     # Ray itself would join any cluster of this machine, also one whose token it does not have.
     found = os.environ.get("RAY_ADDRESS") or ray._private.services.find_bootstrap_address(None)
     known = address if address != "auto" else found
     if known:
-        try:
-            ray.init(address=known, **quiet)
-            return
-        except ConnectionError as error:
-            if address != "auto":
-                why = " ".join(str(error).split())
-                raise ClusterError(f"{field}: expected a cluster at {address}, got {why}") from None
+        is_here = known.rpartition(":")[0] in ("127.0.0.1", "localhost", "[::1]")
+        problem: str | None = None
+        ways: list[AbstractContextManager[None]] = [nullcontext()]
+        for way in [*ways, _on_loopback(ray)] if is_here else ways:
+            with way:
+                problem = _problem(ray, known)
+                if problem is None:
+                    ray.init(address=known, **told)
+                    return
+        if address != "auto":
+            raise ClusterError(f"{field}: expected a cluster at {address}, got {problem}")
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     # It has read the variables of its tokens already, if it was imported before.
     ray._raylet.Config.initialize("")
     ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
-    here = {"_node_ip_address": "127.0.0.1", "_temp_dir": folder, "include_dashboard": False}
-    # Ray takes the address of the network for its own, except where it allows no cluster.
+    here = {"_node_ip_address": "127.0.0.1", "_temp_dir": str(folder), "include_dashboard": False}
+    with _on_loopback(ray):
+        ray.init(address="local", **here, **told)
+
+
+@contextmanager
+def _on_loopback(ray: Any) -> Iterator[None]:
+    """Let Ray take the loopback address for its own, as where it allows no cluster."""
     constants = ray._private.ray_constants
     before, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
     try:
-        ray.init(address="local", **here, **quiet)
+        yield
     finally:
         constants.ENABLE_RAY_CLUSTER = before
+
+
+def _problem(ray: Any, address: str) -> str | None:
+    """Return why a cluster cannot be joined, after seconds; None if it answers.
+
+    Ray itself tries for minutes, also with a wrong token.
+    """
+    address = ray._private.services.canonicalize_bootstrap_address(address)
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+    except OSError as error:
+        return f"nothing that listens at {address}: {error}"
+    config = ray._raylet.Config
+    limits = {"py_gcs_connect_timeout_s": CONNECT_S, "gcs_rpc_server_connect_timeout_s": CONNECT_S}
+    config.initialize(json.dumps(limits))
+    try:
+        ray._raylet.GcsClient(address=address)
+    except Exception as error:
+        return " ".join(str(error).split(". ")[0].split())
+    finally:
+        config.initialize("")
+    return None
 
 
 def check_size(ray: Any, resources: Mapping[str, float], count: int, field: str) -> None:

@@ -169,7 +169,7 @@ def _evaluate(options: argparse.Namespace) -> int:
             if options.ray is None:
                 results = evaluator.measure(watch=watch, film=film, replay=shown)
             else:
-                with cluster(options.ray) as ray:
+                with cluster(options.ray, config, "--ray") as ray:
                     results = evaluator.measure_elsewhere(RayPlayer(ray, device), watch)
     except (ConfigError, CheckpointError, EntityEnvError):
         raise

@@ -58,6 +58,11 @@ class RolloutConfig(Section):
         ray: Step the environments in workers of a Ray cluster: "auto" for the one that runs or one
             on this machine, or HOST:PORT; in processes of this machine if not set.
         ray_resources: What each of these workers takes of its host, by name.
+        ray_files: Files and folders that workers of rollout.ray and eval.ray find in their working
+            folder, by their relative paths.
+        ray_env: Python environment of these workers: a conda environment by its name or as a file
+            (.yml), packages of pip as a file (.txt), or the path of an interpreter on the hosts;
+            that of the cluster if not set.
     """
 
     steps: int = limited(16, at_least=1)
@@ -66,6 +71,8 @@ class RolloutConfig(Section):
     recover: Literal["exact", "truncate"] = "exact"
     ray: Optional[str] = None
     ray_resources: Dict[str, float] = field(default_factory=lambda: {"CPU": 1.0})
+    ray_files: List[str] = field(default_factory=list)
+    ray_env: Optional[str] = None
 
     def _check(self, check: Validator) -> None:
         wrong = [name for name, amount in self.ray_resources.items() if not amount > 0]
@@ -303,6 +310,7 @@ class TrainConfig(Versioned, Section):
         for name in ("capture_logits", "capture_samples_subsample"):
             check.only_with(name, bool(self.capture_samples), RECORDING)
         self._check_evaluation(check)
+        self._check_ray(check)
         check.require(
             len(self.stop) <= MAX_STOPS,
             f"stop: expected at most {MAX_STOPS} conditions, got {len(self.stop)}",
@@ -388,6 +396,21 @@ class TrainConfig(Versioned, Section):
                     f"eval.{path}num_envs: expected at least 2 beside eval.opponent, got "
                     f"{num_envs}",
                 )
+
+    def _check_ray(self, check: Validator) -> None:
+        """Check the clusters of rollouts and evaluations."""
+        rollout, evaluation = self.rollout.ray, None if self.eval is None else self.eval.ray
+        check.require(
+            None in (rollout, evaluation) or rollout == evaluation,
+            f"eval.ray: expected the cluster of rollout.ray={rollout}, as a run joins one, got "
+            f"{evaluation}",
+        )
+        for name in ("ray_files", "ray_env"):
+            check.require(
+                bool(rollout or evaluation) or not getattr(self.rollout, name),
+                f"rollout.{name}: expected rollout.ray or eval.ray, which it is for, got neither; "
+                "leave it out",
+            )
 
     @property
     def eval_num_envs(self) -> int:

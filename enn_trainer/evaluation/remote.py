@@ -3,7 +3,7 @@
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from enn_trainer.evaluation.results import SuiteResult
 from enn_trainer.runtime.start_folder import paths_from, start_folder
 from entity_env.errors import WorkerError
 from entity_env.named_world import OF_FILES
-from entity_env.ray_cluster import ClusterError
+from entity_env.ray_cluster import ClusterError, ClusterLostError, RuntimeEnv, check_head
 from entity_env.ray_cluster import cluster as joined
 
 TRIES = 4
@@ -74,15 +74,22 @@ def play_suite(message: bytes, name: str) -> SuiteResult | Exception:
 
 
 @contextmanager
-def cluster(address: str) -> Iterator[Any]:
-    """Return the context of `entity_env.ray_cluster.cluster` for the setting `eval.ray`.
+def cluster(address: str, config: TrainConfig, field: str = "eval.ray") -> Iterator[Any]:
+    """Return the context of `entity_env.ray_cluster.cluster` for a run.
+
+    Args:
+        address: "auto" or HOST:PORT.
+        config: configuration of the run, for what hosts get.
+        field: the setting with the address, for messages.
 
     Raises:
         ConfigError: Ray is not installed, or there is no such cluster.
     """
+    rollout = config.rollout
+    runtime = RuntimeEnv(tuple(rollout.ray_files), rollout.ray_env, start_folder())
     with ExitStack() as stack:
         try:
-            ray = stack.enter_context(joined(address, "eval.ray"))
+            ray = stack.enter_context(joined(address, field, runtime))
         except ClusterError as error:
             raise ConfigError(str(error)) from None
         yield ray
@@ -93,7 +100,7 @@ def play_elsewhere(
 ) -> None:
     """Let a run's evaluations be played on a cluster, if `eval.ray` says so."""
     if config.eval is not None and config.eval.ray is not None:
-        ray = stack.enter_context(cluster(config.eval.ray))
+        ray = stack.enter_context(cluster(config.eval.ray, config))
         evaluator.elsewhere = RayPlayer(ray, device)
         stack.callback(evaluator.close)
 
@@ -132,11 +139,13 @@ class RayEvaluation:
         for name, task in self._tasks.items():
             watch(name, 0.0)
             while not self._ray.wait([task], timeout=POLL_S)[0]:
+                check_head()
                 if stop():
                     return None
             try:
                 result = self._ray.get(task)
             except self._ray.exceptions.RayError as error:
+                check_head()
                 why = " ".join(str(error).split())[:300]
                 raise WorkerError(
                     f"eval.ray: expected the result of an evaluation, which was lost {TRIES} "
@@ -150,8 +159,10 @@ class RayEvaluation:
 
     def cancel(self) -> None:
         """End the tasks."""
-        for task in self._tasks.values():
-            self._ray.cancel(task, force=True)
+        with suppress(ClusterLostError):
+            check_head()
+            for task in self._tasks.values():
+                self._ray.cancel(task, force=True)
 
 
 def _is_of_file(name: str, module: Any) -> bool:

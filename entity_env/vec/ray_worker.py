@@ -1,16 +1,21 @@
 """Workers of a `ParallelEnvList` that are actors of a Ray cluster."""
 
 import contextlib
+import os
 import platform
+import sys
+import sysconfig
 import time
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from entity_env.errors import WorkerError
 from entity_env.process import warn_once
+from entity_env.ray_cluster import ClusterLostError, check_head
 from entity_env.vec.transport import packed, unpacked
 from entity_env.vec.worker import (
     WorkerLostError,
@@ -21,6 +26,7 @@ from entity_env.vec.worker import (
 )
 
 _CLOSE_S = 5  # for a worker to close its environments
+_ASK_S = 1.0  # between two looks at the head of the cluster
 FAST_S = 0.005
 """Seconds of a step below which workers on this machine are faster."""
 MEASURED_STEPS = 100
@@ -36,12 +42,36 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), "numpy": np.__version__, "enn-trainer": own}
 
 
+def program_path() -> list[str]:
+    """Return the folders of this program's modules, without those of Python and its packages."""
+    python, packages = sysconfig.get_path("stdlib"), ("site-packages", "dist-packages")
+    folders = [entry or str(Path.cwd()) for entry in sys.path]
+    return [f for f in folders if not f.startswith(python) and Path(f).name not in packages]
+
+
+def joined_path(program: list[str]) -> list[str]:
+    """Return the folders of modules of an actor.
+
+    Files that were brought along come first, then the program's folders where the host has them,
+    then its own Python and packages.
+
+    Args:
+        program: folders of the program that asks.
+    """
+    import ray
+
+    is_brought = "working_dir" in ray.get_runtime_context().runtime_env
+    brought = [str(Path.cwd())] if is_brought else []
+    return [*dict.fromkeys([*brought, *filter(os.path.exists, program), *sys.path])]
+
+
 class RayServer:
     """Actor with the environments of a worker. Messages and answers are packed."""
 
     def start(self, message: bytes) -> bytes:
         """Make the environments; answer with host, versions, and as `WorkerServer.start`."""
-        self._server = WorkerServer(*unpacked(message))
+        setup, program, *others = unpacked(message)
+        self._server = WorkerServer(setup, joined_path(program), *others)
         return packed([platform.node(), versions(), self._server.start()])
 
     def answer(self, message: bytes) -> bytes:
@@ -69,7 +99,8 @@ class RayWorker:
         options = {"num_cpus": resources.get("CPU", 0), "num_gpus": resources.get("GPU", 0)}
         self._actor = ray.remote(**options, resources=named, max_restarts=0)(RayServer).remote()
         self._sent_at = time.monotonic()
-        self._answer = self._actor.start.remote(packed(first_message(setup)))
+        _, _, *others = first_message(setup)
+        self._answer = self._actor.start.remote(packed([setup, program_path(), *others]))
 
     def send(self, message: Any, is_last: bool = True) -> None:
         """Send a message. If the worker is gone, `receive` returns the error."""
@@ -91,6 +122,11 @@ class RayWorker:
         check_same_code(host, found, versions())
         if not isinstance(started, Exception):
             check_same_code(host, started[2], self.setup.code)
+        elif (why := str(started).strip().splitlines()[-1]).startswith("ModuleNotFoundError"):
+            raise WorkerError(
+                f"rollout.ray: expected the modules of the world on the host {host}, got {why}; "
+                "name its files in rollout.ray_files, or install it there"
+            )
         return as_started(started)
 
     def receive(self) -> Any:
@@ -112,26 +148,45 @@ class RayWorker:
         """Return what the actor returned for the last message; or the loss of it."""
         if self._is_lost:
             return WorkerLostError(f"{self.setup} was lost")
-        timeout_s = self.setup.timeout_s
-        if timeout_s is not None:  # it has had some time while others were waited for
-            timeout_s = max(0.0, self._sent_at + timeout_s - time.monotonic())
         start_s = time.monotonic()
         try:
-            return unpacked(self._ray.get(self._answer, timeout=timeout_s))
+            return unpacked(self._wait())
         except self._ray.exceptions.GetTimeoutError:
             why = f"did not answer for {self.setup.timeout_s} seconds"
+        except self._ray.exceptions.RuntimeEnvSetupError as error:
+            expected = "expected files and an environment that the hosts can make"
+            raise WorkerError(
+                f"rollout.ray_env: {expected}, got {' '.join(str(error).split())[:500]}"
+            ) from None
         except self._ray.exceptions.RayError as error:
+            check_head()
             why = f"was lost: {' '.join(str(error).split())[:300]}"
         finally:
             self.waited_s += time.monotonic() - start_s
         self.kill()
         return WorkerLostError(f"{self.setup} {why}")
 
+    def _wait(self) -> bytes:
+        """Return what the actor returned, once it is there."""
+        timeout_s = self.setup.timeout_s
+        # It has had some time while others were waited for.
+        until_s = float("inf") if timeout_s is None else self._sent_at + timeout_s
+        while True:
+            check_head()
+            left_s = max(0.0, until_s - time.monotonic())
+            try:
+                answer: bytes = self._ray.get(self._answer, timeout=min(left_s, _ASK_S))
+                return answer
+            except self._ray.exceptions.GetTimeoutError:
+                if left_s <= _ASK_S:
+                    raise
+
     def close(self) -> Exception | None:
         """Close its environments and end it; return the error of those that cannot be closed."""
         answer = None
         if not self._is_lost:
-            with contextlib.suppress(self._ray.exceptions.RayError):
+            with contextlib.suppress(self._ray.exceptions.RayError, ClusterLostError):
+                check_head()
                 message = self._actor.answer.remote(packed(["close", []]))
                 *_, answer = unpacked(self._ray.get(message, timeout=_CLOSE_S))
         self.kill()
@@ -140,7 +195,9 @@ class RayWorker:
     def kill(self) -> None:
         """End the actor at once."""
         self._is_lost = True
-        self._ray.kill(self._actor)
+        with contextlib.suppress(ClusterLostError):
+            check_head()
+            self._ray.kill(self._actor)
 
 
 def check_same_code(host: str, found: Mapping[str, str], here: Mapping[str, str]) -> None:

@@ -271,7 +271,7 @@ def _load(create_env: bytes, main: str | None) -> Callable[[], Any]:
     try:
         factory: Callable[[], Any] = cloudpickle.loads(create_env)
     except ImportError:
-        if main is None:
+        if main is None or not Path(main).is_file():  # as on another host
             raise
         sys.modules["__mp_main__"] = module = types.ModuleType("__mp_main__")
         vars(module).update(runpy.run_path(main, run_name="__mp_main__"))

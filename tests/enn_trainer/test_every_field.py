@@ -421,6 +421,8 @@ CASES: dict[str, Case] = {
     "RolloutConfig.ray_resources": refused(
         "rollout.ray_resources={CPU: -1}", field="rollout.ray_resources"
     ),
+    "RolloutConfig.ray_files": refused('rollout.ray_files=["a.txt"]', field="rollout.ray_files"),
+    "RolloutConfig.ray_env": refused("rollout.ray_env=sim", field="rollout.ray_env"),
     # EvalConfig
     "EvalConfig.steps": shows(*EVAL, "eval.steps=5", that=evaluated(20), but=EVAL),
     "EvalConfig.interval": shows(*EVAL, "eval.interval=48", that=evaluated_at(0, 48), but=EVAL),

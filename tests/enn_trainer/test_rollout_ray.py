@@ -1,13 +1,23 @@
 """Training with environments on a Ray cluster."""
 
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from enn_trainer.errors import ConfigError
 from entity_env.examples import Minefield
 from entity_env.examples.minefield_vec import VecMinefield
-from tests.enn_trainer.builders import run_small
+from entity_env.vec.ray_worker import RayWorker
+from tests.enn_trainer.builders import SMALL, run_small
+from tests.enn_trainer.losing_workers import with_losses_and_without
 from tests.enn_trainer.resuming import assert_same
 from tests.ray_marks import NEEDS_RAY
 
@@ -21,8 +31,75 @@ def test_a_run_on_a_cluster_learns_the_bits_of_one_process(tmp_path: Path) -> No
     assert_same(elsewhere.state, here.state)
 
 
+def test_a_run_that_loses_ten_actors_learns_the_bits_of_one_that_loses_none(tmp_path: Path) -> None:
+    kinds = {"kind": RayWorker, "kill": lambda worker: worker._ray.kill(worker._actor)}
+    disturbed, undisturbed, losses = with_losses_and_without(tmp_path, 10, *RAY, **kinds)
+    assert losses >= 10
+    assert_same(disturbed, undisturbed)
+
+
 def test_bad_settings_are_errors_that_name_them(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"rollout\.ray: .*VecMinefield, which steps where it is"):
         run_small(tmp_path, *RAY, env=VecMinefield)
     with pytest.raises(ConfigError, match=r"rollout\.ray: expected a cluster with arm 2, for 2"):
         run_small(tmp_path, *RAY[::2], "rollout.ray_resources={arm: 1}", env=Minefield)
+
+
+WORLD = """
+import time
+from entity_env.examples import Minefield
+
+class Slow(Minefield):
+    def act(self, actions):
+        time.sleep(0.01)
+        return super().act(actions)
+"""
+
+
+def children(pid: int) -> dict[int, str]:
+    """Return the names of the programs that a process started, by process id."""
+    command = ["pgrep", "-P", str(pid), "-l"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    pairs = (line.split(maxsplit=1) for line in ran.stdout.splitlines())
+    return {int(child): name for child, name in pairs}
+
+
+def test_a_head_that_goes_away_ends_the_run_with_one_line_and_a_save(tmp_path: Path) -> None:
+    (tmp_path / "slow_world.py").write_text(WORLD)
+    saves = tmp_path / "saves"
+    settings = [*SMALL, *RAY, "total_timesteps=10000000", "checkpoint.every_seconds=3600"]
+    command = [sys.executable, "-W", "ignore", "-m", "enn_trainer.cli", "train"]
+    run = subprocess.Popen(
+        [*command, "slow_world.py:Slow", *settings, "--checkpoint-dir", str(saves)],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        until_s = time.monotonic() + 120
+        while len(updates(saves)) < 3:
+            assert run.poll() is None, run.communicate()
+            assert time.monotonic() < until_s
+            time.sleep(0.2)
+        started = children(run.pid)
+        for pid, name in started.items():
+            if name in ("gcs_server", "raylet"):
+                os.kill(pid, signal.SIGKILL)
+        _, errors = run.communicate(timeout=90)
+    finally:
+        run.kill()
+    assert run.returncode == 1, errors
+    assert len(re.findall(r"the head of the cluster at 127\.0\.0\.1:\d+ is gone", errors)) == 1
+    assert "Traceback" not in errors
+    save = max(saves.glob("step-*"))
+    manifest = json.loads((save / "manifest.json").read_text())
+    assert (manifest["why"], manifest["step"]) == ("failed", updates(saves)[-1]["step"])
+    assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
+
+
+def updates(saves: Path) -> list[dict[str, Any]]:
+    """Return the metrics of the updates that a run has taken."""
+    path = saves / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [line for line in map(json.loads, lines) if "step" in line]

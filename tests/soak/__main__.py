@@ -18,6 +18,7 @@ from tests.soak.damage import Summary, episodes, flips, mutations, truncations
 from tests.soak.false_manifests import false_manifests
 from tests.soak.forks import fork_and_kill
 from tests.soak.kills import WITH_POOL, kill_runs
+from tests.soak.losses import lose_workers
 from tests.soak.recordings import recordings
 from tests.soak.stops import stop_runs
 
@@ -35,6 +36,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--pool-kills", type=int, default=100, help="of runs with opponents")
     parser.add_argument("--forks", type=int, default=100, help="kills of runs that start processes")
+    parser.add_argument("--losses", type=int, default=100, help="of workers")
     parser.add_argument("--stops", type=int, default=200, help="with evaluations due")
     parser.add_argument("--reasons", action="store_true", help="say why mutations were refused")
     asked = parser.parse_args()
@@ -50,6 +52,8 @@ def main() -> None:
             print(f"kills with a pool: {done_kills}", flush=True)
         if asked.forks:
             print(f"forks: {fork_and_kill(_new(folder, 'forks'), seed, asked.forks)}", flush=True)
+        if asked.losses:
+            print(f"losses: {lose_workers(_new(folder, 'losses'), seed, asked.losses)}", flush=True)
         if asked.stops:
             print(f"stops: {stop_runs(_new(folder, 'stops'), seed, asked.stops)}", flush=True)
         if asked.flip_every:

@@ -18,6 +18,7 @@ NOTHING = dict.fromkeys(
         "flip-every",
         "forks",
         "kills",
+        "losses",
         "manifests",
         "mutations",
         "pool-kills",
@@ -109,6 +110,14 @@ def test_killed_runs_go_on_and_end_as_if_never_killed(kind: str, kills: int) -> 
     assert f"{kills} kills" in said
     in_saves = sum(map(int, re.findall(r"(\d+) (?:before or after )?(?:writing|deleting)", said)))
     assert in_saves >= kills / 4, said
+
+
+@pytest.mark.slow
+def test_runs_that_lose_workers_learn_what_one_learns_that_loses_none() -> None:
+    said = soak(losses=3)
+    lost = re.search(r"losses: (\d+) workers lost within", said)
+    assert lost is not None
+    assert int(lost[1]) >= 3
 
 
 @pytest.mark.slow

@@ -34,6 +34,8 @@ FREE = (
         "rollout.recover",
         "rollout.ray",
         "rollout.ray_resources",
+        "rollout.ray_files",
+        "rollout.ray_env",
         "eval.processes",
         "optim.micro_bs",
         "optim.max_entities",

@@ -84,6 +84,8 @@ NEUTRAL: dict[str, Any] = {
     "rollout.recover": "exact",
     "rollout.ray": None,
     "rollout.ray_resources": {"CPU": 1.0},
+    "rollout.ray_files": [],
+    "rollout.ray_env": None,
     "env.vary": {},
     "eval.env.vary": {},
     "eval.suites[].env.vary": {},

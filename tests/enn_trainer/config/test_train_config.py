@@ -103,6 +103,8 @@ def test_the_defaults_are_the_published_ones_but_for_exploration() -> None:
             "recover": "exact",
             "ray": None,
             "ray_resources": {"CPU": 1.0},
+            "ray_files": [],
+            "ray_env": None,
         },
         "eval": None,
         "vf_net": None,
@@ -281,6 +283,20 @@ def test_every_field_has_a_description() -> None:
         (lambda: EvalConfig(1, 1, processes=0), "processes: "),
         (lambda: EvalConfig(1, 1, capture_samples_subsample=0), "capture_samples_subsample: "),
         (lambda: EvalConfig(1, 1, opponent_only=True), "opponent_only: expected an opponent"),
+        (
+            lambda: train_config(rollout=RolloutConfig(ray_files=["a"])),
+            "rollout.ray_files: expected rollout.ray or eval.ray, which it is for, got neither",
+        ),
+        (
+            lambda: train_config(rollout=RolloutConfig(ray_env="sim")),
+            "rollout.ray_env: expected rollout.ray or eval.ray, which it is for, got neither",
+        ),
+        (
+            lambda: train_config(
+                rollout=RolloutConfig(ray="auto"), eval=EvalConfig(1, 1, ray="far:1")
+            ),
+            "eval.ray: expected the cluster of rollout.ray=auto, as a run joins one, got far:1",
+        ),
         (lambda: train_config(seed=-1), "seed: "),
         (lambda: train_config(total_timesteps=0), "total_timesteps: "),
         (lambda: train_config(max_train_time=-1), "max_train_time: "),

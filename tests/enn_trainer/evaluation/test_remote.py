@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from enn_trainer.cli import run as enn
-from enn_trainer.evaluation.remote import cluster
 from enn_trainer.session import TrainResult
 from enn_trainer.state_manager import StateManager
 from enn_trainer.trainer import Trainer
 from entity_env.environment import Environment
 from entity_env.errors import WorkerError
 from entity_env.examples import Xor
+from entity_env.ray_cluster import cluster
 from tests.enn_trainer.evaluation.test_pending import SETTINGS, trained
 from tests.ray_marks import NEEDS_RAY
 
@@ -27,7 +27,7 @@ pytestmark = NEEDS_RAY
 def ray() -> Iterator[Any]:
     """Start one cluster for all tests."""
     before = builtins.print, os.environ.get("PYTHONBREAKPOINT")
-    with cluster("auto") as ray:
+    with cluster("auto", "eval.ray") as ray:
         yield ray
         assert (builtins.print, os.environ.get("PYTHONBREAKPOINT")) == before
 

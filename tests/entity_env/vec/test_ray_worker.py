@@ -12,8 +12,9 @@ import pytest
 
 from entity_env import EnvList, ParallelEnvList, WorkerError
 from entity_env.errors import EntityEnvError
-from entity_env.examples import Minefield
+from entity_env.examples import Locks, Minefield, MineSweeper, MultiSnake
 from entity_env.examples.duel import Duel
+from entity_env.named_world import NamedWorld, find_world
 from entity_env.process import warned
 from entity_env.ray_cluster import check_size, cluster
 from entity_env.vec import ray_worker
@@ -56,7 +57,7 @@ def elsewhere(
         yield envs
 
 
-@pytest.mark.parametrize("create_env", [Minefield, Duel])
+@pytest.mark.parametrize("create_env", [Minefield, Duel, MineSweeper, MultiSnake, Locks])
 def test_actors_show_the_frames_of_this_process_also_after_losses(
     ray: Any, create_env: Callable[[], Any]
 ) -> None:
@@ -72,6 +73,15 @@ def test_actors_show_the_frames_of_this_process_also_after_losses(
 
     with elsewhere(ray, create_env) as envs:
         assert_same_frames(shown(envs, 30, before), expected)
+
+
+@pytest.mark.parametrize("name", ["gymnasium:CartPole-v1", "pettingzoo:classic.rps_v2"])
+def test_worlds_of_other_libraries_show_the_frames_of_this_process(ray: Any, name: str) -> None:
+    pytest.importorskip(name.partition(":")[0])
+    world = find_world(name)
+    expected = shown(EnvList(world, 6), 30)
+    with elsewhere(ray, NamedWorld(name, ".", getattr(world, "num_sides", 1))) as envs:
+        assert_same_frames(shown(envs, 30), expected)
 
 
 def test_steps_that_are_fast_are_named_once(
@@ -124,8 +134,8 @@ def test_packed_messages_come_back_with_arrays_that_can_be_written() -> None:
         got[1][name][:] = 0
 
 
-def test_a_host_that_is_killed_changes_nothing() -> None:
-    """Its workers move to a host that joined before; in a process of its own, for its cluster."""
+def test_hosts_that_are_killed_and_join_change_nothing() -> None:
+    """Workers of each move to the host that joined last; in a process of its own, for a cluster."""
     program = """
 import functools, sys
 from ray.cluster_utils import Cluster
@@ -136,17 +146,21 @@ from entity_env.vec.ray_worker import RayWorker
 from entity_env.vec.worker import RestartQuota
 from tests.entity_env.vec.test_recovery import assert_same_frames, shown
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
-first = cluster.add_node(num_cpus=1, resources={"sim": 2})
+hosts = [cluster.add_node(num_cpus=1, resources={"sim": 1}) for _ in range(2)]
 ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
 new = functools.partial(RayWorker, ray, {"sim": 1})
 envs = ParallelEnvList(Minefield, 4, 2, restarts=RestartQuota(99, 99), new_worker=new)
 
 def before(step):
-    if step == 10:
-        cluster.add_node(num_cpus=1, resources={"sim": 2})
-        cluster.remove_node(first, allow_graceful=False)
+    if step in (5, 12, 20):
+        hosts.append(cluster.add_node(num_cpus=1, resources={"sim": 1}))
+        cluster.remove_node(hosts.pop(0), allow_graceful=False)
 
 assert_same_frames(shown(envs, 30, before), shown(EnvList(Minefield, 4), 30))
+nodes = {host.node_id for host in hosts}
+in_use = {actor["Address"]["NodeID"] for actor in ray._private.state.actors().values()
+          if actor["State"] == "ALIVE"}
+assert in_use == nodes, (in_use, nodes)
 envs.close()
 print("the same frames")
 ray.shutdown()

@@ -1,0 +1,240 @@
+"""Files and the Python environment that hosts of a Ray cluster get; clusters that cannot be used.
+
+Each test has a process of its own, as a process joins one cluster.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from entity_env.ray_cluster import ClusterError, RuntimeEnv, cluster
+from tests.ray_marks import NEEDS_RAY
+
+ROOT = Path(__file__).parents[3]
+
+
+def run(program: str, folder: Path, **environ: str) -> str:
+    """Run a program in a folder; return its output, with the last lines of its errors."""
+    path = os.pathsep.join([str(ROOT), str(folder)])
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path, **environ},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    return ran.stdout + ran.stderr[-3000:]
+
+
+WORLD = """
+from pathlib import Path
+from entity_env.examples import Minefield
+from levels.numbers import ONE
+
+class Brought(Minefield):
+    def __init__(self) -> None:
+        super().__init__(max_mines=int(Path("levels/mines.txt").read_text()) + ONE)
+"""
+
+PROGRAM = """
+import functools, shutil, sys
+from pathlib import Path
+from entity_env import EnvList, ParallelEnvList
+from entity_env.ray_cluster import RuntimeEnv, cluster
+from entity_env.vec.ray_worker import RayWorker
+from tests.entity_env.vec.test_recovery import assert_same_frames, shown
+from a_brought_world import Brought
+
+runtime = RuntimeEnv(("a_brought_world.py", "levels"), folder=Path.cwd())
+expected = shown(EnvList(Brought, 4), 10)
+with cluster("auto", "rollout.ray", runtime if "bring" in sys.argv else RuntimeEnv()) as ray:
+    Path("a_brought_world.py").unlink()
+    shutil.rmtree("levels")
+    new = functools.partial(RayWorker, ray, {"CPU": 0.1})
+    envs = ParallelEnvList(Brought, 4, 2, new_worker=new)
+    assert_same_frames(shown(envs, 10), expected)
+    envs.close()
+    print("the same frames")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with a world in a module, that imports a module and reads a file."""
+    (tmp_path / "a_brought_world.py").write_text(WORLD)
+    (tmp_path / "levels").mkdir()
+    (tmp_path / "levels" / "mines.txt").write_text("2")
+    (tmp_path / "levels" / "numbers.py").write_text("ONE = 1")
+    (tmp_path / "levels" / ".gitignore").write_text("*.txt")
+    return tmp_path
+
+
+class TestOnACluster:
+    """Clusters of this machine."""
+
+    pytestmark = NEEDS_RAY
+
+    def test_workers_have_the_modules_and_data_that_are_brought_along(self, folder: Path) -> None:
+        assert "the same frames" in run(f"import sys; sys.argv.append('bring')\n{PROGRAM}", folder)
+
+    def test_a_module_that_hosts_do_not_have_is_an_error_that_says_how_to_bring_it(
+        self, folder: Path
+    ) -> None:
+        shown = run(PROGRAM, folder)
+        assert "rollout.ray: expected the modules of the world on the host" in shown
+        assert "No module named 'a_brought_world'; name its files in rollout.ray_files" in shown
+
+    def test_workers_run_in_the_interpreter_of_the_environment(self, folder: Path) -> None:
+        python = folder / "python"
+        python.write_text(f'#!/bin/sh\nOF_ENVIRONMENT=yes exec {sys.executable} "$@"\n')
+        python.chmod(0o755)
+        program = f"""
+        import functools, os
+        from entity_env import ParallelEnvList
+        from entity_env.examples import Minefield
+        from entity_env.ray_cluster import RuntimeEnv, cluster
+        from entity_env.vec.ray_worker import RayWorker
+        from tests.entity_env.vec.test_recovery import shown
+
+        class Asks(Minefield):
+            def __init__(self):
+                super().__init__()
+                assert os.environ["OF_ENVIRONMENT"] == "yes"
+
+        with cluster("auto", "rollout.ray", RuntimeEnv(python={str(python)!r})) as ray:
+            assert "OF_ENVIRONMENT" not in os.environ
+            new = functools.partial(RayWorker, ray, {{"CPU": 0.1}})
+            envs = ParallelEnvList(Asks, 2, 1, new_worker=new)
+            shown(envs, 2)
+            envs.close()
+            print("played")
+        """
+        assert "played" in run(program, folder)
+
+    def test_an_environment_that_hosts_cannot_make_is_an_error(self, folder: Path) -> None:
+        program = """
+        from entity_env import ParallelEnvList
+        from entity_env.examples import Minefield
+        from entity_env.ray_cluster import RuntimeEnv, cluster
+        from entity_env.vec.ray_worker import RayWorker
+        import functools
+        with cluster("auto", "rollout.ray", RuntimeEnv(python="no_such_environment")) as ray:
+            new = functools.partial(RayWorker, ray, {"CPU": 0.1})
+            ParallelEnvList(Minefield, 2, 1, new_worker=new)
+        """
+        start_s = time.monotonic()
+        assert "WorkerError: rollout.ray_env: expected" in run(program, folder)
+        assert time.monotonic() - start_s < 60
+
+    def test_files_for_a_program_that_has_joined_a_cluster_are_an_error(self, folder: Path) -> None:
+        program = """
+        import ray
+        from entity_env.ray_cluster import RuntimeEnv, cluster
+        with cluster("auto", "rollout.ray"):
+            with cluster("auto", "eval.ray", RuntimeEnv(("levels",))):
+                pass
+        """
+        problem = "rollout.ray_files: expected no connection to Ray before the run"
+        assert problem in run(program, folder)
+
+    def test_a_cluster_is_joined_with_its_token_and_refused_within_seconds_with_another(
+        self, folder: Path
+    ) -> None:
+        program = """
+        import subprocess, sys, os
+        from entity_env.ray_cluster import cluster
+        another = "import sys, time\\nfrom entity_env.ray_cluster import cluster\\n"
+        another += "start_s = time.monotonic()\\ntry:\\n"
+        another += "    with cluster(sys.argv[1], 'rollout.ray') as ray: print('joined')\\n"
+        another += "finally: print(time.monotonic() - start_s < 10)"
+        with cluster("auto", "rollout.ray") as ray:
+            address = ray.get_runtime_context().gcs_address
+            for token in os.environ["RAY_AUTH_TOKEN"], "a" * 64:
+                environ = {**os.environ, "RAY_AUTH_TOKEN": token}
+                command = [sys.executable, "-W", "ignore", "-c", another, address]
+                ran = subprocess.run(command, env=environ, capture_output=True, text=True)
+                print(ran.stdout + ran.stderr)
+        """
+        shown = run(program, folder)
+        assert "joined\nTrue" in shown
+        assert "False" not in shown
+        assert "ClusterError: rollout.ray: expected a cluster at 127.0.0.1:" in shown
+        assert "Authentication token is missing or incorrect" in shown
+
+    def test_an_address_without_a_cluster_is_refused_within_seconds(self) -> None:
+        start_s = time.monotonic()
+        with socket.socket() as listening:
+            listening.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{listening.getsockname()[1]}"
+            with pytest.raises(ClusterError, match=rf"^rollout\.ray: .*{address}, got nothing"):
+                enter(address)
+            listening.listen()
+            with pytest.raises(ClusterError, match=r"^rollout\.ray: .*Timed out while waiting"):
+                enter(address)
+        assert time.monotonic() - start_s < 30
+
+
+def enter(address: str) -> None:
+    """Join a cluster."""
+    with cluster(address, "rollout.ray"):
+        pass
+
+
+def test_files_are_found_under_their_relative_paths_or_their_names(tmp_path: Path) -> None:
+    here, elsewhere, staged = (tmp_path / name for name in ("here", "elsewhere", "staged"))
+    for path in (here / "sim" / "maps", elsewhere, staged):
+        path.mkdir(parents=True)
+    (here / "sim" / "maps" / "a.txt").write_text("a")
+    (elsewhere / "b.txt").write_text("b")
+    files = ("sim/maps", str(elsewhere / "b.txt"))
+    assert RuntimeEnv(files, folder=here).options(staged) == {"working_dir": str(staged)}
+    assert (staged / "sim" / "maps" / "a.txt").read_text() == "a"
+    assert (staged / "b.txt").read_text() == "b"
+    (tmp_path / "all").mkdir()
+    RuntimeEnv((".",), folder=here).options(tmp_path / "all")
+    assert (tmp_path / "all" / "sim" / "maps" / "a.txt").read_text() == "a"
+
+
+@pytest.mark.parametrize(
+    ("python", "options"),
+    [
+        ("sim", {"conda": "sim"}),
+        ("/opt/sim/bin/python", {"py_executable": "/opt/sim/bin/python"}),
+        ("needs.txt", {"pip": "needs.txt"}),
+        ("sim.yml", {"conda": "sim.yml"}),
+    ],
+)
+def test_the_kind_of_an_environment_follows_from_its_form(
+    tmp_path: Path, python: str, options: dict[str, str]
+) -> None:
+    for name in ("needs.txt", "sim.yml"):
+        (tmp_path / name).touch()
+    got = RuntimeEnv(python=python, folder=tmp_path).options(tmp_path)
+    assert {kind: value.replace(f"{tmp_path}/", "") for kind, value in got.items()} == options
+
+
+@pytest.mark.parametrize(
+    ("runtime", "problem"),
+    [
+        (RuntimeEnv(("none.txt",)), r"ray_files: expected files and folders, got none\.txt"),
+        (RuntimeEnv(("sim", "sim/a.txt")), r"ray_files: expected each path once, got sim/a\.txt"),
+        (RuntimeEnv(("sim/a.txt", "sim")), r"ray_files: expected each path once, got sim,"),
+        (RuntimeEnv(python="none.txt"), r"ray_env: expected a file, got none\.txt"),
+    ],
+)
+def test_files_that_cannot_be_brought_are_errors(
+    tmp_path: Path, runtime: RuntimeEnv, problem: str
+) -> None:
+    (tmp_path / "staged").mkdir()
+    (tmp_path / "sim").mkdir()
+    (tmp_path / "sim" / "a.txt").touch()
+    with pytest.raises(ClusterError, match=rf"^rollout\.{problem}"):
+        runtime._replace(folder=tmp_path).options(tmp_path / "staged")
