@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.build import as_data
+from enn_trainer.config.curriculum import lesson_changes
 from enn_trainer.config.help import join_path
 from enn_trainer.config.load import load_config
 from enn_trainer.config.ppo_config import OptimizerConfig, PPOConfig
@@ -76,6 +77,8 @@ class Change(NamedTuple):
     after: Any
 
     def __str__(self) -> str:
+        if self.path == "curricula":
+            return f"curricula: {', '.join(lesson_changes(self.before, self.after))}"
         return f"{self.path} {shown(self.before)} -> {shown(self.after)}"
 
 
