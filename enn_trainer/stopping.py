@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from enn_trainer.algorithms.optimizers import total_steps
 from enn_trainer.callbacks.run_metrics import MetricsLog
 from enn_trainer.config import TrainConfig
-from enn_trainer.config.curriculum import metrics_of
+from enn_trainer.config.curriculum_config import metrics_of
 from enn_trainer.config.train_config import read_best
 from enn_trainer.errors import ConfigError
 from enn_trainer.runtime.interrupt import Interrupts

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
-from enn_trainer.config.curriculum import curriculum_path
+from enn_trainer.config.curriculum_config import curriculum_path
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.evaluator import RunEvaluator
 from enn_trainer.experience.collector import Rollout
 from enn_trainer.experience.episodes import NO_EPISODES
-from enn_trainer.experience.lessons import CURRICULUM, Lessons
+from enn_trainer.experience.lessons import CURRICULUM, Groups, Lessons
 from enn_trainer.experience.running_episodes import RunningEpisodes
 from enn_trainer.experience.varied_envs import (
     Arguments,
@@ -17,10 +17,8 @@ from enn_trainer.experience.varied_envs import (
     parameter_scalars,
 )
 from enn_trainer.state_manager import StateManager
-from entity_env.vec.samplers import Sampler
-from entity_env.vec.variation import Variation, read_samplers
-
-Group = list[tuple[float, Mapping[str, Sampler]]]
+from entity_env.vec.variation import Variation
+from entity_env.vec.vec_env import VecEnv
 
 
 class Curriculum(Callback):
@@ -57,9 +55,7 @@ class Curriculum(Callback):
         for message in part.arrange(config.curricula, state.step):
             manager.say(message)
         if config.env.vary or part.parameters or config.curricula:
-            for field, group in self._groups().items():
-                with named_as(field):
-                    envs.vary(Variation((group,)))
+            check_varied(envs, part.groups(config, self._all))
             self._vary("curricula")
 
     def set_parameters(self, samplers: Mapping[str, str]) -> None:
@@ -137,18 +133,6 @@ class Curriculum(Callback):
             self._episodes.are_valid = False
             self._episodes.begun()
 
-    def _groups(self) -> dict[str, Group]:
-        """Return the groups of what holds now, by the setting that has them."""
-        groups: dict[str, Group] = {}
-        if own := self._lessons.samplers(self._config.env):
-            groups["env.vary"] = [(1.0, read_samplers(own))]
-        for name, lessons in self._all.items():
-            i = self._lessons.curricula[name].index(lessons)
-            review = self._config.curricula[name].review if i else 0.0
-            earlier = [(review / i, one.samplers) for one in lessons[:i]] if review else []
-            groups[curriculum_path(name)] = [(1.0 - review, lessons[i].samplers), *earlier]
-        return groups
-
     def _vary(self, field: str) -> None:
         """Let the environments draw from what holds now.
 
@@ -157,6 +141,21 @@ class Curriculum(Callback):
         """
         numbers = {name: self._lessons.curricula[name].number for name in self._all}
         with named_as(field):
-            variation = Variation([*self._groups().values()])
+            variation = Variation([*self._lessons.groups(self._config, self._all).values()])
             self._envs.vary(variation, numbers)
         self._variation = variation
+
+
+def check_varied(envs: VecEnv, groups: Groups) -> None:
+    """Raise if environments do not take arguments.
+
+    Args:
+        envs: environments that vary nothing yet.
+        groups: samplers by the setting that has them.
+
+    Raises:
+        ConfigError: they do not; the message names the setting.
+    """
+    for field, group in groups.items():
+        with named_as(field):
+            envs.vary(Variation((group,)))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Literal, NamedTuple, Optional, Tuple
 
-from enn_trainer.config.curriculum import CurriculumConfig, check_curricula
+from enn_trainer.config.curriculum_config import CurriculumConfig, check_curricula
 from enn_trainer.config.eval_config import (
     RECORDING,
     EnvConfig,

@@ -3,17 +3,21 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, TypeAlias
 
-from enn_trainer.config.curriculum import CurriculumConfig, Lesson, curriculum_path
-from enn_trainer.config.eval_config import EnvConfig
+from enn_trainer.config import TrainConfig
+from enn_trainer.config.curriculum_config import CurriculumConfig, Lesson, curriculum_path
 from enn_trainer.errors import ConfigError, NotFiniteError
 from enn_trainer.experience.episodes import Episodes
 from enn_trainer.experience.varied_envs import lesson_tag
 from enn_trainer.state_part import SpaceChange, StateDict, StatePart
 from enn_trainer.stop_conditions import Bound
 from entity_env.errors import InvalidSampler
+from entity_env.vec.samplers import Sampler
 from entity_env.vec.variation import read_samplers
+
+Groups: TypeAlias = dict[str, list[tuple[float, Mapping[str, Sampler]]]]
+"""Groups of a `Variation`, by the setting that each comes from."""
 
 CURRICULUM = "curriculum"
 """Name of the part."""
@@ -240,9 +244,28 @@ class Lessons(StatePart):
             }
         return evolved
 
-    def samplers(self, env: EnvConfig) -> dict[str, str]:
-        """Return the texts of the samplers of episodes that begin now, those of curricula aside."""
-        return {**env.vary, **self.parameters}
+    def names(self, config: TrainConfig) -> list[str]:
+        """Return the arguments that vary, each once."""
+        named = [name for one in config.curricula.values() for name in one.arguments()]
+        return list(dict.fromkeys([*config.env.vary, *self.parameters, *named]))
+
+    def groups(self, config: TrainConfig, lessons: Mapping[str, Sequence[Lesson]]) -> Groups:
+        """Return what episodes that begin now draw from, by the setting that says so.
+
+        Args:
+            config: configuration of the run.
+            lessons: all lessons by curriculum.
+        """
+        groups: Groups = {}
+        if own := {**config.env.vary, **self.parameters}:
+            groups["env.vary"] = [(1.0, read_samplers(own))]
+        for name, of_curriculum in lessons.items():
+            i = self.curricula[name].index(of_curriculum)
+            review = config.curricula[name].review if i else 0.0
+            earlier = [(review / i, one.samplers) for one in of_curriculum[:i]] if review else []
+            present = 1.0 - review, of_curriculum[i].samplers
+            groups[curriculum_path(name)] = [present, *earlier]
+        return groups
 
     def arrange(self, curricula: Mapping[str, CurriculumConfig], step: int) -> list[str]:
         """Begin the lessons of curricula that are new, and find those of the others by name.

@@ -8,7 +8,7 @@ import pytest
 
 from enn_trainer import ConfigError
 from enn_trainer.config import CurriculumConfig, LessonConfig
-from enn_trainer.config.curriculum import Lesson
+from enn_trainer.config.curriculum_config import Lesson
 from enn_trainer.errors import NotFiniteError
 from enn_trainer.experience.episodes import Episodes
 from enn_trainer.experience.lessons import LessonProgress, Lessons

@@ -7,9 +7,11 @@ hyperstate's managers read these classes too, and know `Optional[int]` and not `
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any, Dict, List, Optional
 
 from enn_trainer.config.eval_config import EnvConfig, check_samplers
 from enn_trainer.config.validation import Section, Validator, limited
+from enn_trainer.errors import ConfigError
 from enn_trainer.stop_conditions import Bound, read_bound
 from entity_env.errors import InvalidSampler, short_repr
 from entity_env.vec.samplers import Sampler, interpolate, read_sampler
@@ -39,11 +41,11 @@ class LessonConfig(Section):
     """
 
     name: str
-    vary: dict[str, str] = field(default_factory=dict)
-    ramp: dict[str, list[str]] = field(default_factory=dict)
-    count: int | None = limited(None, at_least=2, at_most=MAX_LESSONS)
-    until: list[str] = field(default_factory=list)
-    back: list[str] = field(default_factory=list)
+    vary: Dict[str, str] = field(default_factory=dict)
+    ramp: Dict[str, List[str]] = field(default_factory=dict)
+    count: Optional[int] = limited(None, at_least=2, at_most=MAX_LESSONS)
+    until: List[str] = field(default_factory=list)
+    back: List[str] = field(default_factory=list)
     episodes: int = limited(100, at_least=1, at_most=100_000)
 
     def _check(self, check: Validator) -> None:
@@ -140,7 +142,7 @@ class CurriculumConfig(Section):
         restart: Cut off the running episodes when a lesson begins; else they end as they began.
     """
 
-    lessons: list[LessonConfig] = field(default_factory=list)
+    lessons: List[LessonConfig] = field(default_factory=list)
     review: float = limited(0.0, at_least=0, below=1)
     restart: bool = False
 
@@ -178,6 +180,10 @@ class CurriculumConfig(Section):
             f"{short_repr(first.back)}",
         )
 
+    def arguments(self) -> list[str]:
+        """Return the arguments that the lessons set, sorted."""
+        return sorted(_arguments(self.lessons[0]))
+
     def all_lessons(self) -> list[Lesson]:
         """Return all lessons in their order, those of ramps one by one."""
         lessons = [lesson for one in self.lessons for lesson in one.lessons()]
@@ -204,7 +210,7 @@ def check_curricula(
             is_name(name) and "/" not in name,
             f"curricula: expected names that can be printed, without '/', got {short_repr(name)}",
         )
-        for argument in sorted(_arguments(curriculum.lessons[0])):
+        for argument in curriculum.arguments():
             check.require(
                 argument not in fixed,
                 f"{path}: expected arguments that are not in env.kwargs, got {argument}",
@@ -242,22 +248,32 @@ def metrics_of(curricula: Mapping[str, CurriculumConfig]) -> list[str]:
     return list(dict.fromkeys(key for lesson in lessons for key in lesson.metrics()))
 
 
-def renamed_arguments(curriculum: CurriculumConfig, names: Mapping[str, str]) -> CurriculumConfig:
-    """Return a curriculum whose arguments have other names.
+def renamed_arguments(config: Any, names: Mapping[str, str]) -> None:
+    """Rename arguments of the environment in a configuration.
 
     Args:
-        curriculum: the curriculum.
+        config: a `TrainConfig`, which is changed.
         names: new names by the old ones; others stay.
+
+    Raises:
+        ConfigError: two names become one.
     """
-    lessons = [
-        replace(
-            one,
-            vary={names.get(name, name): text for name, text in one.vary.items()},
-            ramp={names.get(name, name): ends for name, ends in one.ramp.items()},
-        )
-        for one in curriculum.lessons
-    ]
-    return replace(curriculum, lessons=lessons)
+
+    def renamed(values: dict[str, Any]) -> dict[str, Any]:
+        new = {names.get(name, name): value for name, value in values.items()}
+        if len(new) < len(values):
+            raise ConfigError(f"rename: two arguments become one, of {', '.join(values)}")
+        return new
+
+    evaluation = config.eval
+    suites = [] if evaluation is None else evaluation.suites.values()
+    others = [] if evaluation is None else [evaluation.env, *(suite.env for suite in suites)]
+    for env in [env for env in (config.env, *others) if env is not None]:
+        env.vary = renamed(env.vary)
+        env.kwargs = json.dumps(renamed(json.loads(env.kwargs)))
+    for curriculum in config.curricula.values():
+        for one in curriculum.lessons:
+            one.vary, one.ramp = renamed(one.vary), renamed(one.ramp)
 
 
 def lesson_changes(
