@@ -1,15 +1,17 @@
 """Environments, initial state, players and first frames of a run."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 
 import torch
 
 from enn_trainer.algorithms.ppo.ppo import FIRST_FRAMES
 from enn_trainer.callbacks.callback_list import Callbacks
 from enn_trainer.callbacks.curriculum import Curriculum
+from enn_trainer.checkpointing import Checkpoints
 from enn_trainer.checkpoints.migrate.evolve import evolved_state
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
@@ -17,9 +19,9 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.config.load import COMMAND_LINE
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.bots import check_bots_trusted
-from enn_trainer.evaluation.evaluator import create_opponent
+from enn_trainer.evaluation.evaluator import RunEvaluator, create_opponent
 from enn_trainer.evaluation.remote import cluster
-from enn_trainer.experience.collector import Collector, Watcher
+from enn_trainer.experience.collector import Collector
 from enn_trainer.experience.envs import (
     EnvFactory,
     EnvSource,
@@ -30,6 +32,7 @@ from enn_trainer.experience.envs import (
 from enn_trainer.experience.handed_in import record_world
 from enn_trainer.experience.memories import check_identity
 from enn_trainer.experience.players import AgentPlayer, Players
+from enn_trainer.experience.recording import record_rollouts
 from enn_trainer.experience.run_memories import RunMemories
 from enn_trainer.experience.running_episodes import RunningEpisodes
 from enn_trainer.experience.varied_envs import VariedEnvs
@@ -224,27 +227,34 @@ Makers = tuple[CreateOpponent, Matchmaker | None]
 
 
 def open_episodes(
-    run: tuple[StateManager, VariedEnvs, Sequence[Watcher], str],
+    run: tuple[StateManager, VariedEnvs, EnvSource, str, Path | None],
     makers: Makers,
     around: tuple[Callbacks, ExecutionContext, torch.device],
+    beside: tuple[RunEvaluator, Checkpoints, ExitStack],
 ) -> tuple[RunningEpisodes, League | None, Curriculum]:
-    """Return the episodes of a run before they begin, the league if it has one, and its curriculum.
+    """Begin the episodes of a run; return them, the league if it has one, and its curriculum.
 
-    Callbacks of the latter two are added.
+    Callbacks of the latter two are added. Saves have the episodes until the stack is closed.
 
     Args:
-        run: state manager, environments, watchers, and `env.id` as it was configured.
+        run: state manager, environments, the class or function that made them, `env.id` as it was
+            configured, and the folder for recordings.
         makers: factory of opponents, and matchmaker of a league.
         around: callbacks of the run, its context, and the device of the agent.
+        beside: evaluator and saves of the run, and the stack that closes recordings.
     """
-    manager, envs, watchers, configured_id = run
+    manager, envs, env, configured_id, folder = run
     (opponents, matchmaker), (callbacks, context, device) = makers, around
+    evaluator, checkpoints, stack = beside
+    watchers = record_rollouts(manager, envs, folder, stack)
     own = callbacks, context, device
     players, league = open_players(manager, envs, opponents, matchmaker, *own)
     collector = Collector(envs, players, device, watchers)
     episodes = RunningEpisodes(collector, manager.config, manager.state, configured_id)
-    curriculum = Curriculum(manager.config, manager.state, envs)
+    curriculum = Curriculum(manager, envs, episodes, evaluator)
     callbacks.last.insert(0, curriculum)
+    stack.enter_context(checkpoints.storing(callbacks, episodes, evaluator))
+    begin_episodes(manager, episodes, env, context, device)
     return episodes, league, curriculum
 
 

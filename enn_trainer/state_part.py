@@ -43,6 +43,9 @@ class SpaceChange(Protocol):
     def action(self, name: str) -> str:
         """Return the new name of an action."""
 
+    def parameter(self, name: str) -> str:
+        """Return the new name of an argument of the environment."""
+
     def moments(self, state: StateDict) -> dict[str, Any]:
         """Return the entries PARAMETER/what, rearranged like the parameters that they belong to.
 

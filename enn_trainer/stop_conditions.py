@@ -268,7 +268,10 @@ def any_of(conditions: Sequence[Condition]) -> Condition | None:
 _BOUND = re.compile(r"(?P<key>\S+?)\s*(?P<relation>>=|<=)\s*(?P<bound>\S+)")
 
 
-def read_bound(text: str, field: str) -> Condition:
+Bound: TypeAlias = AtLeast | AtMost
+
+
+def read_bound(text: str, field: str) -> Bound:
     """Parse a condition of the form `eval/episodic_reward.mean >= 0.99`.
 
     Raises:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from enn_trainer.algorithms.optimizers import total_steps
 from enn_trainer.callbacks.run_metrics import MetricsLog
 from enn_trainer.config import TrainConfig
+from enn_trainer.config.curriculum_config import metrics_of
 from enn_trainer.config.train_config import read_best
 from enn_trainer.errors import ConfigError
 from enn_trainer.runtime.interrupt import Interrupts
@@ -38,6 +39,7 @@ class Stopping:
         self._request: str | None = None
         self._unknown: set[str] = set()
         self._best_keys = [read_best(text).key for text in config.checkpoint.best]
+        self._lesson_keys = metrics_of(config.curricula)
 
     def begin(self, condition: Condition | None) -> None:
         """Begin a run that a condition ends, besides those of the configuration.
@@ -89,6 +91,7 @@ class Stopping:
         """Return the condition if it is met, else None."""
         condition, fresh, state = self._condition, self._log.take_fresh(), self._state
         self._warn_of_unknown("checkpoint.best", self._best_keys)
+        self._warn_of_unknown("curricula", self._lesson_keys)
         if condition is None:
             return None
         self._warn_of_unknown("stop", condition.keys())

@@ -115,6 +115,9 @@ class _NoChange(SpaceChange):
     def network(self, name: str, saved: SavedNetwork) -> SavedNetwork:
         return saved
 
+    def parameter(self, name: str) -> str:
+        return name
+
     def moments(self, state: StateDict) -> dict[str, Any]:
         return {}
 

@@ -19,9 +19,8 @@ from enn_trainer.evaluation.evaluator import RunEvaluator, scalars_of
 from enn_trainer.evaluation.remote import play_elsewhere
 from enn_trainer.experience.collector import collect
 from enn_trainer.experience.envs import EnvSource, env_factory
-from enn_trainer.experience.recording import prepare_captures, record_rollouts, run_folder
+from enn_trainer.experience.recording import prepare_captures, run_folder
 from enn_trainer.open_run import (
-    begin_episodes,
     learnt_shards,
     name_world,
     open_envs,
@@ -164,16 +163,12 @@ class Trainer:
             cut = shards, learnt_shards(self.state, shards)
             watch = self.stopping.check, self.spans, partial(self.callbacks.on_optimizer_step, self)
             self.context = ExecutionContext(lanes, *watch, *cut)
-            watchers = record_rollouts(self.manager, envs, own_folder, stack)
             self.episodes, self.league, self._curriculum = open_episodes(
-                (self.manager, envs, watchers, configured_id),
+                (self.manager, envs, env, configured_id, own_folder),
                 (opponents, matchmaker),
                 (self.callbacks, self.context, self._device),
+                (self.evaluation, self.checkpoints, stack),
             )
-            stack.enter_context(
-                self.checkpoints.storing(self.callbacks, self.episodes, self.evaluation)
-            )
-            begin_episodes(self.manager, self.episodes, env, self.context, self._device)
             self.checkpoints.begin()
             follow_schedules(self.config, self.state)  # a resumed run begins with those of its step
             self._stack = stack.pop_all()
@@ -299,12 +294,7 @@ class Trainer:
         return self.checkpoints.save()
 
     def set_parameters(self, samplers: Mapping[str, str]) -> None:
-        """Draw arguments of new episodes from other samplers, such as `{"max_mines": "int 1 9"}`.
-
-        Raises:
-            ConfigError: a sampler cannot be read, or the environments do not take an argument.
-            ValueError: it is called in the middle of an update.
-        """
+        """Draw arguments of new episodes from other samplers, see `RunningTrainer`."""
         self.checkpoints.check_between("set_parameters")
         self._curriculum.set_parameters(samplers)
 

@@ -25,9 +25,12 @@ class RunningTrainer(Protocol):
         """Latest value of every tag, of updates and evaluations."""
 
     def set_parameters(self, samplers: Mapping[str, str]) -> None:
-        """Draw arguments of the environments from other samplers, in episodes that begin from now.
+        """Draw arguments of new episodes from other samplers, such as `{"max_mines": "int 1 9"}`.
 
-        Not in `on_rollout_end` and `on_minibatch`.
+        Raises:
+            ConfigError: a sampler cannot be read, the environments do not take an argument, or a
+                curriculum sets it.
+            ValueError: it is called in `on_rollout_end` or `on_minibatch`.
         """
 
     def request_stop(self, why: str) -> None:

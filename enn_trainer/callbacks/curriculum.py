@@ -1,45 +1,74 @@
-"""`Curriculum`: the arguments of the episodes of a run, and what becomes of them."""
+"""`Curriculum`: the arguments of the episodes of a run, by samplers and lessons."""
 
 from collections.abc import Mapping
 
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
-from enn_trainer.config import TrainConfig
+from enn_trainer.config.curriculum_config import curriculum_path
 from enn_trainer.errors import ConfigError
+from enn_trainer.evaluation.evaluator import RunEvaluator
 from enn_trainer.experience.collector import Rollout
-from enn_trainer.experience.lessons import CURRICULUM, Lessons
-from enn_trainer.experience.varied_envs import Arguments, VariedEnvs, parameter_scalars, vary
-from enn_trainer.state import State
+from enn_trainer.experience.episodes import NO_EPISODES
+from enn_trainer.experience.lessons import CURRICULUM, Groups, Lessons
+from enn_trainer.experience.running_episodes import RunningEpisodes
+from enn_trainer.experience.varied_envs import (
+    Arguments,
+    VariedEnvs,
+    named_as,
+    parameter_scalars,
+)
+from enn_trainer.state_manager import StateManager
 from entity_env.vec.variation import Variation
+from entity_env.vec.vec_env import VecEnv
 
 
 class Curriculum(Callback):
-    """Lets the arguments of environments vary, and adds metrics of those that were drawn.
+    """Lets the arguments of environments vary, decides on lessons, and adds metrics of both.
 
     Args:
-        config: configuration of the run.
-        state: state of the run, with the part `Lessons`.
+        manager: state manager of the run, whose state has the part `Lessons`.
         envs: environments of the run, before their first episodes.
+        episodes: episodes in them, which a lesson may cut off.
+        evaluator: evaluator of the run.
 
     Raises:
-        ConfigError: the environments do not take an argument, or none of them can vary.
+        ConfigError: the environments do not take an argument, none of them can vary, or the present
+            lesson is gone.
     """
 
-    def __init__(self, config: TrainConfig, state: State, envs: VariedEnvs) -> None:
+    def __init__(
+        self,
+        manager: StateManager,
+        envs: VariedEnvs,
+        episodes: RunningEpisodes,
+        evaluator: RunEvaluator,
+    ) -> None:
+        state, config = manager.state, manager.config
         part = state.parts.setdefault(CURRICULUM, Lessons())
         if not isinstance(part, Lessons):
             raise ConfigError(f"State.parts: expected {CURRICULUM!r} to be Lessons, got {part!r}")
-        self._config, self._lessons, self._envs = config, part, envs
+        self._manager, self._config, self._lessons = manager, config, part
+        self._envs, self._episodes, self._evaluator = envs, episodes, evaluator
+        self._all = {name: one.all_lessons() for name, one in config.curricula.items()}
         self._ended: list[Arguments] = []
+        self._of_rollout = NO_EPISODES
         self._variation = Variation()
-        if config.env.vary or part.parameters:
-            self._vary("env.vary")
+        for message in part.arrange(config.curricula, state.step):
+            manager.say(message)
+        if config.env.vary or part.parameters or config.curricula:
+            check_varied(envs, part.groups(config, self._all))
+            self._vary("curricula")
 
     def set_parameters(self, samplers: Mapping[str, str]) -> None:
         """Draw arguments from other samplers in the episodes that begin from now on.
 
         Raises:
-            ConfigError: a text cannot be read, or the environments do not take an argument.
+            ConfigError: a text cannot be read, the environments do not take an argument, or a
+                curriculum sets it.
         """
+        for name, lessons in self._all.items():
+            if both := sorted({*samplers} & {*lessons[0].samplers}):
+                expected = f"arguments that {curriculum_path(name)} does not set"
+                raise ConfigError(f"set_parameters: expected {expected}, got {', '.join(both)}")
         before = self._lessons.parameters
         self._lessons.parameters = {**before, **samplers}
         try:
@@ -50,15 +79,59 @@ class Curriculum(Callback):
 
     def on_update_start(self, trainer: RunningTrainer) -> None:
         """Forget the episodes of an update that failed."""
-        self._ended = []
+        self._ended, self._of_rollout = [], NO_EPISODES
 
     def on_rollout_end(self, trainer: RunningTrainer, rollout: Rollout) -> None:
-        """Take the episodes that ended."""
-        self._ended = self._envs.take_ended()
+        """Take the episodes that ended; they count once the update has succeeded."""
+        self._ended, self._of_rollout = self._envs.take_ended(), rollout.episodes
 
     def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
-        """Add metrics of the arguments of the episodes that ended."""
+        """Count the episodes, add metrics of them and of lessons, and decide on lessons."""
         metrics |= parameter_scalars(self._ended, self._variation)
+        step = trainer.state.step
+        for name, lessons in self._all.items():
+            progress = self._lessons.curricula[name]
+            i = progress.index(lessons)
+            progress.count(name, lessons[i], self._of_rollout)
+            progress.note(name, lessons[i], metrics)
+            tag = f"{CURRICULUM}/{name}"
+            metrics |= {f"{tag}/lesson": float(i), f"{tag}/episodes": float(progress.episodes)}
+            first = next(iter(lessons[i].metrics()), None)
+            if first is not None and (value := progress.measure(first, step)) is not None:
+                metrics[f"{tag}/measure"] = value
+        self._decide(step)
+
+    def on_eval_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
+        """Decide on lessons by an evaluation, unless it is one more, at the end of the run."""
+        measured = self._evaluator.evaluated_step
+        if self._evaluator.is_extra:
+            return
+        for name, lessons in self._all.items():
+            progress = self._lessons.curricula[name]
+            if measured is None or measured >= progress.step:
+                progress.note(name, lessons[progress.index(lessons)], metrics)
+        self._decide(trainer.state.step)
+
+    def _decide(self, step: int) -> None:
+        """Begin the lessons whose bounds hold."""
+        has_changed = restarts = False
+        for name, lessons in self._all.items():
+            progress = self._lessons.curricula[name]
+            decided = progress.decision(lessons, step)
+            if decided is None:
+                continue
+            lesson, why = decided
+            text = f"lesson {lesson.name} begins after {progress.lesson}, as {why}"
+            self._manager.say(f"curriculum {name}: {text}")
+            progress.begin(lesson, step, why)
+            has_changed = True
+            restarts = restarts or self._config.curricula[name].restart
+        if has_changed:
+            self._vary("curricula")
+        if restarts:
+            # Their last frames were valued as those of episodes that go on.
+            self._episodes.are_valid = False
+            self._episodes.begun()
 
     def _vary(self, field: str) -> None:
         """Let the environments draw from what holds now.
@@ -66,4 +139,23 @@ class Curriculum(Callback):
         Raises:
             ConfigError: they cannot.
         """
-        self._variation = vary(self._envs, self._lessons.samplers(self._config.env), field)
+        numbers = {name: self._lessons.curricula[name].number for name in self._all}
+        with named_as(field):
+            variation = Variation([*self._lessons.groups(self._config, self._all).values()])
+            self._envs.vary(variation, numbers)
+        self._variation = variation
+
+
+def check_varied(envs: VecEnv, groups: Groups) -> None:
+    """Raise if environments do not take arguments.
+
+    Args:
+        envs: environments that vary nothing yet.
+        groups: samplers by the setting that has them.
+
+    Raises:
+        ConfigError: they do not; the message names the setting.
+    """
+    for field, group in groups.items():
+        with named_as(field):
+            envs.vary(Variation((group,)))

@@ -29,6 +29,7 @@ from enn_trainer.checkpoints.retention import best_of
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.state_files import (
     read_config,
+    read_lessons,
     read_members,
     read_spaces,
     read_state,
@@ -39,6 +40,7 @@ from enn_trainer.config import TrainConfig, ron
 from enn_trainer.config.formats import parse
 from enn_trainer.config.load import dump_config, load_config
 from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.experience.lessons import Lessons
 from enn_trainer.policy import PPOAgent
 from enn_trainer.selfplay.league import Member
 from enn_trainer.state import make_policy
@@ -347,6 +349,7 @@ class Contents(NamedTuple):
         action_space: its actions.
         tensors: by name, by file; without those of the members of its league.
         members: of its league.
+        lessons: progress in curricula, and arguments that were changed.
     """
 
     path: Path
@@ -357,7 +360,8 @@ class Contents(NamedTuple):
     obs_space: ObsSpace
     action_space: dict[str, ActionSpace]
     tensors: dict[str, dict[str, Tensor]]
-    members: Sequence[Member] = ()
+    members: Sequence[Member]
+    lessons: Lessons
 
 
 def read_contents(path: Path) -> Contents:
@@ -384,6 +388,7 @@ def read_contents(path: Path) -> Contents:
         state,
         tensors={name: read_tensors(saved, name) for name in names},
         members=members,
+        lessons=read_lessons(saved),
         **spaces,
     )
 

@@ -507,6 +507,20 @@ def read_league(saved: Checkpoint) -> League:
     return league
 
 
+def read_lessons(saved: Checkpoint) -> Lessons:
+    """Return the lessons of a save, and the arguments that were changed.
+
+    Raises:
+        CheckpointError: they are damaged.
+    """
+    lessons = Lessons()
+    try:
+        lessons.load_state_dict(_read_rest(saved)[1].get(CURRICULUM, {}))
+    except ValueError as error:
+        raise CheckpointError(f"{saved.path}: {REST}: {error}") from None
+    return lessons
+
+
 def read_members(saved: Checkpoint) -> list[Member]:
     """Return the members of the league of a save; [] without one.
 

@@ -11,26 +11,29 @@ from typing import Any, TypeAlias
 
 from rich.console import Console
 
+from enn_trainer.callbacks.curriculum import check_varied
 from enn_trainer.checkpoints import legacy_0_1_16
 from enn_trainer.checkpoints.format import OPPONENT, is_save, retry_while_gone
 from enn_trainer.checkpoints.lookup import find, read_saved_run, resolve, split_member
 from enn_trainer.checkpoints.migrate.config_diff import changes, renamed_config
-from enn_trainer.checkpoints.migrate.evolve import evolve, upgrade_checkpoint
+from enn_trainer.checkpoints.migrate.evolve import Evolved, evolve, upgrade_checkpoint
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules, read_renames
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.checkpoints.run_dir import Entry, RunDir, examine
-from enn_trainer.checkpoints.state_files import read_config, read_state
+from enn_trainer.checkpoints.state_files import read_config, read_lessons, read_state
 from enn_trainer.cli.arguments import OneLineParser, positive
-from enn_trainer.cli.load_world import make_any_world, parse_kwargs
+from enn_trainer.cli.load_world import envs_by_id, make_any_world, parse_kwargs
 from enn_trainer.cli.show_save import diff_saves, show_member, show_save
 from enn_trainer.cli.trust import resume_command, shell_command
 from enn_trainer.command import add_rename_arguments, renames
 from enn_trainer.config import CheckpointConfig, TrainConfig
 from enn_trainer.config.load import dump_config, load_with_sources
 from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.experience.lessons import CURRICULUM, Lessons
 from enn_trainer.runtime.start_folder import located
 from enn_trainer.state_manager import load_checkpoint
 from enn_trainer.tables import in_bytes, printable, show_table
+from entity_env.match import Match
 from entity_env.spaces import ActionSpace, ObsSpace
 
 Run: TypeAlias = Callable[[argparse.Namespace], int | None]
@@ -213,7 +216,8 @@ def _evolve(options: argparse.Namespace) -> None:
     """Save a checkpoint that is upgraded to an environment, and print a report."""
     saved, folder = find(options.path), Path.cwd()
     before, state = read_config(saved), read_state(saved)
-    rules, spaces = _new_world(options, state["obs_space"], state["action_space"])
+    arguments = read_lessons(saved).names(before)
+    rules, spaces = _new_world(options, state["obs_space"], state["action_space"], arguments)
     # The environment may have changed the working directory.
     saved = replace(saved, path=located(saved.path, folder))
     begun = renamed_config(before, rules, state["obs_space"], *spaces)
@@ -224,6 +228,7 @@ def _evolve(options: argparse.Namespace) -> None:
         TrainConfig, None, options.overrides, dump_config(begun), os.environ, source
     )
     evolved = evolve(saved, *spaces, config, rules)
+    _check_arguments(evolved)
     written = evolved.save(located(options.to, folder))
     print(evolved.report)
     for change in changes(before, config):
@@ -233,14 +238,33 @@ def _evolve(options: argparse.Namespace) -> None:
 
 
 def _new_world(
-    options: argparse.Namespace, obs_space: ObsSpace, action_space: dict[str, ActionSpace]
+    options: argparse.Namespace,
+    obs_space: ObsSpace,
+    action_space: dict[str, ActionSpace],
+    arguments: Sequence[str] = (),
 ) -> tuple[Rules, tuple[ObsSpace, dict[str, ActionSpace]]]:
     """Return the rules of a change of these spaces, and the spaces of the new environment."""
-    renamed = read_renames(renames(options), obs_space, action_space)
+    renamed = read_renames(renames(options), obs_space, action_space, arguments)
     rules = Rules(renamed, options.new_label_prob)
     kwargs = parse_kwargs(options.env_kwargs, "--env-kwargs")
     with contextlib.closing(make_any_world(options.env, kwargs, "--env-kwargs")) as world:
         return rules, (world.obs_space(), dict(world.action_space()))
+
+
+def _check_arguments(evolved: Evolved) -> None:
+    """Find the lessons of a run by name, and raise if its environment does not take an argument."""
+    config, lessons = evolved.config, evolved.state.parts[CURRICULUM]
+    assert isinstance(lessons, Lessons)
+    for message in lessons.arrange(config.curricula, evolved.state.step):
+        print(message)
+    if not lessons.names(config):
+        return
+    all_lessons = {name: one.all_lessons() for name, one in config.curricula.items()}
+    kwargs = json.loads(config.env.kwargs)
+    with contextlib.closing(make_any_world(config.env.id, kwargs, "--env-kwargs")) as world:
+        sides = world.num_sides if isinstance(world, Match) else 1
+    with contextlib.closing(envs_by_id(config.env, sides, 1, 0)) as envs:
+        check_varied(envs, lessons.groups(config, all_lessons))
 
 
 def _upgrade(options: argparse.Namespace) -> None:

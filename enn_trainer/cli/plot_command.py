@@ -8,8 +8,10 @@ import importlib.util
 import io
 import json
 import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +31,9 @@ Floats = npt.NDArray[np.float64]
 
 FORMATS = (".png", ".pdf", ".svg")
 SAME_IN_A_GROUP = ("seed", "trial", "data_dir")
+MAX_TEXTS = 40
+"""Changes of lessons that have a text; those of more runs or lessons are lines alone."""
+_LESSON = re.compile(r"curriculum/(?P<name>.+)/lesson")
 GRID = 1000
 """Points of a mean curve: more could not be seen in a chart."""
 # Okabe and Ito 2008, "Color universal design": distinct with every kind of colour vision.
@@ -46,6 +51,7 @@ _EPILOG = """\
 A RUN is the folder of a run, or its metrics.jsonl. Runs whose settings differ in nothing but the
 seed (or trial and data_dir, which have no effect on training) are drawn as their mean, with a 95%
 confidence band of the mean (Student's t). Where several of them have one seed, there is no band.
+Dotted lines are changes of the lesson of a curriculum, with its name and the number of the lesson.
 
 examples:
   enn plot runs/xor
@@ -75,6 +81,7 @@ class Curve(NamedTuple):
         values: (n,) float.
         spread: (n,) float, half the width of the band; None if not every run has its own seed.
         left_out: messages about values of the runs that are not in it.
+        changes: step and text of each change of a lesson, of all runs.
     """
 
     label: str
@@ -82,6 +89,7 @@ class Curve(NamedTuple):
     values: Floats
     spread: Floats | None
     left_out: tuple[str, ...] = ()
+    changes: tuple[tuple[int, str], ...] = ()
 
 
 def parser() -> OneLineParser:
@@ -128,7 +136,13 @@ def plot_command(arguments: Sequence[str]) -> None:
 
     # Draw them.
     groups = grouped(runs)
-    curves = {tag: [curve_of(*group, tag, options.smooth) for group in groups] for tag in tags}
+    curves = {
+        tag: [
+            curve_of(*group, tag, options.smooth)._replace(changes=changes_of(group[1]))
+            for group in groups
+        ]
+        for tag in tags
+    }
     draw(curves, out)
     for tag, lines in curves.items():
         for text in (text for line in lines for text in line.left_out):
@@ -268,6 +282,19 @@ def curve_of(label: str, runs: Sequence[Run], tag: str, smooth: int = 1) -> Curv
     return Curve(label, steps, all_values.mean(axis=0), spread, tuple(left_out))
 
 
+def changes_of(runs: Sequence[Run]) -> tuple[tuple[int, str], ...]:
+    """Return the step and a text for each change of a lesson in runs, in the order of steps."""
+    changes = set()
+    for run in runs:
+        for tag, points in run.points.items():
+            if match := _LESSON.fullmatch(tag):
+                steps = sorted(points)
+                for before, step in pairwise(steps):
+                    if points[before] != points[step]:
+                        changes.add((step, f"{match['name']}: {points[step]:.0f}"))
+    return tuple(sorted(changes))
+
+
 def confidence(values: Floats) -> Floats:
     """Return half the width of the 95% confidence interval of the mean: (runs, n) -> (n,)."""
     k = len(values)
@@ -322,6 +349,11 @@ def draw(
             if line.spread is not None:
                 low, high = line.values - line.spread, line.values + line.spread
                 ax.fill_between(line.steps, low, high, color=colour, alpha=0.2, lw=0)
+            for step, text in line.changes:
+                ax.axvline(step, color=colour, linestyle=":", lw=0.8, alpha=0.6)
+                if len(lines) == 1 and len(line.changes) <= MAX_TEXTS:
+                    place = {"xy": (step, 1), "xycoords": ax.get_xaxis_transform()}
+                    ax.annotate(text, **place, rotation=90, fontsize=6, va="top", ha="right")
         ax.set_title(NAMES.get(tag, tag), loc="left", fontsize=11)
         if log:
             ax.loglog()

@@ -62,6 +62,9 @@ def show_save(
         console.out("")
         columns = ("opponent", "from", "step", "Elo", "games", "size")
         show_table(columns, rows_of_members(contents.members), console, num_left=2)
+    if rows := rows_of_lessons(contents):
+        console.out("")
+        show_table(("curriculum", "lesson", "began", "why"), rows, console, num_left=4)
     if config:
         console.out(f"\n{contents.config.rstrip()}", highlight=False)
     if tensors:
@@ -140,6 +143,31 @@ def rows_of_members(members: Sequence[Member]) -> list[tuple[str, ...]]:
         )
         for member in members
     ]
+
+
+def rows_of_lessons(contents: Contents) -> list[tuple[str, ...]]:
+    """Return rows of a table: curriculum, lesson, step at which it last began, and the reason.
+
+    Below the present lesson are the bounds at which it ends, and what was measured so far.
+    """
+    rows: list[tuple[str, ...]] = [
+        ("set_parameters", name, "", text) for name, text in contents.lessons.parameters.items()
+    ]
+    curricula = {} if contents.settings is None else contents.settings.curricula
+    step = contents.state["step"]
+    for name, progress in contents.lessons.curricula.items():
+        lessons = (
+            {one.name: one for one in curricula[name].all_lessons()} if name in curricula else {}
+        )
+        for lesson in dict.fromkeys([*lessons, *progress.begun]):
+            began, why = progress.begun.get(lesson, ("", "not yet"))
+            is_present = lesson == progress.lesson
+            rows.append((name, f"{lesson} (present)" if is_present else lesson, str(began), why))
+            if is_present:
+                rows.append((name, "", "", f"{progress.episodes} episodes ended"))
+                known = progress.lines(lessons[lesson], step) if lesson in lessons else []
+                rows += [(name, "", "", line) for line in known]
+    return rows
 
 
 def _origin(member: Member) -> str:
@@ -227,6 +255,7 @@ def diff_saves(one: Path, other: Path, console: Console) -> bool:
         ("configuration", ("field", "A", "B"), _of_dicts(*(ron.loads(c.config) for c in (a, b)))),
         ("made by", ("what", "A", "B"), _of_dicts(_maker(a), _maker(b))),
         ("state", ("what", "A", "B"), _of_dicts(_state(a), _state(b))),
+        ("lessons", ("what", "A", "B"), _of_dicts(_lessons(a), _lessons(b))),
         ("world", ("B is different",), [(difference,) for difference in worlds]),
         ("tensors", ("file", "tensor", "difference"), _of_tensors(a, b)),
         ("opponents", ("opponent", "difference"), _of_members(a, b)),
@@ -257,6 +286,15 @@ def _state(contents: Contents) -> dict[str, Any]:
     if isinstance(told := memory.get(NOTICES), dict):
         memory[NOTICES] = told.get("told", [])
     return {**contents.state, "memory": memory}
+
+
+def _lessons(contents: Contents) -> dict[str, Any]:
+    """Return the lessons of a checkpoint, and the arguments that were changed; no measures."""
+    known = {
+        name: {"lesson": one.lesson, "began": one.step, "episodes": one.episodes}
+        for name, one in contents.lessons.curricula.items()
+    }
+    return {**known, **contents.lessons.parameters}
 
 
 def _of_dicts(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, str, str]]:

@@ -1,5 +1,6 @@
 """Settings of a run: their classes, and how they are loaded, checked, explained and upgraded."""
 
+from enn_trainer.config.curriculum_config import CurriculumConfig, LessonConfig
 from enn_trainer.config.eval_config import EnvConfig, EvalConfig, EvalEnvConfig, EvalSuiteConfig
 from enn_trainer.config.ppo_config import (
     MagnetConfig,
@@ -35,10 +36,12 @@ __all__ = [
     "CheckpointConfig",
     "CloneConfig",
     "CloneRunConfig",
+    "CurriculumConfig",
     "EnvConfig",
     "EvalConfig",
     "EvalEnvConfig",
     "EvalSuiteConfig",
+    "LessonConfig",
     "MagnetConfig",
     "OptimizerConfig",
     "PPOConfig",

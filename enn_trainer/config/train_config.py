@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Literal, NamedTuple, Optional, Tuple
 
+from enn_trainer.config.curriculum_config import CurriculumConfig, check_curricula
 from enn_trainer.config.eval_config import (
     RECORDING,
     EnvConfig,
@@ -251,6 +252,7 @@ class TrainConfig(Versioned, Section):
         checkpoint: When the run is saved, and which saves are kept.
         selfplay: Matches against a pool of opponents; none if not set.
         scale: The division of a run into groups of environments.
+        curricula: Lessons in which arguments of the environment change during the run, by name.
     """
 
     env: EnvConfig = field(default_factory=EnvConfig)
@@ -281,6 +283,7 @@ class TrainConfig(Versioned, Section):
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     selfplay: Optional[SelfplayConfig] = None
     scale: ScaleConfig = field(default_factory=ScaleConfig)
+    curricula: Dict[str, CurriculumConfig] = field(default_factory=dict)
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Give sections that a subclass declares, also anew, their own defaults."""
@@ -319,6 +322,7 @@ class TrainConfig(Versioned, Section):
             with check.collect():
                 read_bound(text, f"stop[{i}]")
         check.only_with("cuda_empty_cache", self.cuda, "cuda=true", "false")
+        check_curricula(check, self.curricula, self.env, self.eval is not None)
 
     def _check_sequences(self, check: Validator) -> None:
         """Check the sequences that memory is learnt from."""
@@ -445,6 +449,7 @@ class TrainConfig(Versioned, Section):
                 "scale",
             ],
             "evaluations are there to be compared": [f"eval.{name}" for name in compared],
+            "lessons follow one another by their own bounds": ["curricula"],
             "which saves are kept is decided anew with each of them": ["checkpoint"],
             "a run has one": ["seed"],
             "the magnet is the agent of one of its multiples": ["ppo.magnet.every"],

@@ -604,11 +604,14 @@ class RunEvaluator(Evaluator):
     Attributes:
         elsewhere: plays evaluations, with `eval.ray`; None to play them here.
         evaluated_step: step of the weights to which `results` belong.
+        is_extra: True if the last call of `play` was at the end of the run and nothing was due, so
+            that a longer run would not have played.
     """
 
     _state: State
     elsewhere: PlayElsewhere | None = None
     evaluated_step: int | None = None
+    is_extra: bool = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -634,6 +637,7 @@ class RunEvaluator(Evaluator):
             Exception: an evaluation failed.
         """
         # Begin.
+        self.is_extra = is_end and not self.is_due()
         finished: list[Evaluation] = []
         if is_asked or self._starts():
             step = self._state.step

@@ -1,29 +1,218 @@
 """`Lessons`: the arguments of the episodes of a run, as a part of its state."""
 
-from typing import Any
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, TypeAlias
 
-from enn_trainer.config.eval_config import EnvConfig
+from enn_trainer.config import TrainConfig
+from enn_trainer.config.curriculum_config import CurriculumConfig, Lesson, curriculum_path
+from enn_trainer.errors import ConfigError, NotFiniteError
+from enn_trainer.experience.episodes import Episodes
+from enn_trainer.experience.varied_envs import lesson_tag
 from enn_trainer.state_part import SpaceChange, StateDict, StatePart
+from enn_trainer.stop_conditions import Bound
 from entity_env.errors import InvalidSampler
+from entity_env.vec.samplers import Sampler
 from entity_env.vec.variation import read_samplers
+
+Groups: TypeAlias = dict[str, list[tuple[float, Mapping[str, Sampler]]]]
+"""Groups of a `Variation`, by the setting that each comes from."""
 
 CURRICULUM = "curriculum"
 """Name of the part."""
 
+MEAN = ".mean"
+"""Ending of the tags of metrics of episodes, of which lessons take means of their own."""
+
+_OTHER_MEANS = (
+    *("eval/", "losses/", "policy/", "selfplay/", "memory/", "schedule/", "trace/", "charts/"),
+    *("system/", "entity_count"),
+)
+_OF_STEPS = ("reward", "step")
+
+
+@dataclass
+class LessonProgress:
+    """Progress of a run in one curriculum, as plain data.
+
+    Attributes:
+        lesson: name of the present lesson.
+        samplers: texts of its samplers by argument.
+        number: changes of the lesson so far, by which episodes know the lesson they began in.
+        step: frames of the run when the lesson began.
+        episodes: number of episodes that began in it and have ended.
+        values: metrics of the last ones of these, by name.
+        newest: the newest values of other tags since it began.
+        begun: for each lesson that was reached, frames of the run when it last began and why.
+    """
+
+    lesson: str
+    samplers: dict[str, str]
+    number: int = 0
+    step: int = 0
+    episodes: int = 0
+    values: dict[str, list[float]] = field(default_factory=dict)
+    newest: dict[str, float] = field(default_factory=dict)
+    begun: dict[str, list[Any]] = field(default_factory=dict)
+
+    @classmethod
+    def of_plain(cls, data: Mapping[str, Any]) -> "LessonProgress":
+        """Return the progress that `asdict` made plain data of.
+
+        Raises:
+            ValueError: an entry cannot be used.
+        """
+        try:
+            made = cls(**{one.name: data[one.name] for one in fields(cls)})
+            read_samplers(made.samplers, "samplers")
+            numbers = [*made.newest.values(), *(v for some in made.values.values() for v in some)]
+            counts = [made.number, made.step, made.episodes]
+            counts += [step for step, _ in made.begun.values()]
+            texts = [made.lesson, *(why for _, why in made.begun.values())]
+            if not ({*map(type, numbers)} <= {float} and {*map(type, counts)} == {int}):
+                raise TypeError("expected numbers")
+            if {*map(type, [*texts, *made.begun, *made.values, *made.newest])} != {str}:
+                raise TypeError("expected names")
+        except (InvalidSampler, LookupError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"curricula: {error!r}") from None
+        # Containers of its own, as plain data may be shared.
+        made.values = {name: [*values] for name, values in made.values.items()}
+        made.begun = {name: [*entry] for name, entry in made.begun.items()}
+        made.samplers, made.newest = dict(made.samplers), dict(made.newest)
+        return made
+
+    def begin(self, lesson: Lesson, step: int, why: str) -> None:
+        """Begin a lesson, of which nothing is measured yet."""
+        self.lesson, self.samplers, self.step = lesson.name, lesson.texts(), step
+        self.number += 1
+        self.episodes, self.values, self.newest = 0, {}, {}
+        self.begun[lesson.name] = [step, why]
+
+    def count(self, name: str, lesson: Lesson, episodes: Episodes) -> None:
+        """Count the episodes that began in the present lesson.
+
+        Args:
+            name: name of the curriculum.
+            lesson: the present lesson.
+            episodes: those that ended; their metric `lesson_tag` is the number of their lesson.
+
+        Raises:
+            NotFiniteError: one of them has an infinite metric that is needed.
+        """
+        if (began_in := episodes.metrics.get(lesson_tag(name))) is None:
+            return
+        own = began_in == self.number
+        self.episodes += int(own.sum())
+        for metric in filter(is_of_episodes, lesson.metrics()):
+            values = episodes.metrics.get(metric.removesuffix(MEAN))
+            if values is None:
+                continue
+            known = values[own & ~_is_nan(values)]
+            _check_finite(known.tolist(), name, lesson.name, metric)
+            before = self.values.get(metric, [])
+            self.values[metric] = [*before, *known.tolist()][-lesson.episodes :]
+
+    def note(self, name: str, lesson: Lesson, metrics: Mapping[str, float]) -> None:
+        """Keep the newest values of tags that the bounds of a lesson read.
+
+        Raises:
+            NotFiniteError: one is NaN or infinite.
+        """
+        for tag in lesson.metrics():
+            if tag in metrics and not is_of_episodes(tag):
+                _check_finite([metrics[tag]], name, lesson.name, tag)
+                self.newest[tag] = float(metrics[tag])
+
+    def measure(self, key: str, step: int) -> float | None:
+        """Return the value of a metric of the lesson so far; None if there is none.
+
+        Args:
+            key: the metric, `step` or `lesson_step`.
+            step: frames of the run.
+        """
+        if key == "step":
+            return step
+        if key == "lesson_step":
+            return step - self.step
+        if is_of_episodes(key):
+            values = self.values.get(key)
+            return math.fsum(values) / len(values) if values else None
+        return self.newest.get(key)
+
+    def decision(self, lessons: Sequence[Lesson], step: int) -> tuple[Lesson, str] | None:
+        """Return the lesson that is to begin and the reason as text; None if there is none.
+
+        A lesson lasts for one update at least.
+
+        Args:
+            lessons: all lessons.
+            step: frames of the run.
+        """
+        i = self.index(lessons)
+        present = lessons[i]
+        if step <= self.step:
+            return None
+        if present.until and all(self._holds(bound, present, step) for bound in present.until):
+            return lessons[i + 1], self._in_words(present.until, step)
+        if met := [bound for bound in present.back if self._holds(bound, present, step)]:
+            return lessons[i - 1], self._in_words(met, step)
+        return None
+
+    def index(self, lessons: Sequence[Lesson]) -> int:
+        """Return the place of the present lesson."""
+        return [lesson.name for lesson in lessons].index(self.lesson)
+
+    def lines(self, lesson: Lesson, step: int) -> list[str]:
+        """Return what is known of the bounds of the present lesson, one line for each."""
+        lines = []
+        for kind, bounds in (("until", lesson.until), ("back", lesson.back)):
+            for bound in bounds:
+                value = self.measure(bound.key, step)
+                known = "not measured" if value is None else f"{value:.6g}"
+                if is_of_episodes(bound.key):
+                    known += f" in {len(self.values.get(bound.key, []))} of {lesson.episodes}"
+                    known += " episodes"
+                lines.append(f"{kind} {bound}: {known}")
+        return lines
+
+    def _holds(self, bound: Bound, lesson: Lesson, step: int) -> bool:
+        key = bound.key
+        if is_of_episodes(key) and len(self.values.get(key, [])) < lesson.episodes:
+            return False
+        value = self.measure(key, step)
+        return value is not None and bound.holds(value)
+
+    def _in_words(self, bounds: Sequence[Bound], step: int) -> str:
+        """Return bounds that hold, with the numbers by which they do."""
+        texts = []
+        for bound in bounds:
+            value = self.measure(bound.key, step)
+            over = ""
+            if is_of_episodes(bound.key):
+                over = f" over {len(self.values[bound.key])} episodes"
+            texts.append(f"{bound}: {value:.6g}{over}")
+        return ", ".join(texts)
+
 
 class Lessons(StatePart):
-    """Changes of arguments by `Trainer.set_parameters`, a part of the state of a run.
+    """Progress in curricula, and changes by `Trainer.set_parameters`, a part of a run's state.
 
     Attributes:
         parameters: samplers by the name of the argument, in place of those of `env.vary`.
+        curricula: progress by the name of the curriculum.
     """
 
     def __init__(self) -> None:
         self.parameters: dict[str, str] = {}
+        self.curricula: dict[str, LessonProgress] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return plain data; nothing if nothing was changed."""
-        return {"parameters": dict(self.parameters)} if self.parameters else {}
+        """Return plain data; nothing if nothing was changed and there are no curricula."""
+        parameters = {"parameters": dict(self.parameters)} if self.parameters else {}
+        if not self.curricula:
+            return parameters
+        return {**parameters, "curricula": {n: asdict(one) for n, one in self.curricula.items()}}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Replace the state.
@@ -31,17 +220,114 @@ class Lessons(StatePart):
         Raises:
             ValueError: an entry cannot be used; the message names it.
         """
-        parameters = state.get("parameters", {})
+        parameters, curricula = state.get("parameters", {}), state.get("curricula", {})
         try:
             read_samplers(parameters, "parameters")
-        except (InvalidSampler, AttributeError) as error:
+            progress = {name: LessonProgress.of_plain(one) for name, one in curricula.items()}
+        except (InvalidSampler, AttributeError, ValueError) as error:
             raise ValueError(f"curriculum: {error}") from None
-        self.parameters = dict(parameters)
+        self.parameters, self.curricula = dict(parameters), progress
 
     def evolve(self, state: StateDict, change: SpaceChange) -> StateDict:
-        """Return the state, which does not depend on spaces."""
-        return dict(state)
+        """Return the state with the new names of arguments."""
 
-    def samplers(self, env: EnvConfig) -> dict[str, str]:
-        """Return the texts of the samplers of episodes that begin now, by name of the argument."""
-        return {**env.vary, **self.parameters}
+        def renamed(texts: Mapping[str, str]) -> dict[str, str]:
+            return {change.parameter(name): text for name, text in texts.items()}
+
+        evolved = dict(state)
+        if "parameters" in state:
+            evolved["parameters"] = renamed(state["parameters"])
+        if "curricula" in state:
+            evolved["curricula"] = {
+                name: {**one, "samplers": renamed(one["samplers"])}
+                for name, one in state["curricula"].items()
+            }
+        return evolved
+
+    def names(self, config: TrainConfig) -> list[str]:
+        """Return the arguments that vary, each once."""
+        named = [name for one in config.curricula.values() for name in one.arguments()]
+        return list(dict.fromkeys([*config.env.vary, *self.parameters, *named]))
+
+    def groups(self, config: TrainConfig, lessons: Mapping[str, Sequence[Lesson]]) -> Groups:
+        """Return what episodes that begin now draw from, by the setting that says so.
+
+        Args:
+            config: configuration of the run.
+            lessons: all lessons by curriculum.
+        """
+        groups: Groups = {}
+        if own := {**config.env.vary, **self.parameters}:
+            groups["env.vary"] = [(1.0, read_samplers(own))]
+        for name, of_curriculum in lessons.items():
+            i = self.curricula[name].index(of_curriculum)
+            review = config.curricula[name].review if i else 0.0
+            earlier = [(review / i, one.samplers) for one in of_curriculum[:i]] if review else []
+            present = 1.0 - review, of_curriculum[i].samplers
+            groups[curriculum_path(name)] = [present, *earlier]
+        return groups
+
+    def arrange(self, curricula: Mapping[str, CurriculumConfig], step: int) -> list[str]:
+        """Begin the lessons of curricula that are new, and find those of the others by name.
+
+        Args:
+            curricula: settings of curricula.
+            step: frames of the run.
+
+        Returns:
+            Messages on what changed since the run was saved.
+
+        Raises:
+            ConfigError: the present lesson of a curriculum is gone.
+        """
+        messages = [
+            f"curriculum {name}: it is not among the settings, its lessons are forgotten"
+            for name in self.curricula
+            if name not in curricula
+        ]
+        arranged = {}
+        for name, curriculum in curricula.items():
+            lessons = {lesson.name: lesson for lesson in curriculum.all_lessons()}
+            progress = self.curricula.get(name)
+            if progress is None:
+                first = next(iter(lessons.values()))
+                progress = LessonProgress(first.name, first.texts(), step=step)
+                progress.begun[first.name] = [
+                    step,
+                    "the run began" if step == 0 else "it was added",
+                ]
+            elif progress.lesson not in lessons:
+                raise ConfigError(
+                    f"{curriculum_path(name)}.lessons: expected {progress.lesson!r} among them, "
+                    f"the lesson that the run is in, got {', '.join(lessons)}"
+                )
+            present = lessons[progress.lesson]
+            if progress.samplers != present.texts():
+                messages.append(
+                    f"curriculum {name}: lesson {present.name} has other samplers, and begins anew"
+                )
+                progress.begin(present, step, "its samplers were changed")
+            for metric, values in progress.values.items():
+                progress.values[metric] = values[-present.episodes :]
+            arranged[name] = progress
+        self.curricula = arranged
+        return messages
+
+
+def is_of_episodes(key: str) -> bool:
+    """Return True for the mean of a metric of episodes, which a lesson takes of its own ones."""
+    name = key.removesuffix(MEAN)
+    return key.endswith(MEAN) and not key.startswith(_OTHER_MEANS) and name not in _OF_STEPS
+
+
+def _is_nan(values: Any) -> Any:
+    return values != values
+
+
+def _check_finite(values: Sequence[float], curriculum: str, lesson: str, metric: str) -> None:
+    wrong = [value for value in values if not math.isfinite(value)]
+    if wrong:
+        raise NotFiniteError(
+            f"{curriculum_path(curriculum)}, lesson {lesson!r}: expected finite values of "
+            f"{metric!r}, got {wrong[0]}"
+        )

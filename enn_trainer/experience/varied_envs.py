@@ -2,7 +2,8 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,9 @@ from entity_env.vec.vec_env import AddMetricsWrapper, VecEnv, VecObs
 PREFIX = "parameters/"
 """Prefix of the tags of arguments."""
 
+REVIEW = -1
+"""Number of the lesson of episodes that do not count for the present one."""
+
 Arguments = Mapping[str, Any]
 
 
@@ -26,7 +30,9 @@ class VariedEnvs(AddMetricsWrapper):
 
     The arguments of an episode are a function of seed, match and number of the episode, so that
     they are drawn here as well as where the episode is played. Episodes that end have
-    `parameters/<name>` in `VecObs.env_metrics`, for arguments that are numbers.
+    `parameters/<name>` in `VecObs.env_metrics`, for arguments that are numbers, and
+    `lesson/<name>`, the number of the lesson of each curriculum in which they began, or -1 for an
+    earlier lesson that was reviewed; the latter of environments that count.
 
     Args:
         env: the environments.
@@ -38,12 +44,23 @@ class VariedEnvs(AddMetricsWrapper):
     def __init__(self, env: VecEnv) -> None:
         super().__init__(env)
         self.running = RunningArguments(len(env), env.sides)
+        self._lessons: dict[str, int] = {}
         self._ended: list[Arguments] = []
+        # For each curriculum, the number of the lesson in which the episode of each match began.
+        self._began_in: dict[str, npt.NDArray[np.int64]] = {}
 
-    def vary(self, variation: Variation) -> None:
-        """Draw the arguments of episodes that begin from now on."""
+    def vary(self, variation: Variation, lessons: Mapping[str, int] | None = None) -> None:
+        """Draw the arguments of episodes that begin from now on.
+
+        Args:
+            variation: its last groups are those of curricula, each with the present lesson first.
+            lessons: the number of the present lesson by curriculum, in the order of the groups.
+        """
         super().vary(variation)
         self.running.variation = variation
+        self._lessons = dict(lessons or {})
+        unknown = np.full(len(self.running.episode), REVIEW)
+        self._began_in = {name: self._began_in.get(name, unknown.copy()) for name in self._lessons}
 
     def take_ended(self) -> list[Arguments]:
         """Return the arguments of the episodes that ended since the last call, if they count."""
@@ -59,7 +76,7 @@ class VariedEnvs(AddMetricsWrapper):
         """Begin an episode everywhere."""
         obs = super().reset(obs_config)
         self._ended = []
-        self.running.begin()
+        self._begin(np.arange(len(self.running.episode)))
         return obs
 
     def wait(self) -> VecObs:
@@ -70,16 +87,35 @@ class VariedEnvs(AddMetricsWrapper):
         if len(over):
             if self.running.variation is not None:
                 self._end(obs, counted)
-            self.running.begin(over)
+            self._begin(over)
         return obs
 
+    def get_state(self) -> dict[str, Any] | None:
+        """Return the state, with the lessons in which the running episodes began."""
+        state = super().get_state()
+        if state is None or not self._began_in:
+            return state
+        return {**state, "lessons": {name: began.copy() for name, began in self._began_in.items()}}
+
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
-        """Continue the running episodes of a state, with their arguments."""
+        """Continue the running episodes of a state, with their arguments and lessons."""
         obs = super().set_state(state, obs_config)
         if obs is not None:
             self.running.set_state(state)
             self._ended = []
+            for name, began in self._began_in.items():
+                began[:] = state.get("lessons", {}).get(name, REVIEW)
         return obs
+
+    def _begin(self, matches: npt.NDArray[np.int64]) -> None:
+        """Begin an episode in some matches; keep the lessons in which they begin."""
+        self.running.begin(matches)
+        if not self._lessons:
+            return
+        for match in matches.tolist():
+            chosen = self.running.alternatives(match)[-len(self._lessons) :]
+            for (name, number), alternative in zip(self._lessons.items(), chosen, strict=True):
+                self._began_in[name][match] = REVIEW if alternative else number
 
     def _end(self, obs: VecObs, counted: npt.NDArray[np.bool_]) -> None:
         """Keep the arguments of episodes that ended, and add those that are numbers as metrics."""
@@ -92,6 +128,11 @@ class VariedEnvs(AddMetricsWrapper):
             lengths[ended[has_number]] = 1
             values = [each[name] for each, has in zip(arguments, has_number, strict=True) if has]
             obs.env_metrics[f"{PREFIX}{name}"] = Ragged(np.array(values, np.float64), lengths)
+        own = np.flatnonzero(obs.done & counted)
+        lengths = (obs.done & counted).astype(np.int64)
+        for name, began in self._began_in.items():
+            values = began[own // self.sides].astype(np.float64)
+            obs.env_metrics[lesson_tag(name)] = Ragged(values, lengths)
 
 
 def vary(envs: VecEnv, samplers: Mapping[str, str], field: str) -> Variation:
@@ -105,12 +146,28 @@ def vary(envs: VecEnv, samplers: Mapping[str, str], field: str) -> Variation:
     Raises:
         ConfigError: a text cannot be read, or the environments do not take an argument.
     """
-    try:
+    with named_as(field):
         variation = Variation.of(samplers)
         envs.vary(variation)
+    return variation
+
+
+@contextmanager
+def named_as(field: str) -> Iterator[None]:
+    """Return a context in which errors of environments and samplers name a setting.
+
+    Raises:
+        ConfigError: in place of these.
+    """
+    try:
+        yield
     except EntityEnvError as error:
         raise ConfigError(f"{field}: {str(error).removeprefix('vary: ')}") from None
-    return variation
+
+
+def lesson_tag(name: str) -> str:
+    """Return the metric of episodes with the number of the lesson of a curriculum they began in."""
+    return f"lesson/{name}"
 
 
 def is_number(value: object) -> bool:

@@ -140,6 +140,11 @@ class RunningArguments:
                 episode = int(self.episode[match])
                 self.arguments[match] = self.variation.arguments(self._seed, match, episode)
 
+    def alternatives(self, match: int) -> list[int]:
+        """Return the number of the alternative that a running episode took in each group."""
+        assert self.variation is not None
+        return self.variation.alternatives(self._seed, match, int(self.episode[match]))
+
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue with the running episodes of a state of `VecEnv.get_state`."""
         num_matches = len(self.episode)

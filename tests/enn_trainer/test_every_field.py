@@ -117,6 +117,24 @@ def refused(*overrides: str, field: str) -> Case:
     return case
 
 
+FIRST = 'name: "a", vary: {"size": "1"}, until: ["lesson_step >= 24"]'
+SECOND = 'name: "b", vary: {"size": "2"}'
+LONGER = "total_timesteps=480"
+
+
+def taught(first: str = FIRST, second: str = SECOND, more: str = "") -> str:
+    """A curriculum of two sections of lessons."""
+    return f'curricula={{"c": (lessons: [({first}), ({second})]{more})}}'
+
+
+def reaches(*lessons: int) -> Callable[[Ran], bool]:
+    """The run is in these lessons in its updates."""
+    return lambda ran: [*ran.scalars("curriculum/c/lesson").values()] == [*lessons]
+
+
+RAMP = 'name: "r", ramp: {"size": ["1", "9"]}, count: 2, until: ["lesson_step >= 24"]'
+
+
 def shows(*overrides: str, that: Callable[[Ran], bool], but: tuple[str, ...]) -> Case:
     """A run with the settings shows something that one with other settings does not."""
 
@@ -514,6 +532,50 @@ CASES: dict[str, Case] = {
         *[*EVAL_FILE, "eval.opponent=random", "eval.opponent_only=true"],
         that=lambda ran: not any(s.decisions.values.any() for s in ran.recorded("file.rec")),
         but=(*EVAL_FILE, "eval.opponent=random"),
+    ),
+    # CurriculumConfig
+    "TrainConfig.curricula": shows(
+        taught(), that=reaches(0, 1), but=(taught(FIRST.replace("24", "48")),)
+    ),
+    "CurriculumConfig.lessons": refused('curricula={"c": (lessons: [])}', field="curricula"),
+    "CurriculumConfig.review": shows(
+        *[LONGER, taught(more=", review: 0.9")],
+        that=lambda ran: min([*ran.scalars("parameters/size.min").values()][5:]) == 1,
+        but=(LONGER, taught()),
+    ),
+    "CurriculumConfig.restart": learns_otherwise(taught(more=", restart: true"), taught()),
+    # LessonConfig
+    "LessonConfig.name": refused(taught(second=FIRST), field="curricula"),
+    "LessonConfig.vary": shows(
+        *[LONGER, taught()],
+        that=lambda ran: [*ran.scalars("parameters/size.max").values()][-1] == 2,
+        but=(LONGER, taught(second=SECOND.replace("2", "3"))),
+    ),
+    "LessonConfig.ramp": shows(
+        *[LONGER, taught(RAMP)],
+        that=lambda ran: 9 in ran.scalars("parameters/size.max").values(),
+        but=(LONGER, taught(RAMP.replace("9", "8"))),
+    ),
+    "LessonConfig.count": shows(
+        *[LONGER, taught(RAMP)],
+        that=lambda ran: max(ran.scalars("curriculum/c/lesson").values()) == 2,
+        but=(LONGER, taught(RAMP.replace("count: 2", "count: 5"))),
+    ),
+    "LessonConfig.until": shows(
+        taught(), that=reaches(0, 1), but=(taught(FIRST.replace("24", "48")),)
+    ),
+    "LessonConfig.back": shows(
+        *["total_timesteps=96", taught(second=f'{SECOND}, back: ["lesson_step >= 24"]')],
+        that=reaches(0, 1, 0, 1),
+        but=("total_timesteps=96", taught()),
+    ),
+    "LessonConfig.episodes": shows(
+        *[LONGER, taught(FIRST.replace("lesson_step >= 24", "size.mean >= 1") + ", episodes: 1")],
+        that=lambda ran: max(ran.scalars("curriculum/c/lesson").values()) == 1,
+        but=(
+            LONGER,
+            taught(FIRST.replace("lesson_step >= 24", "size.mean >= 1") + ", episodes: 9999"),
+        ),
     ),
     # ScaleConfig
     "ScaleConfig.shards": learns_otherwise("scale.shards=3"),

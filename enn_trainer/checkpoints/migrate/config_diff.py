@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.build import as_data
+from enn_trainer.config.curriculum_config import lesson_changes, renamed_arguments
 from enn_trainer.config.help import join_path
 from enn_trainer.config.load import load_config
 from enn_trainer.config.ppo_config import OptimizerConfig, PPOConfig
@@ -78,6 +79,8 @@ class Change(NamedTuple):
     after: Any
 
     def __str__(self) -> str:
+        if self.path == "curricula":
+            return f"curricula: {', '.join(lesson_changes(self.before, self.after))}"
         return f"{self.path} {shown(self.before)} -> {shown(self.after)}"
 
 
@@ -139,7 +142,7 @@ def renamed_config(
     obs_space: ObsSpace,
     action_space: Mapping[str, ActionSpace],
 ) -> TrainConfig:
-    """Return a configuration with the new names of types, features and actions.
+    """Return a configuration with the new names of types, features, actions and arguments.
 
     Removed types leave `exclude_entities` of the relative positions, and removed actions leave
     `ppo.ent_targets`.
@@ -183,6 +186,8 @@ def renamed_config(
     if targets and not left:
         config.ppo.ent_target_lr = PPOConfig().ent_target_lr  # an error without targets
     config.ppo.ent_targets = left
+    if arguments := rules.arguments():
+        renamed_arguments(config, arguments)
     return config
 
 

@@ -248,6 +248,10 @@ class NetworkChange(SpaceChange):
         """Return the new name of an action."""
         return self._rules.new("action", name)
 
+    def parameter(self, name: str) -> str:
+        """Return the new name of an argument of the environment."""
+        return self._rules.new("parameter", name)
+
     def moments(self, state: StateDict) -> dict[str, Any]:
         """Return the entries PARAMETER/what, rearranged like the parameters; plain data as is."""
         before: dict[str, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""Renames of entity types, features, actions and labels, by which a save is upgraded."""
+"""Renames of types, features, actions, labels and arguments, by which a save is upgraded."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,13 +10,13 @@ from entity_env.spaces import GLOBAL, ActionSpace, Entity, Kind, ObsSpace
 
 SYNTAX = (
     "Type=New, Type.feature=new, global:feature=new, action:name=new, label:action.label=new, "
-    "label:Type.kind.label=new or label:global.kind.label=new"
+    "label:Type.kind.label=new, label:global.kind.label=new or parameter:argument=new"
 )
 
 Name = tuple[str, ...]
 """Path of a name: ("type", type), ("feature", type, feature), ("global", feature), ("action",
 action), ("label", action, label) or ("label", type, kind, label), with GLOBAL as the type of global
-kinds."""
+kinds; ("parameter", argument) of an argument of the environment that varies."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,10 @@ class Rules:
     def new(self, *name: str) -> str:
         """Return the new last part of a name."""
         return self.renamed.get(name, name[-1])
+
+    def arguments(self) -> dict[str, str]:
+        """Return the new names of arguments of the environment by the old ones."""
+        return {name[1]: new for name, new in self.renamed.items() if name[0] == "parameter"}
 
     def name(self, name: Name) -> Name:
         """Return a path with the new names; elements behind the names stay."""
@@ -110,7 +114,7 @@ class Rules:
         problems = []
         for old, new in self.renamed.items():
             wanted = self.name(old)
-            if wanted not in known:
+            if wanted not in known and old[0] != "parameter":  # the world checks its arguments
                 there = sorted(name[-1] for name in known if name[:-1] == wanted[:-1])
                 problems.append(
                     f"rename: {_text(old)}={new}: expected a name of the world to the right, "
@@ -122,15 +126,20 @@ class Rules:
 
 
 def read_renames(
-    texts: Iterable[str], obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]
+    texts: Iterable[str],
+    obs_space: ObsSpace,
+    action_space: Mapping[str, ActionSpace],
+    arguments: Iterable[str] = (),
 ) -> dict[Name, str]:
     """Parse the values of `--rename` into `Rules.renamed`.
 
     Args:
         texts: such as `Trap=Mine`, `Treasure.x=position_x`, `global:hour=time`,
-            `action:move=walk`, `label:move.up=north`, `label:Key.color.red=crimson`.
+            `action:move=walk`, `label:move.up=north`, `label:Key.color.red=crimson`,
+            `parameter:nmines=max_mines`.
         obs_space: observation space of the save, whose names are on the left.
         action_space: action space of the save.
+        arguments: arguments that vary in the save.
 
     Raises:
         ConfigError: a text is not of this form, or its left side is not a name of the save; the
@@ -138,7 +147,8 @@ def read_renames(
     """
     # Left-hand sides by their text; one text may stand for several names.
     known: dict[str, list[Name]] = {}
-    for name in _names(obs_space, action_space):
+    of_arguments = [("parameter", name) for name in arguments]
+    for name in [*_names(obs_space, action_space), *of_arguments]:
         known.setdefault(_text(name), []).append(name)
 
     renamed: dict[Name, str] = {}

@@ -206,6 +206,7 @@ SHARES = {
     **{"duel_pool": 0.03, "kuhn_poker": 0.03},
     **{"shells": 0.03, "hidden_arm": 0.03, "pairs": 0.004},
     **{"tugs": 0.03, "medics": 0.1, "locks": 0.3},
+    **{"locks_lessons": 0.3, "locks_ramp": 0.3, "minefield_varied": 0.05},
 }
 """Share of `total_timesteps` of each configuration for which it is trained here."""
 ELSEWHERE = {"foraging_8x8", "foraging_10x10", "multisnake_2snakes11len", "pendulum", "tic_tac_toe"}

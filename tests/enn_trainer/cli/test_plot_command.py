@@ -11,6 +11,7 @@ from enn_trainer import ConfigError
 from enn_trainer.cli import run as enn
 from enn_trainer.cli.plot_command import (
     Run,
+    changes_of,
     confidence,
     curve_of,
     grouped,
@@ -178,3 +179,13 @@ def test_run_whose_save_does_not_name_its_logs_is_refused(tmp_path: Path) -> Non
     (tmp_path / "run" / "step-mine").mkdir()
     with pytest.raises(ConfigError, match="expected the folder of a run"):
         read_run(tmp_path / "run")
+
+
+def test_changes_of_lessons_are_marked(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", 1, [0.0, 1.0, 1.0, 0.0])
+    text = (run / "metrics.jsonl").read_text()
+    (run / "metrics.jsonl").write_text(text.replace('"x"', '"curriculum/a b/lesson"'))
+    assert changes_of([read_run(run)]) == ((20, "a b: 1"), (40, "a b: 0"))
+    tag, out = "curriculum/a b/lesson", tmp_path / "x.svg"
+    assert enn(["plot", str(run), "--metric", tag, "--out", str(out)]) == 0
+    assert "a b: 1" in out.read_text()

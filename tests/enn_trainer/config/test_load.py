@@ -450,11 +450,12 @@ def test_numbers_that_fix_a_run_cannot_follow_a_schedule() -> None:
             "checkpoint": "checkpoint.keep",
             "ppo.value_bins": "ppo.value_bins.low",
             "eval.suites": "eval.suites.a.steps",
+            "curricula": "curricula.a.review",
         }
         name = field.get(path, path)
         problems = problems_of(TrainConfig, "(version: 5)", f"{name}=step: 4@0 8@100")
         expected = f"expected one number for the whole run, got a schedule: {reason}"
-        named = name.replace("suites.a", "suites['a']")
+        named = name.replace("suites.a", "suites['a']").replace("curricula.a", "curricula['a']")
         assert f"{named}='step: 4@0 8@100': {expected}" in problems
     nested = 'net.relpos_encoding=(extent: ["step: 1@0"], position_features: [x])'
     (problem,) = problems_of(TrainConfig, "(version: 5)", nested)

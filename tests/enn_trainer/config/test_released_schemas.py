@@ -92,6 +92,16 @@ NEUTRAL: dict[str, Any] = {
     "eval.ray": None,
     "eval.lag": 0,
     "scale.shards": None,
+    "curricula": {},
+    "curricula[].lessons": [],
+    "curricula[].lessons[].vary": {},
+    "curricula[].lessons[].ramp": {},
+    "curricula[].lessons[].count": None,
+    "curricula[].lessons[].until": [],
+    "curricula[].lessons[].back": [],
+    "curricula[].lessons[].episodes": 100,
+    "curricula[].review": 0.0,
+    "curricula[].restart": False,
     **{  # the newest three, every minute
         f"checkpoint.{name}": value
         for name, value in dataclasses.asdict(CheckpointConfig()).items()

@@ -136,6 +136,7 @@ def test_the_defaults_are_the_published_ones_but_for_exploration() -> None:
         },
         "selfplay": None,  # not published
         "scale": {"shards": None},  # not published
+        "curricula": {},  # not published
     }
     assert dataclasses.asdict(EvalConfig(steps=3, interval=5)) == {
         "steps": 3,
