@@ -30,7 +30,12 @@ class VariedEnvs(AddMetricsWrapper):
 
     Args:
         env: the environments.
+
+    Attributes:
+        is_part: True for those of one of several ranks, whose arguments cannot vary.
     """
+
+    is_part = False
 
     def __init__(self, env: VecEnv) -> None:
         super().__init__(env)
@@ -44,6 +49,8 @@ class VariedEnvs(AddMetricsWrapper):
 
     def vary(self, variation: Variation) -> None:
         """Draw the arguments of episodes that begin from now on."""
+        if self.is_part:
+            raise EntityEnvError("vary: expected one process, as ranks do not vary arguments yet")
         super().vary(variation)
         self._variation = variation
 

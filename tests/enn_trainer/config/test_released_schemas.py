@@ -90,6 +90,7 @@ NEUTRAL: dict[str, Any] = {
     "eval.ray": None,
     "eval.lag": 0,
     "scale.shards": None,
+    "scale.timeout_s": 300.0,
     **{  # the newest three, every minute
         f"checkpoint.{name}": value
         for name, value in dataclasses.asdict(CheckpointConfig()).items()

@@ -1,0 +1,75 @@
+"""Runs of several ranks, which are threads here: the same bits as in one process."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from enn_trainer import StateManager, Trainer
+from enn_trainer.scale.group import Group
+from enn_trainer.scale.packing import digest_of
+from entity_env.examples import Minefield
+from tests.enn_trainer.scale.thread_group import in_ranks
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+SMALL = [
+    *("rollout.num_envs=7", "rollout.steps=8", "rollout.processes=1", "optim.bs=16"),
+    *("net.d_model=16", "net.n_layer=1", "net.n_head=2", "optim.update_epochs=2"),
+    *("scale.shards=4", "total_timesteps=168", "seed=3", "checkpoint.every_seconds=inf"),
+]
+OF_TIME = ("charts/SPS", "throughput", "fps", "eps", "system/", "trace/", "checkpoint/")
+
+
+class Ran(NamedTuple):
+    """Outcome of a run in one rank."""
+
+    digest: int
+    metrics: dict[str, float]
+    notices: Any
+    step: int
+
+
+def ran(trainer: Trainer) -> Ran:
+    """Return the outcome of a run so far, without what depends on time."""
+    metrics = {
+        tag: "nan" if math.isnan(x) else x
+        for tag, x in trainer.metrics.items()
+        if not tag.startswith(OF_TIME)
+    }
+    state = trainer.state
+    return Ran(digest_of(state.agent), metrics, state.memory["notices"], state.step)
+
+
+def run(size: int, env: Any, settings: Sequence[str], folder: Path | None = None) -> list[Ran]:
+    """Train in several ranks, and return the outcome of each."""
+
+    def work(group: Group | None = None) -> Ran:
+        manager = StateManager(overrides=[*SMALL, *settings], checkpoint_dir=folder)
+        manager.say = lambda line: None
+        with Trainer(manager, env) as trainer:
+            trainer.run()
+            return ran(trainer)
+
+    return [work()] if size == 1 else in_ranks(size, work)
+
+
+def assert_equal(env: Any, settings: Sequence[str] = (), sizes: Sequence[int] = (2, 3, 4)) -> Ran:
+    """Train with each number of ranks, and compare the outcomes of all of them."""
+    (expected,) = run(1, env, settings)
+    for size in sizes:
+        for of_rank in run(size, env, settings):
+            assert of_rank == expected, size
+    return expected
+
+
+def test_any_number_of_ranks_gives_the_same_bits() -> None:
+    expected = assert_equal(Minefield)
+    assert expected.step == 168
+    assert expected.metrics["episodic_reward.count"] >= 0
