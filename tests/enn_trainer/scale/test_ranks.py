@@ -11,6 +11,7 @@ from enn_trainer import StateManager, Trainer
 from enn_trainer.scale.group import Group
 from enn_trainer.scale.packing import digest_of
 from entity_env.examples import Minefield
+from entity_env.serialization.messages import pack, unpack
 from tests.enn_trainer.scale.thread_group import in_ranks
 
 
@@ -47,14 +48,18 @@ def ran(trainer: Trainer) -> Ran:
     return Ran(digest_of(state.agent), metrics, state.memory["notices"], state.step)
 
 
-def run(size: int, env: Any, settings: Sequence[str], folder: Path | None = None) -> list[Ran]:
-    """Train in several ranks, and return the outcome of each."""
+def run(
+    size: int, env: Any, settings: Sequence[str], folder: Path | None = None, one: bool = False
+) -> list[Ran]:
+    """Train in several ranks, or take `one` update and save; return the outcome of each rank."""
 
     def work(group: Group | None = None) -> Ran:
         manager = StateManager(overrides=[*SMALL, *settings], checkpoint_dir=folder)
         manager.say = lambda line: None
         with Trainer(manager, env) as trainer:
-            trainer.run()
+            trainer.step() if one else trainer.run()
+            if one:
+                trainer.save()
             return ran(trainer)
 
     return [work()] if size == 1 else in_ranks(size, work)
@@ -73,3 +78,20 @@ def test_any_number_of_ranks_gives_the_same_bits() -> None:
     expected = assert_equal(Minefield)
     assert expected.step == 168
     assert expected.metrics["episodic_reward.count"] >= 0
+
+
+def test_a_run_resumes_with_any_number_of_ranks_in_the_middle_of_episodes(tmp_path: Path) -> None:
+    (expected,) = run(1, Minefield, [], tmp_path / "straight")
+    folder = tmp_path / "run"
+    for size in (4, 1, 3):
+        last = run(size, Minefield, [], folder, one=True)
+    (save,) = folder.glob("step-*168")
+    (straight,) = (tmp_path / "straight").glob("step-*168")
+    for of_rank in last:
+        assert of_rank.digest == expected.digest
+        assert of_rank.notices == expected.notices
+    for name in ("state.agent.safetensors", "state.optimizer.safetensors"):
+        assert (save / name).read_bytes() == (straight / name).read_bytes()
+    rest = [(one / "state.rest.msgpack").read_bytes() for one in (save, straight)]
+    envs = [unpack(unpack(data)["envs"]) for data in rest]
+    assert pack(envs[0]["envs"]) == pack(envs[1]["envs"])
