@@ -242,6 +242,8 @@ def open_players(
             raise ConfigError("matchmaker: expected the section selfplay beside it, got none")
         memories = manager.state.parts.get(PLAYERS)
         if isinstance(memories, RunMemories):
+            if shards is not None and context.group.size > 1:
+                memories.columns = shards.columns
             memories.ask = lambda: {} if player.memory is None else {AGENT: player.memory}
             player.restore_memory = partial(memories.begin, AGENT)
         return player, None

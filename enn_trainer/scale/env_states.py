@@ -1,9 +1,11 @@
-"""States of the environments of all ranks as one, and the part of one rank."""
+"""States of the environments of all ranks, and memory of players in them, as one; and parts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from enn_trainer.scale.group import Group
 from entity_env.vec.episode_state import cat_states, split_state
@@ -42,3 +44,48 @@ def part_of_state(state: Mapping[str, Any], columns: range) -> dict[str, Any]:
     if _TOTALS in state:
         part[_TOTALS] = {name: x[start:stop] for name, x in state[_TOTALS].items()}
     return part
+
+
+def memory_of_ranks(own: Mapping[str, Tensor], group: Group, columns: range) -> dict[str, Tensor]:
+    """Return the states of `PlayerMemory` in the environments of all ranks.
+
+    Args:
+        own: those of this rank, by name.
+        group: processes of the run.
+        columns: the environments of this rank.
+    """
+    found = group.gather(
+        {n: x.cpu().numpy() for n, x in _moved(own, columns.start).items()}, "saving"
+    )
+    names = dict.fromkeys(name for one in found for name in one)
+    return {
+        name: torch.from_numpy(
+            np.concatenate([one[name] for one in found if name in one], axis=int(_is_known(name)))
+        )
+        for name in names
+    }
+
+
+def part_of_memory(state: Mapping[str, Tensor], columns: range) -> dict[str, Tensor]:
+    """Return the part of states of `PlayerMemory` that is of consecutive environments."""
+    part = {}
+    for name, x in state.items():
+        kind, _, field = name.rpartition("/")
+        if field in ("known", "states"):
+            environment = state[f"{kind}/known"][0]
+            kept = (environment >= columns.start) & (environment < columns.stop)
+            part[name] = x[:, kept] if _is_known(name) else x[kept]
+        else:
+            part[name] = x[columns.start : columns.stop]
+    return _moved(part, -columns.start)
+
+
+def _moved(state: Mapping[str, Tensor], by: int) -> dict[str, Tensor]:
+    """Return states whose environments have other numbers."""
+    return {
+        name: torch.cat([x[:1] + by, x[1:]]) if _is_known(name) else x for name, x in state.items()
+    }
+
+
+def _is_known(name: str) -> bool:
+    return name.endswith("/known")

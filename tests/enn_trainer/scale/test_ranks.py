@@ -10,8 +10,10 @@ import pytest
 from enn_trainer import StateManager, Trainer
 from enn_trainer.scale.group import Group
 from enn_trainer.scale.packing import digest_of
-from entity_env.examples import Minefield
+from entity_env.examples import Duel, Minefield
 from entity_env.serialization.messages import pack, unpack
+from tests.enn_trainer.chains_world import Camp
+from tests.enn_trainer.numbers_world import Targets
 from tests.enn_trainer.scale.thread_group import in_ranks
 
 
@@ -80,11 +82,42 @@ def test_any_number_of_ranks_gives_the_same_bits() -> None:
     assert expected.metrics["episodic_reward.count"] >= 0
 
 
-def test_a_run_resumes_with_any_number_of_ranks_in_the_middle_of_episodes(tmp_path: Path) -> None:
-    (expected,) = run(1, Minefield, [], tmp_path / "straight")
+OPTIONS = {
+    "minibatches without frames of some ranks": ["optim.bs=2"],
+    "pieces": ["optim.micro_bs=4", "optim.max_entities=40"],
+    "early end": ["ppo.target_kl=1e-7"],
+    "value network": ["vf_net=(d_model: 16, n_layer: 1, n_head: 2)"],
+    "value bins": [
+        "ppo.value_loss=hl_gauss",
+        "ppo.clip_vloss=false",
+        "ppo.value_bins=(low: -1, high: 1, num_bins: 11)",
+    ],
+    "scaled rewards": ["ppo.reward_scaling=true"],
+    "entropy target": ["ppo.ent_targets={move: 0.9}", "ppo.weight_by=frame", "ppo.ratio=frame"],
+    "magnet": ["ppo.magnet=(every: 60)"],
+    "evaluations": ["eval.interval=60", "eval.steps=5", "eval.num_envs=3", "eval.processes=1"],
+    "memory": ["net.memory=(of: frame)", "ppo.seq_len=4", "optim.bs=16"],
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_option_gives_the_same_bits(option: str) -> None:
+    assert_equal(Minefield, OPTIONS[option], sizes=(3,))
+
+
+@pytest.mark.parametrize("env", [Duel, Targets, Camp])
+def test_every_kind_of_world_gives_the_same_bits(env: Any) -> None:
+    assert_equal(env, ["rollout.num_envs=10"], sizes=(2, 4))
+
+
+@pytest.mark.parametrize("settings", [[], OPTIONS["memory"], OPTIONS["scaled rewards"]])
+def test_a_run_resumes_with_any_number_of_ranks_in_the_middle_of_episodes(
+    tmp_path: Path, settings: list[str]
+) -> None:
+    (expected,) = run(1, Minefield, settings, tmp_path / "straight")
     folder = tmp_path / "run"
     for size in (4, 1, 3):
-        last = run(size, Minefield, [], folder, one=True)
+        last = run(size, Minefield, settings, folder, one=True)
     (save,) = folder.glob("step-*168")
     (straight,) = (tmp_path / "straight").glob("step-*168")
     for of_rank in last:
