@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from enn_trainer.errors import ConfigError as ConfigError
     from enn_trainer.errors import EnnTrainerError as EnnTrainerError
     from enn_trainer.errors import NotFiniteError as NotFiniteError
+    from enn_trainer.errors import RankError as RankError
     from enn_trainer.load_agent import Act as Act
     from enn_trainer.load_agent import RogueNetAgent as RogueNetAgent
     from enn_trainer.load_agent import load_agent as load_agent
@@ -68,7 +69,7 @@ export_lazily(
             "PPOConfig RolloutConfig ScaleConfig SelfplayConfig TrainConfig"
         ),
         "enn_trainer.errors": (
-            "AgentError CheckpointError ConfigError EnnTrainerError NotFiniteError"
+            "AgentError CheckpointError ConfigError EnnTrainerError NotFiniteError RankError"
         ),
         "enn_trainer.load_agent": "Act RogueNetAgent load_agent",
         "enn_trainer.policy": "PPOAgent",

@@ -105,7 +105,7 @@ class Checkpoints:
 
     def save_if_requested(self) -> None:
         """Save if a hook requested it."""
-        if self._is_requested:
+        if any(self._manager.group.gather(self._is_requested, "agreeing")):
             self.save()
 
     def save_if_due(self) -> None:
@@ -126,7 +126,8 @@ class Checkpoints:
         """
         self._is_requested = False  # this is the save that was requested
         newest = self._manager.newest_save() if is_discarded else None
-        if newest is not None and self._manager.state.envs is not None:
+        is_kept = newest is not None and self._manager.state.envs is not None
+        if self._manager.group.share(is_kept, "saving"):
             self.last = newest
             self._say(f"{why}, {newest} is kept")
             return

@@ -29,6 +29,8 @@ from enn_trainer.runtime.interrupt import (
     is_raised_by_code,
     stopped_by,
 )
+from enn_trainer.scale.group import current_group
+from enn_trainer.scale.joining import join
 from enn_trainer.state import State, init_train_state
 from enn_trainer.state_manager import StateManager
 from entity_env.process import reader_may_leave
@@ -150,6 +152,7 @@ def run_command(
         )
         manager.is_saved_by_default = not options.no_save
         manager.trusts_save = options.trust
+        join(manager)
         if options.resume_from and not (manager.init_path and manager.init_path.is_dir()):
             raise ConfigError(f"--resume-from: expected a checkpoint, got {options.resume_from}")
 
@@ -168,7 +171,8 @@ def run_command(
     except EXPECTED_ERRORS as error:
         if options.verbose:
             traceback.print_exception(error)
-        return failed(error)
+        rank = current_group().rank
+        return failed(error, f"rank {rank}: {error}" if rank else None)
     except StoppedAtOnce as stop:
         stands = "stopped at once; the newest save stands"
         print(stands if manager.newest_save() else "interrupted", file=sys.stderr)

@@ -7,6 +7,7 @@
         ├── CheckpointError (ValueError)    a checkpoint that cannot be used
         ├── AgentError (ValueError)         a network of the user's own that cannot be trained
         ├── ReplayError (ValueError)        a replay that cannot be written or read
+        ├── RankError (RuntimeError)        another process of the run is lost or differs
     └── NotFiniteError (ArithmeticError)   a loss, gradient or weight that is NaN or infinite
 
 Mistakes in environments raise `entity_env.errors.EntityEnvError`.
@@ -80,3 +81,7 @@ class ReplayError(EnnTrainerError, ValueError):
 
 class NotFiniteError(EnnTrainerError, ArithmeticError):
     """A loss, gradient or weight that is NaN or infinite; the message has place and parameters."""
+
+
+class RankError(EnnTrainerError, RuntimeError):
+    """A process of a run of several that is lost, or differs from the others."""

@@ -1,6 +1,5 @@
 """Environments, initial state, players and first frames of a run."""
 
-import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -39,6 +38,7 @@ from enn_trainer.experience.varied_envs import VariedEnvs
 from enn_trainer.policy import CreateOpponent, PPOAgent
 from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.runtime.process import empty_cache_after_steps
+from enn_trainer.scale.joining import share_start
 from enn_trainer.scale.packing import update_input_stats
 from enn_trainer.scale.shards import Shards
 from enn_trainer.selfplay.league import PLAYERS, League, Matchmaker
@@ -46,6 +46,7 @@ from enn_trainer.selfplay.seating import AGENT, Seating
 from enn_trainer.selfplay.selfplay import SelfPlay, seat_players
 from enn_trainer.state import State, first_eval_step
 from enn_trainer.state_manager import StateManager
+from entity_env.errors import EntityEnvError
 from entity_env.ray_cluster import ClusterError, check_size
 from entity_env.seeding import derive_seed
 from entity_env.vec.ray_worker import RayWorker
@@ -63,32 +64,62 @@ def name_world(manager: StateManager, env: EnvSource) -> None:
 
 
 def open_envs(
-    create_envs: EnvFactory, config: TrainConfig, stack: ExitStack
+    create_envs: EnvFactory, manager: StateManager, stack: ExitStack
 ) -> tuple[VariedEnvs, Shards]:
     """Return the environments to collect frames in, with metrics of their episodes, and shards.
 
-    They are closed with the stack.
+    In a run of several ranks they are those of this rank. They are closed with the stack.
 
     Raises:
         ConfigError: settings do not fit the environments.
     """
+    config, group = manager.config, manager.group
     rollout, count = config.rollout, config.scale.shards or 1
-    if "TORCHELASTIC_RUN_ID" in os.environ and (ranks := os.environ.get("WORLD_SIZE", "1")) != "1":
-        raise ConfigError(f"torchrun: expected one rank, as more are not supported, got {ranks}")
     try:
         with worker_options(WorkerOptions(rollout.recover, ray_workers(config, stack))):
-            envs = create_envs(config.env, rollout.num_envs, rollout.processes, 0)
+            make = partial(create_envs, config.env)
+            sides = _sides(make, rollout.num_envs) if group.size > 1 else 1
+            if count > rollout.num_envs // sides:
+                raise _too_many_shards(rollout.num_envs, sides, count)
+            shards = Shards.of(rollout.num_envs, sides, count).of_rank(group.rank, group.size)
+            num_envs, first = rollout.num_envs, 0
+            if group.size > 1:
+                num_envs, first = len(shards.columns), shards.columns.start
+            envs = make(num_envs, rollout.processes, first)
     except ConfigError as error:
         raise ConfigError(*(in_section(p, "rollout.num_envs") for p in error.problems)) from None
     stack.callback(envs.close)
-    if count > len(envs) // envs.sides:
-        raise ConfigError(
-            f"scale.shards: expected at most the {len(envs) // envs.sides} matches of "
-            f"rollout.num_envs={len(envs)}, got {count}"
-        )
-    shards, measured = Shards.of(len(envs), envs.sides, count), VariedEnvs(envs)
-    measured.groups = shards.slices
+    measured = VariedEnvs(envs)
+    if group.size == 1:
+        if count > len(envs) // envs.sides:
+            raise _too_many_shards(len(envs), envs.sides, count)
+        shards = Shards.of(len(envs), envs.sides, count)
+    elif len(envs) != num_envs:
+        raise ConfigError(f"env: expected {num_envs} environments of a rank, got {len(envs)}")
+    measured.groups, measured.is_part = shards.slices, group.size > 1
     return measured, shards
+
+
+def _too_many_shards(num_envs: int, sides: int, count: int) -> ConfigError:
+    return ConfigError(
+        f"scale.shards: expected at most the {num_envs // sides} matches of "
+        f"rollout.num_envs={num_envs}, got {count}"
+    )
+
+
+def _sides(make: Callable[[int, int, int], VecEnv], num_envs: int) -> int:
+    """Return the number of sides of a match, by environments that are closed again."""
+    for count in (1, num_envs):  # one, as most worlds have a side; else as many as are valid
+        try:
+            envs = make(count, 1, 0)
+        except (ConfigError, EntityEnvError):
+            if count == num_envs:
+                raise
+            continue
+        sides = envs.sides
+        envs.close()
+        return sides
+    raise AssertionError
 
 
 def learnt_shards(state: State, shards: Shards) -> Shards:
@@ -181,6 +212,7 @@ def open_state(
     if manager.config.cuda_empty_cache and device.type == "cuda":
         for optimizer in state.optimizers()[-1:]:
             stack.enter_context(empty_cache_after_steps(optimizer))
+    share_start(state, envs, manager.group)
     return state
 
 
@@ -214,6 +246,8 @@ def open_players(
             raise ConfigError("matchmaker: expected the section selfplay beside it, got none")
         memories = manager.state.parts.get(PLAYERS)
         if isinstance(memories, RunMemories):
+            if shards is not None and context.group.size > 1:
+                memories.columns = shards.columns
             memories.ask = lambda: {} if player.memory is None else {AGENT: player.memory}
             player.restore_memory = partial(memories.begin, AGENT)
         return player, None
@@ -250,7 +284,7 @@ def open_episodes(
     own = callbacks, context, device
     players, league = open_players(manager, envs, opponents, matchmaker, *own)
     collector = Collector(envs, players, device, watchers)
-    episodes = RunningEpisodes(collector, manager.config, manager.state, configured_id)
+    episodes = RunningEpisodes(collector, manager.config, manager.state, configured_id, context)
     curriculum = Curriculum(manager, envs, episodes, evaluator)
     callbacks.last.insert(0, curriculum)
     stack.enter_context(checkpoints.storing(callbacks, episodes, evaluator))
@@ -288,5 +322,5 @@ def begin_episodes(
         frames, learnt = EntityBatch.of(obs, device), episodes.players.learnt
         frames = frames if learnt is None else frames.take(learnt)
         shards = context.learnt or Shards.one(frames.num_frames)
-        update_input_stats(state.agent, shards.of_frames(frames))
+        update_input_stats(state.agent, shards.of_frames(frames), context.group)
         state.memory[FIRST_FRAMES] = True

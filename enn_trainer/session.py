@@ -97,13 +97,13 @@ class Session:
         To be called before the save, whose manifest has the result.
         """
         trainer, manager = self._trainer, self._trainer.manager
-        manager.interrupted_by = trainer.stopping.interrupts.number
+        manager.interrupted_by = trainer.stopping.agreed_signal()
         is_missing = trainer.log.last_eval_step != trainer.state.step
         is_wanted = trainer.config.eval is not None and is_missing
         if (is_wanted or trainer.evaluation.has_pending) and not manager.is_interrupted:
             trainer.evaluate_now(is_asked=is_wanted, is_end=True)
             trainer.stopping.reason()
-            manager.interrupted_by = trainer.stopping.interrupts.number
+            manager.interrupted_by = trainer.stopping.agreed_signal()
 
 
 @contextmanager
@@ -142,6 +142,7 @@ def session(trainer: SessionTrainer, stop: Condition | None) -> Iterator[Session
                 current.reason or "", "interrupted" if is_interrupted else "end", is_discarded
             )
         except BaseException as error:
+            trainer.manager.leave(error)
             is_save_failed = is_saving and isinstance(error, CheckpointError)
             try:
                 # Save after an error, unless that stops at once or came from the last save.

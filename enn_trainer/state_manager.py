@@ -22,8 +22,12 @@ from enn_trainer.config.schedules import hyperstate_schedules, read_hyperstate_s
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.eval_metrics import Measured
 from enn_trainer.runtime.start_folder import absolute, located
+from enn_trainer.scale.group import ALONE, Group
 from enn_trainer.state import State, init_train_state
 from enn_trainer.tables import aligned
+
+_COPY = "copy"
+"""Message of rank 0 before it copies the state."""
 
 
 # The base is of unknown type to mypy where hyperstate is not installed.
@@ -64,6 +68,8 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
     is_saved_by_default: bool = False  # a run without `checkpoint_dir` gets a folder of its own
     trusts_save: bool = False  # bots that only the save names may be imported
     interrupted_by: int = 0  # the signal that requested that the last run stops
+    group: Group = ALONE  # processes of the run, see `joining.join`
+    follows: bool = False  # it is not the one of rank 0, and saves nothing
     say: Callable[[str], None] = staticmethod(print)
     """Prints messages about saves and the configuration, one line each."""
     random_return: Callable[[], Measured | None] = staticmethod(lambda: None)
@@ -179,7 +185,7 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
             if saved is not None:
                 self._state = restore(saved, self.config, ctx.get("agent"), make)
                 saved.release()
-            elif self.init_from is not None:
+            elif self.init_from is not None and not self.follows:
                 path = located(self.init_from.path, self.start_folder)
                 source = replace(self.init_from, path=path)
                 self._state = state_from(source, self.config, ctx, make, self.say)
@@ -260,12 +266,14 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
     @property
     def owns_folder(self) -> bool:
         """False while another process may have the folder of the run, which was removed."""
-        return self._lock is None or self._lock.is_current
+        return not self.follows and (self._lock is None or self._lock.is_current)
 
     @property
     def is_resumed_in_place(self) -> bool:
         """True if the state comes from a save in the folder of the run."""
         saved, run_dir = self.resumed_from, self.checkpoint_dir
+        if self.follows:
+            return self._is_in_place
         if saved is None or run_dir is None or self.existing == "replace":
             return False
         return saved.path.parent.resolve() == run_dir.resolve()
@@ -276,6 +284,32 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
             return
         manager._config, manager._state = self.config, self.state
         manager._schedules = hyperstate_schedules(self.config)
+
+    def follow(
+        self,
+        config: TrainConfig,
+        sources: Sources,
+        saved: saves.Checkpoint | None,
+        is_in_place: bool,
+    ) -> None:
+        """Do what the manager of rank 0 does, and save nothing.
+
+        Args:
+            config: its configuration.
+            sources: sources of the values.
+            saved: the save that it resumes, whose files are open.
+            is_in_place: its `is_resumed_in_place`.
+        """
+        self.checkpoint_dir, self.is_saved_by_default = None, False
+        self._resumed, self._searched = saved, True
+        self._config, self._sources, self._is_in_place = config, sources, is_in_place
+        self.say, self.follows, self.existing = lambda line: None, True, "continue"
+        self.random_return = lambda: None
+
+    def leave(self, error: BaseException) -> None:
+        """Go on without the other ranks after an error, which they are told."""
+        self.group.fail(error)
+        self.group = ALONE
 
     @contextmanager
     def training(self) -> Iterator[None]:
@@ -307,7 +341,7 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
             finally:
                 self._lock = None
                 try:
-                    self.wait()
+                    self._wait()
                 except KeyboardInterrupt:  # whoever has the lock removes what is half written
                     self._saver.after_writing(lock.pop_all().close)
                     raise
@@ -335,10 +369,14 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
         Raises:
             CheckpointError: the folder was removed, and another process trained there since.
         """
-        if self.checkpoint_dir is None:
-            return None
-        self._renew_lock(self.checkpoint_dir)
-        return self._shown(self._saver.step(self._saveable(self.checkpoint_dir, metrics or {})))
+
+        def step() -> Path | None:
+            if self.checkpoint_dir is None:
+                return None
+            self._renew_lock(self.checkpoint_dir)
+            return self._shown(self._saver.step(self._saveable(self.checkpoint_dir, metrics or {})))
+
+        return self._led(step)
 
     def save(
         self, why: str, metrics: Mapping[str, float] | None = None, supersedes: bool = True
@@ -353,18 +391,22 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
         Raises:
             CheckpointError: it could not be written; the message names the newest valid save.
         """
-        if self.checkpoint_dir is None:
-            return None
-        self._renew_lock(self.checkpoint_dir)
-        run = self._saveable(self.checkpoint_dir, metrics or {})
-        try:
-            return self._shown(self._saver.save(replace(run, supersedes=supersedes), why))
-        except CheckpointError as error:
-            raise CheckpointError(self._as_shown(str(error))) from None
+
+        def save() -> Path | None:
+            if self.checkpoint_dir is None:
+                return None
+            self._renew_lock(self.checkpoint_dir)
+            run = self._saveable(self.checkpoint_dir, metrics or {})
+            try:
+                return self._shown(self._saver.save(replace(run, supersedes=supersedes), why))
+            except CheckpointError as error:
+                raise CheckpointError(self._as_shown(str(error))) from None
+
+        return self._led(save)
 
     def wait(self) -> Path | None:
         """Wait until nothing is being written, and return the save that was completed meanwhile."""
-        return self._shown(self._saver.wait())
+        return self._led(self._wait)
 
     def take_save_numbers(self) -> dict[str, float]:
         """Return the measurements of saves since the last call, by tag."""
@@ -379,10 +421,15 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
         Raises:
             CheckpointError: it could not be written.
         """
-        self.wait()
-        run = self._saveable(Path(target_dir), {})
-        disk.make_run_dir(run.run_dir)
-        writer.save(run.run_dir, run.step, as_bytes(run.copy()), "asked for", run.facts, self.say)
+
+        def save() -> None:
+            self._wait()
+            run = self._saveable(Path(target_dir), {})
+            disk.make_run_dir(run.run_dir)
+            content = as_bytes(run.copy())
+            writer.save(run.run_dir, run.step, content, "asked for", run.facts, self.say)
+
+        self._led(save)
 
     def config_dict(self) -> dict[str, Any]:
         """Return the configuration as nested dicts."""
@@ -440,9 +487,25 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
         return writer.Saveable(run_dir, self.state.step, facts, policy, self._copied)
 
     def _copied(self) -> dict[str, FileContent]:
+        self.group.share(_COPY, "saving")
+        self._prepare()
+        return copied(self.config, self.state)
+
+    def _prepare(self) -> None:
         for prepare in self._before_save:
             prepare()
-        return copied(self.config, self.state)
+
+    def _wait(self) -> Path | None:
+        return self._shown(self._saver.wait())
+
+    def _led(self, save: Callable[[], Path | None]) -> Path | None:
+        """Let rank 0 save, and return the path; the others give what is theirs when it copies."""
+        path = None if self.follows else save()
+        told: Any = self.group.share([None if path is None else str(path)], "saving")
+        while told == _COPY:
+            self._prepare()
+            told = self.group.share(None, "saving")
+        return path if told[0] is None else Path(told[0])
 
     def _check_no_newer_save(self, run_dir: Path) -> None:
         """Raise if another process saved in the folder after the save to resume was chosen."""

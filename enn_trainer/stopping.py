@@ -1,17 +1,16 @@
 """Reasons to end a run: limits, conditions, requests and signals."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from enn_trainer.algorithms.optimizers import total_steps
 from enn_trainer.callbacks.run_metrics import MetricsLog
-from enn_trainer.config import TrainConfig
 from enn_trainer.config.curriculum_config import metrics_of
 from enn_trainer.config.train_config import read_best
 from enn_trainer.errors import ConfigError
 from enn_trainer.runtime.interrupt import Interrupts
-from enn_trainer.state import State
+from enn_trainer.state_manager import StateManager
 from enn_trainer.stop_conditions import Condition, Now, any_of, read_bound
 from enn_trainer.tracking.track_services import EVAL_PREFIX
 from entity_env.errors import did_you_mean
@@ -21,8 +20,7 @@ class Stopping:
     """Decides if a run ends.
 
     Args:
-        config: configuration of the run.
-        state: state of the run, with the memory of conditions.
+        manager: has the configuration, and the state with the memory of conditions.
         log: metrics of the run.
         say: prints a line.
 
@@ -30,16 +28,15 @@ class Stopping:
         interrupts: signals, while `signals` is entered.
     """
 
-    def __init__(
-        self, config: TrainConfig, state: State, log: MetricsLog, say: Callable[[str], None]
-    ) -> None:
-        self._config, self._state, self._log, self._say = config, state, log, say
+    def __init__(self, manager: StateManager, log: MetricsLog, say: Callable[[str], None]) -> None:
+        self._manager, self._log, self._say = manager, log, say
+        self._config, self._state = manager.config, manager.state
         self.interrupts = Interrupts()
         self._condition: Condition | None = None
         self._request: str | None = None
         self._unknown: set[str] = set()
-        self._best_keys = [read_best(text).key for text in config.checkpoint.best]
-        self._lesson_keys = metrics_of(config.curricula)
+        self._best_keys = [read_best(text).key for text in manager.config.checkpoint.best]
+        self._lesson_keys = metrics_of(manager.config.curricula)
 
     def begin(self, condition: Condition | None) -> None:
         """Begin a run that a condition ends, besides those of the configuration.
@@ -79,13 +76,26 @@ class Stopping:
         self._request = why
 
     def reason(self) -> str | None:
-        """Return the reason why the run ends, or None if it goes on.
+        """Return the reason why the run ends, or None if it goes on; the same in all ranks.
 
         Call it once after each update and evaluation, as conditions have a memory.
         """
+        own = self._condition_met(), self._limit_reached(), self._request, self.interrupts.number
+        met, limits, requests, numbers = zip(
+            *self._manager.group.gather(own, "agreeing"), strict=True
+        )
+        self._take_signals(numbers)
         interrupted = "interrupted" if self.interrupts.requested else None
-        reasons = self._condition_met(), self._limit_reached(), interrupted, self._request
+        reasons = (*met, *limits, interrupted, *requests)
         return next((reason for reason in reasons if reason is not None), None)
+
+    def agreed_signal(self) -> int:
+        """Return the signal that requested to stop, in whichever rank; 0 before."""
+        self._take_signals(self._manager.group.gather(self.interrupts.number, "agreeing"))
+        return self.interrupts.number
+
+    def _take_signals(self, numbers: Sequence[int]) -> None:
+        self.interrupts.take(next((number for number in numbers if number), 0))
 
     def _condition_met(self) -> str | None:
         """Return the condition if it is met, else None."""

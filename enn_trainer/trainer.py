@@ -15,9 +15,8 @@ from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.hyperstate_door import ManagerBase
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import ConfigError
-from enn_trainer.evaluation.evaluator import RunEvaluator, scalars_of
+from enn_trainer.evaluation.evaluator import RunEvaluator
 from enn_trainer.evaluation.remote import play_elsewhere
-from enn_trainer.experience.collector import collect
 from enn_trainer.experience.envs import EnvSource, env_factory
 from enn_trainer.experience.recording import prepare_captures, run_folder
 from enn_trainer.open_run import (
@@ -32,6 +31,8 @@ from enn_trainer.policy import CreateOpponent, PPOAgent
 from enn_trainer.runtime.execution import ONE_LANE, ExecutionContext, Lanes
 from enn_trainer.runtime.process import choose_device, keep_freed_memory, process_settings
 from enn_trainer.runtime.spans import Spans
+from enn_trainer.scale.joining import join
+from enn_trainer.scale.rollouts import collect_in_ranks
 from enn_trainer.selfplay.league import Matchmaker
 from enn_trainer.session import TrainResult, session
 from enn_trainer.snapshot import Snapshot
@@ -110,6 +111,7 @@ class Trainer:
         league: opponents of the run, with results and ratings; None without `selfplay`.
         state: state of the run.
         manager: saves the state.
+        rank: number of this process; 0 in a run of one, and in the one that saves and evaluates.
         spans: time that each phase of the run has taken so far.
     """
 
@@ -122,8 +124,9 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
         matchmaker: Matchmaker | None = None,
     ) -> None:
-        self.manager = StateManager.adopt(state_manager)
+        self.manager = join(StateManager.adopt(state_manager))
         self.config = self.manager.config
+        self.rank = self.manager.group.rank
         self.callbacks = Callbacks(callbacks)
         self.spans = Spans()
         self._snapshot = Snapshot()
@@ -135,7 +138,7 @@ class Trainer:
         with ExitStack() as stack, process_settings(self.config, ONE_LANE, folder):
             # Environments and state, under the lock of the run.
             stack.enter_context(self.manager.training())
-            envs, shards = open_envs(create_envs, self.config, stack)
+            envs, shards = open_envs(create_envs, self.manager, stack)
             self.state = open_state(self.manager, envs, agent, self._device, stack)
             keep_freed_memory()  # before there are lanes, which then share the allocator
             lanes = stack.enter_context(Lanes.of(self.state.agent))
@@ -156,11 +159,11 @@ class Trainer:
 
             # Stopping, saves and episodes.
             say = self.progress.say
-            self.stopping = Stopping(self.config, self.state, self.log, say)
+            self.stopping = Stopping(self.manager, self.log, say)
             self.checkpoints = Checkpoints(
                 self.manager, self.log, say, lambda path: self.callbacks.on_checkpoint(self, path)
             )
-            cut = shards, learnt_shards(self.state, shards)
+            cut = shards, learnt_shards(self.state, shards), self.manager.group
             watch = self.stopping.check, self.spans, partial(self.callbacks.on_optimizer_step, self)
             self.context = ExecutionContext(lanes, *watch, *cut)
             self.episodes, self.league, self._curriculum = open_episodes(
@@ -223,19 +226,16 @@ class Trainer:
     def _update(self) -> dict[str, float]:
         """Collect experience, learn from it, and notify the callbacks."""
         state, algorithm = self.state, self.state.algorithm
-        collector, steps = self.episodes.begun(), self.config.rollout.steps
+        collector = self.episodes.begun()
         self._snapshot.take_seats(state)
         self.callbacks.on_update_start(self)
         restored = self._snapshot.restored_on_error(state, self.episodes)
         with self.checkpoints.during(Status.UPDATING), restored:
             self.watch.begin_update()
-            clock = Clock(state.step, state.time_used)
+            clock = Clock(state.step, self.manager.group.share(state.time_used, "collecting"))
             algorithm.begin_update(clock)
             with self.spans.span("rollout"):
-                first, seq_len = state.step, self.config.ppo.seq_len
-                rollout = collect(
-                    collector, steps=steps, first_frame=first, seq_len=seq_len, context=self.context
-                )
+                rollout = collect_in_ranks(collector, self.config, state.step, self.context)
             self.callbacks.on_rollout_end(self, rollout)
             metrics: dict[str, float] = algorithm.update(rollout, clock, self.context)
             state.step += rollout.num_frames
@@ -258,7 +258,7 @@ class Trainer:
             raise ConfigError("eval: expected what to play, such as eval.steps; there is none")
         with self.at_work():
             if settings is not None:
-                return scalars_of(self.evaluation.measure_with(settings))
+                return self.evaluation.scalars_with(settings)
             metrics = self.evaluate_now(is_asked=True)
             self.checkpoints.save_if_requested()
             return metrics

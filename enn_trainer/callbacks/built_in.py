@@ -40,6 +40,7 @@ class ProgressDisplay(Callback):
         self._first_step = manager.state.step
         self._history = ReturnHistory.restored(manager.state.memory.get(RETURNS))
         self._progress: Progress | None = None
+        self._is_silent = manager.follows
 
     @contextmanager
     def shown(self, episodes: str, random: Measured | None) -> Iterator[None]:
@@ -50,6 +51,9 @@ class ProgressDisplay(Callback):
             random: return of random play, if it was measured.
         """
         config, state, manager = self._manager.config, self._manager.state, self._manager
+        if self._is_silent:
+            yield
+            return
         limit = config.max_train_time
         progress = Progress(
             total_steps(config, state.frames_per_step(config)),
@@ -72,7 +76,8 @@ class ProgressDisplay(Callback):
 
     def say(self, message: str) -> None:
         """Print a line that the progress display does not overwrite."""
-        print(message) if self._progress is None else self._progress.say(message)
+        if not self._is_silent:
+            print(message) if self._progress is None else self._progress.say(message)
 
     def evaluating(self, suite: str, share: float) -> None:
         """Display the share of a suite that is played, from 0 to 1."""
@@ -150,7 +155,8 @@ def add_built_in(
     tracking = Tracking(track, folder, manager, log, spans, evaluator)
     stack.callback(tracking.save_spans)
     callbacks.first = [numbers]
-    notices = Notices(manager.state, track.notice, progress.say, spans, num_sides)
+    told = track.notice, progress.say, spans, num_sides, manager.group
+    notices = Notices(manager.state, *told)
     callbacks.last = [tracking, progress, notices, Schedules()]
     return log, watch, progress
 

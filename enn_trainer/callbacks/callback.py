@@ -15,10 +15,12 @@ class RunningTrainer(Protocol):
     Attributes:
         config: configuration of the run.
         state: state of the run.
+        rank: number of this process in a run of several, else 0. Hooks are called in all of them.
     """
 
     config: TrainConfig
     state: State
+    rank: int
 
     @property
     def metrics(self) -> dict[str, float]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
 from enn_trainer.experience.collector import Rollout
 from enn_trainer.runtime.spans import Spans
+from enn_trainer.scale.group import ALONE, Group
 from enn_trainer.state import State
 from enn_trainer.tracking.metrics import decisions_of, num_legal
 from entity_env.spaces import GLOBAL, ActionSpace, ObsSpace
@@ -156,6 +157,40 @@ def run_sums(rollout: Rollout) -> Sums:
         run |= {"return.sum": returns.sum, "return.min": returns.min, "return.max": returns.max}
     actors = {name: float(len(rows.values)) for name, rows in rollout.actions.items()}
     return {"run": {name: x for name, x in run.items() if math.isfinite(x)}, "actors": actors}
+
+
+def shard_sums(
+    rollout: Rollout,
+    action_space: Mapping[str, ActionSpace],
+    obs_space: ObsSpace,
+    examined: bool,
+    constants: Sums,
+) -> tuple[Sums, Sums]:
+    """Return the sums of a shard, and the constants of the run with its rows.
+
+    Args:
+        rollout: the frames of the shard.
+        action_space: the actions.
+        obs_space: names of the features.
+        examined: True if choices and features are examined.
+        constants: those of the run before, see `update_constants`.
+    """
+    sums: Sums = {"actors": {n: float(len(rows.values)) for n, rows in rollout.actions.items()}}
+    constants = dict(constants)
+    if examined:
+        update_constants(constants, rollout.batch, obs_space)
+        add_sums(sums, choice_sums(rollout, action_space))
+    return sums, constants
+
+
+def common_constants(of_shards: Sequence[Sums]) -> Sums:
+    """Return the constants of a run by those of its shards."""
+    total: Sums = {}
+    for constants in of_shards:
+        for name, known in constants.items():
+            before = total.get(name, known)
+            total[name] = {c: x for c, x in before.items() if c in known and known[c] == x}
+    return total
 
 
 def choice_sums(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Sums:
@@ -566,6 +601,7 @@ class Notices(Callback):
         say: prints a line.
         spans: timers of the run.
         num_sides: number of sides of a match, 1 for an environment.
+        group: processes of the run.
     """
 
     def __init__(
@@ -575,10 +611,11 @@ class Notices(Callback):
         say: Callable[[str], None],
         spans: Spans,
         num_sides: int = 1,
+        group: Group = ALONE,
     ) -> None:
         self._memory = state.memory[NOTICES] = restored(state.memory.get(NOTICES))
         self._write, self._say, self._spans = write, say, spans
-        self._num_sides = num_sides
+        self._num_sides, self._group = num_sides, group
         self._rollout: Rollout | None = None
 
     def on_update_start(self, trainer: RunningTrainer) -> None:
@@ -596,13 +633,17 @@ class Notices(Callback):
         self._rollout = None  # its memory is needed for the next one
         with self._spans.span("track"):
             # Sums of the rollout and of the metrics.
-            sums = run_sums(rollout)
+            sums: Sums = {"run": run_sums(rollout)["run"]}
             explained = metrics.get("losses/explained_variance", math.nan)
             if math.isfinite(explained):
                 sums["run"] |= {"explained.sum": float(explained), "explained.count": 1.0}
-            if is_examined(state.step - rollout.num_frames, rollout.num_frames):
-                update_constants(memory["constants"], rollout.batch, state.obs_space)
-                add_sums(sums, choice_sums(rollout, state.action_space))
+            examined = is_examined(state.step - rollout.num_frames, rollout.num_frames)
+            about = state.action_space, state.obs_space, examined, memory["constants"]
+            own = [shard_sums(one, *about) for one in rollout.of_shards]
+            of_shards = self._group.gather_shards(own, "notices")
+            for of_shard, _ in of_shards:
+                add_sums(sums, of_shard)
+            memory["constants"] = common_constants([constants for _, constants in of_shards])
             add_sums(memory["whole"], {kind: sums[kind] for kind in ("run", "actors")})
             add_sums(memory["window"], sums)
 

@@ -8,12 +8,14 @@ from enn_trainer.checkpoints.retention import measured as measured_at
 from enn_trainer.config.schedules import scheduled_fields
 from enn_trainer.experience.collector import Rollout
 from enn_trainer.runtime.spans import Spans
+from enn_trainer.scale.packing import summarize
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
 from enn_trainer.tracking.metrics import (
-    action_statistics,
-    memory_statistics,
+    action_sums,
+    memory_sums,
     metric_scalars,
+    scalars_of_sums,
     system_numbers,
 )
 from enn_trainer.tracking.track_services import EVAL_PREFIX
@@ -138,13 +140,7 @@ class RunMetrics(Callback):
         with self._spans.span("track"):
             fps = rollout.num_frames / seconds
             scheduled = scheduled_fields(trainer.config).items()
-            metrics.clear()  # for the order of tags
-            metrics |= {
-                **metric_scalars(rollout.metrics),
-                **learnt,
-                **action_statistics(rollout, state.action_space),
-                **memory_statistics(rollout.batch.past),
-                **{f"schedule/{path}": value for path, value in scheduled},
+            numbers = {
                 "charts/SPS": (state.step - self._first_step) / max(self._watch.seconds, 1e-9),
                 "restart": state.restart,
                 "throughput": fps,
@@ -153,5 +149,19 @@ class RunMetrics(Callback):
                 **system_numbers(rollout.values.device),
                 **self._manager.take_save_numbers(),
                 **{f"trace/{path}": ms for path, ms in own_ms.items()},
+            }
+            sums = [
+                {**action_sums(one, state.action_space), **memory_sums(one.batch.past)}
+                for one in rollout.of_shards
+            ]
+            if (group := self._manager.group).size > 1:
+                sums, numbers = summarize(group, state, sums, numbers)
+            metrics.clear()  # for the order of tags
+            metrics |= {
+                **metric_scalars(rollout.metrics),
+                **learnt,
+                **scalars_of_sums(sums),
+                **{f"schedule/{path}": value for path, value in scheduled},
+                **numbers,
             }
         self._log.measure(metrics)

@@ -44,10 +44,10 @@ def _train(manager: StateManager) -> None:
     factory_of(config.env, "env")
     if config.eval is not None and config.eval.env is not None:
         factory_of(config.eval.env, "eval.env")
-    if not manager.is_dry:
+    if not (manager.is_dry or manager.follows):
         manager.random_return = functools.partial(_random_return, config.env)
     result = train(manager, envs_by_id)
-    if result.checkpoint is not None and not manager.is_dry:
+    if result.checkpoint is not None and not (manager.is_dry or manager.follows):
         print(next_steps(result, manager))
 
 

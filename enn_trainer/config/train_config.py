@@ -86,11 +86,14 @@ class ScaleConfig(Section):
     """Settings of the division of a run.
 
     Attributes:
-        shards: Number of groups into which the environments are cut, 1 by default. Frames of each
+        shards: Number of groups into which the environments are cut. Frames of each
             are computed apart and gradients added as a tree, which changes results by rounding.
+            By default as many as there are ranks as a run begins.
+        timeout_s: Longest time to wait for another rank, in seconds.
     """
 
     shards: Optional[int] = limited(None, at_least=1)
+    timeout_s: float = limited(300.0, above=0.0)
 
 
 @dataclass

@@ -50,6 +50,7 @@ from enn_trainer.policy import CreateOpponent, Opponent, PPOAgent, eval_mode
 from enn_trainer.runtime.execution import ONE_LANE, Lanes
 from enn_trainer.runtime.process import cudnn_deterministic
 from enn_trainer.runtime.start_folder import absolute, located
+from enn_trainer.scale.group import current_group
 from enn_trainer.selfplay.league import LEAGUE, League, Member
 from enn_trainer.selfplay.members import make_opponent
 from enn_trainer.state import State
@@ -296,6 +297,7 @@ class Evaluator:
             other._state = State(state.step, 0, None, agent, *spaces, run_name=state.run_name)
             other._state.parts = {} if league is None else {LEAGUE: league}
         other._lanes, other.results = ONE_LANE, {}
+        vars(other).pop("group", None)  # it cannot be sent
         return play(packed(other), [name for name, _ in self._suites])
 
     def measure_with(self, settings: EvalConfig) -> dict[str, SuiteResult]:
@@ -603,6 +605,7 @@ class RunEvaluator(Evaluator):
 
     Attributes:
         elsewhere: plays evaluations, with `eval.ray`; None to play them here.
+        group: processes of the run, of which rank 0 plays.
         evaluated_step: step of the weights to which `results` belong.
         is_extra: True if the last call of `play` was at the end of the run and nothing was due, so
             that a longer run would not have played.
@@ -615,6 +618,7 @@ class RunEvaluator(Evaluator):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.group = current_group()
         saved = self._state.memory.get(EVALUATIONS, [])
         self._pending = [Evaluation.of_plain(one) for one in saved]
 
@@ -636,6 +640,32 @@ class RunEvaluator(Evaluator):
         Raises:
             Exception: an evaluation failed.
         """
+        finished: list[Evaluation] = []
+        others: list[int] = []
+
+        def lead(alive: Callable[[], None]) -> list[Any]:
+            def is_stopped() -> bool:
+                alive()
+                return stop() or bool(others)
+
+            finished.extend(self._play(is_stopped, watch, is_asked, is_end))
+            pending = [[one.step, one.due] for one in self._pending]
+            return [[one.plain() for one in finished], pending, self._state.next_eval_step]
+
+        group = self.group
+        if group.size == 1:
+            return self._play(stop, watch, is_asked, is_end)
+        told = group.lead(lead, "evaluating", lambda: int(stop()), others.append)
+        if not group.leads:
+            finished = [Evaluation.of_plain(one) for one in told[0]]
+            self._pending = [Evaluation(step, due, None) for step, due in told[1]]
+            self._state.next_eval_step = told[2]
+        return finished
+
+    def _play(
+        self, stop: Callable[[], bool], watch: Watch, is_asked: bool, is_end: bool
+    ) -> list[Evaluation]:
+        """Evaluate in this process, as `play`."""
         # Begin.
         self.is_extra = is_end and not self.is_due()
         finished: list[Evaluation] = []
@@ -665,6 +695,10 @@ class RunEvaluator(Evaluator):
             finished.append(done)
         return sorted(finished, key=lambda one: one.step)
 
+    def scalars_with(self, settings: EvalConfig) -> dict[str, float]:
+        """Evaluate the suites of other settings, and return their scalars by tag."""
+        return self.group.lead(lambda alive: scalars_of(self.measure_with(settings)), "evaluating")
+
     def take(self, evaluation: Evaluation) -> dict[str, float]:
         """Make the results of an evaluation the newest ones, and return its scalars."""
         assert evaluation.results is not None
@@ -683,6 +717,8 @@ class RunEvaluator(Evaluator):
             Exception: an evaluation failed; `store` leaves it out the next time.
         """
         memory, waiting = self._state.memory, self._pending
+        if not self.group.leads:
+            return
         memory.pop(EVALUATIONS, None)
         self._pending = []
         for i, evaluation in enumerate(waiting):

@@ -99,7 +99,7 @@ def play_elsewhere(
     evaluator: Any, config: TrainConfig, device: torch.device, stack: ExitStack
 ) -> None:
     """Let a run's evaluations be played on a cluster, if `eval.ray` says so."""
-    if config.eval is not None and config.eval.ray is not None:
+    if config.eval is not None and config.eval.ray is not None and evaluator.group.leads:
         ray = stack.enter_context(cluster(config.eval.ray, config))
         evaluator.elsewhere = RayPlayer(ray, device)
         stack.callback(evaluator.close)

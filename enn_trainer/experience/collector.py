@@ -6,6 +6,7 @@ Watchers follow each step. Recordings are made by one; this module does not know
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -200,6 +201,9 @@ def play(
 class Rollout:
     """T steps of the B environments that are learnt from. Frame t * B + b is step t of the b-th.
 
+    In a run of several processes, `batch`, `actions`, `logprobs`, `entropies` and `next_obs` are of
+    the environments of this process, everything else is of all.
+
     Attributes:
         batch: the T * B frames.
         actions: per action int64 (actors,) per frame, the choices.
@@ -217,6 +221,7 @@ class Rollout:
         episodes: those that ended, of all environments.
         shards: groups of the environments that are learnt from; None for one group of all.
         metrics_of_shards: the metrics of each group.
+        decisions: see `num_decisions`; None to count those of `batch`.
     """
 
     batch: EntityBatch
@@ -234,21 +239,43 @@ class Rollout:
     episodes: Episodes = NO_EPISODES
     shards: Shards | None = None
     metrics_of_shards: Sequence[Mapping[str, Metric]] = ()
+    decisions: Ints | None = None
 
     @property
     def num_frames(self) -> int:
         """Number of frames, T * B."""
-        return self.batch.num_frames
+        return self.rewards.numel()
 
     def num_decisions(self) -> Ints:
         """Return (T * B,) int64, the actors of each frame; those of a chain count once."""
+        if self.decisions is not None:
+            return self.decisions
         actions = self.batch.actions.values()
         lengths = (action.actors.lengths for action in actions if action.after is None)
-        return sum(lengths, start=np.zeros(self.num_frames, np.int64))
+        return sum(lengths, start=np.zeros(self.batch.num_frames, np.int64))
+
+    @cached_property
+    def of_shards(self) -> "list[Rollout]":
+        """Frames, actions, entropies and rewards of each shard of this process, step by step."""
+        if self.shards is None or self.shards.count == 1:
+            return [self]
+        found, rows = [], np.arange(self.batch.num_frames).reshape(len(self.rewards), -1)
+        for shard, columns in zip(self.shards.own, self.shards.slices, strict=True):
+            own = rows[:, columns].flatten()
+            of_all = slice(*self.shards.bounds[shard : shard + 2])
+            one = replace(
+                self,
+                batch=self.batch.take(own),
+                actions={name: chosen.take(own) for name, chosen in self.actions.items()},
+                entropies={name: of_rows.take(own) for name, of_rows in self.entropies.items()},
+                rewards=self.rewards[:, of_all],
+            )
+            found.append(one)
+        return found
 
     def frames_of_shards(self) -> list[EntityBatch]:
         """Return the frames of each shard, step after step."""
-        return [self.batch] if self.shards is None else self.shards.of_frames(self.batch)
+        return [one.batch for one in self.of_shards]
 
 
 @torch.no_grad()
@@ -297,7 +324,7 @@ def collect(
         for of_shard, of_step in zip(metrics, collector.metrics_of_shards(), strict=True):
             add_metrics(of_shard, of_step)
         if obs.done.any():
-            episodes.append(Episodes.of(obs))
+            episodes.append(Episodes.of(obs, t))
         if obs.final is not None and truncated[t].any():
             cut_off = np.flatnonzero(obs.truncated)
             final, is_learnt = EntityBatch.of(obs.final, device), np.isin(cut_off, learnt)

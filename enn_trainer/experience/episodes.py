@@ -18,20 +18,22 @@ class Episodes(NamedTuple):
         environment: (E,) int64, the environment of each.
         metrics: (E,) float64 each, of returns, lengths and the metrics of the last observations;
             NaN where an environment gave none.
+        steps: (E,) int64, the step of the rollout in which each ended; empty if not known.
     """
 
     environment: npt.NDArray[np.int64]
     metrics: Mapping[str, npt.NDArray[np.float64]]
+    steps: npt.NDArray[np.int64] = np.zeros(0, np.int64)
 
     @staticmethod
-    def of(obs: VecObs) -> "Episodes":
+    def of(obs: VecObs, step: int = 0) -> "Episodes":
         """Return the episodes that ended in one step, as a copy."""
         ended, metrics = np.flatnonzero(obs.done), {}
         for name, rows in obs.env_metrics.items():
             of_all = np.full(len(obs), math.nan)
             of_all[rows.lengths > 0] = rows.values
             metrics[name] = of_all[ended]
-        return Episodes(ended, metrics)
+        return Episodes(ended, metrics, np.full(len(ended), step))
 
     def results(
         self, metric: str, sides: int, where: str, counted: npt.NDArray[np.bool_] | None = None
@@ -72,7 +74,13 @@ class Episodes(NamedTuple):
                 )
                 for name in names
             },
+            np.concatenate([none.astype(np.int64), *(piece.steps for piece in pieces)]),
         )
+
+    def take(self, chosen: npt.NDArray[np.int64]) -> "Episodes":
+        """Return some of the episodes, in the given order."""
+        metrics = {name: values[chosen] for name, values in self.metrics.items()}
+        return Episodes(self.environment[chosen], metrics, self.steps[chosen])
 
 
 NO_EPISODES = Episodes(np.zeros(0, np.int64), {})

@@ -6,6 +6,8 @@ from typing import Any
 from torch import Tensor
 
 from enn_trainer.experience.memories import PlayerMemory
+from enn_trainer.scale.env_states import memory_of_ranks, part_of_memory
+from enn_trainer.scale.group import Group
 from enn_trainer.state_part import SpaceChange, StateDict, StatePart, with_prefix, without_prefix
 
 
@@ -15,9 +17,12 @@ class RunMemories(StatePart):
     Attributes:
         ask: returns the memory of each player by name; None if nobody plays yet.
         saved: states of a save of players that have not begun since, as NAME/entry.
+        columns: the environments of this process in a run of several; None for all.
     """
 
     ask: Callable[[], Mapping[str, PlayerMemory]] | None = None
+    columns: range | None = None
+    _joined: dict[str, Any] | None = None
 
     def __init__(self) -> None:
         self.saved: dict[str, Any] = {}
@@ -31,7 +36,9 @@ class RunMemories(StatePart):
         own = without_prefix(name, self.saved)
         self.saved = {k: x for k, x in self.saved.items() if k not in with_prefix(name, own)}
         if memory is not None and own:
-            memory.load_state_dict(own)
+            memory.load_state_dict(
+                own if self.columns is None else part_of_memory(own, self.columns)
+            )
 
     def keep(self, names: Collection[str]) -> None:
         """Forget what a save has of all other players."""
@@ -41,8 +48,16 @@ class RunMemories(StatePart):
         """Return the names of players that a save has and that have not begun."""
         return sorted({key.partition("/")[0] for key in self.saved})
 
+    def join(self, group: Group) -> None:
+        """Take the states of all ranks, for a save."""
+        if self.columns is not None:
+            self._joined = None
+            self._joined = memory_of_ranks(self.state_dict(), group, self.columns)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the states of all players, as NAME/entry."""
+        if self._joined is not None:
+            return self._joined
         state = dict(self.saved)
         for name, memory in ({} if self.ask is None else self.ask()).items():
             state |= with_prefix(name, memory.state_dict())

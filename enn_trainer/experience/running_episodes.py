@@ -10,6 +10,11 @@ from typing import Any
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError
 from enn_trainer.experience.collector import Collector
+from enn_trainer.experience.run_memories import RunMemories
+from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
+from enn_trainer.scale.env_states import part_of_state, state_of_ranks
+from enn_trainer.scale.group import ALONE, Group
+from enn_trainer.selfplay.league import PLAYERS
 from enn_trainer.state import State
 from entity_env.errors import EntityEnvError
 from entity_env.seeding import derive_seed
@@ -21,7 +26,11 @@ FRAMES_PER_STEP = "the number of the agent's frames in a step"
 
 
 def take_episodes(
-    envs: VecEnv, config: TrainConfig, step: int, frames_per_step: int | None = None
+    envs: VecEnv,
+    config: TrainConfig,
+    step: int,
+    frames_per_step: int | None = None,
+    group: Group = ALONE,
 ) -> bytes | None:
     """Return the state of unfinished episodes, or None if environments cannot save theirs.
 
@@ -30,11 +39,12 @@ def take_episodes(
         config: configuration of the run.
         step: number of frames of the run.
         frames_per_step: see `State.frames_per_step`; None for all environments.
+        group: processes of the run, whose environments are all in the state.
 
     Raises:
         EntityEnvError: the state of an environment is not plain data.
     """
-    of_envs = envs.get_state()
+    of_envs = state_of_ranks(envs.get_state(), group)
     if of_envs is None:
         return None
     try:
@@ -52,6 +62,7 @@ def continue_episodes(
     where: str,
     configured_id: str | None = None,
     frames_per_step: int | None = None,
+    own: range | None = None,
 ) -> tuple[VecObs | None, str]:
     """Restore the environments of a save, if they are still the same.
 
@@ -63,6 +74,7 @@ def continue_episodes(
         configured_id: `env.id` before it was set to the name of an environment that was handed in;
             saves of earlier releases have that.
         frames_per_step: see `State.frames_per_step`; None for all environments.
+        own: numbers of the environments of this rank; None for all.
 
     Returns:
         The current frames, or None if new episodes have to begin; and the reason, if they have to:
@@ -103,7 +115,8 @@ def continue_episodes(
             return None, why
 
         # Restore.
-        obs = envs.set_state(saved["envs"], state.obs_space)
+        of_envs = saved["envs"] if own is None else part_of_state(saved["envs"], own)
+        obs = envs.set_state(of_envs, state.obs_space)
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise CheckpointError(f"{where}: the saved episodes cannot be read: {error!r}") from None
     return obs, "the environments do not offer set_state" if obs is None else ""
@@ -137,6 +150,7 @@ class RunningEpisodes:
         config: configuration of the run.
         state: state of the run.
         configured_id: `env.id` as it was configured, see `continue_episodes`.
+        context: shards and processes of the run.
 
     Attributes:
         players: who act in them.
@@ -150,10 +164,11 @@ class RunningEpisodes:
         config: TrainConfig,
         state: State,
         configured_id: str | None = None,
+        context: ExecutionContext = DEFAULT_CONTEXT,
     ) -> None:
         self._collector, self._config, self._state = collector, config, state
         self.players = collector.players
-        self._configured_id = configured_id
+        self._configured_id, self._context = configured_id, context
         self.are_valid = False
         self.message = "its episodes go on"
 
@@ -166,7 +181,9 @@ class RunningEpisodes:
         """
         run = self._collector, self._state, self._config
         per_step = self._state.frames_per_step(self._config)
-        resumed, why = continue_episodes(*run, where, self._configured_id, per_step)
+        shards, group = self._context.shards, self._context.group
+        own = None if shards is None or group.size == 1 else shards.columns
+        resumed, why = continue_episodes(*run, where, self._configured_id, per_step, own)
         self.are_valid = resumed is not None
         obs = self.begun().obs
         if resumed is None:
@@ -190,7 +207,10 @@ class RunningEpisodes:
         if is_between and self.are_valid:
             state, config = self._state, self._config
             per_step = state.frames_per_step(config)
-            state.envs = take_episodes(self._collector, config, state.step, per_step)
+            about = config, state.step, per_step, self._context.group
+            if isinstance(memories := state.parts.get(PLAYERS), RunMemories):
+                memories.join(self._context.group)
+            state.envs = take_episodes(self._collector, *about)
 
 
 def _world(envs: VecEnv) -> list[Any]:

@@ -39,7 +39,10 @@ class VariedEnvs(AddMetricsWrapper):
 
     Attributes:
         running: the arguments of the running episodes.
+        is_part: True for those of one of several ranks, whose arguments cannot vary.
     """
+
+    is_part = False
 
     def __init__(self, env: VecEnv) -> None:
         super().__init__(env)
@@ -56,6 +59,8 @@ class VariedEnvs(AddMetricsWrapper):
             variation: its last groups are those of curricula, each with the present lesson first.
             lessons: the number of the present lesson by curriculum, in the order of the groups.
         """
+        if self.is_part:
+            raise EntityEnvError("vary: expected one process, as ranks do not vary arguments yet")
         super().vary(variation)
         self.running.variation = variation
         self._lessons = dict(lessons or {})

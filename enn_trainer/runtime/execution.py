@@ -21,6 +21,7 @@ import torch
 
 from enn_trainer.experience.frame_limits import rogue_nets
 from enn_trainer.runtime.spans import OFF, Spans
+from enn_trainer.scale.group import ALONE, Group
 from enn_trainer.scale.shards import Shards
 from rogue_net.native.backend import has_compiled_blocks, threads_at_work
 
@@ -125,7 +126,7 @@ def _with_grad(grad: bool, task: Callable[[], T]) -> T:
 
 @dataclass(frozen=True)
 class ExecutionContext:
-    """Thread pool, interrupt check, timers and shards of an update.
+    """Thread pool, interrupt check, timers, shards and processes of an update.
 
     Only the number of shards has an effect on the result, by rounding.
 
@@ -137,6 +138,7 @@ class ExecutionContext:
         on_optimizer_step: called after each optimizer step with the statistics of its frames.
         shards: groups of the environments; None for one group of all.
         learnt: groups of those that are learnt from, likewise.
+        group: processes of the run.
     """
 
     lanes: Lanes = ONE_LANE
@@ -145,6 +147,7 @@ class ExecutionContext:
     on_optimizer_step: Callable[[Any], None] = lambda stats: None
     shards: Shards | None = None
     learnt: Shards | None = None
+    group: Group = ALONE
 
 
 DEFAULT_CONTEXT = ExecutionContext()

@@ -50,6 +50,7 @@ class Interrupts:
     def __init__(self) -> None:
         self.number = 0
         self._requested_s = 0.0
+        self._is_handled = False
         self._handlers = _handled_by(self._handle, signal.SIGINT, signal.SIGTERM)
 
     def __enter__(self) -> Self:
@@ -68,6 +69,12 @@ class Interrupts:
         """Return True after a request to stop."""
         return self.requested
 
+    def take(self, number: int) -> None:
+        """Count a signal that another process of the run got; 0 for none."""
+        if number and not self.requested:
+            self._requested_s = time.monotonic()
+            self.number = number
+
     def check(self) -> None:
         """Raise within an update if it is to be discarded.
 
@@ -78,10 +85,10 @@ class Interrupts:
             raise UpdateAbandoned
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
+        if self._is_handled:
             raise StoppedAtOnce(number)
-        self._requested_s = time.monotonic()
-        self.number = number
+        self._is_handled = True
+        self.take(number)
         # Not by print, which is not reentrant: the signal may have interrupted one.
         # Not to a terminal, where it would break the panel.
         with contextlib.suppress(OSError):

@@ -1,15 +1,20 @@
-"""Gradients and input moments of shards, and their sums."""
+"""Gradients, input moments and statistics of shards, and their sums."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from enn_trainer.scale.shards import tree_sum
+from enn_trainer.errors import RankError
+from enn_trainer.scale.group import ALONE, Group
 from rogue_net.input_norm import InputNorm, Moments
 from rogue_net.ragged import EntityBatch
+
+T = TypeVar("T")
 
 _ALIGNED = 64
 """Elements at multiples of which a parameter begins, as reductions depend on the alignment."""
@@ -52,14 +57,28 @@ class FlatGradients:
             row.add_(gradient) if self._known[shard, i] else row.copy_(gradient)
             self._known[shard, i] = True
 
-    def sum(self) -> None:
-        """Let `grad` of the parameters be the sums over all shards, None where there is none."""
+    def known(self) -> list[npt.NDArray[np.bool_]]:
+        """Return (parameters,) bool of each shard of this process, True if it has a gradient."""
+        return [*self._known]
+
+    def sum(
+        self,
+        known: Sequence[npt.NDArray[np.bool_]],
+        group: Group = ALONE,
+        counts: Sequence[int] = (),
+    ) -> None:
+        """Let `grad` of the parameters be the sums over all shards, None where there is none.
+
+        Args:
+            known: of all shards.
+            group: processes of the run.
+            counts: number of shards of each rank.
+        """
         for shard, parameter in zip(*np.nonzero(~self._known), strict=True):
             self._of_row(shard, parameter).zero_()
-        sums = {dtype: tree_sum([*rows], torch.add) for dtype, rows in self._rows.items()}
-        known = self._known.any(axis=0)
+        sums = {dtype: group.tree_sum(rows, counts) for dtype, rows in self._rows.items()}
         for parameter, (dtype, place), is_known in zip(
-            self.learnt, self._places, known, strict=True
+            self.learnt, self._places, np.any([*known], axis=0), strict=True
         ):
             parameter.grad = sums[dtype][place].view_as(parameter) if is_known else None
 
@@ -68,14 +87,15 @@ class FlatGradients:
         return self._rows[dtype][shard, place].view_as(self.learnt[parameter])
 
 
-def update_input_stats(agent: Any, frames: Sequence[EntityBatch]) -> None:
+def update_input_stats(agent: Any, frames: Sequence[EntityBatch], group: Group = ALONE) -> None:
     """Add the frames of all shards to the input statistics of an agent, in the order of shards.
 
     Args:
         agent: the network.
-        frames: of each shard.
+        frames: of each shard of this process.
+        group: processes of the run.
     """
-    if len(frames) == 1:
+    if len(frames) == 1 and group.size == 1:
         agent.update_input_stats(frames[0])
         return
     norms = [module for module in agent.modules() if isinstance(module, InputNorm)]
@@ -86,10 +106,19 @@ def update_input_stats(agent: Any, frames: Sequence[EntityBatch]) -> None:
             _set_moments(norm, Moments(*map(torch.zeros_like, moments)))
         agent.update_input_stats(batch)
         of_shards.append([_moments_of(norm) for norm in norms])
+    if group.size > 1:
+        plain = [[[x.cpu().numpy() for x in one] for one in of_shard] for of_shard in of_shards]
+        of_shards = [
+            [
+                Moments(*(torch.from_numpy(x).to(norm.count.device) for x in one))
+                for norm, one in zip(norms, of_shard, strict=True)
+            ]
+            for of_shard in group.gather_shards(plain, "input statistics")
+        ]
     for norm, moments, *others in zip(norms, before, *of_shards, strict=True):
         _set_moments(norm, moments)
-        for of_shard in others:
-            norm.merge(of_shard)
+        for of_one in others:
+            norm.merge(of_one)
 
 
 def _moments_of(norm: InputNorm) -> Moments:
@@ -100,3 +129,41 @@ def _moments_of(norm: InputNorm) -> Moments:
 def _set_moments(norm: InputNorm, moments: Moments) -> None:
     for kept, value in zip((norm.count, norm.mean, norm.squares_sum), moments, strict=True):
         kept.copy_(value)
+
+
+def digest_of(agent: nn.Module) -> int:
+    """Return a checksum of the parameters and buffers of an agent."""
+    digest = 0
+    for name, tensor in agent.state_dict().items():
+        content = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+        digest = zlib.crc32(content, zlib.crc32(name.encode(), digest))
+    return digest
+
+
+def summarize(
+    group: Group, state: Any, sums: Sequence[T], numbers: Mapping[str, float]
+) -> tuple[list[T], dict[str, float]]:
+    """Return the statistics of all shards, and the numbers of rank 0.
+
+    All ranks get the training time of rank 0, on which schedules may depend.
+
+    Args:
+        group: processes of the run.
+        state: state of the run.
+        sums: statistics of the shards of this process, plain data.
+        numbers: metrics of this process.
+
+    Raises:
+        RankError: the agents of some ranks differ.
+    """
+    own = [[*sums], dict(numbers), state.time_used, digest_of(state.agent)]
+    found: list[list[Any]] = group.gather(own, "metrics")
+    differ = [rank for rank, of_rank in enumerate(found) if of_rank[3] != found[0][3]]
+    if differ:
+        raise RankError(
+            f"rank {', '.join(map(str, differ))}: expected the parameters of rank 0 after step "
+            f"{state.step}, got others; ranks need processors and versions of one kind"
+        )
+    state.time_used = found[0][2]
+    of_all = {**found[0][1], "eps": sum(of_rank[1]["eps"] for of_rank in found)}
+    return [one for of_rank in found for one in of_rank[0]], of_all

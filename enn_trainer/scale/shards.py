@@ -47,6 +47,10 @@ class Shards:
         first, stop = (self.count * i // num_ranks for i in (rank, rank + 1))
         return replace(self, own=range(first, stop))
 
+    def counts(self, num_ranks: int) -> list[int]:
+        """Return the number of groups of each rank."""
+        return [len(self.of_rank(rank, num_ranks).own) for rank in range(num_ranks)]
+
     def map(self, column: Callable[[int], int]) -> "Shards":
         """Return the same groups of other columns; `column` maps a bound to another one."""
         return replace(self, bounds=tuple(map(column, self.bounds)))

@@ -1,9 +1,11 @@
 """Metrics of an update by tag: of the policy for each action, of episodes, and of memory."""
 
 import itertools
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -23,33 +25,75 @@ MB = 2**20
 _STATM = Path("/proc/self/statm")
 
 
+Sums: TypeAlias = dict[str, list[float]]
+"""Numbers of which a scalar is made, by tag: a sum and a count; for a deviation, the count, the
+mean, and the sum of squared differences from it."""
+
+
 def action_statistics(
     rollout: Rollout, action_space: Mapping[str, ActionSpace]
 ) -> dict[str, float]:
-    """Return scalars of each action by tag; `docs/tracking.md` defines them.
+    """Return scalars of each action by tag, see `action_sums`."""
+    return scalars_of_sums([action_sums(one, action_space) for one in rollout.of_shards])
 
-    All of them leave the device in one transfer. A mean over nothing, such as that of the choices
-    of an action without actors, is left out.
+
+def scalars_of_sums(of_shards: Sequence[Sums]) -> dict[str, float]:
+    """Return the scalars of sums of several shards, which are added in their order.
+
+    A mean over nothing, such as that of the choices of an action without actors, is left out.
+    """
+    total: Sums = {}
+    for sums in of_shards:
+        for tag, numbers in sums.items():
+            total[tag] = _added(total[tag], numbers) if tag in total else numbers
+    scalars = {}
+    for tag, numbers in total.items():
+        if len(numbers) == 2 and numbers[1] > 0:
+            scalars[tag] = numbers[0] / numbers[1]
+        elif len(numbers) == 3 and numbers[0] > 0:
+            count, _, squares = numbers
+            scalars[tag] = math.sqrt(squares / count) * count / count
+    return scalars
+
+
+def _added(a: list[float], b: list[float]) -> list[float]:
+    if len(a) == 2:
+        return [a[0] + b[0], a[1] + b[1]]
+    # n = n_a + n_b, delta = mean_b - mean_a, mean = mean_a + delta * n_b / n
+    # M2 = M2_a + M2_b + delta^2 * n_a * n_b / n
+    count, delta = a[0] + b[0], b[1] - a[1]
+    share = b[0] / max(count, 1.0)
+    return [count, a[1] + delta * share, a[2] + b[2] + delta * delta * a[0] * share]
+
+
+def action_sums(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Sums:
+    """Return the sums of the scalars of each action; `docs/tracking.md` defines them.
+
+    All of them leave the device in one transfer.
 
     Args:
         rollout: the frames and the chosen actions.
         action_space: the actions.
     """
-    scalars: dict[str, float] = {}
+    scalars: Sums = {}
     means: list[tuple[list[str], Tensor, Tensor]] = []  # tags, sums and counts, float64
+    deviations: list[tuple[list[str], Tensor, Tensor, Tensor]] = []  # counts, means and squares
     for name, space in action_space.items():
         batch, chosen, entropies = decisions_of(rollout, name)
         prefix, num_actors = f"policy/{name}/", len(chosen.values)
-        scalars[f"{prefix}actors_per_frame"] = num_actors / rollout.num_frames
+        scalars[f"{prefix}actors_per_frame"] = [num_actors, rollout.num_frames]
         possible_actors = len(rollout.actions[name].values)
         if space.after is not None and possible_actors:
-            scalars[f"{prefix}taken"] = num_actors / possible_actors
+            scalars[f"{prefix}taken"] = [num_actors, possible_actors]
         if num_actors == 0:
             continue
 
         # Numbers.
         if batch.bounds is not None:
-            means += _numbers(name, space.components, chosen.values, batch.bounds.values, entropies)
+            of_numbers = name, space.components, chosen.values, batch.bounds.values, entropies
+            found, deviation = _numbers(*of_numbers)
+            means += found
+            deviations.append(deviation)
             continue
 
         # Frequencies of labels, or of the types of selected entities.
@@ -59,7 +103,8 @@ def action_statistics(
             means.append(_frequencies(tags, chosen.values))
         if batch.actees is not None:
             acting = batch.actors.lengths > 0
-            scalars[f"{prefix}actees_per_frame"] = float(batch.actees.lengths[acting].mean())
+            lengths = batch.actees.lengths[acting]
+            scalars[f"{prefix}actees_per_frame"] = [float(lengths.sum()), float(len(lengths))]
             types = [entity for entity in rollout.batch.features if entity != GLOBAL]
             tags = [f"{prefix}selected/{entity}" for entity in types]
             means.append(_frequencies(tags, _selected_types(rollout.batch, types, chosen, batch)))
@@ -79,9 +124,11 @@ def action_statistics(
     if means:
         all_tags, all_sums, all_counts = zip(*means, strict=True)
         numbers = torch.stack([torch.cat(all_sums), torch.cat(all_counts)]).tolist()
-        for tag, total, count in zip(itertools.chain(*all_tags), *numbers, strict=True):
-            if count > 0:
-                scalars[tag] = total / count
+        for tag, *both in zip(itertools.chain(*all_tags), *numbers, strict=True):
+            scalars[tag] = both
+    for tags, *three in deviations:
+        for tag, *numbers in zip(tags, *torch.stack(three).tolist(), strict=True):
+            scalars[tag] = numbers
     return scalars
 
 
@@ -102,8 +149,8 @@ _AT_BOUND = 0.01
 
 def _numbers(
     name: str, components: list[str], chosen: Tensor, bounds: Tensor, entropies: Tensor
-) -> list[tuple[list[str], Tensor, Tensor]]:
-    """Return tags, sums and counts of numbers.
+) -> tuple[list[tuple[list[str], Tensor, Tensor]], tuple[list[str], Tensor, Tensor, Tensor]]:
+    """Return tags, sums and counts of numbers; and tags, counts, means and squares of deviations.
 
     Args:
         name: of the action.
@@ -118,7 +165,7 @@ def _numbers(
     choosing = low != high
     count = choosing.sum(dim=0).double()
     mean = (numbers * choosing).sum(dim=0) / count.clamp(min=1)
-    variance = ((numbers - mean).square() * choosing).sum(dim=0) / count.clamp(min=1)
+    squares = ((numbers - mean).square() * choosing).sum(dim=0)
     is_bounded = torch.isfinite(low)
     margin = torch.where(is_bounded, _AT_BOUND * (high - low), 0.0)
     at_bound = (numbers <= low + margin) | (numbers >= high - margin)
@@ -126,7 +173,6 @@ def _numbers(
     prefix = f"actions/{name}/"
     found = [
         ([f"{prefix}{one}.mean" for one in components], mean * count, count),
-        ([f"{prefix}{one}.std" for one in components], variance.sqrt() * count, count),
         (
             [f"{prefix}{one}.at_bound" for one in components],
             (at_bound & within).sum(dim=0).double(),
@@ -140,7 +186,8 @@ def _numbers(
     tags = [f"policy/{name}/normalised_entropy", f"policy/{name}/entropy"]
     actors = entropies.new_full((), len(entropies), dtype=torch.float64)
     sums = torch.stack([share.sum(), entropies.double().sum()])
-    return [*found, (tags, sums, torch.stack([measured.sum().double(), actors]))]
+    found.append((tags, sums, torch.stack([measured.sum().double(), actors])))
+    return found, ([f"{prefix}{one}.std" for one in components], count, mean, squares)
 
 
 def num_legal(batch: ActionBatch, possible: Tensor) -> Tensor:
@@ -220,18 +267,24 @@ def system_numbers(device: torch.device) -> dict[str, float]:
 
 
 def memory_statistics(past: Past | None) -> dict[str, float]:
-    """Return scalars of what the policy remembers in a rollout by tag; {} if it remembers nothing.
+    """Return scalars of what the policy remembers in a rollout by tag, see `memory_sums`."""
+    return scalars_of_sums([memory_sums(past)])
+
+
+def memory_sums(past: Past | None) -> Sums:
+    """Return the sums of the scalars of what the policy remembers; {} if it remembers nothing.
 
     `docs/tracking.md` defines them.
     """
     if past is None or not len(past.kind.values):
         return {}
-    frames, rows = len(past.level), len(past.kind.values)
-    scalars = {
-        "memory/rows": rows / frames,
-        "memory/new": float((past.source.values == NEW).mean()),
-        "memory/absent": len(past.absent.values) / frames,
+    frames, rows, num_carried = len(past.level), len(past.kind.values), len(past.carried)
+    sums: Sums = {
+        "memory/rows": [rows, frames],
+        "memory/new": [float((past.source.values == NEW).sum()), rows],
+        "memory/absent": [len(past.absent.values), frames],
     }
-    if len(past.carried):
-        scalars["memory/norm"] = past.carried.norm(dim=1).mean().item()
-    return scalars
+    if num_carried:
+        mean = past.carried.norm(dim=1).mean().item()
+        sums["memory/norm"] = [mean * num_carried, num_carried]
+    return sums

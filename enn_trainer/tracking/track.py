@@ -193,6 +193,8 @@ def open_track(manager: StateManager, say: Callable[[str], None]) -> tuple[Track
     """
     # Name the run and describe it.
     config, state = manager.config, manager.state
+    if manager.follows:
+        return Track([]), Path()
     if config.mlflow_tracking_uri is not None:
         check_mlflow()
     runs, own = absolute(config.data_dir) / "runs", run_folder(manager)

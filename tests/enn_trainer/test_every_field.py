@@ -579,6 +579,8 @@ CASES: dict[str, Case] = {
     ),
     # ScaleConfig
     "ScaleConfig.shards": learns_otherwise("scale.shards=3"),
+    # scale/test_torch_group.py has ranks that hang
+    "ScaleConfig.timeout_s": refused("scale.timeout_s=0", field="scale.timeout_s"),
     # CheckpointConfig
     "CheckpointConfig.every_seconds": shows(
         "checkpoint.every_seconds=0", that=saved_at(0, 24, 48), but=()

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -221,6 +222,37 @@ class LossStats:
         self.kl_of_actions = self.kl_of_actions + other.kl_of_actions
         self.actors_of_actions = self.actors_of_actions + other.actors_of_actions
         self.tuned_entropy = self.tuned_entropy + other.tuned_entropy
+
+    def plain(self) -> dict[str, Any]:
+        """Return the sums as plain data."""
+        named = {name: getattr(self, name) for name in ("sums", "auxiliary", "of_actors")}
+        tensors = {name: getattr(self, name) for name in ("kl_of_actions", "tuned_entropy")}
+        return {
+            **{k: {n: x.cpu().numpy() for n, x in each.items()} for k, each in named.items()},
+            **{name: x.cpu().numpy() for name, x in tensors.items()},
+            "counts": dict(self.counts),
+            "actors_of_actions": self.actors_of_actions,
+        }
+
+    @staticmethod
+    def of_plain(plain: Mapping[str, Any], device: torch.device) -> "LossStats":
+        """Return the sums that `plain` returned."""
+
+        def tensor(x: Any) -> Tensor:
+            return torch.from_numpy(x).to(device)
+
+        def tensors(name: str) -> dict[str, Tensor]:
+            return {key: tensor(x) for key, x in plain[name].items()}
+
+        return LossStats(
+            tensors("sums"),
+            Counter(plain["counts"]),
+            tensor(plain["kl_of_actions"]),
+            plain["actors_of_actions"],
+            tensor(plain["tuned_entropy"]),
+            tensors("auxiliary"),
+            tensors("of_actors"),
+        )
 
     def losses(self) -> dict[str, Tensor]:
         """Return the losses and gradient norms that must be finite, by name."""

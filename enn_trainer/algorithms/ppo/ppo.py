@@ -4,6 +4,7 @@ Source: Schulman et al. 2017, arXiv:1707.06347.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -39,6 +40,7 @@ from enn_trainer.experience.collector import Rollout
 from enn_trainer.experience.frame_limits import rows_of_frames
 from enn_trainer.experience.memories import sequences
 from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext, cost_of_entity
+from enn_trainer.runtime.interrupt import UpdateAbandoned
 from enn_trainer.scale.packing import FlatGradients, update_input_stats
 from enn_trainer.scale.shards import Shards, tree_sum
 from enn_trainer.state_part import (
@@ -146,14 +148,14 @@ class PPO(RolloutAlgorithm):
         knows_first_frames = self._memory.get(FIRST_FRAMES, False)
         if knows_first_frames:
             with span("stats"):
-                update_input_stats(self.agent, rollout.frames_of_shards())
+                update_input_stats(self.agent, rollout.frames_of_shards(), context.group)
         with span("optimize"):
             seed = derive_seed(config.seed, "minibatches", clock.step)
             auxiliary = {n: x for n, x in self.auxiliary_losses.items() if x.begin_update(clock)}
             metrics = self.optimize(rollout, estimate, rates.ent_coef, seed, auxiliary, context)
         if not knows_first_frames:
             with span("stats"):
-                update_input_stats(self.agent, rollout.frames_of_shards())
+                update_input_stats(self.agent, rollout.frames_of_shards(), context.group)
         metrics |= {"charts/learning_rate": rates.lr, "charts/entropy_coef": rates.ent_coef}
         for transform in self.reward_transforms.values():
             metrics |= transform.metrics()
@@ -202,8 +204,10 @@ class PPO(RolloutAlgorithm):
         decisions = rollout.num_decisions()
         gradients = FlatGradients(agent.parameters(), len(shards.own))
         is_checked = _is_synchronous(device)
+        # Several ranks abandon an update at one optimizer step, see `_sum_of_ranks`.
+        own = context if context.group.size == 1 else replace(context, check=lambda: None)
         loss_of = partial(
-            losses.loss_of_piece, agent, ppo, ent_coef, self.ent_tunings, auxiliary, context
+            losses.loss_of_piece, agent, ppo, ent_coef, self.ent_tunings, auxiliary, own
         )
         for frames, cut in self._minibatches(rollout, seed):
             step = total.counts["steps"]
@@ -218,10 +222,9 @@ class PPO(RolloutAlgorithm):
             with context.spans.span("gradient"):
                 to_add = [partial(loss_of, minibatch, piece) for pieces in cut for piece in pieces]
                 take_gradients(gradients.learnt, to_add, take, context.lanes, context.spans)
-                gradients.sum()
-                done = tree_sum(of_shards, losses.LossStats.plus)
+                done = _sum_of_ranks(gradients, of_shards, shards, context, device)
             for name, auxiliary_loss in auxiliary.items():
-                loss = auxiliary_loss.add_gradient(step, context)
+                loss = auxiliary_loss.add_gradient(step, own)
                 if loss is not None:
                     done.auxiliary[name] = loss.detach()
 
@@ -384,6 +387,35 @@ def _take_piece(
     shard = next(owner)
     gradients.add(shard, of_piece)
     of_shards[shard].add(done)
+
+
+def _sum_of_ranks(
+    gradients: FlatGradients,
+    of_shards: Sequence[losses.LossStats],
+    shards: Shards,
+    context: ExecutionContext,
+    device: torch.device,
+) -> losses.LossStats:
+    """Add the gradients of all shards, and return the sums of their statistics.
+
+    Raises:
+        UpdateAbandoned: a rank abandons the update.
+    """
+    known, stats, group = gradients.known(), of_shards, context.group
+    if group.size > 1:
+        is_abandoned = False
+        try:
+            context.check()
+        except UpdateAbandoned:
+            is_abandoned = True
+        own = [(is_abandoned, x, y.plain()) for x, y in zip(known, of_shards, strict=True)]
+        found = group.gather_shards(own, "learning")
+        if any(is_abandoned for is_abandoned, _, _ in found):
+            raise UpdateAbandoned
+        known = [one for _, one, _ in found]
+        stats = [losses.LossStats.of_plain(one, device) for _, _, one in found]
+    gradients.sum(known, group, shards.counts(group.size))
+    return tree_sum(stats, losses.LossStats.plus)
 
 
 def _is_synchronous(device: torch.device) -> bool:

@@ -40,6 +40,7 @@ FREE = (
         "eval.processes",
         "optim.micro_bs",
         "optim.max_entities",
+        "scale.timeout_s",
     ),
     *("env.validate", "cuda", "cuda_empty_cache", "torch_deterministic"),
     # They set how far the resumed run goes,

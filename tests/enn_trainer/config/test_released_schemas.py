@@ -102,6 +102,7 @@ NEUTRAL: dict[str, Any] = {
     "curricula[].lessons[].episodes": 100,
     "curricula[].review": 0.0,
     "curricula[].restart": False,
+    "scale.timeout_s": 300.0,
     **{  # the newest three, every minute
         f"checkpoint.{name}": value
         for name, value in dataclasses.asdict(CheckpointConfig()).items()

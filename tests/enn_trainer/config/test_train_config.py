@@ -135,7 +135,7 @@ def test_the_defaults_are_the_published_ones_but_for_exploration() -> None:
             "keep_best": 1,
         },
         "selfplay": None,  # not published
-        "scale": {"shards": None},  # not published
+        "scale": {"shards": None, "timeout_s": 300.0},  # not published
         "curricula": {},  # not published
     }
     assert dataclasses.asdict(EvalConfig(steps=3, interval=5)) == {

@@ -1,0 +1,91 @@
+"""States of the environments of all ranks, and memory of players in them, as one; and parts."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from enn_trainer.scale.group import Group
+from entity_env.vec.episode_state import cat_states, split_state
+
+_TOTALS = "episode_totals"
+_KNOWN = {"seed", "episodes", "steps", "frames", "matches", "arguments", _TOTALS}
+
+
+def state_of_ranks(own: dict[str, Any] | None, group: Group) -> dict[str, Any] | None:
+    """Return the state of the environments of all ranks; None if it is not known.
+
+    Args:
+        own: what `get_state` returned in this rank; that of environments which do not step one by
+            one cannot be joined with others.
+        group: processes of the run.
+    """
+    if group.size == 1:
+        return own
+    found = group.gather(own if own is not None and own.keys() <= _KNOWN else None, "saving")
+    states: Sequence[dict[str, Any]] = [one for one in found if one is not None]
+    if len(states) < group.size:
+        return None
+    state = cat_states(states)
+    if _TOTALS in states[0]:
+        totals = [one[_TOTALS] for one in states]
+        state[_TOTALS] = {n: np.concatenate([one[n] for one in totals]) for n in totals[0]}
+    return state
+
+
+def part_of_state(state: Mapping[str, Any], columns: range) -> dict[str, Any]:
+    """Return the part of a state that is of consecutive environments."""
+    start, stop = columns.start, columns.stop
+    counts = [start, stop - start, len(state["steps"]) - stop]
+    pieces = split_state(state, [count for count in counts if count > 0])
+    part = pieces[1 if start else 0]
+    if _TOTALS in state:
+        part[_TOTALS] = {name: x[start:stop] for name, x in state[_TOTALS].items()}
+    return part
+
+
+def memory_of_ranks(own: Mapping[str, Tensor], group: Group, columns: range) -> dict[str, Tensor]:
+    """Return the states of `PlayerMemory` in the environments of all ranks.
+
+    Args:
+        own: those of this rank, by name.
+        group: processes of the run.
+        columns: the environments of this rank.
+    """
+    found = group.gather(
+        {n: x.cpu().numpy() for n, x in _moved(own, columns.start).items()}, "saving"
+    )
+    names = dict.fromkeys(name for one in found for name in one)
+    return {
+        name: torch.from_numpy(
+            np.concatenate([one[name] for one in found if name in one], axis=int(_is_known(name)))
+        )
+        for name in names
+    }
+
+
+def part_of_memory(state: Mapping[str, Tensor], columns: range) -> dict[str, Tensor]:
+    """Return the part of states of `PlayerMemory` that is of consecutive environments."""
+    part = {}
+    for name, x in state.items():
+        kind, _, field = name.rpartition("/")
+        if field in ("known", "states"):
+            environment = state[f"{kind}/known"][0]
+            kept = (environment >= columns.start) & (environment < columns.stop)
+            part[name] = x[:, kept] if _is_known(name) else x[kept]
+        else:
+            part[name] = x[columns.start : columns.stop]
+    return _moved(part, -columns.start)
+
+
+def _moved(state: Mapping[str, Tensor], by: int) -> dict[str, Tensor]:
+    """Return states whose environments have other numbers."""
+    return {
+        name: torch.cat([x[:1] + by, x[1:]]) if _is_known(name) else x for name, x in state.items()
+    }
+
+
+def _is_known(name: str) -> bool:
+    return name.endswith("/known")

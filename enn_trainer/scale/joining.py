@@ -1,0 +1,149 @@
+"""Start of a run of several ranks: the same settings, code and weights in all of them."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from enn_trainer.checkpoints import format as saves
+from enn_trainer.checkpoints.manifest import MANIFEST
+from enn_trainer.config.load import PREFIX, dump_config, load_with_sources
+from enn_trainer.errors import ConfigError, RankError
+from enn_trainer.runtime.versions import package_version, versions
+from enn_trainer.scale.group import Group, current_group
+from enn_trainer.scale.packing import digest_of
+from enn_trainer.state import State
+from enn_trainer.state_manager import StateManager
+from entity_env.errors import short_repr
+from entity_env.serialization.messages import pack
+from entity_env.vec.vec_env import VecEnv
+
+
+def join(manager: StateManager) -> StateManager:
+    """Return a state manager, which does what that of rank 0 does if the run has several ranks.
+
+    Rank 0 finds the save to resume and reads the configuration; the others get both from it.
+
+    Raises:
+        ConfigError: the configuration cannot be used, here or in rank 0.
+        CheckpointError: there is no valid save to resume.
+        RankError: a rank was given other settings, or has other versions.
+    """
+    group = current_group()
+    if manager.group is group:
+        return manager
+    file = manager.init_path
+    text = file.read_bytes() if file is not None and file.is_file() else b""
+    given = {name: x for name, x in (manager.environment or {}).items() if name.startswith(PREFIX)}
+    about = {
+        "settings": list(manager.overrides or []),
+        "configuration file": hashlib.sha256(text).hexdigest(),
+        "environment variables": given,
+        "versions": versions(),
+        "numpy": package_version("numpy"),
+    }
+    check_same(group, about)
+
+    # Rank 0 reads; the others take what it read.
+    manager.group = group
+
+    def read() -> list[Any]:
+        saved, config = manager.resumed_from, manager.config
+        if saved is None and config.scale.shards is None:
+            config.scale.shards = group.size
+        if saved is not None and type(saved) is not saves.Checkpoint:
+            raise ConfigError(
+                "torchrun: expected a save of this version to resume with several ranks, got one "
+                "of enn_trainer 0.1.16; resume it in one process first"
+            )
+        files = None if saved is None else {n: saved.read(n) for n in saved.manifest["files"]}
+        if saved is not None and files is not None:
+            files[MANIFEST] = (saved.path / MANIFEST).read_bytes()
+        return [dump_config(config), files, saved and saved.step, manager.is_resumed_in_place]
+
+    text_of_0, files, step, is_in_place = group.lead(lambda alive: read(), "start")
+    if not group.leads:
+        config, sources = load_with_sources(manager.config_cls, None, [], text_of_0)
+        with TemporaryDirectory(prefix="rank-") as folder:  # its files are held open
+            saved = None if files is None else _written(Path(folder), files, step)
+        manager.follow(config, sources, saved, is_in_place)
+    config = manager.config
+    _check_supported(manager, group)
+    group.begin(config.scale.timeout_s, config.cuda and torch.cuda.is_available())
+    return manager
+
+
+def share_start(state: State, envs: VecEnv, group: Group) -> None:
+    """Give all ranks the weights of rank 0, after a check that their worlds are the same.
+
+    Raises:
+        RankError: a rank has another world, or other weights afterwards.
+    """
+    if group.size == 1:
+        return
+    world = [envs.obs_space(), dict(envs.action_space())]
+    about = {"spaces": hashlib.sha256(pack(world)).hexdigest(), "world's code": envs.world_code()}
+    check_same(group, about)
+    agent, learns = state.agent.state_dict(), state.algorithm.state_dict()
+    named = {name: x for name, x in learns.items() if isinstance(x, torch.Tensor)}
+    of_0 = group.share([_plain(agent), _plain(named)], "start")
+    weights, moments = ({n: torch.from_numpy(x) for n, x in one.items()} for one in of_0)
+    if not group.leads:
+        state.agent.load_state_dict(weights)
+        state.algorithm.load_state_dict({**learns, **moments})
+    check_same(group, {"weights": digest_of(state.agent)})
+
+
+def check_same(group: Group, about: Mapping[str, Any]) -> None:
+    """Raise if plain data of some rank is not that of rank 0.
+
+    Raises:
+        RankError: with the ranks that differ, in all ranks.
+    """
+    found = group.gather(dict(about), "start")
+    for name, expected in found[0].items():
+        others = [rank for rank, one in enumerate(found) if one[name] != expected]
+        if others:
+            got = short_repr(found[others[0]][name])
+            raise RankError(
+                f"rank {', '.join(map(str, others))}: {name}: expected that of rank 0, "
+                f"{short_repr(expected)}, got {got}"
+            )
+
+
+def _check_supported(manager: StateManager, group: Group) -> None:
+    """Raise for what several ranks cannot do.
+
+    Raises:
+        ConfigError: with the setting.
+    """
+    config = manager.config
+    for is_used, name in (
+        (config.selfplay is not None, "selfplay"),
+        (bool(config.env.vary), "env.vary"),
+        (bool(config.capture_samples), "capture_samples"),
+    ):
+        if is_used:
+            raise ConfigError(f"{name}: expected one process, as ranks do not have it, got several")
+    count = config.scale.shards or 1
+    if group.size > count:
+        raise ConfigError(
+            f"scale.shards: expected at least the {group.size} ranks, got {count}; another number "
+            "changes results by rounding"
+        )
+
+
+def _plain(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    return {name: x.detach().cpu().numpy() for name, x in tensors.items()}
+
+
+def _written(folder: Path, files: Mapping[str, bytes], step: int) -> saves.Checkpoint:
+    """Return the save of rank 0, written to a folder of this rank."""
+    path = folder / saves.save_name(step)
+    path.mkdir()
+    for name, data in files.items():
+        (path / name).write_bytes(data)
+    return saves.verify(path)

@@ -1,0 +1,91 @@
+"""Rollouts of several ranks: what every rank needs to know of the frames of all."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from enn_trainer.config import TrainConfig
+from enn_trainer.experience.collector import Collector, Rollout, collect, merged
+from enn_trainer.experience.episodes import Episodes
+from enn_trainer.runtime.execution import ExecutionContext
+from enn_trainer.runtime.interrupt import UpdateAbandoned
+
+_OF_COLUMNS = ("values", "rewards", "terminated", "truncated", "last_values")
+
+
+def collect_in_ranks(
+    collector: Collector, config: TrainConfig, first_frame: int, context: ExecutionContext
+) -> Rollout:
+    """Collect the frames of this rank, and return them with what is known of those of all.
+
+    Args:
+        collector: the environments of this rank, with the players.
+        config: configuration of the run.
+        first_frame: number of frames of the run before.
+        context: interrupt check, timers, shards and processes of the run.
+
+    Raises:
+        UpdateAbandoned: a rank abandoned its rollout after a request to stop.
+    """
+    group = context.group
+    own: Rollout | None = None
+    with suppress(UpdateAbandoned) if group.size > 1 else nullcontext():
+        own = collect(
+            collector,
+            steps=config.rollout.steps,
+            first_frame=first_frame,
+            seq_len=config.ppo.seq_len,
+            context=context,
+        )
+    if own is not None and group.size == 1:
+        return own
+    messages = group.gather(None if own is None else _plain(own, context), "collecting")
+    found = [one for one in messages if one is not None]
+    if own is None or len(found) < group.size:
+        raise UpdateAbandoned
+    device = own.values.device
+
+    def columns(name: str) -> Tensor:
+        of_all = np.concatenate([one[name] for one in found], axis=-1)
+        return torch.from_numpy(of_all).to(device)
+
+    truncated = columns("truncated")
+    metrics = [of_shard for one in found for of_shard in one["metrics"]]
+    return replace(
+        own,
+        values=columns("values"),
+        rewards=columns("rewards"),
+        terminated=columns("terminated"),
+        truncated=truncated,
+        last_values=columns("last_values"),
+        final_values=columns("final_values")[truncated],
+        metrics=merged(metrics),
+        metrics_of_shards=metrics,
+        episodes=_in_order([Episodes(*one["episodes"]) for one in found]),
+        decisions=np.concatenate([one["decisions"] for one in found], axis=1).flatten(),
+    )
+
+
+def _plain(own: Rollout, context: ExecutionContext) -> dict[str, Any]:
+    """Return what other ranks need to know of the frames of this one, as plain data."""
+    finals = torch.zeros_like(own.values).masked_scatter(own.truncated, own.final_values)
+    assert context.shards is not None
+    ended, metrics, steps = own.episodes
+    return {
+        **{name: getattr(own, name).cpu().numpy() for name in _OF_COLUMNS},
+        "final_values": finals.cpu().numpy(),
+        "decisions": own.num_decisions().reshape(len(own.rewards), -1),
+        "metrics": list(own.metrics_of_shards),
+        "episodes": [ended + context.shards.columns.start, dict(metrics), steps],
+    }
+
+
+def _in_order(episodes: Sequence[Episodes]) -> Episodes:
+    """Return the episodes of all ranks in the order of steps and environments."""
+    of_all = Episodes.cat(episodes)
+    return of_all.take(np.lexsort((of_all.environment, of_all.steps)))

@@ -1,0 +1,105 @@
+"""Groups of ranks: messages, work of rank 0, and sums over shards."""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from enn_trainer.errors import ConfigError
+from enn_trainer.scale.group import ALONE, Group, current_group
+from enn_trainer.scale.shards import Shards, tree_sum
+from tests.enn_trainer.scale.thread_group import in_ranks
+
+
+def test_one_process_is_alone() -> None:
+    assert current_group() is ALONE
+    assert ALONE.gather({"a": 1}, "x") == [{"a": 1}]
+    assert ALONE.share(3, "x") == 3
+    assert ALONE.lead(lambda alive: 4, "x") == 4
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    shards=st.integers(1, 7),
+    ranks=st.integers(1, 7),
+    columns=st.integers(0, 40),
+    seed=st.integers(0, 99),
+)
+def test_sums_over_shards_do_not_depend_on_the_ranks_that_have_them(
+    shards: int, ranks: int, columns: int, seed: int
+) -> None:
+    ranks = min(ranks, shards)
+    rows = torch.randn(shards, columns, generator=torch.Generator().manual_seed(seed))
+    expected = tree_sum([*rows], torch.add)
+    owned = [Shards.of(shards, 1, shards).of_rank(rank, ranks).own for rank in range(ranks)]
+    assert [shard for own in owned for shard in own] == [*range(shards)]
+
+    def add(group: Group) -> torch.Tensor:
+        own = owned[group.rank]
+        return group.tree_sum(rows[own.start : own.stop], [len(one) for one in owned])
+
+    for found in in_ranks(ranks, add):
+        assert torch.equal(found, expected)
+
+
+def test_ranks_gather_plain_data_in_their_order() -> None:
+    def work(group: Group) -> list[object]:
+        own = [group.rank] * group.rank
+        return [*group.gather_shards(own, "x"), group.share(f"of {group.rank}", "y")]
+
+    assert in_ranks(3, work) == [[1, 2, 2, "of 0"]] * 3
+
+
+def test_arrays_keep_their_bits() -> None:
+    given = np.array([0.1, -0.0, np.inf, np.nan], np.float32)
+    for found in in_ranks(2, lambda group: group.share({"a": given}, "x")):
+        assert found["a"].tobytes() == given.tobytes()
+
+
+def test_others_wait_while_rank_0_works_and_tell_it_their_signals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("enn_trainer.scale.group.ALIVE_S", 0.0)
+    told: list[int] = []
+
+    def work(group: Group) -> int:
+        def play(alive: object) -> int:
+            assert callable(alive)
+            for _ in range(3):
+                alive()
+                time.sleep(0.01)
+            return 7
+
+        def answer(number: int) -> None:
+            if group.leads:
+                told.append(number)
+
+        return group.lead(play, "x", lambda: 15 * group.rank, answer)
+
+    assert in_ranks(2, work) == [7, 7]
+    assert told == [15] * 4
+
+
+def test_an_error_of_rank_0_is_one_of_all() -> None:
+    def work(group: Group) -> None:
+        def fail(alive: object) -> None:
+            raise ConfigError("eval.env: expected another")
+
+        with pytest.raises(ConfigError, match="expected another") as raised:
+            group.lead(fail, "x")
+        assert str(raised.value).startswith("eval" if group.leads else "rank 0: eval")
+
+    in_ranks(3, work)
+
+
+def test_a_rank_that_fails_ends_the_others() -> None:
+    def work(group: Group) -> None:
+        if group.rank == 1:
+            raise ValueError("of rank 1")
+        group.gather(1, "x")
+
+    with pytest.raises(ValueError, match="of rank 1"):
+        in_ranks(3, work)
