@@ -57,6 +57,12 @@ class OneLineParser(argparse.ArgumentParser):
         self.add_argument("kwargs", nargs="*", metavar="KEY=VALUE", help=help, default=[])
         self._env_kwargs("""arguments of ENV, also as JSON: '{"size": 3}'""")
 
+    def vary(self) -> None:
+        """Add the option `--vary`, for `load_world.samplers_of`."""
+        help = "arguments of the environment that vary from episode to episode: 'size=int 1 9'"
+        more: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}
+        self.option("--vary", "NAME=SAMPLER", help, **more)
+
     def env_options(self, help: str, kwargs_help: str, required: bool = False) -> None:
         """Add the options `--env` and `--env-kwargs`."""
         self.option("--env", "ENV", f"{help}: {_WORLD}", required=required)

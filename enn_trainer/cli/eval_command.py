@@ -35,7 +35,7 @@ from enn_trainer.cli.by_value import (
     plain_by_value,
     show_by_value,
 )
-from enn_trainer.cli.load_world import envs_by_id, make_any_world, parse_kwargs
+from enn_trainer.cli.load_world import envs_by_id, make_any_world, parse_kwargs, samplers_of
 from enn_trainer.cli.trust import NamedEnv, code_in, find_untrusted, line_with_trust
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.eval_config import (
@@ -80,6 +80,7 @@ _OPTIONS = {
     "capture_replays": "--replay",
     "suites": "--suite",
     "ray": "--ray",
+    "env.vary": "--vary",
 }
 """Options of the command by the setting of `eval` that messages name."""
 _SETTING = re.compile(rf"^(?:rollout\.num_envs, )?eval\.({'|'.join(_OPTIONS)})")
@@ -131,7 +132,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     """Evaluate, write the report and print it; return the exit status."""
     # The configuration, and the files to write.
     check_ray(options)
-    varied = _varied(options)
+    varied = samplers_of(options.vary)
     by, png = check_options(options.by, options.png, varied)
     saved = read_saved_run(Path(options.checkpoint))
     saved_path = saved.path.resolve()  # before an environment can change the folder
@@ -226,18 +227,6 @@ def check_trusted(saved: SavedRun, config: TrainConfig, options: argparse.Namesp
     elif all(map(str.isidentifier, names)):  # `--env-kwargs` gives no argument another name
         remedy = f"give --env-kwargs {','.join(f'{name}=...' for name in names)}; or, {remedy}"
     raise untrusted.refusal(saved.path, remedy)
-
-
-def _varied(options: argparse.Namespace) -> dict[str, str]:
-    """Return the samplers of `--vary` by the name of the argument.
-
-    Raises:
-        ConfigError: one has no name.
-    """
-    texts: list[list[str]] = [text.split("=", 1) for text in options.vary]
-    if wrong := [text[0] for text in texts if len(text) < 2 or not text[0].strip()]:
-        raise ConfigError(f"--vary: expected NAME=SAMPLER, such as 'size=int 1 9', got {wrong[0]}")
-    return {name.strip(): sampler.strip() for name, sampler in texts}
 
 
 def config_of(
@@ -387,8 +376,7 @@ def parser() -> OneLineParser:
     add_playing_options(parser)
     workers = "number of worker processes (default: 1)"
     parser.option("--processes", "N", workers, type=positive, default=1)
-    varied = "arguments of the environment that vary from episode to episode: 'max_mines=int 0 40'"
-    parser.option("--vary", "NAME=SAMPLER", varied, nargs="+", action="extend", default=[])
+    parser.vary()
     by_value = "also compare returns by the value of an argument of --vary"
     parser.option("--by", "NAME", by_value)
     parser.option("--png", "FILE", "picture of what --by compares: .png", type=Path)

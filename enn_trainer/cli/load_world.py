@@ -15,11 +15,12 @@ from enn_trainer.experience.envs import EnvFactory, env_factory
 from enn_trainer.experience.handed_in import HANDED_IN
 from enn_trainer.runtime.start_folder import start_folder
 from entity_env.environment import Environment
-from entity_env.errors import EntityEnvError, UnknownWorld, short_repr
+from entity_env.errors import EntityEnvError, InvalidSampler, UnknownWorld, short_repr
 from entity_env.examples import ENV_REGISTRY
 from entity_env.extras import remedy
 from entity_env.match import Match
 from entity_env.named_world import LIBRARIES, NamedWorld, find_world, is_environment_factory
+from entity_env.vec.samplers import read_sampler
 from entity_env.vec.vec_env import VecEnv
 
 _EXPECTED = "expected what makes an Environment or a Match"
@@ -27,8 +28,8 @@ _EXPECTED = "expected what makes an Environment or a Match"
 
 def load_world(
     name: str, kwargs: Mapping[str, Any], field: str, name_field: str = "ENV"
-) -> Callable[[], Any]:
-    """Return a function that makes an environment from its name and arguments.
+) -> Callable[..., Any]:
+    """Return a function that makes an environment from its name and arguments; it takes more.
 
     Args:
         name: `file.py:Name`, `package.module:Name`, `gymnasium:ID`, `pettingzoo:MODULE` or an
@@ -49,7 +50,28 @@ def load_world(
         signature.bind(**kwargs)
     except TypeError as error:
         raise ConfigError(f"{field}: {error}; {name} takes {signature}") from None
-    return lambda: env(**kwargs)
+    return functools.partial(env, **kwargs)
+
+
+def samplers_of(texts: Sequence[str]) -> dict[str, str]:
+    """Return the texts of samplers of `--vary NAME=SAMPLER ...` by the name of the argument.
+
+    Raises:
+        ConfigError: one has no name or that of another one, or cannot be read.
+    """
+    pairs = [text.split("=", 1) for text in texts]
+    if wrong := [pair[0] for pair in pairs if len(pair) < 2 or not pair[0].strip()]:
+        raise ConfigError(f"--vary: expected NAME=SAMPLER, such as 'size=int 1 9', got {wrong[0]}")
+    found: dict[str, str] = {}
+    try:
+        for name, text in ((name.strip(), text.strip()) for name, text in pairs):
+            if name in found:
+                raise ConfigError(f"--vary: expected different arguments, got {name} twice")
+            read_sampler(text, f"--vary {name}")
+            found[name] = text
+    except InvalidSampler as error:
+        raise ConfigError(str(error)) from None
+    return found
 
 
 def make_world(

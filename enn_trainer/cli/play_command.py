@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from enn_trainer.cli.arguments import OneLineParser, not_negative, positive
-from enn_trainer.cli.load_world import make_world, parse_kwargs
+from enn_trainer.cli.load_world import load_world, make_world, parse_kwargs, samplers_of
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.bots import bot_class
 from enn_trainer.experience.memories import remembering_of
@@ -14,11 +14,13 @@ from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.start_folder import located, paths_from
 from entity_env.bot import Bot
 from entity_env.environment import Observation
-from entity_env.match import match_of
+from entity_env.errors import InvalidSampler
+from entity_env.match import match_of, world_of
 from entity_env.named_world import names_bot
 from entity_env.play.game import Agent, play_by_hand
 from entity_env.play.menus import HELP
 from entity_env.seeding import derive_seed
+from entity_env.vec.variation import Variation, check_taken
 
 _EPILOG = f"""\
 input:
@@ -31,6 +33,7 @@ actions by their probabilities. It can be a bot, file.py:Name or module:Name.
 examples:
   enn play Minefield
   enn play MineSweeper orbital_cannon=true nmines=3 --record mines.rec
+  enn play Minefield --vary 'max_mines=int 0 20' --seed 3
   enn play Duel --agent runs/duel --side 0
   enn play Duel --agent bots.py:Greedy --side 0"""
 
@@ -42,6 +45,7 @@ def parser() -> OneLineParser:
     parser.world()
     parser.option("--agent", "CHECKPOINT", "agent or bot whose advice is shown")
     parser.option("--side", "N", "the only side of a match that you play", type=int)
+    parser.vary()
     parser.option("--record", "FILE", "record to FILE, which may exist already", type=Path)
     parser.option("--episodes", "N", "stop after N (default: ask after each)", type=positive)
     parser.option("--seed", "N", "random seed of the episodes (default: random)", type=not_negative)
@@ -64,9 +68,18 @@ def play_command(arguments: Sequence[str]) -> None:
         raise ConfigError(f"--record: expected a file in a folder that exists, got {record}")
     to = None if record is None else record.absolute()
     agent: Agent | type[Bot] | None = None
+    samplers = samplers_of(options.vary)
     with paths_from(Path.cwd()):
         kwargs = parse_kwargs([*options.kwargs, *options.env_kwargs], "KEY=VALUE")
+        if both := sorted(samplers.keys() & kwargs.keys()):
+            expected = "arguments that are not given as KEY=VALUE"
+            raise ConfigError(f"--vary: expected {expected}, got {', '.join(both)}")
         world = make_world(options.env, kwargs, "KEY=VALUE")
+        create, vary = load_world(options.env, kwargs, "KEY=VALUE"), Variation.of(samplers)
+        try:
+            check_taken(world_of(match_of(world)), create, vary)
+        except InvalidSampler as error:
+            raise ConfigError(f"--vary: {error}") from None
         if options.agent is not None and names_bot(options.agent):
             agent = bot_class(options.agent, "--agent")
         elif options.agent is not None:
@@ -80,16 +93,20 @@ def play_command(arguments: Sequence[str]) -> None:
 
     # Play.
     print("? lists the input, q quits")
-    played = play_by_hand(
-        lambda: world,
-        input,
-        print,
-        seed=seed,
-        episodes=options.episodes,
-        agent=agent,
-        side=options.side,
-        record=to,
-    )
+    try:
+        played = play_by_hand(
+            lambda **drawn: create(**drawn) if drawn else world,
+            input,
+            print,
+            seed=seed,
+            episodes=options.episodes,
+            agent=agent,
+            side=options.side,
+            record=to,
+            vary=vary if samplers else None,
+        )
+    except InvalidSampler as error:
+        raise ConfigError(f"--vary: {error}") from None
 
     # Report.
     print()

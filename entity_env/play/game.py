@@ -15,8 +15,8 @@ import numpy.typing as npt
 from entity_env.actions import Action
 from entity_env.bot import Bot
 from entity_env.environment import Environment, Observation
-from entity_env.errors import EntityEnvError
-from entity_env.match import Match, Solo
+from entity_env.errors import EntityEnvError, InvalidSampler
+from entity_env.match import Match, match_of, world_of
 from entity_env.play.bots import SideBots
 from entity_env.play.menus import AnyMenu, Ask, Menu, NumbersMenu, Quit, Show, ask_line
 from entity_env.ragged import Ragged
@@ -39,6 +39,8 @@ from entity_env.vec.chains import (
     spread,
 )
 from entity_env.vec.serial import EnvList
+from entity_env.vec.validate import check_same_spaces
+from entity_env.vec.variation import Variation, check_taken
 from entity_env.vec.vec_env import VecEnv
 from entity_env.vec.vec_obs import Choices, VecActionMask, VecObs, take_obs
 
@@ -210,7 +212,7 @@ class PlayedEpisode(NamedTuple):
 
 
 def play_by_hand(
-    create_env: Callable[[], Environment | Match],
+    create_env: Callable[..., Environment | Match],
     ask: Ask,
     show: Show,
     *,
@@ -219,13 +221,15 @@ def play_by_hand(
     agent: Agent | type[Bot] | None = None,
     side: int | None = None,
     record: str | Path | None = None,
+    vary: Variation | None = None,
 ) -> list[PlayedEpisode]:
     """Show frames and ask for actions until enough episodes are played or the person quits.
 
     `menus.HELP` lists the input. Ctrl-C and the end of the input quit as well.
 
     Args:
-        create_env: makes the environment, or a match, of which the person plays all sides in turn.
+        create_env: makes the environment, or a match, of which the person plays all sides in turn;
+            with arguments that vary, if the environment cannot be told them.
         ask: shows a prompt and returns a line.
         show: shows text.
         seed: of the episodes.
@@ -235,13 +239,16 @@ def play_by_hand(
         side: the only side that the person plays; the agent plays the others.
         record: a file for a recording with a frame for each side; one that exists is continued. An
             episode that the person quits is "unfinished" in it.
+        vary: the samplers of arguments that are drawn for each episode, as in an evaluation of one
+            environment with this seed.
 
     Raises:
+        InvalidSampler: the environment takes no argument of a name, or refuses a value.
         EntityEnvError: the match has no such `side`, or there is no agent for the others.
         RecordingError: the file is damaged, or a recording of something else.
         InvalidObservation: the environment returned what its spaces do not allow.
     """
-    game = _Game(create_env(), ask, show, agent, side, seed)
+    game = _Game(create_env, ask, show, agent, side, seed)
     if side is not None and (agent is None or side not in range(game.num_sides)):
         game.close()
         raise EntityEnvError(
@@ -255,6 +262,9 @@ def play_by_hand(
     envs.seed(seed)
     played: list[PlayedEpisode] = []
     with contextlib.closing(envs), contextlib.suppress(Quit, KeyboardInterrupt):
+        if vary is not None:
+            check_taken(world_of(game.match), create_env, vary)
+            envs.vary(vary)
         envs.reset(game.obs_space())
         while len(played) != episodes:
             played.append(game.play_episode(envs, len(played) + 1))
@@ -268,14 +278,15 @@ class _Game(Match):
 
     def __init__(
         self,
-        env: Environment | Match,
+        create_env: Callable[..., Environment | Match],
         ask: Ask,
         show: Show,
         agent: Agent | type[Bot] | None,
         side: int | None,
         seed: int,
     ) -> None:
-        self.match = env if isinstance(env, Match) else Solo(env)
+        self.create_env, self.match = create_env, match_of(create_env())
+        self.arguments: dict[str, Any] = {}
         self.num_sides = self.match.num_sides
         self.ask, self.show, self.agent, self.side = ask, show, agent, side
         self.bots: SideBots | None = None
@@ -295,6 +306,22 @@ class _Game(Match):
 
     def close(self) -> None:
         self.match.close()
+
+    def set_parameters(self, **arguments: Any) -> None:
+        world, self.arguments = world_of(self.match), arguments
+        spaces = self.obs_space(), self.action_space()
+        try:
+            if callable(own := getattr(world, "set_parameters", None)):
+                own(**arguments)
+            else:
+                new = match_of(self.create_env(**arguments))
+                self.match.close()
+                self.match = new
+            now = self.obs_space(), self.action_space()
+            check_same_spaces(spaces, now, f"with the arguments {arguments}")
+        except Exception as error:
+            what = f"{type(world).__name__} does not take {arguments}: {error}"
+            raise InvalidSampler(what) from error
 
     def reset(self) -> list[Observation]:
         self.frames = self.match.reset()
@@ -321,6 +348,8 @@ class _Game(Match):
     def play_episode(self, envs: VecEnv, number: int) -> PlayedEpisode:
         """Play in `envs`, which step this match, until the episode ends."""
         totals, steps, over = np.zeros(self.num_sides), 0, False
+        if self.arguments:
+            self.show("\n" + ", ".join(f"{n}={v!r}" for n, v in self.arguments.items()))
         while not over:
             self.show(f"\nepisode {number}, step {steps}, return {_numbers(totals)}")
             obs = self.step(envs)

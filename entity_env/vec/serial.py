@@ -30,7 +30,7 @@ from entity_env.vec.batching import LAST, batch_obs, unbatch_actions
 from entity_env.vec.frames import Frames
 from entity_env.vec.identity import IdentityTracker, types_to_track
 from entity_env.vec.validate import check_finite_batch, check_same_spaces, check_spaces
-from entity_env.vec.variation import Variation, check_arguments
+from entity_env.vec.variation import Variation, check_taken
 from entity_env.vec.vec_env import VecEnv, VecObs
 from entity_env.world_code import code_of
 
@@ -127,9 +127,7 @@ class EnvList(VecEnv):
             InvalidSampler: the environments take no argument of a name.
         """
         self.check_no_begun_step("vary")
-        world = world_of(self.matches[0])
-        own = getattr(world, "set_parameters", None)
-        check_arguments(own if callable(own) else self._create_env, type(world), variation.names())
+        check_taken(world_of(self.matches[0]), self._create_env, variation)
         self._variation = variation
         if self._arguments is None:
             self._arguments = [{} for _ in self.matches]
@@ -394,7 +392,9 @@ class EnvList(VecEnv):
             )
         except Exception as error:
             where = f"environment {self._index(i)}, episode {self._episodes[i] - 1}"
-            what = f"{type(world).__name__} does not take {arguments}: {error}"
+            what = str(error)
+            if not isinstance(error, InvalidSampler):
+                what = f"{type(world).__name__} does not take {arguments}: {error}"
             raise InvalidSampler(f"{where}: {what}") from error
         old, self.matches[i] = self.matches[i], new
         old.close()

@@ -167,6 +167,21 @@ def read_samplers(texts: Mapping[str, str], field: str = "vary") -> dict[str, Sa
     return {name: read_sampler(text, f"{field}.{name}") for name, text in texts.items()}
 
 
+def check_taken(world: object, create_env: Callable[..., Any], variation: Variation) -> None:
+    """Raise if an environment takes an argument neither by `set_parameters` nor when it is made.
+
+    Args:
+        world: the environment or match.
+        create_env: makes it.
+        variation: what its arguments are drawn from.
+
+    Raises:
+        InvalidSampler: it does not; with the nearest name.
+    """
+    own = getattr(world, "set_parameters", None)
+    check_arguments(own if callable(own) else create_env, type(world), variation.names())
+
+
 def check_arguments(takes: Callable[..., Any], world: type, names: Sequence[str]) -> None:
     """Raise if an environment does not take an argument.
 

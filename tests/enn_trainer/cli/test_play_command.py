@@ -14,6 +14,7 @@ import pytest
 from enn_trainer.cli import run
 from entity_env.examples import Duel
 from entity_env.recording.read_recording import Recording
+from entity_env.vec.variation import Variation
 from tests.enn_trainer.one_line import refused
 from tests.entity_env.builders import check_probabilities
 from tests.fork_server import ENN, start_program
@@ -26,6 +27,12 @@ SOURCE = """
             super().__init__()
             if size > 3:
                 raise ValueError(f"size: expected at most 3, got {size!r}")
+
+    class Drawn(Xor):
+        def __init__(self, size=1):
+            super().__init__()
+            if size < 0:
+                raise ValueError("too small")
 
     def number():
         return 3
@@ -99,6 +106,10 @@ def test_arguments_of_the_world_are_json_python_or_text() -> None:
         (["Xor", "--record", "/"], ["--record"]),
         (["Xor", "--episodes", "0"], ["--episodes", "positive"]),
         (["Xor", "--verbos"], ["--verbos"]),
+        (["Minefield", "--vary", "max_mine=1"], ["--vary", "did you mean max_mines"]),
+        (["Minefield", "--vary", "max_mines=int 9 1"], ["--vary max_mines: character 7"]),
+        (["Minefield", "--vary", "max_mines"], ["--vary: expected NAME=SAMPLER", "max_mines"]),
+        (["Minefield", "width=9", "--vary", "width=9"], ["--vary", "not given as KEY=VALUE"]),
     ],
 )
 def test_wrong_argument_ends_with_one_line_and_status_2(
@@ -112,6 +123,34 @@ def test_wrong_argument_ends_with_one_line_and_status_2(
     said = refused(["play", *given], capsys)
     for word in expected:
         assert word in said
+
+
+def test_arguments_are_drawn_for_each_episode_as_in_evaluations(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vary = ["--vary", "size=int 2 9", "--seed", "4", "--record", str(tmp_path / "a.rec")]
+    assert play(monkeypatch, [f"{file}:Drawn", *vary], "1", "", "1", "", "1", "q") == 0
+    out = capsys.readouterr().out
+    variation = Variation.of({"size": "int 2 9"})
+    drawn = [variation.arguments(4, 0, episode)["size"] for episode in range(3)]
+    assert re.findall(r"^size=(\d+)$", out, re.MULTILINE) == [str(size) for size in drawn]
+    episodes = Recording.open(tmp_path / "a.rec").episodes()
+    assert [one.parameters for one in episodes] == [{"size": size} for size in drawn]
+
+
+def test_a_world_that_is_told_its_arguments_is_played(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert play(monkeypatch, ["Duel", "--vary", "squad=1", "--seed", "1"], "q") == 0
+    assert "\nsquad=1\n" in capsys.readouterr().out
+
+
+def test_a_value_that_the_world_refuses_is_an_error_with_its_arguments(
+    file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert play(monkeypatch, [f"{file}:Drawn", "--vary", "size=-1"], "1", "q") == 2
+    err = capsys.readouterr().err
+    assert "--vary: environment 0, episode 0: Drawn does not take {'size': -1}: too small" in err
 
 
 def test_side_without_an_agent_and_foreign_file_end_with_status_1(

@@ -239,6 +239,8 @@ def test_many_numbers_are_compared_in_ten_bins(moded_run: Path, tmp_path: Path) 
         (["--by", "sizes"], "--by: expected an argument of --vary (size, mode), got sizes, did"),
         (["--png", "a.png"], "--png: expected --by NAME beside it"),
         (["--by", "size", "--png", "a.jpg"], "--png: expected a file named .png, got a.jpg"),
+        (["--vary", "size=1"], "--vary: expected different arguments, got size twice"),
+        (["--vary", "x=int 9 1"], "--vary x: character 7: expected a bound of at least 9"),
         (["--by", "size", "--png", "no/a.png"], "--png: expected a file in a folder to write to"),
     ],
 )
@@ -271,6 +273,17 @@ def test_recordings_and_pages_of_evaluations_have_the_arguments(
         if one.ending == "terminated":
             assert one.episodic_reward == one.parameters["size"]
     assert len(episodes) > 16
+
+
+def test_arguments_that_the_world_does_not_take_are_named(
+    moded_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["eval", str(moded_run), "--env", f"{__file__}:Moded"]
+    line = refused([*command, "--vary", "sizes=1"], capsys)
+    assert line.startswith("error: --vary: expected an argument of Moded")
+    assert "did you mean size" in line
+    line = refused([*command, "size=3", "--vary", "size=1"], capsys)
+    assert "vary: expected arguments that are not in kwargs, got size" in line
 
 
 @given(
