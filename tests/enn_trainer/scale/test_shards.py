@@ -20,7 +20,7 @@ from entity_env.examples import Minefield
 from rogue_net.rogue_net import RogueNet
 from tests.enn_trainer.algorithms.ppo.builders import OPTIONS, a_rollout, double, optimize
 from tests.enn_trainer.builders import run_small
-from tests.enn_trainer.worlds import Meadow
+from tests.enn_trainer.worlds import Meadow, Pasture
 
 
 def test_shards_are_whole_matches_and_ranks_have_consecutive_ones() -> None:
@@ -120,3 +120,14 @@ def test_runs_of_any_number_of_shards_end_alike_to_rounding(tmp_path: Path, env:
         cut = run(count).agent.state_dict()
         norms = [(cut[n] - p).norm() / p.norm().clamp(min=1e-3) for n, p in whole.items()]
         assert max(norms) < 1e-5
+
+
+def test_a_resumed_run_says_that_it_has_other_shards(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_small(tmp_path, "total_timesteps=24", env=Pasture, checkpoint_dir=tmp_path / "run")
+    capsys.readouterr()
+    save = max((tmp_path / "run").glob("step-*"))
+    run_small(tmp_path, "scale.shards=2", env=Pasture, init_path=save)
+    shown = capsys.readouterr()
+    assert "scale.shards None -> 2" in shown.out + shown.err
