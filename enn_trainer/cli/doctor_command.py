@@ -34,6 +34,10 @@ TRIAL += ["net.d_model=16", "net.n_layer=1", "optim.lr=0.003", "optim.bs=2048"]
 TRIAL_S = 2.0
 LEAST_BYTES = 1 << 29
 """Memory below which a run of a small network does not fit."""
+TRUST = (
+    "Ray and torchrun run what their network sends: name hosts of a trusted network alone; a Ray "
+    "that starts here listens on this machine alone and asks for a token"
+)
 _PIP = shlex.join([sys.executable, "-m", "pip", "install"])
 _ROOT = Path(__file__).parents[2]
 _EPILOG = """\
@@ -96,6 +100,7 @@ def doctor_command(arguments: Sequence[str]) -> int:
 
 
 def _checks(options: argparse.Namespace) -> Iterator[Check]:
+    yield Check("network", "ok", TRUST)
     try:
         yield from _check_packages()
         yield _check_numpy(options.timeout)

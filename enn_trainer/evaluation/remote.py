@@ -18,6 +18,7 @@ from entity_env.errors import WorkerError
 from entity_env.named_world import OF_FILES
 from entity_env.ray_cluster import ClusterError, ClusterLostError, RuntimeEnv, check_head
 from entity_env.ray_cluster import cluster as joined
+from entity_env.vec.worker import unsendable
 
 TRIES = 4
 """Number of times that a suite is played whose process or host is lost."""
@@ -46,7 +47,10 @@ def packed(evaluator: Any) -> bytes:
     try:
         content = cloudpickle.dumps(evaluator)
     except Exception as error:
-        raise ConfigError(f"eval.ray: expected a world that can be sent, got {error}") from None
+        part = unsendable(evaluator, "the factory")
+        expected = "expected a world that can be sent to another process"
+        fix = "make it where the world is made, in its constructor"
+        raise ConfigError(f"eval.ray: {expected}, got {error} at {part}; {fix}") from None
     finally:
         for module in modules:
             cloudpickle.unregister_pickle_by_value(module)

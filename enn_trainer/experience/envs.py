@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -144,7 +144,14 @@ def _checked_factory(factory: Callable[..., Any]) -> EnvFactory:
     """Return a factory of vectorised environments that checks what a user's own returns."""
 
     def make(config: EnvConfig, num_envs: int, processes: int, first: int) -> VecEnv:
-        envs = factory(config, num_envs, processes, first)
+        with _noting_workers() as started:
+            envs = factory(config, num_envs, processes, first)
+        if not started and hasattr(envs, "close"):
+            try:
+                _check_here(type(envs).__name__)
+            except ConfigError:
+                envs.close()
+                raise
         if isinstance(envs, Environment | Match) or not hasattr(envs, "obs_space"):
             raise TypeError(
                 f"env: expected a VecEnv from {_name_of(factory)}, got {type(envs).__name__}; what "
@@ -208,6 +215,22 @@ def _list_factory(
         )
 
     return make_list
+
+
+@contextmanager
+def _noting_workers() -> Iterator[list[bool]]:
+    """Return a context whose value is no longer empty once a worker elsewhere was started."""
+    started: list[bool] = []
+    options = current_options()
+
+    def start(setup: WorkerSetup) -> Worker:
+        started[:] = [True]
+        assert options.new_worker is not None
+        return options.new_worker(setup)
+
+    noting = start if options.new_worker is not None else None
+    with worker_options(replace(options, new_worker=noting)):
+        yield started
 
 
 def _check_here(name: str) -> None:

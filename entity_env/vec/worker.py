@@ -316,14 +316,14 @@ def packed_factory(create_env: Callable[[], Any]) -> bytes:
     try:
         code: bytes = cloudpickle.dumps(create_env)
     except Exception as error:
-        part = _unsendable(create_env, "the factory")
+        part = unsendable(create_env, "the factory")
         expected = "expected a world that can be sent to another process"
         fix = "make it where the world is made, in its constructor"
         raise EntityEnvError(f"env: {expected}, got {error} at {part}; {fix}") from None
     return code
 
 
-def _unsendable(value: Any, name: str) -> str:
+def unsendable(value: Any, name: str) -> str:
     """Return the path of the innermost argument, closed-over name or attribute that fails."""
     parts = dict(getattr(value, "keywords", {})) | dict(getattr(value, "__dict__", {}))
     free = getattr(getattr(value, "__code__", None), "co_freevars", ())
@@ -333,7 +333,7 @@ def _unsendable(value: Any, name: str) -> str:
         try:
             cloudpickle.dumps(part)
         except Exception:
-            return _unsendable(part, f"{name}.{key}" if name != "the factory" else key)
+            return unsendable(part, f"{name}.{key}" if name != "the factory" else key)
     return name
 
 

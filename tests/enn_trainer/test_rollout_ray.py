@@ -6,13 +6,19 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from enn_trainer.config import EnvConfig
 from enn_trainer.errors import ConfigError
+from enn_trainer.experience.envs import env_factory
+from entity_env import EnvList, VecEnv
+from entity_env.errors import EntityEnvError
 from entity_env.examples import Minefield
 from entity_env.examples.minefield_vec import VecMinefield
 from entity_env.vec.ray_worker import RayWorker
@@ -103,3 +109,44 @@ def updates(saves: Path) -> list[dict[str, Any]]:
     path = saves / "metrics.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     return [line for line in map(json.loads, lines) if "step" in line]
+
+
+def own_factory(config: EnvConfig, num_envs: int, processes: int, first: int) -> VecEnv:
+    """Make environments in this process."""
+    return EnvList(Minefield, num_envs, first)
+
+
+def handed_on(config: EnvConfig, num_envs: int, processes: int, first: int) -> VecEnv:
+    """Make environments as the trainer does."""
+    return env_factory(Minefield)(config, num_envs, processes, first)
+
+
+def test_a_factory_whose_environments_step_here_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"rollout\.ray: .*got EnvList, which steps where it is"):
+        run_small(tmp_path, *RAY, env=own_factory)
+    assert run_small(tmp_path, *RAY, "total_timesteps=24", env=handed_on).state.step == 24
+
+
+class Locked(Minefield):
+    """World that cannot be sent."""
+
+    def __init__(self, lock: Any = None) -> None:
+        super().__init__()
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        (RAY, r"^env: expected a world that can be sent .* at lock; make it where the world"),
+        (
+            ("eval.ray=auto", "eval.steps=1"),
+            r"^eval\.ray: expected a world that can be sent .*\.lock; make it where the world",
+        ),
+    ],
+)
+def test_a_world_that_cannot_be_sent_is_named_with_its_attribute(
+    tmp_path: Path, settings: tuple[str, ...], problem: str
+) -> None:
+    locked = partial(Locked, lock=threading.Lock())
+    with pytest.raises((ConfigError, EntityEnvError), match=problem):
+        run_small(tmp_path, *settings, env=locked)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -96,6 +97,7 @@ def test_table_ends_with_the_lines_to_type(
     monkeypatch.setenv("ROGUE_NET_NATIVE", "0")
     assert run(["doctor"]) == 0  # slower, but it trains
     out = capsys.readouterr().out
+    assert re.match(r"network +ok +Ray and torchrun run what their network sends: ", out)
     assert out.endswith("\nto fix:\n  unset ROGUE_NET_NATIVE\n")
     line = next(line for line in out.splitlines() if line.startswith("compiled part"))
     assert line.split()[2] == "problem"
