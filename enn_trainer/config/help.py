@@ -94,7 +94,7 @@ def _likeness(query: str, entry: _Entry) -> float:
         likeness = max(likeness, 0.8)
     words = re.escape(last.replace("_", " "))
     if len(last) > 2 and re.search(rf"\b{words}\b", entry.doc.lower()):
-        likeness = max(likeness, 0.7 + 0.2 * len(last) / len(entry.doc))
+        likeness = max(likeness, 0.74 + 0.2 * len(last) / len(entry.doc))
     return 0.9 * likeness + 0.1 * similarity(query, path)
 
 
