@@ -22,7 +22,7 @@ from enn_trainer.cli.typed_settings import parse_typed, typed_settings
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.help import hps_info
 from enn_trainer.config.load import show_config
-from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.errors import CheckpointError, ConfigError, RankError
 from enn_trainer.runtime.interrupt import (
     StoppedAtOnce,
     interrupted_status,
@@ -171,7 +171,7 @@ def run_command(
     except EXPECTED_ERRORS as error:
         if options.verbose:
             traceback.print_exception(error)
-        rank = current_group().rank
+        rank = "" if isinstance(error, RankError) else current_group().rank
         return failed(error, f"rank {rank}: {error}" if rank else None)
     except StoppedAtOnce as stop:
         stands = "stopped at once; the newest save stands"

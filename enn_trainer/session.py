@@ -10,7 +10,7 @@ from enn_trainer.callbacks.callback import RunningTrainer
 from enn_trainer.callbacks.callback_list import Callbacks
 from enn_trainer.callbacks.run_metrics import MetricsLog
 from enn_trainer.checkpointing import Checkpoints
-from enn_trainer.errors import CheckpointError
+from enn_trainer.errors import CheckpointError, RankError
 from enn_trainer.evaluation.evaluator import RunEvaluator
 from enn_trainer.experience.running_episodes import RunningEpisodes
 from enn_trainer.runtime.interrupt import StoppedAtOnce, UpdateAbandoned
@@ -145,8 +145,9 @@ def session(trainer: SessionTrainer, stop: Condition | None) -> Iterator[Session
             trainer.manager.leave(error)
             is_save_failed = is_saving and isinstance(error, CheckpointError)
             try:
-                # Save after an error, unless that stops at once or came from the last save.
-                if not (is_save_failed or isinstance(error, StoppedAtOnce)):
+                # Save after an error, unless that stops at once or came from the last save, or from
+                # another rank: the newest save stands, as after the loss of a run's only process.
+                if not (is_save_failed or isinstance(error, StoppedAtOnce | RankError)):
                     trainer.episodes.are_valid = False  # they may be broken
                     trainer.checkpoints.save_after_failure()
             finally:

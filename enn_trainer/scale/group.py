@@ -4,6 +4,7 @@ Messages are bytes of this project's own packing. Every rank calls the same meth
 order.
 """
 
+import atexit
 import os
 import socket
 import time
@@ -198,13 +199,17 @@ class TorchGroup(Group):
 
     def __init__(self, timeout_s: float = 300.0) -> None:
         import torch.distributed as dist
+        from torch.distributed.distributed_c10d import PrefixStore
         from torch.distributed.rendezvous import rendezvous
 
         self._dist, self._timeout_s = dist, timeout_s
         self._room: dict[str, int] = {}
         self._phase = ""
         limit = timedelta(seconds=timeout_s)
-        self._store, self.rank, self.size = next(rendezvous("env://", timeout=limit))
+        store, self.rank, self.size = next(rendezvous("env://", timeout=limit))
+        # After a restart, the store of torchrun still has the keys of the ranks before.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self._store = PrefixStore(f"attempt-{attempt}", store)
         self._host = socket.gethostname()
         self._store.set(f"host/{self.rank}", self._host)
         with self._noticed("start"):
@@ -212,6 +217,7 @@ class TorchGroup(Group):
                 "gloo", timeout=limit, store=self._store, rank=self.rank, world_size=self.size
             )
         self._bytes = self._numbers = dist.group.WORLD
+        atexit.register(self._close)
 
     def begin(self, timeout_s: float, uses_gpu: bool) -> None:
         """Take the settings of a run: the longest time to wait for a rank, and the device."""
@@ -259,6 +265,10 @@ class TorchGroup(Group):
             text = " ".join(f"{type(error).__name__}: {error}".split())[:500]
             with suppress(Exception):
                 self._store.set(f"failed/{self.rank}", text)
+
+    def _close(self) -> None:
+        with suppress(Exception):
+            self._dist.destroy_process_group()
 
     def _exchange(self, data: bytes, phase: str) -> list[bytes]:
         row = torch.frombuffer(bytearray(data), dtype=torch.uint8)

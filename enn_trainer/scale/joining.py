@@ -107,10 +107,13 @@ def check_same(group: Group, about: Mapping[str, Any]) -> None:
     for name, expected in found[0].items():
         others = [rank for rank, one in enumerate(found) if one[name] != expected]
         if others:
-            got = short_repr(found[others[0]][name])
+            got = found[others[0]][name]
+            if isinstance(expected, list):
+                more = [one for one in got if one not in expected]
+                expected, got = [one for one in expected if one not in got], more
             raise RankError(
                 f"rank {', '.join(map(str, others))}: {name}: expected that of rank 0, "
-                f"{short_repr(expected)}, got {got}"
+                f"{short_repr(expected)}, got {short_repr(got)}"
             )
 
 

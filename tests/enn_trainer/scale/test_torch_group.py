@@ -1,22 +1,64 @@
 """`TorchGroup`: ranks that torchrun starts."""
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-PROGRAM = Path(__file__).with_name("torch_ranks.py")
+from enn_trainer import StateManager, Trainer
+from enn_trainer.scale.packing import digest_of
+from entity_env.examples import Minefield
+from tests.enn_trainer.scale.test_ranks import SMALL
+
+PROGRAM, RUN = (Path(__file__).with_name(f"torch_{name}.py") for name in ("ranks", "run"))
 
 
-def torchrun(*arguments: str, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
-    """Run a program with two ranks."""
+def run_digest(folder: Path | None) -> int:
+    """Return the digest of the agent of a run, or of that of the same settings in one process."""
+    manager = StateManager(overrides=None if folder else SMALL, checkpoint_dir=folder)
+    with Trainer(manager, Minefield) as trainer:
+        if folder is None:
+            trainer.run()
+        return digest_of(trainer.state.agent)
+
+
+@pytest.mark.slow
+def test_a_killed_rank_ends_all_and_torchrun_resumes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = [*SMALL, "checkpoint.every_seconds=0", "--checkpoint-dir", "run", "--resume-or-start"]
+    done = torchrun("--max-restarts", "1", str(RUN), *run, number=signal.SIGKILL)
+    assert done.returncode == 0, done.stderr
+    assert "rank 1 (" in done.stderr
+    assert "does not answer" in done.stderr
+    assert "step 168 total_timesteps of 168 reached" in done.stdout
+    assert run_digest(tmp_path / "run") == run_digest(None)
+
+
+@pytest.mark.slow
+def test_sigterm_to_one_rank_ends_all_with_one_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = torchrun(str(RUN), *SMALL, "--checkpoint-dir", "run", number=signal.SIGTERM)
+    assert done.stdout.count("step 112 interrupted") == 2, done.stderr
+    saved = sorted(path.name for path in (tmp_path / "run").glob("step-*"))
+    assert saved == ["step-000000000000", "step-000000000112"]
+
+
+def torchrun(*arguments: str, number: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run a program with two ranks, of which the second sends itself a signal."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     return subprocess.run(
         [*command, "--nproc-per-node", "2", *arguments],
+        env={**os.environ, "RANK_SIGNAL": str(number)},
         capture_output=True,
         text=True,
-        timeout=timeout_s,
+        timeout=200.0,
         check=False,
     )
 
