@@ -96,7 +96,8 @@ def open_envs(
         shards = Shards.of(len(envs), envs.sides, count)
     elif len(envs) != num_envs:
         raise ConfigError(f"env: expected {num_envs} environments of a rank, got {len(envs)}")
-    measured.groups, measured.is_part = shards.slices, group.size > 1
+    measured.groups = shards.slices
+    measured.running.first_match = shards.columns.start // envs.sides
     return measured, shards
 
 

@@ -83,7 +83,10 @@ class Curriculum(Callback):
 
     def on_rollout_end(self, trainer: RunningTrainer, rollout: Rollout) -> None:
         """Take the episodes that ended; they count once the update has succeeded."""
-        self._ended, self._of_rollout = self._envs.take_ended(), rollout.episodes
+        ended: list[Arguments] = [dict(arguments) for arguments in self._envs.take_ended()]
+        if self._variation.groups:
+            ended = self._manager.group.gather_shards(ended, "collecting")
+        self._ended, self._of_rollout = ended, rollout.episodes
 
     def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
         """Count the episodes, add metrics of them and of lessons, and decide on lessons."""

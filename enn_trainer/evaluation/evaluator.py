@@ -650,7 +650,8 @@ class RunEvaluator(Evaluator):
 
             finished.extend(self._play(is_stopped, watch, is_asked, is_end))
             pending = [[one.step, one.due] for one in self._pending]
-            return [[one.plain() for one in finished], pending, self._state.next_eval_step]
+            plain = [one.plain() for one in finished]
+            return [plain, pending, self._state.next_eval_step, self.is_extra]
 
         group = self.group
         if group.size == 1:
@@ -659,7 +660,7 @@ class RunEvaluator(Evaluator):
         if not group.leads:
             finished = [Evaluation.of_plain(one) for one in told[0]]
             self._pending = [Evaluation(step, due, None) for step, due in told[1]]
-            self._state.next_eval_step = told[2]
+            self._state.next_eval_step, self.is_extra = told[2:]
         return finished
 
     def _play(

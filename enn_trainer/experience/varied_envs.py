@@ -1,6 +1,7 @@
 """`VariedEnvs`: environments of a run whose arguments vary from episode to episode."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,10 +40,7 @@ class VariedEnvs(AddMetricsWrapper):
 
     Attributes:
         running: the arguments of the running episodes.
-        is_part: True for those of one of several ranks, whose arguments cannot vary.
     """
-
-    is_part = False
 
     def __init__(self, env: VecEnv) -> None:
         super().__init__(env)
@@ -59,8 +57,6 @@ class VariedEnvs(AddMetricsWrapper):
             variation: its last groups are those of curricula, each with the present lesson first.
             lessons: the number of the present lesson by curriculum, in the order of the groups.
         """
-        if self.is_part:
-            raise EntityEnvError("vary: expected one process, as ranks do not vary arguments yet")
         super().vary(variation)
         self.running.variation = variation
         self._lessons = dict(lessons or {})
@@ -197,7 +193,7 @@ def parameter_scalars(ended: Sequence[Arguments], variation: Variation) -> dict[
         numbers = [float(value) for value in drawn if is_number(value)]
         if numbers:
             tag = f"{PREFIX}{name}"
-            scalars[f"{tag}.mean"] = float(np.mean(numbers))
+            scalars[f"{tag}.mean"] = math.fsum(numbers) / len(numbers)
             scalars |= {f"{tag}.min": min(numbers), f"{tag}.max": max(numbers)}
         if not drawn:
             continue

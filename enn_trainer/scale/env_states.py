@@ -10,8 +10,9 @@ from torch import Tensor
 from enn_trainer.scale.group import Group
 from entity_env.vec.episode_state import cat_states, split_state
 
-_TOTALS = "episode_totals"
-_KNOWN = {"seed", "episodes", "steps", "frames", "matches", "arguments", _TOTALS}
+_OF_ENVS, _OF_MATCHES = "episode_totals", "lessons"
+"""Entries with arrays by name, of environments and of matches."""
+_KNOWN = {"seed", "episodes", "steps", "frames", "matches", "arguments", _OF_ENVS, _OF_MATCHES}
 
 
 def state_of_ranks(own: dict[str, Any] | None, group: Group) -> dict[str, Any] | None:
@@ -29,9 +30,9 @@ def state_of_ranks(own: dict[str, Any] | None, group: Group) -> dict[str, Any] |
     if len(states) < group.size:
         return None
     state = cat_states(states)
-    if _TOTALS in states[0]:
-        totals = [one[_TOTALS] for one in states]
-        state[_TOTALS] = {n: np.concatenate([one[n] for one in totals]) for n in totals[0]}
+    for entry in (name for name in (_OF_ENVS, _OF_MATCHES) if name in states[0]):
+        arrays = [one[entry] for one in states]
+        state[entry] = {n: np.concatenate([one[n] for one in arrays]) for n in arrays[0]}
     return state
 
 
@@ -41,8 +42,10 @@ def part_of_state(state: Mapping[str, Any], columns: range) -> dict[str, Any]:
     counts = [start, stop - start, len(state["steps"]) - stop]
     pieces = split_state(state, [count for count in counts if count > 0])
     part = pieces[1 if start else 0]
-    if _TOTALS in state:
-        part[_TOTALS] = {name: x[start:stop] for name, x in state[_TOTALS].items()}
+    sides = len(state["steps"]) // len(state["matches"])
+    for entry, each in ((_OF_ENVS, 1), (_OF_MATCHES, sides)):
+        if entry in state:
+            part[entry] = {n: x[start // each : stop // each] for n, x in state[entry].items()}
     return part
 
 

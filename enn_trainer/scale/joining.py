@@ -126,7 +126,6 @@ def _check_supported(manager: StateManager, group: Group) -> None:
     config = manager.config
     for is_used, name in (
         (config.selfplay is not None, "selfplay"),
-        (bool(config.env.vary), "env.vary"),
         (bool(config.capture_samples), "capture_samples"),
     ):
         if is_used:

@@ -114,6 +114,7 @@ class RunningArguments:
 
     Attributes:
         sides: as given.
+        first_match: number of the first of these matches among all of the run.
         variation: the samplers of the episodes that begin from now on; None if nothing varies.
         arguments: for each match, those of its running episode; {} if nothing varied.
         episode: (matches,) int64, the number of the running episode of each.
@@ -124,7 +125,7 @@ class RunningArguments:
         self.variation: Variation | None = None
         self.arguments: list[Mapping[str, Any]] = [{}] * num_matches
         self.episode = np.full(num_matches, -1, dtype=np.int64)
-        self.sides, self._seed = sides, 0
+        self.sides, self.first_match, self._seed = sides, 0, 0
 
     def seed(self, seed: int) -> None:
         """Count episodes from 0, which draw from a seed."""
@@ -137,13 +138,16 @@ class RunningArguments:
         self.episode[matches] += 1
         if self.variation is not None:
             for match in matches.tolist():
-                episode = int(self.episode[match])
-                self.arguments[match] = self.variation.arguments(self._seed, match, episode)
+                self.arguments[match] = self.variation.arguments(*self._key(match))
 
     def alternatives(self, match: int) -> list[int]:
         """Return the number of the alternative that a running episode took in each group."""
         assert self.variation is not None
-        return self.variation.alternatives(self._seed, match, int(self.episode[match]))
+        return self.variation.alternatives(*self._key(match))
+
+    def _key(self, match: int) -> tuple[int, int, int]:
+        """Return seed, match of the run, and number of the episode, by which it draws."""
+        return self._seed, self.first_match + match, int(self.episode[match])
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue with the running episodes of a state of `VecEnv.get_state`."""

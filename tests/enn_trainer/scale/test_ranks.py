@@ -97,6 +97,14 @@ OPTIONS = {
     "magnet": ["ppo.magnet=(every: 60)"],
     "evaluations": ["eval.interval=60", "eval.steps=5", "eval.num_envs=3", "eval.processes=1"],
     "memory": ["net.memory=(of: frame)", "ppo.seq_len=4", "optim.bs=16"],
+    "lessons": [
+        "env.vary.max_steps=9",
+        'env.vary.width="uniform 150 250"',
+        'curricula={"mines": (lessons: ['
+        '(name: "few", vary: {"max_mines": "int 0 2"}, until: ["episodic_reward.mean >= -9"], episodes: 4), '
+        '(name: "some", vary: {"max_mines": "int 1 4"}, until: ["lesson_step >= 50"]), '
+        '(name: "all", vary: {"max_mines": "int 0 9"})], review: 0.3)}',
+    ],
 }
 
 
@@ -110,7 +118,9 @@ def test_every_kind_of_world_gives_the_same_bits(env: Any) -> None:
     assert_equal(env, ["rollout.num_envs=10"], sizes=(2, 4))
 
 
-@pytest.mark.parametrize("settings", [[], OPTIONS["memory"], OPTIONS["scaled rewards"]])
+@pytest.mark.parametrize(
+    "settings", [[], OPTIONS["memory"], OPTIONS["scaled rewards"], OPTIONS["lessons"]]
+)
 def test_a_run_resumes_with_any_number_of_ranks_in_the_middle_of_episodes(
     tmp_path: Path, settings: list[str]
 ) -> None:
