@@ -101,7 +101,8 @@ OPTIONS = {
         "env.vary.max_steps=9",
         'env.vary.width="uniform 150 250"',
         'curricula={"mines": (lessons: ['
-        '(name: "few", vary: {"max_mines": "int 0 2"}, until: ["episodic_reward.mean >= -9"], episodes: 4), '
+        '(name: "few", vary: {"max_mines": "int 0 2"}, '
+        'until: ["episodic_reward.mean >= -9"], episodes: 4), '
         '(name: "some", vary: {"max_mines": "int 1 4"}, until: ["lesson_step >= 50"]), '
         '(name: "all", vary: {"max_mines": "int 0 9"})], review: 0.3)}',
     ],
