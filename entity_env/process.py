@@ -132,6 +132,7 @@ class ProcessTimes(NamedTuple):
         cpu_s: seconds of processor time.
         peak_bytes: the most memory that it had in RAM.
         waited_s: seconds that another process has waited for its answers.
+        made_s: seconds in which environments were made anew for arguments that vary.
     """
 
     pid: int
@@ -139,11 +140,17 @@ class ProcessTimes(NamedTuple):
     cpu_s: float
     peak_bytes: int
     waited_s: float = 0.0
+    made_s: float = 0.0
 
 
-def times_of_this_process(world_s: float) -> ProcessTimes:
-    """Return the time and memory of this process; `world_s` is that of environments' code."""
-    return ProcessTimes(os.getpid(), world_s, time.process_time(), peak_bytes())
+def times_of_this_process(world_s: float, made_s: float = 0.0) -> ProcessTimes:
+    """Return the time and memory of this process.
+
+    Args:
+        world_s: seconds in the environments' own code.
+        made_s: seconds in which environments were made anew.
+    """
+    return ProcessTimes(os.getpid(), world_s, time.process_time(), peak_bytes(), made_s=made_s)
 
 
 def peak_bytes() -> int:

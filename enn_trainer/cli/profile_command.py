@@ -74,6 +74,9 @@ _PARTS: dict[str, tuple[str, Kind]] = {
 }
 """Name and kind of each span; other spans have the kind of the span around them."""
 
+MADE_ANEW = "worlds made anew"
+"""Name of the part in which environments are made for arguments that vary."""
+
 _EPILOG = """\
 Settings are those of enn train. What is learned is discarded.
 
@@ -236,15 +239,18 @@ def profile(
     for pid, times in processes_after.items():
         then = processes_before.get(pid, ProcessTimes(pid, 0.0, 0.0, 0))
         world_s, cpu_s = times.world_s - then.world_s, times.cpu_s - then.cpu_s
-        waited_s = times.waited_s - then.waited_s
-        processes.append(ProcessTimes(pid, world_s, cpu_s, times.peak_bytes, waited_s))
+        waited_s, made_s = times.waited_s - then.waited_s, times.made_s - then.made_s
+        processes.append(ProcessTimes(pid, world_s, cpu_s, times.peak_bytes, waited_s, made_s))
     workers = [times for times in processes if times.pid != os.getpid()]
     in_workers, worked_s = [], sum(times.cpu_s for times in workers)
     if worked_s:
         world_ms = ms * sum(times.world_s for times in workers)
+        made_ms = ms * sum(times.made_s for times in workers)
+        rest_ms = max(0.0, ms * worked_s - world_ms - made_ms)
         in_workers = [
             Part("environment code", "environment", 0.0, world_ms),
-            Part("frames, actions and messages", "frames", 0.0, max(0.0, ms * worked_s - world_ms)),
+            *([Part(MADE_ANEW, "environment", 0.0, made_ms)] if made_ms else []),
+            Part("frames, actions and messages", "frames", 0.0, rest_ms),
         ]
 
     used_s = cpu_after_s - cpu_before_s + worked_s
@@ -324,7 +330,8 @@ def _parts(
             yield Part(name if known == path else path, kind, ms * span.wall_s, ms * span.core_s)
             continue
         # The step of the environments: their own code, or the wait for workers.
-        world_s = sum(times.world_s for times in processes if times.pid == os.getpid())
+        own = [times for times in processes if times.pid == os.getpid()]
+        world_s, made_s = (sum(getattr(t, name) for t in own) for name in ("world_s", "made_s"))
         parts: list[tuple[str, Kind, float]] = [("environments", "environment", span.wall_s)]
         if any(times.pid != os.getpid() for times in processes):
             waited_s = min(span.wall_s, sum(times.waited_s for times in processes))
@@ -332,7 +339,8 @@ def _parts(
             parts.append(("messages to and from workers", "frames", span.wall_s - waited_s))
         elif world_s:  # else the environments report no times
             parts = [("environment code", "environment", world_s)]
-            parts.append(("frames and actions of it", "frames", span.wall_s - world_s))
+            parts += [(MADE_ANEW, "environment", made_s)] if made_s else []
+            parts.append(("frames and actions of it", "frames", span.wall_s - world_s - made_s))
         yield from (Part(name, kind, ms * s, ms * s) for name, kind, s in parts)
     rest_ms = ms * (wall_s - sum(span.wall_s for span in spans.values()))
     yield Part("between these", "rest", rest_ms, rest_ms)
@@ -349,6 +357,10 @@ def bottleneck_advice(measured: Profile) -> str:
     more_envs = "try a larger rollout.num_envs with fewer rollout.steps"
     one_vec_env = "write all of them as one VecEnv"
     environment = f"environment code: {more_processes}make its act faster, or {one_vec_env}"
+    core_ms = {part.name: part.core_ms for part in (*measured.parts, *measured.in_workers)}
+    if core_ms.get(MADE_ANEW, 0.0) > core_ms.get("environment code", 0.0):
+        environment = f"environment code, most of it {MADE_ANEW} for each episode: write "
+        environment += "set_parameters(**values), which changes the arguments of env.vary"
     smaller_net = "try a smaller net.d_model or net.n_layer"
     fewer = "show fewer entities"
 

@@ -88,7 +88,7 @@ class EnvList(VecEnv):
         self._create_env: Callable[..., Environment | Match] = create_env
         self._variation = Variation()
         self._arguments: list[dict[str, Any]] | None = None
-        self._world_ns = 0
+        self._world_ns, self._made_ns = 0, 0
         self._tracker = IdentityTracker([], 0)
 
     def obs_space(self) -> ObsSpace:
@@ -270,7 +270,7 @@ class EnvList(VecEnv):
 
     def process_times(self) -> list[ProcessTimes]:
         """Return the time and memory that this process has used so far."""
-        return [times_of_this_process(self._world_ns / 1e9)]
+        return [times_of_this_process(self._world_ns / 1e9, self._made_ns / 1e9)]
 
     @exits_as_errors()
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
@@ -378,11 +378,12 @@ class EnvList(VecEnv):
         before, self._arguments[i] = self._arguments[i], arguments
         if not before and not arguments:
             return
+        start_ns = time.perf_counter_ns()
         try:
-            if callable(given := getattr(world, "set_parameters", None)) and {*arguments} >= {
-                *before
-            }:
+            given = getattr(world, "set_parameters", None)
+            if callable(given) and arguments.keys() >= before.keys():
                 given(**arguments)
+                self._world_ns += time.perf_counter_ns() - start_ns
                 return
             new = match_of(self._create_env(**arguments))
             check_same_spaces(
@@ -398,6 +399,7 @@ class EnvList(VecEnv):
             raise InvalidSampler(f"{where}: {what}") from error
         old, self.matches[i] = self.matches[i], new
         old.close()
+        self._made_ns += time.perf_counter_ns() - start_ns
 
     def _show(
         self, frames: list[Observation], outcomes: list[Observation], shown: ObsSpace

@@ -271,6 +271,36 @@ def test_entities_of_a_frame_are_shown_by_type_and_those_of_small_frames_blamed_
     assert "of the type" not in out
 
 
+SLOW_TO_MAKE = """
+import time
+from entity_env.examples import Xor
+
+class Slow(Xor):
+    def __init__(self, size: int = 1) -> None:
+        super().__init__()
+        time.sleep(0.03)
+"""
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_worlds_that_are_made_anew_have_a_row_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], processes: int
+) -> None:
+    world = tmp_path / "slow.py"
+    world.write_text(SLOW_TO_MAKE)
+    settings = [f"env.id={world}:Slow", f"rollout.processes={processes}", "--updates", "1"]
+    told = profiled(tmp_path, *settings)
+    assert "worlds made anew" not in capsys.readouterr().out
+    about = profiled(tmp_path, *settings, 'env.vary.size="int 0 9"')
+    parts = {part["name"]: part for part in about["parts"] + about["in_workers"]}
+    made, step = parts["worlds made anew"], parts["environment code"]
+    assert made["core_ms"] > 30 * about["frames"]  # one episode a frame, 30 ms each
+    assert step["core_ms"] < 0.5 * made["core_ms"]
+    assert "write set_parameters(**values)" in about["limit"]
+    assert "worlds made anew" in capsys.readouterr().out
+    assert "set_parameters" not in told["limit"]
+
+
 def test_memory_of_one_frame_is_said_when_it_is_large(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
