@@ -1,0 +1,164 @@
+"""Speed of a divided run, beside one that is not divided, on the cases of `ceiling.py`.
+
+    python benchmarks/ranks.py [CASE ...] [--rounds 3] [--seconds 4] [--ranks]
+
+The first table is one process with `scale.shards=2` beside S = 1, both with two threads and two
+workers: two forward passes of half the size each. Both trainers live in one process and take turns.
+With `--ranks` a second table has 2 ranks of `torchrun`, of one thread and one worker each, beside
+1 process of two threads and two workers; these are processes that take turns.
+
+A ratio is the median over the rounds of one run. The tables are written to `results/ranks.md`.
+"""
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from ceiling import CASES
+from measured_on import processor, short_revision
+
+from enn_trainer import StateManager, Trainer
+from entity_env.examples import ENV_REGISTRY
+
+RESULTS = Path(__file__).parent / "results/ranks.md"
+CORES = 2
+TITLES = {
+    "shards": "One process, two shards beside one",
+    "ranks": "2 ranks of one thread beside 1 of two threads with two workers",
+}
+TARGETS = {"shards": (0.85, 0.7), "ranks": (0.9, 0.75)}
+"""The least geometric mean of the ratios, and the least ratio."""
+
+Pairs = list[tuple[float, float]]
+"""Frames a second without and with the division, by round."""
+
+
+def updates_per_s(trainer: Trainer, seconds: float, updates: int | None) -> float:
+    """Return the updates in a second, of so many or, if that is None, of those of some seconds."""
+    start_s, count = time.perf_counter(), 0
+    while count < (updates or 1) or (not updates and time.perf_counter() - start_s < seconds):
+        trainer.step()
+        count += 1
+    return count / (time.perf_counter() - start_s)
+
+
+def measured_here(divisions: Sequence[Sequence[str]], options: Mapping[str, Any]) -> list[Any]:
+    """Return the updates a second of trainers that take turns, by round.
+
+    Args:
+        divisions: settings of each trainer.
+        options: settings of all, number of rounds, threads, and seconds or updates of a turn.
+    """
+    torch.set_num_threads(options["threads"])  # overrides OMP_NUM_THREADS
+    with ExitStack() as stack:
+        folder, trainers = stack.enter_context(TemporaryDirectory()), []
+        for own in divisions:
+            settings = [*options["settings"], f"data_dir={folder}", *own]
+            manager = StateManager(overrides=settings)
+            world = ENV_REGISTRY[manager.config.env.id]
+            trainers.append(stack.enter_context(Trainer(manager, world)))
+        for trainer in trainers:
+            trainer.step()
+        turn = options["seconds"], options.get("updates")
+        return [
+            [updates_per_s(trainer, *turn) for trainer in trainers]
+            for _ in range(options["rounds"])
+        ]
+
+
+def shards(case: str, rounds: int, seconds: float) -> Pairs:
+    """Return the speed of a case in one process with one and with two shards."""
+    options = {"settings": [*CASES[case], f"rollout.processes={CORES}"], "threads": CORES}
+    told = [[[], ["scale.shards=2"]], {**options, "rounds": rounds, "seconds": seconds}]
+    return [(one, other) for one, other in answer_of([sys.executable], told)]
+
+
+def ranks(case: str, rounds: int, seconds: float) -> Pairs:
+    """Return the speed of a case in one process, and in two ranks."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", f"{CORES}"]
+    shared = {"rounds": 1, "seconds": seconds}
+    pairs = []
+    for _ in range(rounds):
+        alone = {"settings": [*CASES[case], f"rollout.processes={CORES}"], "threads": CORES}
+        ((one,),) = answer_of([sys.executable], [[[]], {**shared, **alone}])
+        # As many updates in each rank, as they wait for each other.
+        parts = {"settings": [*CASES[case], "rollout.processes=1"], "threads": 1}
+        parts["updates"] = max(1, round(one * seconds))
+        ((other,),) = answer_of(torchrun, [[[]], {**shared, **parts}])
+        pairs.append((one, other))
+    return pairs
+
+
+def answer_of(program: Sequence[str], told: Sequence[Any]) -> list[Any]:
+    """Return what `measured_here` returns in a process of its own, or in several ranks."""
+    command = [*program, __file__, "--told", json.dumps(told)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(done.stderr)
+    answer: list[Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def table(kind: str, found: Mapping[str, Pairs]) -> str:
+    """Return a table with its title."""
+    mean, least = TARGETS[kind]
+    lines = [
+        f"## {TITLES[kind]}\n",
+        "| case | updates/s | divided | ratio |",
+        "| --- | --- | --- | --- |",
+    ]
+    ratios = []
+    for case, pairs in found.items():
+        one, other = (statistics.median(column) for column in zip(*pairs, strict=True))
+        ratios.append(statistics.median(b / a for a, b in pairs))
+        lines.append(f"| {case} | {one:.2f} | {other:.2f} | {ratios[-1]:.2f} |")
+    geometric = math.exp(statistics.mean(map(math.log, ratios)))
+    lines.append(f"| geometric mean (to reach: {mean}) | | | {geometric:.2f} |")
+    lines.append(f"| least (to reach: {least}) | | | {min(ratios):.2f} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Measure the cases and write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=4.0, help="of a turn, at least an update")
+    parser.add_argument("--ranks", action="store_true", help="measure 2 ranks of torchrun as well")
+    parser.add_argument("--told", type=json.loads, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.told:
+        answer = measured_here(*options.told)
+        if os.environ.get("RANK", "0") == "0":
+            print(json.dumps(answer))
+        return
+    if unknown := {*options.cases} - {*CASES}:
+        parser.error(f"expected some of {', '.join(CASES)}, got {', '.join(sorted(unknown))}")
+    kinds = {"shards": shards, **({"ranks": ranks} if options.ranks else {})}
+    tables = []
+    for kind, measure in kinds.items():
+        found: dict[str, Pairs] = {}
+        for case in options.cases or CASES:
+            found[case] = measure(case, options.rounds, options.seconds)
+            print(kind, case, *(f"{b / a:.2f}" for a, b in found[case]), flush=True)
+        tables.append(table(kind, found))
+    RESULTS.write_text(
+        f"# A divided run beside one that is not divided\n\nMedians of {options.rounds} rounds of "
+        f"{options.seconds:g} s in turns, on {processor()}, commit {short_revision()}. Measured by "
+        "`benchmarks/ranks.py`.\n\n" + "\n".join(tables)
+    )
+
+
+if __name__ == "__main__":
+    main()
