@@ -1,0 +1,380 @@
+"""Arguments that vary and lessons: what is learnt with and without them, and the speed of training.
+
+    python benchmarks/curriculum.py learn [ROW ...] [--seeds 3] [--jobs 2]
+    python benchmarks/curriculum.py speed [--updates 20]
+
+Results are in `results/curriculum.md`, with a picture. Runs that are done are kept as JSON lines
+beside it, and are not repeated.
+"""
+
+import argparse
+import json
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from kept_runs import left_to_run, read_kept, run_all
+from measured_on import short_revision
+from trained import of_row, seconds_in_turns, table
+
+from enn_trainer import EvalConfig, StateManager, Trainer, train
+from enn_trainer.callbacks import Callback
+from enn_trainer.callbacks.callback import RunningTrainer
+from enn_trainer.cli.plot_command import Curve, draw
+from enn_trainer.config import EnvConfig
+from enn_trainer.evaluation.eval_metrics import t_quantile_975
+from enn_trainer.selfplay.tournament import play_league
+from entity_env import Match
+from entity_env.examples import Duel, Locks, Minefield
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks/results/curriculum.md"
+EPISODES = 2000
+"""Episodes to measure an agent in."""
+MINES = (0, 5, 10, 20, 40)
+OF_A_MATCH = "return of a match"
+GAMES = 400
+"""Games of a pair of agents."""
+
+
+class Row(NamedTuple):
+    """Settings to train an agent with.
+
+    Attributes:
+        name: on the command line; what is before the comma is compared in one picture.
+        config: file in `configs/`, without ".ron".
+        overrides: changes of the configuration.
+        asked: what is to be reached, in words.
+        reaches: returns True if a result does; None if it is only shown.
+    """
+
+    name: str
+    config: str
+    overrides: tuple[str, ...] = ()
+    asked: str = ""
+    reaches: Callable[[Mapping[str, float]], bool] | None = None
+
+    @property
+    def world(self) -> str:
+        """Name of the world."""
+        return self.name.partition(",")[0]
+
+
+def lessons(name: str, *settings: str, more: str = "") -> str:
+    """Return the setting of one curriculum."""
+    written = ", ".join(f"({one})" for one in settings)
+    return f'curricula={{"{name}": (lessons: [{written}]{more})}}'
+
+
+def at_length(value: float) -> Callable[[Mapping[str, float]], bool]:
+    """Return the check that a mean return is at least a value."""
+    return lambda values: values["return"] >= value
+
+
+_LOCKS = ("total_timesteps=500000", "eval.interval=25000")
+_MINES = ("eval=None",)
+_FORAGING = ("eval=None",)
+_BOARDS = [
+    f'name: "{size} cells, {food} food", vary: {{"size": "{size}", "food": "{food}"}}'
+    for size, food in ((6, 1), (8, 2), (10, 3))
+]
+_UP = ', until: ["episodic_reward.mean >= 0.25"]'
+# Squads of one have nothing to choose, so that their rating does not rise.
+_ELO = {1: "lesson_step >= 20000", 2: "selfplay/elo >= 1250", 3: "selfplay/elo >= 1300"}
+_SQUADS = [
+    f'name: "{n} units", vary: {{"squad": "{n}"}}, until: {json.dumps([_ELO[n]] if n < 4 else [])}'
+    for n in (1, 2, 3, 4)
+]
+ROWS = [
+    Row(
+        "Locks, as it is",
+        "locks_lessons",
+        (*_LOCKS, "curricula={}"),
+        "at most 0.05",
+        lambda values: values["return"] <= 0.05,
+    ),
+    Row("Locks, lessons 2, 4, 8, 12", "locks_lessons", _LOCKS, "0.95", at_length(0.95)),
+    Row("Locks, ramp from 1 to 12", "locks_ramp", _LOCKS, "0.95", at_length(0.95)),
+    Row(
+        "Locks, int 1 12", "locks_lessons", (*_LOCKS, "curricula={}", 'env.vary.length="int 1 12"')
+    ),
+    Row("Minefield, 10 mines", "minefield", _MINES),
+    Row(
+        "Minefield, int 0 20",
+        "minefield",
+        (*_MINES, "env.kwargs={}", 'env.vary.max_mines="int 0 20"'),
+    ),
+    Row(
+        "Minefield, ramp to int 0 40",
+        "minefield",
+        (
+            *_MINES,
+            "env.kwargs={}",
+            lessons(
+                "mines",
+                'name: "wider", ramp: {"max_mines": ["int 0 0", "int 0 40"]}, count: 9, '
+                'until: ["episodic_reward.mean >= 0.9"], episodes: 500',
+            ),
+        ),
+    ),
+    Row("Foraging 10x10-3p-3f, as it is", "foraging_10x10", _FORAGING, "shown"),
+    Row(
+        "Foraging 10x10-3p-3f, lessons",
+        "foraging_10x10",
+        (*_FORAGING, lessons("board", _BOARDS[0] + _UP, _BOARDS[1] + _UP, _BOARDS[2])),
+        "0.8 is the aim",
+    ),
+    Row("Duel, full size", "duel_pool"),
+    Row(
+        "Duel, lessons by rating", "duel_pool", (lessons("squad", *_SQUADS, more=", review: 0.1"),)
+    ),
+]
+
+
+class Evaluated(Callback):
+    """Returns of evaluations by step, and the steps at which lessons were reached.
+
+    Attributes:
+        curve: (step, mean return) of each evaluation.
+        reached: (step, index) of each change of a lesson.
+    """
+
+    def __init__(self) -> None:
+        self.curve: list[tuple[int, float]] = []
+        self.reached: list[tuple[int, int]] = []
+
+    def on_eval_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
+        """Keep the mean return."""
+        self.curve.append((trainer.state.step, metrics["eval/episodic_reward.mean"]))
+
+    def on_update_start(self, trainer: RunningTrainer) -> None:
+        """Keep the lesson of the last update, if it is another one."""
+        tags = [tag for tag in trainer.metrics if tag.startswith("curriculum/")]
+        lesson = next((trainer.metrics[tag] for tag in tags if tag.endswith("/lesson")), None)
+        if lesson is not None and (not self.reached or self.reached[-1][1] != lesson):
+            self.reached.append((trainer.state.step, int(lesson)))
+
+
+def world_of(row: Row) -> Any:
+    """Return the environment of a row."""
+    if row.world == "Foraging 10x10-3p-3f":
+        return varied_foraging()
+    return {"Locks": Locks, "Minefield": Minefield, "Duel": Duel}[row.world]
+
+
+def varied_foraging() -> type[Match]:
+    """Return level-based foraging with 3 players, whose board and food are arguments."""
+    from foraging import foraging
+
+    base: Any = foraging("Foraging-10x10-3p-3f-v3")
+
+    class VariedForaging(base):
+        """Foraging on a board of `size` cells a side with `food` pieces of food, at most 3."""
+
+        def set_parameters(self, size: int = 10, food: int = 3) -> None:
+            """Change the board, from the next episode on."""
+            world = self.env.unwrapped
+            world.field = np.zeros((size, size), np.int32)
+            spawn = type(world).spawn_food
+
+            def spawn_food(_: int, min_levels: Any, max_levels: Any) -> None:
+                spawn(world, food, min_levels[:food], max_levels[:food])
+
+            world.spawn_food = spawn_food
+
+    return VariedForaging
+
+
+def train_row(row: Row, seed: int) -> dict[str, Any]:
+    """Train an agent, and return its results."""
+    start, values = time.perf_counter(), dict[str, float]()
+    with tempfile.TemporaryDirectory() as folder:
+        path, watched = Path(folder) / "run", Evaluated()
+        manager = manager_of(row, seed, path)
+        with Trainer(manager, world_of(row), callbacks=[watched]) as trainer:
+            trainer.run()
+            seconds = round(time.perf_counter() - start, 1)
+            for name, settings in evaluations_of(row).items():
+                mean = trainer.evaluate(settings)["eval/episodic_reward.mean"]
+                # The return of a match is the sum of those of its three players.
+                values[name] = mean if name != OF_A_MATCH else 3 * mean
+        if row.name == "Duel, lessons by rating":
+            other = Path(folder) / "full size"
+            full = next(one for one in ROWS if one.name == "Duel, full size")
+            train(manager_of(full, seed, other), Duel)
+            payoff = play_league([str(path), str(other)], Duel, GAMES, seed).payoff
+            values["score against full size"] = float(payoff.mean[0, 1])
+    done = {"row": row.name, "seed": seed, "frames": manager.state.step, "seconds": seconds}
+    shown = {"values": values, "curve": watched.curve, "reached": watched.reached}
+    return {**done, **shown, "commit": short_revision()}
+
+
+def manager_of(row: Row, seed: int, path: Path) -> StateManager:
+    """Return the manager of a run of one process."""
+    own = (f"seed={seed}", f"data_dir={path.parent}", "rollout.processes=1", "cuda=false")
+    file = ROOT / "configs" / f"{row.config}.ron"
+    return StateManager(init_path=file, checkpoint_dir=path, overrides=[*row.overrides, *own])
+
+
+def evaluations_of(row: Row) -> dict[str, EvalConfig]:
+    """Return settings of evaluations after training, by the names of their results."""
+    if row.world == "Locks":
+        env = EnvConfig(id="Locks")
+        return {"return": EvalConfig(episodes=EPISODES, num_envs=200, env=env, deterministic=True)}
+    if row.world == "Minefield":
+        envs = {n: EnvConfig(id="Minefield", kwargs=json.dumps({"max_mines": n})) for n in MINES}
+        return {
+            f"{n} mines": EvalConfig(episodes=EPISODES, num_envs=200, env=env, seed=1)
+            for n, env in envs.items()
+        }
+    if row.world == "Duel":
+        return {}
+    return {OF_A_MATCH: EvalConfig(episodes=3 * 670, num_envs=201, seed=1)}
+
+
+# -- Results -----------------------------------------------------------------------------------
+
+
+def document(results: Sequence[dict[str, Any]], speed: str) -> str:
+    """Return the page with all results."""
+    lines = [
+        "# Arguments that vary, and lessons",
+        "",
+        "`python benchmarks/curriculum.py` trains with the settings in `configs/` and the changes "
+        "in `benchmarks/curriculum.py`. Each run has one thread; up to two run at a time. Returns "
+        f"are means over {EPISODES} episodes after training; those of Locks are of twelve locks "
+        "and the most probable choices, others of sampled ones. Intervals are 95% of the mean over "
+        "seeds (Student's t).",
+        "",
+    ]
+    if any(of_row(row.name, results) for row in ROWS if row.world == "Locks"):
+        lines += ["![Locks](curriculum.svg)", ""]
+    head = ["row", "frames", "value", "to reach", "seeds: result", "mean", "lessons", "seconds"]
+    rows = [head]
+    for row in ROWS:
+        of_seeds = of_row(row.name, results)
+        for value in of_seeds[0]["values"] if of_seeds else ():
+            numbers = [one["values"][value] for one in of_seeds]
+            rows.append(
+                [
+                    row.name,
+                    f"{of_seeds[0]['frames']:,}",
+                    value,
+                    row.asked,
+                    ", ".join(
+                        f"{one['seed']}: {x:.3f}" for one, x in zip(of_seeds, numbers, strict=True)
+                    ),
+                    with_interval(numbers),
+                    ", ".join(str(len(one["reached"]) or "-") for one in of_seeds),
+                    ", ".join(f"{one['seconds']:.0f}" for one in of_seeds),
+                ]
+            )
+    lines += table(rows)
+    commits = sorted({one["commit"] for one in results})
+    lines += [
+        "",
+        f"*lessons* is the number of lessons that were begun. Commits: {', '.join(commits)}.",
+    ]
+    return "\n".join([*lines, "", *([speed] if speed else [])]).rstrip() + "\n"
+
+
+def with_interval(numbers: Sequence[float]) -> str:
+    """Return the mean with its 95% interval, as text."""
+    mean, count = statistics.mean(numbers), len(numbers)
+    if count < 2:
+        return f"{mean:.3f}"
+    half = t_quantile_975(count - 1) * statistics.stdev(numbers) / math.sqrt(count)
+    return f"{mean:.3f} ± {half:.3f}"
+
+
+def draw_locks(results: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draw the evaluations of Locks during training: means over the seeds."""
+    curves = []
+    for row in ROWS:
+        of_seeds = [one["curve"] for one in of_row(row.name, results) if row.world == "Locks"]
+        if of_seeds and of_seeds[0]:
+            steps = np.array([step for step, _ in of_seeds[0]], np.float64)
+            values = np.array([[value for _, value in one] for one in of_seeds])
+            curves.append(Curve(row.name.partition(", ")[2], steps, values.mean(axis=0), None))
+    if curves:
+        draw({"return with twelve locks": curves}, path)
+
+
+class RemadeMinefield(Minefield):
+    """Minefield that is made anew for each episode with other arguments."""
+
+    def __init__(self, max_mines: int = 10) -> None:
+        super().__init__(max_mines)
+        self.set_parameters = None  # type: ignore[assignment]
+
+
+def speed_text(updates: int) -> str:
+    """Measure the speed and return its part of the document."""
+    small = ("rollout.num_envs=512", "rollout.steps=16", "optim.bs=1024", "cuda=false")
+    varied = 'env.vary.max_mines="int 10 10"'
+    taught = lessons(
+        "mines",
+        'name: "a", vary: {"max_mines": "int 10 10"}, until: ["episodic_reward.mean >= 9"]',
+        'name: "b", vary: {"max_mines": "10"}',
+    )
+    rows = [["processes", "arguments", "frames/s, relative to none", "to reach"]]
+    for processes in (1, 2):
+        own = (*small, f"rollout.processes={processes}")
+        cases: dict[str, tuple[Any, Sequence[str]]] = {
+            "none": (Minefield, own),
+            "env.vary, by set_parameters": (Minefield, (*own, varied)),
+            "env.vary, made anew": (RemadeMinefield, (*own, varied)),
+            "a curriculum": (Minefield, (*own, taught)),
+        }
+        seconds = seconds_in_turns(cases, updates)
+        asked = {"env.vary, by set_parameters": "0.98", "a curriculum": "0.99 of env.vary"}
+        for name in [*cases][1:]:
+            ratio = f"{seconds['none'] / seconds[name]:.3f}"
+            rows.append([str(processes), name, ratio, asked.get(name, "the constructor's time")])
+    lines = [
+        "## Speed",
+        "",
+        f"`python benchmarks/curriculum.py speed` at {short_revision()}: Minefield with 512 "
+        f"environments, one thread for learning; runs take turns, the median of {updates} updates.",
+        "",
+        *table(rows),
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Train what was not trained yet, or measure the speed, and write the results."""
+    by_name = {row.name: row for row in ROWS}
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=["learn", "speed"], nargs="?", default="learn")
+    parser.add_argument("rows", nargs="*", metavar="ROW", help="; ".join(by_name))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--updates", type=int, default=20)
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(train_row(by_name[options.one[0]], int(options.one[1]))))
+        return
+    kept = RESULTS.with_suffix(".jsonl")
+    before = RESULTS.read_text() if RESULTS.exists() else ""
+    speed = before[before.index("## Speed") :] if "## Speed" in before else ""
+    if options.what == "speed":
+        speed = speed_text(options.updates)
+    else:
+        seeds = {row.name: options.seeds for row in ROWS}
+        todo = left_to_run(parser, options.rows, seeds, kept)
+        run_all(__file__, todo, kept, options.jobs)
+    results = read_kept(kept)
+    draw_locks(results, RESULTS.with_suffix(".svg"))
+    RESULTS.write_text(document(results, speed))
+    print(RESULTS.read_text())
+
+
+if __name__ == "__main__":
+    main()
