@@ -171,6 +171,7 @@ def run_command(
     except EXPECTED_ERRORS as error:
         if options.verbose:
             traceback.print_exception(error)
+        current_group().fail(error)
         rank = "" if isinstance(error, RankError) else current_group().rank
         return failed(error, f"rank {rank}: {error}" if rank else None)
     except StoppedAtOnce as stop:

@@ -14,6 +14,7 @@ from enn_trainer.checkpointing import Checkpoints
 from enn_trainer.checkpoints.migrate.evolve import evolved_state
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
+from enn_trainer.checkpoints.state_files import read_config
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.load import COMMAND_LINE
 from enn_trainer.errors import CheckpointError, ConfigError
@@ -75,6 +76,12 @@ def open_envs(
     """
     config, group = manager.config, manager.group
     rollout, count = config.rollout, config.scale.shards or 1
+    stack.push(lambda kind, error, traceback: None if error is None else manager.leave(error))
+    saved = None if manager.follows else manager.resumed_from
+    if saved is not None and (before := read_config(saved).scale.shards or 1) != count:
+        manager.say(
+            f"scale.shards={count}: not the {before} of the save, which changes results by rounding"
+        )
     try:
         with worker_options(WorkerOptions(rollout.recover, ray_workers(config, stack))):
             make = partial(create_envs, config.env)

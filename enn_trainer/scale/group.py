@@ -204,7 +204,7 @@ class TorchGroup(Group):
 
         self._dist, self._timeout_s = dist, timeout_s
         self._room: dict[str, int] = {}
-        self._phase = ""
+        self._phase, self._by_gpu = "", False
         limit = timedelta(seconds=timeout_s)
         store, self.rank, self.size = next(rendezvous("env://", timeout=limit))
         # After a restart, the store of torchrun still has the keys of the ranks before.
@@ -225,7 +225,15 @@ class TorchGroup(Group):
         with self._noticed("start"):
             self._bytes = self._numbers = self._dist.new_group(timeout=limit, backend="gloo")
             if uses_gpu:
-                self._numbers = self._dist.new_group(timeout=limit, backend="nccl")
+                self._choose_gpu(limit)
+
+    def _choose_gpu(self, limit: timedelta) -> None:
+        """Take a GPU of this machine, and exchange tensors by nccl if each rank has its own."""
+        place, num_gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        torch.cuda.set_device(place % num_gpus)
+        if all(self.gather(place < num_gpus, "start")):
+            self._numbers = self._dist.new_group(timeout=limit, backend="nccl")
+            self._by_gpu = True
 
     def exchange(self, data: bytes, phase: str) -> list[bytes]:
         """Return the bytes that each rank gave.
@@ -246,18 +254,18 @@ class TorchGroup(Group):
 
     def exchange_slices(self, sent: Tensor, counts: Sequence[int]) -> Tensor:
         """Return the rows that each rank gave to this one."""
-        got = sent.new_empty(sum(counts), sent.shape[2])
-        rows, own = sent.flatten(end_dim=1), [sent.shape[1]] * self.size
+        rows, own = self._placed(sent.flatten(end_dim=1)), [sent.shape[1]] * self.size
+        got = rows.new_empty(sum(counts), sent.shape[2])
         with self._noticed("learning"):
             self._dist.all_to_all_single(got, rows, [*counts], own, group=self._numbers)
-        return got
+        return got.to(sent.device)
 
     def exchange_rows(self, row: Tensor) -> Tensor:
         """Return the rows of all ranks."""
-        got = row.new_empty(self.size, len(row))
+        got = self._placed(row).new_empty(self.size, len(row))
         with self._noticed("learning"):
-            self._dist.all_gather([*got], row, group=self._numbers)
-        return got
+            self._dist.all_gather([*got], self._placed(row), group=self._numbers)
+        return got.to(row.device)
 
     def fail(self, error: BaseException) -> None:
         """Tell the others that this rank ends by an error."""
@@ -265,6 +273,10 @@ class TorchGroup(Group):
             text = " ".join(f"{type(error).__name__}: {error}".split())[:500]
             with suppress(Exception):
                 self._store.set(f"failed/{self.rank}", text)
+
+    def _placed(self, rows: Tensor) -> Tensor:
+        """Return rows where they are exchanged."""
+        return rows if self._by_gpu else rows.cpu()
 
     def _close(self) -> None:
         with suppress(Exception):

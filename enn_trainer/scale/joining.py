@@ -127,6 +127,7 @@ def _check_supported(manager: StateManager, group: Group) -> None:
     for is_used, name in (
         (config.selfplay is not None, "selfplay"),
         (bool(config.capture_samples), "capture_samples"),
+        (config.rollout.ray is not None, "rollout.ray"),
     ):
         if is_used:
             raise ConfigError(f"{name}: expected one process, as ranks do not have it, got several")

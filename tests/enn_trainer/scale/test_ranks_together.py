@@ -65,6 +65,33 @@ def test_a_signal_to_any_rank_ends_all_at_one_update_saved_once() -> None:
     assert sorted(path.name for path in Path("run").glob("step-*"))[-1] == "step-000000000056"
 
 
+def test_an_update_that_one_rank_abandons_is_discarded_in_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("enn_trainer.runtime.interrupt.GRACE_S", 0.0)
+
+    class Late(Callback):
+        """Gets a signal in the second update, before or after the rollout."""
+
+        def __init__(self, hook: str) -> None:
+            setattr(self, hook, self.signal)
+
+        def signal(self, trainer: Any, *_: Any) -> None:
+            if trainer.rank == 1 and trainer.state.step == 56:
+                trainer.stopping.interrupts.take(15)
+
+    for hook in ("on_update_start", "on_rollout_end"):
+
+        def work(group: Group, hook: str = hook) -> TrainResult:
+            manager = StateManager(overrides=SMALL, checkpoint_dir=hook)
+            with Trainer(manager, Minefield, callbacks=[Late(hook)]) as trainer:
+                return trainer.run()
+
+        for result in in_ranks(3, work):
+            assert result.step == 56
+            assert result.stopped_by == "interrupted mid-update; the update was discarded"
+
+
 def test_a_save_that_one_rank_requests_is_one_of_all() -> None:
     for _, callback in trained(2, lambda trainer: trainer.save()):
         assert callback.saves == ["step-000000000056", "step-000000000168"]
@@ -155,6 +182,7 @@ def test_a_rank_with_other_settings_is_named() -> None:
         ),
         (['env.vary={max_mines: "int 1 3"}'], Minefield, 2, "env.vary: expected one process"),
         (["capture_samples=a.rec"], Minefield, 2, "capture_samples: expected one process"),
+        (["rollout.ray=auto"], Minefield, 2, "rollout.ray: expected one process"),
     ],
 )
 def test_what_ranks_cannot_do_is_refused_in_one_line(
