@@ -29,6 +29,7 @@ from enn_trainer.experience.envs import EnvFactory
 from enn_trainer.experience.frame_limits import MOST_PAIRS, bytes_of_pair, rogue_nets
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.spans import SpanTimes, times_between
+from enn_trainer.scale.exchange import Exchange, exchange_of_update
 from enn_trainer.state_manager import StateManager
 from enn_trainer.tables import show_table
 from enn_trainer.tracking.metrics import MB
@@ -40,6 +41,8 @@ SECONDS = 10.0
 WARM_UP_UPDATES = 2
 BUSY = 0.6
 """Minimal share of the wait for workers in which they compute; below it they are mostly idle."""
+GBIT_PER_S = 1e9 / 8
+"""Bytes per second of a network of 1 Gbit/s."""
 MANY_ENTITIES = 8.0
 """Entities of a frame from which fewer of them make the network much faster."""
 FEW_ENTITIES = 256 * MANY_ENTITIES
@@ -124,6 +127,7 @@ class Profile:
     resources: Resources
     save_ms: float  # duration of a save
     saved_every_s: float | None  # None if saves do not depend on the time
+    two_ranks: Exchange  # exchanges of an update, if the run had two ranks
 
     @property
     def frames_per_s(self) -> float:
@@ -185,6 +189,7 @@ def profile_command(arguments: Sequence[str]) -> int:
     content |= content.pop("resources")
     content |= {"frames_per_s": measured.frames_per_s, "limit": bottleneck_advice(measured)}
     content["entities_per_frame"] = measured.entities_per_frame
+    content["two_ranks"] = measured.two_ranks._asdict()
     if options.json:
         print(json.dumps(content, indent=1))
     else:
@@ -232,6 +237,7 @@ def profile(
             nets = rogue_nets(trainer.state.agent)
             of_pair = max((bytes_of_pair(net, learning=True) for net in nets), default=0)
             types = [*trainer.state.obs_space.entities]
+            learned = sum(x.numel() for x in trainer.state.agent.parameters() if x.requires_grad)
 
     # Times of the run and of its workers in between; a worker that was replaced began at 0.
     wall_s, ms, every_s = end_s - start_s, 1e3 / done, config.checkpoint.every_seconds
@@ -254,9 +260,11 @@ def profile(
         ]
 
     used_s = cpu_after_s - cpu_before_s + worked_s
+    frames = config.rollout.num_envs * config.rollout.steps
+    steps = config.optim.update_epochs * math.ceil(frames / config.optim.bs)
     return Profile(
         updates=done,
-        frames=config.rollout.num_envs * config.rollout.steps,
+        frames=frames,
         update_ms=ms * wall_s,
         parts=list(_parts(times_between(spans_before, spans_after), processes, wall_s, ms)),
         in_workers=in_workers,
@@ -268,6 +276,7 @@ def profile(
         resources=_resources(workers, used_s / wall_s, config.cuda),
         save_ms=save_ms,
         saved_every_s=None if math.isinf(every_s) else every_s,
+        two_ranks=exchange_of_update(learned, frames, steps, ranks=2, shards=2),
     )
 
 
@@ -448,6 +457,8 @@ def show(measured: Profile, console: Console) -> None:
             f"while learning, half as many a quarter of it; {at_once:,} such frames fit into a "
             f"forward pass; one of {of_all:.0f}, the mean, takes {us:,.0f} us of an update"
         ]
+    ranks = measured.two_ranks
+    exchange_ms = 1e3 * ranks.seconds(1e-3, GBIT_PER_S)
     steps = "process steps" if used.processes == 1 else "processes step"
     for line in (
         f"{measured.frames_per_s:,.0f} frames/s over {measured.updates} updates of "
@@ -457,6 +468,9 @@ def show(measured: Profile, console: Console) -> None:
         memory,
         *large,
         saves,
+        f"two ranks would halve the {measured.update_ms:.0f} ms of an update at best, and exchange "
+        f"{ranks.num_bytes / MB:.1f} MB in {ranks.messages} messages: {exchange_ms:.0f} ms with "
+        "1 Gbit/s and 1 ms each",
         f"\n{bottleneck_advice(measured)}",
     ):
         console.out(line, highlight=False)

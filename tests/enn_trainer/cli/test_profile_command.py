@@ -25,6 +25,7 @@ from enn_trainer.cli.profile_command import (
 )
 from enn_trainer.experience.envs import env_factory
 from enn_trainer.experience.frame_limits import bytes_of_pair
+from enn_trainer.scale.exchange import Exchange
 from entity_env.examples import CherryPick
 from entity_env.examples.minefield_vec import VecMinefield
 from rogue_net import RogueNet, RogueNetConfig
@@ -194,6 +195,7 @@ def a_profile(kind: Kind, **changes: Any) -> Profile:
         resources=resources,
         save_ms=1.0,
         saved_every_s=60.0,
+        two_ranks=Exchange(10, 1e6),
     )
     return replace(profile, **changes)
 
@@ -268,6 +270,8 @@ def test_entities_of_a_frame_are_shown_by_type_and_those_of_small_frames_blamed_
     assert "entity type  per frame  share" in out
     assert re.search(r"^Player +1\.0 +\d\d\.\d%$", out, re.MULTILINE)
     assert "largest frame" not in out
+    messages = about["two_ranks"]["messages"]
+    assert f" in {messages} messages: " in out
     assert "of the type" not in out
 
 

@@ -33,7 +33,7 @@ class ThreadGroup(Group):
     """One rank of a group of threads."""
 
     def __init__(self, rank: int, board: Board) -> None:
-        self.rank, self.size, self._board = rank, board.size, board
+        self.rank, self.size, self.board = rank, board.size, board
 
     def exchange(self, data: bytes, phase: str) -> list[bytes]:
         found = self._all((phase, data))
@@ -49,10 +49,10 @@ class ThreadGroup(Group):
         return torch.stack(self._all(row))
 
     def fail(self, error: BaseException) -> None:
-        self._board.barrier.abort()
+        self.board.barrier.abort()
 
     def _all(self, value: Any) -> list[Any]:
-        board = self._board
+        board = self.board
         try:
             board.given[self.rank] = value
             board.barrier.wait()
