@@ -9,9 +9,10 @@ from tests.enn_trainer.resuming import assert_same
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("more", [(), ('env.vary.max_mines="int 0 20"',)])
 def test_a_run_that_loses_ten_workers_learns_the_bits_of_one_that_loses_none(
-    tmp_path: Path,
+    tmp_path: Path, more: tuple[str, ...]
 ) -> None:
-    disturbed, undisturbed, losses = with_losses_and_without(tmp_path, 10)
+    disturbed, undisturbed, losses = with_losses_and_without(tmp_path, 10, *more)
     assert losses >= 10
     assert_same(disturbed, undisturbed)
