@@ -134,7 +134,6 @@ class Curriculum(Callback):
         if restarts:
             # Their last frames were valued as those of episodes that go on.
             self._episodes.are_valid = False
-            self._episodes.begun()
 
     def _vary(self, field: str) -> None:
         """Let the environments draw from what holds now.

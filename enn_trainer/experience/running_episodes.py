@@ -131,7 +131,10 @@ def why_not_saved(envs: VecEnv, config: TrainConfig, world: str | None) -> str:
         world: name of the environment class, if known.
     """
     if envs.get_state() is not None:
-        return "the save has none: it was made after an error, by enn checkpoints, or long ago"
+        return (
+            "the save has none: a lesson cut them off, or it was made after an error, by enn "
+            "checkpoints, or long ago"
+        )
     classes = [*envs.world_code()]
     named = config.env.id.rpartition(":")[2]
     if world is None and any(name.rpartition(".")[2] == named for name in classes):

@@ -14,6 +14,7 @@ from entity_env import Environment, Observation
 from entity_env.errors import InvalidSampler
 from entity_env.examples import Duel, Locks, Minefield
 from tests.enn_trainer.builders import POOL
+from tests.enn_trainer.chains_match import Skirmish
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks, go, tracked
 from tests.enn_trainer.worlds import Meadow
 
@@ -197,10 +198,12 @@ def test_a_ramp_equals_its_lessons_written_out(tmp_path: Path) -> None:
 BOTH = [
     *TINY,
     'env.vary.keys="int 2 4"',
-    taught(SHORT, lesson("mid", "int 2 4", ', until: ["lesson_step >= 144"]'), LONG)[:-1]
+    taught(SHORT.replace("30", "9"), lesson("mid", "int 2 4", ', until: ["step >= 288"]'), LONG)[
+        :-1
+    ]
     + ', "other": (lessons: [(name: "x", vary: {"slow": "1"}, until: ["losses/entropy <= 9"]), '
     + '(name: "y", vary: {"slow": "choice 1 2"})], review: 0.3, restart: true)}',
-    "total_timesteps=480",
+    "total_timesteps=432",
 ]
 
 
@@ -209,7 +212,11 @@ class Slow(Locks):
 
     def __init__(self, length: int = 12, keys: int = 3, slow: int = 1) -> None:
         super().__init__(length, keys)
-        self.slow, self.tries = slow, 0
+        self.slow = slow
+
+    def reset(self) -> Observation:
+        self.tries = 0
+        return super().reset()
 
     def set_parameters(  # type: ignore[override]
         self, length: int | None = None, keys: int | None = None, slow: int | None = None
@@ -262,11 +269,52 @@ def test_a_resumed_run_equals_one_that_went_straight_on(
     changes = sorted(step for step, _ in progress_of(one)["c"].begun.values())
     assert len(changes) == 3
     assert changes[2] > changes[1] > 0
-    for stop in sorted({0, changes[1] - PER_UPDATE, changes[1], changes[2]}):
+    for stop in sorted({0, changes[1] - PER_UPDATE, changes[2]}):
         folder = tmp_path / f"other {stop}"
         go(folder, Slow, *BOTH, f"rollout.processes={first}", stops=stop)
         assert load_checkpoint(folder / "run").state.step == stop + PER_UPDATE
         other = go(folder, Slow, f"rollout.processes={second}")
+        logs = [tracked(path / "run/metrics.jsonl") for path in (folder, tmp_path / "one")]
+        assert logs[0] == logs[1]
+        assert_same_progress(one, other)
+        assert_same(one.state, other.state)
+        assert_same_clocks(one.state, other.state)
+
+
+class Crowded(Skirmish):
+    """A match with numbers and chains of actions, whose number of units is an argument."""
+
+    def __init__(self, units: int = 3, turns: int = 4) -> None:
+        self.units, self.turns = units, turns
+
+    def reset(self) -> list[Observation]:
+        super().reset()
+        self.hp = [[self.rng.random() for _ in range(self.units)] for _ in range(2)]
+        return self._observe()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("restart", ["false", "true"])
+def test_a_run_with_a_pool_and_memory_resumes_over_changes_of_lessons(
+    tmp_path: Path, restart: str
+) -> None:
+    """The world is made anew for each episode, and a lesson is decided by the rating."""
+    units = [f'name: "{n}", vary: {{"units": "int 1 {n}"}}' for n in (1, 2, 3)]
+    units[0] += ', until: ["win.mean >= 0"], episodes: 5'
+    units[1] += ', until: ["selfplay/elo >= 0", "lesson_step >= 200"]'
+    settings = [
+        *(*POOL, 'net.memory=(of: "both", inputs: ["action", "reward"])', "ppo.seq_len=4"),
+        *("selfplay.capacity=1", "selfplay.snapshot_every=144", "total_timesteps=1152"),
+        *('env.vary.turns="choice 4"', "optim.bs=36"),
+        taught(*units, more=f", review: 0.2, restart: {restart}"),
+    ]
+    one = go(tmp_path / "one", Crowded, *settings)
+    changes = sorted(step for step, _ in progress_of(one)["c"].begun.values())
+    assert 0 < changes[1] < changes[2] < 1152
+    for stop in (changes[1] - 144, changes[2] - 144, changes[2]):
+        folder = tmp_path / f"other {stop}"
+        go(folder, Crowded, *settings, "rollout.processes=2", stops=stop)
+        other = go(folder, Crowded, "rollout.processes=1")
         logs = [tracked(path / "run/metrics.jsonl") for path in (folder, tmp_path / "one")]
         assert logs[0] == logs[1]
         assert_same_progress(one, other)
