@@ -213,7 +213,8 @@ def open_state(
         raise ValueError(f"State.parts: expected names without '/', got {', '.join(names)}")
     state.to(device)
     if manager.config.selfplay is not None:
-        seat_players(manager.config, state, len(envs), envs.sides)
+        num_envs = len(envs) if manager.group.size == 1 else manager.config.rollout.num_envs
+        seat_players(manager.config, state, num_envs, envs.sides)
     state.algorithm.prepare(manager.config, state, device)
     for line in state.algorithm.notes:
         manager.say(line)

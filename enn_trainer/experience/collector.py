@@ -254,11 +254,14 @@ class Rollout:
         lengths = (action.actors.lengths for action in actions if action.after is None)
         return sum(lengths, start=np.zeros(self.batch.num_frames, np.int64))
 
-    @cached_property
+    @property
     def of_shards(self) -> "list[Rollout]":
         """Frames, actions, entropies and rewards of each shard of this process, step by step."""
-        if self.shards is None or self.shards.count == 1:
-            return [self]
+        return [self] if self.shards is None or self.shards.count == 1 else self._parts
+
+    @cached_property
+    def _parts(self) -> "list[Rollout]":
+        assert self.shards is not None
         found, rows = [], np.arange(self.batch.num_frames).reshape(len(self.rewards), -1)
         for shard, columns in zip(self.shards.own, self.shards.slices, strict=True):
             own = rows[:, columns].flatten()

@@ -15,6 +15,7 @@ from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
 from enn_trainer.scale.env_states import part_of_state, state_of_ranks
 from enn_trainer.scale.group import ALONE, Group
 from enn_trainer.selfplay.league import PLAYERS
+from enn_trainer.selfplay.seating import Seating
 from enn_trainer.state import State
 from entity_env.errors import EntityEnvError
 from entity_env.seeding import derive_seed
@@ -211,8 +212,8 @@ class RunningEpisodes:
             state, config = self._state, self._config
             per_step = state.frames_per_step(config)
             about = config, state.step, per_step, self._context.group
-            if isinstance(memories := state.parts.get(PLAYERS), RunMemories):
-                memories.join(self._context.group)
+            if isinstance(players := state.parts.get(PLAYERS), RunMemories | Seating):
+                players.join(self._context.group)
             state.envs = take_episodes(self._collector, *about)
 
 

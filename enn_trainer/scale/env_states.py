@@ -12,6 +12,7 @@ from entity_env.vec.episode_state import cat_states, split_state
 
 _OF_ENVS, _OF_MATCHES = "episode_totals", "lessons"
 """Entries with arrays by name, of environments and of matches."""
+_OF_BOTS = ("bots", "steps", "seeds")
 _KNOWN = {"seed", "episodes", "steps", "frames", "matches", "arguments", _OF_ENVS, _OF_MATCHES}
 
 
@@ -57,10 +58,17 @@ def memory_of_ranks(own: Mapping[str, Tensor], group: Group, columns: range) -> 
         group: processes of the run.
         columns: the environments of this rank.
     """
-    found = group.gather(
-        {n: x.cpu().numpy() for n, x in _moved(own, columns.start).items()}, "saving"
-    )
+    moved = {name: x.cpu().numpy() for name, x in _moved(own, columns.start).items()}
+    gathered: list[tuple[int, dict[str, Any]]] = group.gather((len(columns), moved), "saving")
+    found = [one for _, one in gathered]
     names = dict.fromkeys(name for one in found for name in one)
+    # A player that is seated in some ranks alone remembers nothing in the others.
+    for length, one in gathered:
+        for name in names:
+            if name.endswith("/begun"):
+                one.setdefault(name, np.ones(length, np.bool_))
+            elif name.endswith("/reward"):
+                one.setdefault(name, np.zeros(length, np.float32))
     return {
         name: torch.from_numpy(
             np.concatenate([one[name] for one in found if name in one], axis=int(_is_known(name)))
@@ -92,3 +100,27 @@ def _moved(state: Mapping[str, Tensor], by: int) -> dict[str, Tensor]:
 
 def _is_known(name: str) -> bool:
     return name.endswith("/known")
+
+
+def moved_bot(state: Mapping[str, Any], columns: range, by: int = 1) -> dict[str, Any]:
+    """Return a state of `BotPlayer` by the numbers of environments of the run, or with -1 back."""
+    moved = {
+        name: {environment + by * columns.start: x for environment, x in state[name].items()}
+        for name in _OF_BOTS
+    }
+    return {**state, **moved}
+
+
+def joined_bots(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return states of `BotPlayer` of several ranks, by environments of the run, as one."""
+    joined = {
+        name: {environment: x for state in states for environment, x in state[name].items()}
+        for name in _OF_BOTS
+    }
+    return {**states[0], **joined}
+
+
+def part_of_bot(state: Mapping[str, Any], columns: range) -> dict[str, Any]:
+    """Return the part of a state of `BotPlayer` that is of consecutive environments."""
+    own = {name: {e: x for e, x in state[name].items() if e in columns} for name in _OF_BOTS}
+    return moved_bot({**state, **own}, columns, -1)

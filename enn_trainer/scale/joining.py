@@ -10,7 +10,7 @@ import torch
 
 from enn_trainer.checkpoints import format as saves
 from enn_trainer.checkpoints.manifest import MANIFEST
-from enn_trainer.config.load import PREFIX, dump_config, load_with_sources
+from enn_trainer.config.load import PREFIX, Sources, dump_config, load_with_sources
 from enn_trainer.errors import ConfigError, RankError
 from enn_trainer.runtime.versions import package_version, versions
 from enn_trainer.scale.group import Group, current_group
@@ -62,11 +62,14 @@ def join(manager: StateManager) -> StateManager:
         files = None if saved is None else {n: saved.read(n) for n in saved.manifest["files"]}
         if saved is not None and files is not None:
             files[MANIFEST] = (saved.path / MANIFEST).read_bytes()
-        return [dump_config(config), files, saved and saved.step, manager.is_resumed_in_place]
+        sources = [[list(path), source] for path, source in manager.sources.items()]
+        step = None if saved is None else saved.step
+        return [dump_config(config), sources, files, step, manager.is_resumed_in_place]
 
-    text_of_0, files, step, is_in_place = group.lead(lambda alive: read(), "start")
+    text_of_0, known, files, step, is_in_place = group.lead(lambda alive: read(), "start")
     if not group.leads:
-        config, sources = load_with_sources(manager.config_cls, None, [], text_of_0)
+        config, _ = load_with_sources(manager.config_cls, None, [], text_of_0)
+        sources = Sources({tuple(path): source for path, source in known})
         with TemporaryDirectory(prefix="rank-") as folder:  # its files are held open
             saved = None if files is None else _written(Path(folder), files, step)
         manager.follow(config, sources, saved, is_in_place)
@@ -125,7 +128,6 @@ def _check_supported(manager: StateManager, group: Group) -> None:
     """
     config = manager.config
     for is_used, name in (
-        (config.selfplay is not None, "selfplay"),
         (bool(config.capture_samples), "capture_samples"),
         (config.rollout.ray is not None, "rollout.ray"),
     ):

@@ -140,6 +140,11 @@ def digest_of(agent: nn.Module) -> int:
     return digest
 
 
+def digest_of_bytes(data: bytes) -> int:
+    """Return a checksum of bytes."""
+    return zlib.crc32(data)
+
+
 def summarize(
     group: Group, state: Any, sums: Sequence[T], numbers: Mapping[str, float]
 ) -> tuple[list[T], dict[str, float]]:

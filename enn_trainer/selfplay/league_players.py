@@ -41,7 +41,10 @@ class NamedPlayers(Players):
 
     Attributes:
         groups: (n,) int64, ascending, the environments of each player by name, the agent first.
+        first: number of the first environment of this process among all of the run.
     """
+
+    first = 0
 
     def __init__(self) -> None:
         self.groups: dict[str, Environments] = {}
@@ -109,9 +112,10 @@ class NamedPlayers(Players):
         for name, environments in self.groups.items():
             player = self._player(name)
             if isinstance(player, BotPlayer):
-                new = environments[np.isin(environments // sides, matches)]
-                of_games = games[new // sides]
-                player.begin_games(new, derive_seeds(seed, "bot", new, of_games))
+                of_run = environments + self.first
+                new = of_run[np.isin(of_run // sides, matches)]
+                seeds = derive_seeds(seed, "bot", new, games[new // sides])
+                player.begin_games(new - self.first, seeds)
 
     def _seat(self, names: Sequence[str]) -> None:
         """Seat players: (B,), the name of the player in each environment."""
@@ -140,6 +144,7 @@ class LeaguePlayers(NamedPlayers):
         counted: (B,) bool, the environments of the agent in this step; always the same array.
         ended: games against the pool that have ended in this update, in order.
         members_identify: True if a member remembers entities.
+        pool: positions of the matches of this process among those against the pool.
     """
 
     def __init__(
@@ -160,7 +165,12 @@ class LeaguePlayers(NamedPlayers):
         self._weights: FloatArray = np.zeros(0)
         self._players: dict[str, MemberPlayer] = {}
         self._to_begin = np.arange(0)
-        self.counted = np.ones(self.table.num_matches * self.table.sides, np.bool_)
+        num_sides, num_matches = self.table.sides, self.table.num_matches
+        self._columns = seating.columns or range(num_matches * num_sides)
+        self.first, first = self._columns.start, num_matches - self.table.num_pool
+        bounds = (self._columns.start // num_sides, self._columns.stop // num_sides)
+        self.pool = range(*(max(0, match - first) for match in bounds))
+        self.counted = np.ones(len(self._columns), np.bool_)
         self.ended: list[Game] = []
         self._is_checked = False
         self.members_identify = False
@@ -188,10 +198,11 @@ class LeaguePlayers(NamedPlayers):
         for name in self.seating.memories.names():  # also those that are in play without a seat
             self._player(name)
         if is_new:
-            self._to_begin = np.arange(self.table.num_pool)
+            self._to_begin = np.array(self.pool, np.int64)
         self._place()
         if is_new:  # the first frames that input statistics know
-            self.learnt = self.seating.next_seats(self._sides)
+            seats = self.seating.next_seats(self._sides) - self.first
+            self.learnt = seats[(seats >= 0) & (seats < len(self._columns))]
 
     def begin_update(self, names: list[str], weights: FloatArray) -> None:
         """Set the members that games of this update draw from, and begin games that are to begin.
@@ -207,7 +218,8 @@ class LeaguePlayers(NamedPlayers):
 
     def redraw(self, names: Collection[str]) -> None:
         """Begin the games of some members anew with the next update, as they are lost."""
-        lost = [i for i, players in enumerate(self.seating.players) if {*players} & {*names}]
+        seated = enumerate(self.seating.players)
+        lost = [i for i, players in seated if i in self.pool and {*players} & {*names}]
         self._to_begin = np.union1d(self._to_begin, np.array(lost, np.int64))
 
     def values(self, batch: EntityBatch, environments: Environments) -> Tensor:
@@ -227,22 +239,27 @@ class LeaguePlayers(NamedPlayers):
         if not self._is_checked or obs.done.any():  # metrics may be given at ends alone
             check_metrics_by_environment(obs)
             self._is_checked = True
-        first = self.table.num_matches - self.table.num_pool
+        first = len(self._columns) // self.table.sides - len(self.pool)
         done = obs.done.reshape(-1, self.table.sides)[first:]
         if not done.any():
             return
+        of_run = self.table.num_matches - self.table.num_pool + self.pool.start
         ended: IntArray = np.flatnonzero(done[:, 0])
         if (wrong := np.flatnonzero((done != done[:, :1]).any(axis=1))).size:
             raise InvalidObservation(
-                f"match {first + wrong[0]}: done: expected all sides to end together, got "
+                f"match {of_run + wrong[0]}: done: expected all sides to end together, got "
                 f"{done[wrong[0]].tolist()}"
             )
         lost = obs.lost if len(obs.lost) else np.zeros(len(obs), np.bool_)
         self.ended += [
-            Game(first + i, self.seating.players[i], bool(lost[(first + i) * self.table.sides]))
+            Game(
+                of_run + i,
+                self.seating.players[self.pool.start + i],
+                bool(lost[(first + i) * self.table.sides]),
+            )
             for i in ended.tolist()
         ]
-        self._begin_games(ended)
+        self._begin_games(self.pool.start + ended)
 
     def _begin_games(self, matches: IntArray) -> None:
         if not len(matches):
@@ -256,7 +273,7 @@ class LeaguePlayers(NamedPlayers):
 
     def _place(self) -> None:
         """Seat the agent and the members, and note the frames of the agent."""
-        self._seat(self.seating.names())
+        self._seat(self.seating.names()[self._columns.start : self._columns.stop])
         self.learnt = self.groups[AGENT]
         self.counted[:] = False
         self.counted[self.learnt] = True

@@ -1,12 +1,14 @@
 """`Seating`: the players of each match against the pool, as a part of the state of a run."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from torch import Tensor
 
 from enn_trainer.experience.run_memories import RunMemories
+from enn_trainer.scale.env_states import joined_bots, moved_bot, part_of_bot
+from enn_trainer.scale.group import Group
 from enn_trainer.selfplay.elo import FloatArray
 from enn_trainer.selfplay.matchmaking import IntArray, agent_seats, draw_opponents
 from enn_trainer.state_part import (
@@ -16,6 +18,7 @@ from enn_trainer.state_part import (
     with_prefix,
     without_prefix,
 )
+from entity_env.serialization.messages import pack, unpack
 
 AGENT = ""
 """Name of the agent among the players of a match."""
@@ -85,8 +88,11 @@ class Seating(StatePart):
         ask_bots: returns the states of bots that are playing, for a save; None if nobody plays yet.
         forget_bots: lets these be made anew, with the states in `bots`; likewise.
         memories: states that players remember.
+        columns: the environments of this process in a run of several; None for all.
     """
 
+    columns: range | None = None
+    _joined_bots: dict[str, bytes] | None = None
     ask_bots: Callable[[], dict[str, bytes]] | None = None
     forget_bots: Callable[[], None] | None = None
 
@@ -155,9 +161,31 @@ class Seating(StatePart):
             return {}
         players: list[Any] = [[*names] for names in self.players]
         table, games = dict(self.table._asdict()), self.games.tolist()
-        bots = self.states_of_bots()
+        bots = self.states_of_bots() if self._joined_bots is None else self._joined_bots
         plain = {"table": table, "games": games, "players": players, "bots": bots}
         return {**plain, **with_prefix(MEMORY, self.memories.state_dict())}
+
+    def take_columns(self, columns: range) -> None:
+        """Take the states of a save that are of the environments of this process."""
+        self.columns = self.memories.columns = columns
+        self.bots = {name: pack(part_of_bot(unpack(x), columns)) for name, x in self.bots.items()}
+
+    def take_games(self, pool: range, games: Sequence[int], players: list[list[str]]) -> None:
+        """Take numbers of games and players of the matches of another process."""
+        self.games[pool.start : pool.stop] = games
+        self.players[pool.start : pool.stop] = players
+
+    def join(self, group: Group) -> None:
+        """Take the states of bots and memories of all ranks, for a save."""
+        if self.columns is not None:
+            own = {n: moved_bot(unpack(x), self.columns) for n, x in self.states_of_bots().items()}
+            found = group.gather(own, "saving")
+            names = dict.fromkeys(name for one in found for name in one)
+            self._joined_bots = {
+                name: pack(joined_bots([one[name] for one in found if name in one]), exact=True)
+                for name in names
+            }
+            self.memories.join(group)
 
     def evolve(self, state: StateDict, change: SpaceChange) -> StateDict:
         """Return the state without memories, as running games end where the world changes."""

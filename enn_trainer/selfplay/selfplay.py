@@ -21,6 +21,8 @@ from enn_trainer.experience.episodes import Episodes
 from enn_trainer.experience.players import AgentPlayer, Players
 from enn_trainer.policy import CreateOpponent, Opponent, PPOAgent
 from enn_trainer.runtime.start_folder import located
+from enn_trainer.scale.joining import check_same
+from enn_trainer.scale.packing import digest_of_bytes
 from enn_trainer.selfplay.league import (
     LEAGUE,
     PLAYERS,
@@ -85,11 +87,16 @@ class SelfPlay(Callback):
         self.league, self._seating = league_of(state)
         assert self._seating.table is not None
         self._table = self._seating.table
+        self._group = manager.group
+        if self._group.size > 1 and agent.shards is not None:
+            self._seating.take_columns(agent.shards.columns)
         known = {member.name for member in self.league.members}
         self._seating.memories.keep({AGENT, *known})
         for name in self.league.lost:
             manager.say(f"selfplay: {name} is left out, as its file is damaged in all saves")
         self._update_named(manager)
+        members = [(m.name, m.config, digest_of_bytes(m.weights)) for m in self.league.members]
+        check_same(self._group, {"opponents": members})
         if (every := self._settings.snapshot_every) > 0:
             # Perhaps more often than before; at once if there is none, as after a loss.
             has_any = any(member.origin == SNAPSHOT for member in self.league.pool)
@@ -128,7 +135,7 @@ class SelfPlay(Callback):
         """Take the results of games; they count once the update has succeeded."""
         self._results, self._num_games = [], 0
         if isinstance(self.players, LeaguePlayers):
-            games = self.players.ended
+            games = self._ended(self.players, rollout.episodes)
             self._num_games = sum(not game.is_lost for game in games)
             if self._settings.result:
                 named = rollout.episodes, self._table, self._settings.result
@@ -156,6 +163,22 @@ class SelfPlay(Callback):
             "selfplay/in_play": float(self._in_play),
             "selfplay/opponent_frames": float(league.opponent_frames),
         }
+
+    def _ended(self, players: LeaguePlayers, episodes: Episodes) -> list[Game]:
+        """Return the games of all ranks in order, and take the players of their matches."""
+        if self._group.size == 1:
+            return players.ended
+        own, seating = players.pool, self._seating
+        seats = seating.games[own.start : own.stop].tolist(), seating.players[own.start : own.stop]
+        message = [[*map(list, players.ended)], [own.start, own.stop], *seats]
+        of_match: dict[int, list[Game]] = {}
+        for ended, pool, numbers, names in self._group.gather(message, "collecting"):
+            seating.take_games(range(*pool), numbers, names)
+            for game in ended:
+                of_match.setdefault(game[0], []).append(Game(*game))
+        first_sides = episodes.environment[episodes.environment % self._table.sides == 0]
+        matches = (first_sides // self._table.sides).tolist()
+        return [of_match[match].pop(0) for match in matches if match in of_match]
 
     def _add_snapshot_if_due(self) -> None:
         """Let a copy of the agent join the pool if one is due."""
