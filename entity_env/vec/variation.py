@@ -140,6 +140,11 @@ class RunningArguments:
                 episode = int(self.episode[match])
                 self.arguments[match] = self.variation.arguments(self._seed, match, episode)
 
+    def alternatives(self, match: int) -> list[int]:
+        """Return the number of the alternative of each group that a running episode took."""
+        variation = self.variation or Variation()
+        return variation.alternatives(self._seed, match, int(self.episode[match]))
+
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue with the running episodes of a state of `VecEnv.get_state`."""
         num_matches = len(self.episode)
