@@ -16,8 +16,9 @@ from entity_env.examples.minefield_vec import VecMinefield
 from entity_env.ragged import Ragged
 from entity_env.spaces import ActionSpace, GlobalCategoricalActionSpace, ObsSpace
 from entity_env.vec.parallel import ParallelEnvList
+from entity_env.vec.samplers import read_sampler
 from entity_env.vec.serial import EnvList
-from entity_env.vec.variation import Variation
+from entity_env.vec.variation import RunningArguments, Variation
 from entity_env.vec.vec_env import VecEnv
 
 VARIATION = Variation.of({"max_mines": "int 0 9", "width": "uniform 60 90"})
@@ -79,6 +80,34 @@ def test_running_episodes_of_a_state_keep_their_arguments() -> None:
         others = EnvList(make, 4)
         others.vary(VARIATION)
         assert equal(rest, steps(others, 12, others.set_state(state, envs.obs_space())))
+
+
+def test_running_arguments_are_those_that_the_environments_draw() -> None:
+    one, other = ({"max_mines": read_sampler(text)} for text in ("int 0 9", "int 100 109"))
+    variation = Variation((((0.5, one), (0.5, other)),))
+    envs, running = EnvList(MAKE, 6), RunningArguments(6)
+    envs.seed(3)
+    running.seed(3)
+    running.variation = variation
+    envs.vary(variation)
+    space, ones = envs.obs_space(), np.ones(6, dtype=np.int64)
+    envs.reset(space)
+    running.begin()
+    for _ in range(12):
+        state = envs.get_state()
+        assert state is not None
+        assert running.arguments == state["arguments"]
+        for match, arguments in enumerate(running.arguments):
+            assert running.alternatives(match) == [int(arguments["max_mines"] >= 100)]
+        again = RunningArguments(6)
+        again.set_state(state)
+        assert (again.arguments, again.episode.tolist()) == (
+            running.arguments,
+            running.episode.tolist(),
+        )
+        obs = envs.act({"move": Ragged(ones, ones)}, space)
+        running.begin(np.flatnonzero(obs.done))
+    assert running.episode.min() >= 2
 
 
 def test_no_variation_is_the_constructors_arguments() -> None:
