@@ -20,8 +20,12 @@ CONNECT_S = 2
 """Seconds in which a cluster has to accept a connection, and as long again to answer."""
 WATCH_S = 1.0
 """Seconds between two questions to the head of the cluster."""
-PATIENCE_S = 8.0
-"""Seconds without an answer after which the head is gone."""
+ANSWER_S = 5.0
+"""Seconds in which the head answers, unless it has too little of its processor."""
+CLOSED_S = 5.0
+"""Seconds after which a head is gone to which there is no connection."""
+SILENT_S = 60.0
+"""Seconds without an answer after which a head is gone to which there may be a connection."""
 _FOREVER_S = 10**6
 
 
@@ -135,8 +139,6 @@ def cluster(address: str, field: str, runtime: RuntimeEnv = NOTHING_BROUGHT) -> 
     global _connection
     breakpoint_, hook = os.environ.get("PYTHONBREAKPOINT"), sys.breakpointhook
     os.environ.setdefault("RAY_TQDM_PATCH_PRINT", "0")  # it would replace print
-    # Ray would end this process, without a save, a minute after the head of the cluster.
-    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(_FOREVER_S))
     try:
         import ray
     except ModuleNotFoundError as error:
@@ -166,10 +168,14 @@ def cluster(address: str, field: str, runtime: RuntimeEnv = NOTHING_BROUGHT) -> 
         folder.cleanup()
 
 
-def check_head() -> None:
-    """Raise ClusterLostError if the head of a cluster that this process joined is gone."""
+def check_head(is_sure: bool = False) -> None:
+    """Raise ClusterLostError if the head of a cluster that this process joined is gone.
+
+    Args:
+        is_sure: wait for its next answer; before calls that would wait for a head that is gone.
+    """
     for watch in _watches:
-        watch.check()
+        watch.check(is_sure)
 
 
 class _HeadWatch(threading.Thread):
@@ -182,7 +188,8 @@ class _HeadWatch(threading.Thread):
 
     def __init__(self, ray: Any, field: str) -> None:
         super().__init__(name="ray-head", daemon=True)
-        self._field, self._ended, self._lost = field, threading.Event(), False
+        self._field, self._ended = field, threading.Event()
+        self._answers, self._lost = 0, False
         context = ray.get_runtime_context()
         self._address = context.gcs_address
         self._node = ray.NodeID.from_hex(context.get_node_id())
@@ -190,20 +197,43 @@ class _HeadWatch(threading.Thread):
 
     def run(self) -> None:
         """Ask until the context of the cluster ends, or the head is gone."""
-        answered_s = time.monotonic()
+        answered_s = listened_s = time.monotonic()
         while not self._ended.wait(WATCH_S):
-            try:
-                is_alive = all(self._head.check_alive([self._node], timeout=WATCH_S))
-            except Exception:
-                is_alive = False
+            is_node_alive, listens = self._ask()
             now_s = time.monotonic()
-            answered_s = now_s if is_alive else answered_s
-            if now_s - answered_s > PATIENCE_S:
+            if is_node_alive:
+                self._answers += 1
+                answered_s = listened_s = now_s
+            elif listens:
+                listened_s = now_s
+            is_closed, is_silent = now_s - listened_s > CLOSED_S, now_s - answered_s > SILENT_S
+            if is_node_alive is False or is_closed or is_silent:
                 self._lost = True
                 return
 
-    def check(self) -> None:
-        """Raise ClusterLostError if the head is gone."""
+    def _ask(self) -> tuple[bool | None, bool]:
+        """Return if this node is alive, None without an answer, and if the head may still listen.
+
+        A head that does not answer in time may have too little of its processor.
+        """
+        try:
+            return all(self._head.check_alive([self._node], timeout=ANSWER_S)), True
+        except Exception:
+            pass
+        host, _, port = self._address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()
+        except TimeoutError:
+            return None, True
+        except OSError:
+            return None, False
+        return None, True
+
+    def check(self, is_sure: bool = False) -> None:
+        """Raise ClusterLostError if the head is gone, as `check_head`."""
+        answers = self._answers
+        while is_sure and self._answers == answers and not self._lost:
+            time.sleep(WATCH_S / 20)
         if self._lost:
             raise ClusterLostError(
                 f"{self._field}: the head of the cluster at {self._address} is gone; start a "
@@ -273,7 +303,8 @@ def _join(ray: Any, address: str, field: str, folder: Path, runtime: RuntimeEnv)
             with way:
                 problem = _problem(ray, known)
                 if problem is None:
-                    ray.init(address=known, **told)
+                    with _outliving_head():
+                        ray.init(address=known, **told)
                     return
         if address != "auto":
             raise ClusterError(f"{field}: expected a cluster at {address}, got {problem}")
@@ -283,8 +314,26 @@ def _join(ray: Any, address: str, field: str, folder: Path, runtime: RuntimeEnv)
     ray._raylet.Config.initialize("")
     ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
     here = {"_node_ip_address": "127.0.0.1", "_temp_dir": str(folder), "include_dashboard": False}
-    with _on_loopback(ray):
+    with _on_loopback(ray), _outliving_head():
         ray.init(address="local", **here, **told)
+
+
+@contextmanager
+def _outliving_head() -> Iterator[None]:
+    """Return a context in which this process joins a cluster whose head it can outlive.
+
+    Ray would end it after a minute, without a save. Processes of the cluster are to end as ever,
+    and have their variables from `os.environ`.
+    """
+    name = "RAY_gcs_rpc_server_reconnect_timeout_s"
+    if name in os.environ:
+        yield
+        return
+    os.putenv(name, str(_FOREVER_S))
+    try:
+        yield
+    finally:
+        os.unsetenv(name)
 
 
 @contextmanager

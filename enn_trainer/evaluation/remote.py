@@ -125,6 +125,7 @@ class RayPlayer:
 
     def __call__(self, message: bytes, names: Sequence[str]) -> "RayEvaluation":
         """Begin to play the suites."""
+        check_head()
         sent = self._ray.put(message)
         return RayEvaluation(self._ray, {name: self._task.remote(sent, name) for name in names})
 
@@ -149,7 +150,7 @@ class RayEvaluation:
             try:
                 result = self._ray.get(task)
             except self._ray.exceptions.RayError as error:
-                check_head()
+                check_head(is_sure=True)
                 why = " ".join(str(error).split())[:300]
                 raise WorkerError(
                     f"eval.ray: expected the result of an evaluation, which was lost {TRIES} "

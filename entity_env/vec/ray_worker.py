@@ -159,10 +159,10 @@ class RayWorker:
                 f"rollout.ray_env: {expected}, got {' '.join(str(error).split())[:500]}"
             ) from None
         except self._ray.exceptions.RayError as error:
-            check_head()
             why = f"was lost: {' '.join(str(error).split())[:300]}"
         finally:
             self.waited_s += time.monotonic() - start_s
+        check_head(is_sure=True)  # else nobody would end the wait for a replacement
         self.kill()
         return WorkerLostError(f"{self.setup} {why}")
 

@@ -7,16 +7,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
+import torch
 
 from enn_trainer.cli import run as enn
+from enn_trainer.evaluation.remote import RayPlayer
 from enn_trainer.session import TrainResult
 from enn_trainer.state_manager import StateManager
 from enn_trainer.trainer import Trainer
+from entity_env import ray_cluster
 from entity_env.environment import Environment
 from entity_env.errors import WorkerError
 from entity_env.examples import Xor
-from entity_env.ray_cluster import cluster
+from entity_env.ray_cluster import ClusterLostError, cluster
 from tests.enn_trainer.evaluation.test_pending import SETTINGS, trained
 from tests.ray_marks import NEEDS_RAY
 
@@ -84,6 +88,26 @@ class Mine(Xor):
     def __init__(self, unused: int = 0) -> None:
         super().__init__()
 """
+
+
+class _Gone:
+    """Watch of a head that is gone."""
+
+    def check(self, is_sure: bool) -> None:
+        raise ClusterLostError("eval.ray: the head of the cluster is gone")
+
+
+def test_an_evaluation_whose_cluster_lost_its_head_is_an_error(
+    ray: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    player = RayPlayer(ray, torch.device("cpu"))
+    under_way = player(cloudpickle.dumps(None), ["a"])
+    monkeypatch.setattr(ray_cluster, "_watches", [_Gone()])
+    with pytest.raises(ClusterLostError):
+        under_way.results(lambda: False, lambda suite, share: None)
+    under_way.cancel()
+    with pytest.raises(ClusterLostError):
+        player(b"", ["a"])
 
 
 def test_the_command_gives_the_same_report(
