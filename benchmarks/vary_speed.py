@@ -1,14 +1,15 @@
 """Training with arguments that vary, beside the same training without.
 
-    python benchmarks/vary_speed.py [--rounds 12] [--processes 1 2]
+    python benchmarks/vary_speed.py [--rounds 36] [--processes 1 2]
 
 Both runs see the same frames: the sampler draws the value that the argument has anyway. They take
-turns update by update, and ratios are medians over pairs of neighbours. Processor time counts all
-processes, and is the same on a machine that others use. The table is written to
-`results/vary_speed.md`.
+turns update by update with a second run of fixed arguments, which shows how exact the ratios are:
+medians over neighbours. Processor time counts all processes, and depends less on what else a
+machine does. The table is written to `results/vary_speed.md`.
 """
 
 import argparse
+import itertools
 import os
 import statistics
 import time
@@ -29,17 +30,18 @@ from entity_env.vec.vec_env import VecEnv
 RESULTS = Path(__file__).parent / "results/vary_speed.md"
 TARGET = 0.98
 NUM_ENVS = 512
-STEPS = 16
+STEPS = 4
 SETTINGS = [
     f"rollout.num_envs={NUM_ENVS}",
     f"rollout.steps={STEPS}",
     "optim.bs=2048",
+    "optim.update_epochs=1",
     "net.d_model=32",
     "net.n_layer=1",
     "cuda=false",
 ]
 VARY = 'env.vary.max_mines="int 10 10"'
-WARM_UP = 2
+WARM_UP = 3
 
 
 class Anew(Minefield):
@@ -53,12 +55,19 @@ class Anew(Minefield):
 
 
 class Measured(NamedTuple):
-    """Medians over pairs of neighbours; ratios are of speed, varied by fixed."""
+    """Medians over rounds; ratios are of speed, to that of fixed arguments.
+
+    Attributes:
+        fixed: frames/s with fixed arguments.
+        varied: frames/s with varied arguments.
+        ratios: of varied arguments, and of fixed ones again.
+        cpu_ratios: the same by processor time.
+    """
 
     fixed: float
     varied: float
-    ratio: float
-    cpu_ratio: float
+    ratios: tuple[float, float]
+    cpu_ratios: tuple[float, float]
 
 
 class Run:
@@ -95,25 +104,32 @@ def measure(world: type[Minefield], processes: int, rounds: int) -> Measured:
     """Compare training with varied and with fixed arguments."""
     with TemporaryDirectory() as folder, ExitStack() as stack:
         settings = [*SETTINGS, f"rollout.processes={processes}", f"data_dir={folder}"]
-        runs = [Run(world, [*settings, *more], stack) for more in ([], [VARY])]
-        pairs = []
-        for i in range(WARM_UP + rounds):
-            order = (0, 1) if i % 2 else (1, 0)  # each kind is first in half of the pairs
-            seconds = {which: runs[which].update() for which in order}
-            pairs += [(*seconds[0], *seconds[1])] if i >= WARM_UP else []
-    fixed_s, _, varied_s, _ = (statistics.median(column) for column in zip(*pairs, strict=True))
-    return Measured(
-        NUM_ENVS * STEPS / fixed_s,
-        NUM_ENVS * STEPS / varied_s,
-        statistics.median(fixed / varied for fixed, _, varied, _ in pairs),
-        statistics.median(fixed / varied for _, fixed, _, varied in pairs),
+        runs = [Run(world, [*settings, *more], stack) for more in ([], [VARY], [])]
+        orders = itertools.cycle(itertools.permutations(range(len(runs))))
+        wall_s: list[list[float]] = [[] for _ in runs]
+        cpu_s: list[list[float]] = [[] for _ in runs]
+        for order in itertools.islice(orders, WARM_UP + rounds):  # each is first equally often
+            for which in order:
+                wall, cpu = runs[which].update()
+                wall_s[which].append(wall)
+                cpu_s[which].append(cpu)
+    fixed, varied, _ = (NUM_ENVS * STEPS / statistics.median(s[WARM_UP:]) for s in wall_s)
+    return Measured(fixed, varied, ratios(wall_s), ratios(cpu_s))
+
+
+def ratios(seconds: list[list[float]]) -> tuple[float, float]:
+    """Return the median ratios of the first run's seconds to those of the others."""
+    first, *others = (of_run[WARM_UP:] for of_run in seconds)
+    varied, again = (
+        statistics.median(a / b for a, b in zip(first, other, strict=True)) for other in others
     )
+    return varied, again
 
 
 def main() -> None:
     """Measure all rows and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=36)
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
     options = parser.parse_args()
     rows = []
@@ -121,17 +137,23 @@ def main() -> None:
         for processes in options.processes:
             got = measure(world, processes, options.rounds)
             target = f"{TARGET}" if world is Minefield else "-"
-            numbers = (
-                f"{got.fixed:,.0f} | {got.varied:,.0f} | {got.ratio:.3f} | {got.cpu_ratio:.3f}"
-            )
+            each = zip(got.ratios, got.cpu_ratios, strict=True)
+            shares = " | ".join(f"{wall:.3f}, {cpu:.3f}" for wall, cpu in each)
+            numbers = f"{got.fixed:,.0f} | {got.varied:,.0f} | {shares}"
             rows.append(f"| {name} | {processes} | {numbers} | {target} |")
             print(rows[-1], flush=True)
+            write(rows, options.rounds)  # also what is there if the rest is not waited for
+
+
+def write(rows: list[str], rounds: int) -> None:
+    """Write the table."""
     text = (
         f"# Arguments that vary, beside fixed ones\n\nMinefield, {NUM_ENVS} environments, whole "
-        f"updates; medians of {options.rounds} pairs of neighbours in one run, on {processor()}, "
-        f"commit {short_revision()}. Measured by "
+        f"updates; medians of {rounds} rounds of neighbours in one run, on {processor()}, commit "
+        f"{short_revision()}. Each ratio is by wall time, then by processor time of all processes; "
+        "that of fixed arguments again is 1 but for the noise. Measured by "
         "`benchmarks/vary_speed.py`.\n\n"
-        "| arguments | processes | frames/s, fixed | frames/s, varied | ratio | by processor time "
+        "| arguments | processes | frames/s, fixed | frames/s, varied | ratio | fixed again "
         "| at least |\n"
         "| --- | --- | --- | --- | --- | --- | --- |\n" + "\n".join(rows) + "\n"
     )
