@@ -150,3 +150,34 @@ def test_a_world_that_cannot_be_sent_is_named_with_its_attribute(
     locked = partial(Locked, lock=threading.Lock())
     with pytest.raises((ConfigError, EntityEnvError), match=problem):
         run_small(tmp_path, *settings, env=locked)
+
+
+READS_A_FILE = """
+from pathlib import Path
+from entity_env.examples import Minefield
+
+class ReadsFile(Minefield):
+    def __init__(self) -> None:
+        super().__init__(max_mines=int(Path("levels/mines.txt").read_text()))
+"""
+
+
+def test_rollouts_and_evaluations_have_the_files_of_the_settings(tmp_path: Path) -> None:
+    (tmp_path / "a_world.py").write_text(READS_A_FILE)
+    (tmp_path / "levels").mkdir()
+    (tmp_path / "levels" / "mines.txt").write_text("3")
+    evaluation = ["eval.ray=auto", "eval.steps=4", "eval.num_envs=2", "eval.lag=1"]
+    settings = [*SMALL, *RAY, *evaluation, 'rollout.ray_files=["levels"]', "eval.interval=24"]
+    command = [sys.executable, "-W", "ignore", "-m", "enn_trainer.cli", "train"]
+    run = subprocess.run(
+        [*command, "a_world.py:ReadsFile", *settings, "--checkpoint-dir", "run"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    lines = updates(tmp_path / "run")
+    assert lines[-1]["step"] == 72
+    assert any(name.startswith("eval/") for line in lines for name in line)
