@@ -149,11 +149,6 @@ class RunningArguments:
         """Return seed, match of the run, and number of the episode, by which it draws."""
         return self._seed, self.first_match + match, int(self.episode[match])
 
-    def alternatives(self, match: int) -> list[int]:
-        """Return the number of the alternative of each group that a running episode took."""
-        variation = self.variation or Variation()
-        return variation.alternatives(self._seed, match, int(self.episode[match]))
-
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue with the running episodes of a state of `VecEnv.get_state`."""
         num_matches = len(self.episode)

@@ -17,7 +17,7 @@ import torch
 from tests.soak.damage import Summary, episodes, flips, mutations, truncations
 from tests.soak.false_manifests import false_manifests
 from tests.soak.forks import fork_and_kill
-from tests.soak.kills import WITH_POOL, kill_runs
+from tests.soak.kills import TAUGHT, WITH_POOL, kill_runs
 from tests.soak.losses import lose_workers
 from tests.soak.recordings import recordings
 from tests.soak.stops import stop_runs
@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("--recordings", type=int, default=10_000)
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--pool-kills", type=int, default=100, help="of runs with opponents")
+    parser.add_argument("--lesson-kills", type=int, default=50, help="of runs with a curriculum")
     parser.add_argument("--forks", type=int, default=100, help="kills of runs that start processes")
     parser.add_argument("--losses", type=int, default=100, help="of workers")
     parser.add_argument("--stops", type=int, default=200, help="with evaluations due")
@@ -50,6 +51,9 @@ def main() -> None:
         if asked.pool_kills:
             done_kills = kill_runs(_new(folder, "pool"), seed, asked.pool_kills, WITH_POOL)
             print(f"kills with a pool: {done_kills}", flush=True)
+        if asked.lesson_kills:
+            done_kills = kill_runs(_new(folder, "lessons"), seed, asked.lesson_kills, TAUGHT)
+            print(f"kills with lessons: {done_kills}", flush=True)
         if asked.forks:
             print(f"forks: {fork_and_kill(_new(folder, 'forks'), seed, asked.forks)}", flush=True)
         if asked.losses:

@@ -26,6 +26,7 @@ from enn_trainer.checkpoints.state_files import read_config, restore
 from enn_trainer.config import TrainConfig
 from enn_trainer.state_part import full_state
 from enn_trainer.tracking import track
+from entity_env.examples import Locks
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks, tracked
 from tests.enn_trainer.selfplay import joust
 from tests.enn_trainer.worlds import Pasture
@@ -65,6 +66,20 @@ WITH_POOL = Case(
     joust.FRAMES,
 )
 """Opponents are in files that saves share, and members come and leave."""
+_LESSONS = (
+    '(name: "a", vary: {"length": "int 1 2"}, until: ["opened.mean >= 0.1"], episodes: 4), '
+    '(name: "b", vary: {"length": "3"}, until: ["eval/reward.mean >= 0"], back: ["step >= 80"])'
+)
+TAUGHT = Case(
+    Locks,
+    [
+        *(*SETTINGS, "checkpoint.every_seconds=0", 'env.vary.keys="int 2 4"'),
+        f'curricula={{"c": (lessons: [{_LESSONS}, (name: "z", vary: {{"length": "9"}})], '
+        "review: 0.2)}",
+    ],
+    8,
+)
+"""Arguments vary, and lessons change."""
 
 
 class Life(NamedTuple):

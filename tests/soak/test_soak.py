@@ -22,6 +22,7 @@ NOTHING = dict.fromkeys(
         "manifests",
         "mutations",
         "pool-kills",
+        "lesson-kills",
         "recordings",
         "stops",
         "truncations",
@@ -104,7 +105,9 @@ def test_damaged_recordings_are_refused_or_read_in_little_memory() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "kills"), [("kills", 20), ("pool_kills", 20)])
+@pytest.mark.parametrize(
+    ("kind", "kills"), [("kills", 20), ("pool_kills", 20), ("lesson_kills", 10)]
+)
 def test_killed_runs_go_on_and_end_as_if_never_killed(kind: str, kills: int) -> None:
     said = soak(**{kind: kills})
     assert f"{kills} kills" in said
