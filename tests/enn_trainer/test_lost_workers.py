@@ -28,9 +28,8 @@ class Kills(Callback):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [(), ('env.vary.max_mines="int 0 20"',)])
 def test_a_run_with_lost_workers_learns_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[WorkerProcess] = []
     begin = WorkerProcess.__init__
@@ -41,7 +40,7 @@ def test_a_run_with_lost_workers_learns_the_same_bits(
 
     monkeypatch.setattr(WorkerProcess, "__init__", counted)
     monkeypatch.setattr(RestartQuota, "take", lambda self: None)  # more than one in a minute
-    options = ("env.id=Minefield", "rollout.processes=2", "checkpoint.every_seconds=0", *more)
+    options = ("env.id=Minefield", "rollout.processes=2", "checkpoint.every_seconds=0")
     undisturbed = run_small(tmp_path, *options, env=Minefield, checkpoint_dir=tmp_path / "one")
     kills = Kills(started)
     disturbed = run_small(
