@@ -1,6 +1,8 @@
 """Runs whose arguments vary: the same bits in any number of processes, resumed, and in matches."""
 
 import json
+import os
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from entity_env.examples import Duel, Minefield
 from entity_env.recording.read_recording import Recording
 from entity_env.seeding import derive_seed
 from entity_env.vec.variation import Variation
+from entity_env.vec.worker import RestartQuota, WorkerProcess
 from tests.enn_trainer.builders import POOL, SMALL, run_small
 from tests.enn_trainer.resuming import StopsAt, assert_same, assert_same_clocks, go, tracked
 
@@ -107,6 +110,37 @@ def test_a_run_ended_by_sigterm_in_mid_episode_resumes_to_the_bit(
     assert parameters(files[0] / "a.rec") == parameters(files[1] / "a.rec")
     part = resumed.state.parts["curriculum"].state_dict()
     assert part["parameters"] == {"max_mines": "int 30 40"}
+
+
+class KillsWorker(Callback):
+    """Kills the newest worker after each rollout."""
+
+    def __init__(self) -> None:
+        self.started: list[WorkerProcess] = []
+
+    def on_rollout_end(self, trainer: Any, rollout: Any) -> None:
+        os.kill(self.started[-1].process.pid, signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_workers_that_are_replaced_draw_as_the_lost_ones_would_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kills, begin = KillsWorker(), WorkerProcess.__init__
+
+    def counted(self: WorkerProcess, setup: Any) -> None:
+        begin(self, setup)
+        kills.started.append(self)
+
+    monkeypatch.setattr(WorkerProcess, "__init__", counted)
+    monkeypatch.setattr(RestartQuota, "take", lambda self: None)  # more than one in a minute
+    settings = [*VARY, "rollout.processes=2", "capture_samples=a.rec"]
+    calm = run_small(tmp_path / "calm", *settings, env=Minefield)
+    first = len(kills.started)
+    lost = run_small(tmp_path / "lost", *settings, env=Minefield, callbacks=[kills])
+    assert len(kills.started) > first + 3
+    assert_same(calm.state, lost.state)
+    assert parameters(tmp_path / "calm/a.rec") == parameters(tmp_path / "lost/a.rec")
 
 
 @pytest.mark.slow
