@@ -114,6 +114,13 @@ def test_every_option_gives_the_same_bits(option: str) -> None:
     assert_equal(Minefield, OPTIONS[option], sizes=(3,))
 
 
+def test_cloning_beside_learning_gives_the_same_bits(tmp_path: Path) -> None:
+    recorded = ["capture_samples=shown.rec", "scale.shards=1", "data_dir=."]
+    run(1, Minefield, recorded, tmp_path / "shown")
+    path = tmp_path / "shown" / "shown.rec"
+    assert_equal(Minefield, [f"bc.path={path}", "bc.bs=8"], sizes=(3,))
+
+
 @pytest.mark.parametrize("env", [Duel, Targets, Camp])
 def test_every_kind_of_world_gives_the_same_bits(env: Any) -> None:
     assert_equal(env, ["rollout.num_envs=10"], sizes=(2, 4))
