@@ -132,6 +132,7 @@ class RecordingWriter:
         Raises:
             RecordingError: the file is damaged, or a recording of something else.
         """
+        is_continued = self._file is not None
         if self._file is None:
             header = recording_header(
                 shown, self.action_space, len(obs), self.subsample, self.seed, self.run
@@ -144,6 +145,7 @@ class RecordingWriter:
             # A torn record at the end is cut off before others are appended.
             self._file = _open_recording(self.path, to_append=True)
             self._file.truncate(end)
+            is_continued = end > 0
             if end == 0:
                 self._file.write(prefix_of(self.action_space))
                 self._write(header)
@@ -151,6 +153,8 @@ class RecordingWriter:
         self._told = np.full(len(obs), -1, dtype=np.int64)
         if state is not None and "recording" in state:
             self._clock.set_state(state["recording"])
+            if is_continued:  # the file has the arguments of episodes that go on
+                self._told[self._clock.step > 0] = self._clock.episode[self._clock.step > 0]
         else:
             self._clock.restart()
 

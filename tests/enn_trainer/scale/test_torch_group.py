@@ -67,7 +67,8 @@ def torchrun(*arguments: str, number: int = 0) -> subprocess.CompletedProcess[st
 def test_ranks_of_torchrun_exchange_messages_and_sums() -> None:
     done = torchrun(str(PROGRAM), "fine")
     assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == ["rank 0 is done", "rank 1 is done"]
+    for rank in range(2):  # lines of two processes may be mixed
+        assert done.stdout.count(f"rank {rank} is done") == 1
 
 
 @pytest.mark.slow
