@@ -7,7 +7,6 @@ Results are in `results/curriculum.md`, with a picture. Runs that are done are k
 beside it, and are not repeated.
 """
 
-import argparse
 import json
 import math
 import statistics
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from kept_runs import left_to_run, read_kept, run_all
+from kept_runs import kept_speed, learn_or_speed, left_to_run, read_kept, run_all
 from measured_on import short_revision
 from trained import of_row, seconds_in_turns, table
 
@@ -350,20 +349,13 @@ def speed_text(updates: int) -> str:
 def main() -> None:
     """Train what was not trained yet, or measure the speed, and write the results."""
     by_name = {row.name: row for row in ROWS}
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["learn", "speed"], nargs="?", default="learn")
-    parser.add_argument("rows", nargs="*", metavar="ROW", help="; ".join(by_name))
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--updates", type=int, default=20)
-    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    parser = learn_or_speed(__doc__, [*by_name])
     options = parser.parse_args()
     if options.one:
         print(json.dumps(train_row(by_name[options.one[0]], int(options.one[1]))))
         return
     kept = RESULTS.with_suffix(".jsonl")
-    before = RESULTS.read_text() if RESULTS.exists() else ""
-    speed = before[before.index("## Speed") :] if "## Speed" in before else ""
+    speed = kept_speed(RESULTS)
     if options.what == "speed":
         speed = speed_text(options.updates)
     else:

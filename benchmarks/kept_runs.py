@@ -36,6 +36,29 @@ def read_kept(kept: Path) -> list[Result]:
     return [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
 
 
+def learn_or_speed(about: str, rows: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser of a command that trains rows with some seeds, or measures the speed.
+
+    Args:
+        about: the docstring of the command.
+        rows: the names of its rows.
+    """
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
+    parser.add_argument("what", choices=["learn", "speed"], nargs="?", default="learn")
+    parser.add_argument("rows", nargs="*", metavar="ROW", help="; ".join(rows))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--updates", type=int, default=20)
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    return parser
+
+
+def kept_speed(results: Path) -> str:
+    """Return the section on speed of a document of results, "" if there is none."""
+    before = results.read_text() if results.exists() else ""
+    return before[before.index("## Speed") :] if "## Speed" in before else ""
+
+
 def left_to_run(
     parser: argparse.ArgumentParser, rows: Sequence[str], seeds: Mapping[str, int], kept: Path
 ) -> list[tuple[str, str]]:

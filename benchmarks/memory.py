@@ -9,7 +9,6 @@ shown without a number to reach, are trained with one seed. `--sb3` is a Python 
 popgym and this package, which trains the rows of SB3-contrib; without one they are left out.
 """
 
-import argparse
 import json
 import statistics
 import subprocess
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from kept_runs import left_to_run, read_kept, run_all
+from kept_runs import kept_speed, learn_or_speed, left_to_run, read_kept, run_all
 from measured_on import short_revision
 from trained import RECENT, frames_shown, of_row, seconds_in_turns, table, train_and_measure
 
@@ -415,21 +414,14 @@ def has_sb3(python: str) -> bool:
 def main() -> None:
     """Train what was not trained yet, or measure the speed, and write the results."""
     by_name = {row.name: row for row in ROWS}
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["learn", "speed"], nargs="?", default="learn")
-    parser.add_argument("rows", nargs="*", metavar="ROW", help="; ".join(by_name))
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--updates", type=int, default=20)
+    parser = learn_or_speed(__doc__, [*by_name])
     parser.add_argument("--sb3", default=sys.executable, metavar="PYTHON")
-    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         print(json.dumps(run(by_name[options.one[0]], int(options.one[1]))))
         return
     kept = RESULTS.with_suffix(".jsonl")
-    before = RESULTS.read_text() if RESULTS.exists() else ""
-    speed = before[before.index("## Speed") :] if "## Speed" in before else ""
+    speed = kept_speed(RESULTS)
     if options.what == "speed":
         speed = speed_text(options.updates)
     else:

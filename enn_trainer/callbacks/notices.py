@@ -143,7 +143,7 @@ def is_examined(step: int, num_frames: int) -> bool:
 
 
 def run_sums(rollout: Rollout) -> Sums:
-    """Return the sums of rewards, episodes and actors of a rollout."""
+    """Return the sums of rewards and episodes of a rollout."""
     run, metrics = dict.fromkeys(COUNTS, 0.0), rollout.metrics
     run |= {"frames": float(rollout.num_frames), "updates": 1.0}
     reward, steps = metrics.get("reward"), metrics.get("step")
@@ -155,8 +155,12 @@ def run_sums(rollout: Rollout) -> Sums:
     if returns is not None and lengths is not None and returns.count:
         run |= {"episodes": float(returns.count), "length.sum": lengths.sum}
         run |= {"return.sum": returns.sum, "return.min": returns.min, "return.max": returns.max}
-    actors = {name: float(len(rows.values)) for name, rows in rollout.actions.items()}
-    return {"run": {name: x for name, x in run.items() if math.isfinite(x)}, "actors": actors}
+    return {"run": {name: x for name, x in run.items() if math.isfinite(x)}}
+
+
+def actor_sums(rollout: Rollout) -> Sums:
+    """Return the numbers of actors of a rollout, by action."""
+    return {"actors": {name: float(len(rows.values)) for name, rows in rollout.actions.items()}}
 
 
 def shard_sums(
@@ -175,7 +179,7 @@ def shard_sums(
         examined: True if choices and features are examined.
         constants: those of the run before, see `update_constants`.
     """
-    sums: Sums = {"actors": {n: float(len(rows.values)) for n, rows in rollout.actions.items()}}
+    sums = actor_sums(rollout)
     constants = dict(constants)
     if examined:
         update_constants(constants, rollout.batch, obs_space)
@@ -633,7 +637,7 @@ class Notices(Callback):
         self._rollout = None  # its memory is needed for the next one
         with self._spans.span("track"):
             # Sums of the rollout and of the metrics.
-            sums: Sums = {"run": run_sums(rollout)["run"]}
+            sums = run_sums(rollout)
             explained = metrics.get("losses/explained_variance", math.nan)
             if math.isfinite(explained):
                 sums["run"] |= {"explained.sum": float(explained), "explained.count": 1.0}
