@@ -58,13 +58,14 @@ def measured_here(divisions: Sequence[Sequence[str]], options: Mapping[str, Any]
 
     Args:
         divisions: settings of each trainer.
-        options: settings of all, number of rounds, threads, and seconds or updates of a turn.
+        options: settings of all, folder for them, the same in all ranks, number of rounds,
+            threads, and seconds or updates of a turn.
     """
     torch.set_num_threads(options["threads"])  # overrides OMP_NUM_THREADS
     with ExitStack() as stack:
-        folder, trainers = stack.enter_context(TemporaryDirectory()), []
+        trainers = []
         for own in divisions:
-            settings = [*options["settings"], f"data_dir={folder}", *own]
+            settings = [*options["settings"], f"data_dir={options['folder']}", *own]
             manager = StateManager(overrides=settings)
             world = ENV_REGISTRY[manager.config.env.id]
             trainers.append(stack.enter_context(Trainer(manager, world)))
@@ -79,9 +80,10 @@ def measured_here(divisions: Sequence[Sequence[str]], options: Mapping[str, Any]
 
 def shards(case: str, rounds: int, seconds: float) -> Pairs:
     """Return the speed of a case in one process with one and with two shards."""
-    options = {"settings": [*CASES[case], f"rollout.processes={CORES}"], "threads": CORES}
-    told = [[[], ["scale.shards=2"]], {**options, "rounds": rounds, "seconds": seconds}]
-    return [(one, other) for one, other in answer_of([sys.executable], told)]
+    settings = [*CASES[case], f"rollout.processes={CORES}"]
+    options = {"settings": settings, "threads": CORES, "rounds": rounds, "seconds": seconds}
+    divisions = [[], ["scale.shards=2"]]
+    return [(one, other) for one, other in answer_of([sys.executable], divisions, options)]
 
 
 def ranks(case: str, rounds: int, seconds: float) -> Pairs:
@@ -91,19 +93,23 @@ def ranks(case: str, rounds: int, seconds: float) -> Pairs:
     pairs = []
     for _ in range(rounds):
         alone = {"settings": [*CASES[case], f"rollout.processes={CORES}"], "threads": CORES}
-        ((one,),) = answer_of([sys.executable], [[[]], {**shared, **alone}])
+        ((one,),) = answer_of([sys.executable], [[]], {**shared, **alone})
         # As many updates in each rank, as they wait for each other.
         parts = {"settings": [*CASES[case], "rollout.processes=1"], "threads": 1}
         parts["updates"] = max(1, round(one * seconds))
-        ((other,),) = answer_of(torchrun, [[[]], {**shared, **parts}])
+        ((other,),) = answer_of(torchrun, [[]], {**shared, **parts})
         pairs.append((one, other))
     return pairs
 
 
-def answer_of(program: Sequence[str], told: Sequence[Any]) -> list[Any]:
+def answer_of(
+    program: Sequence[str], divisions: Sequence[Sequence[str]], options: Mapping[str, Any]
+) -> list[Any]:
     """Return what `measured_here` returns in a process of its own, or in several ranks."""
-    command = [*program, __file__, "--told", json.dumps(told)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    with TemporaryDirectory() as folder:
+        told = json.dumps([divisions, {**options, "folder": folder}])
+        command = [*program, __file__, "--told", told]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(done.stderr)
     answer: list[Any] = json.loads(done.stdout.splitlines()[-1])

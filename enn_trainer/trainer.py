@@ -232,7 +232,7 @@ class Trainer:
         restored = self._snapshot.restored_on_error(state, self.episodes)
         with self.checkpoints.during(Status.UPDATING), restored:
             self.watch.begin_update()
-            clock = Clock(state.step, self.manager.group.share(state.time_used, "collecting"))
+            clock = Clock(state.step, state.time_used)
             algorithm.begin_update(clock)
             with self.spans.span("rollout"):
                 rollout = collect_in_ranks(collector, self.config, state.step, self.context)
@@ -272,6 +272,7 @@ class Trainer:
         with self.spans.span("eval"):
             finished = self.evaluation.play(stop, self.progress.evaluating, *asked)
         self.watch.tick()
+        self.state.time_used = self.manager.group.share(self.state.time_used, "evaluating")
         metrics: dict[str, float] = {}
         for evaluation in finished:
             metrics = self.evaluation.take(evaluation)

@@ -143,7 +143,7 @@ def is_examined(step: int, num_frames: int) -> bool:
 
 
 def run_sums(rollout: Rollout) -> Sums:
-    """Return the sums of rewards and episodes of a rollout."""
+    """Return the sums of rewards, episodes and actors of a rollout."""
     run, metrics = dict.fromkeys(COUNTS, 0.0), rollout.metrics
     run |= {"frames": float(rollout.num_frames), "updates": 1.0}
     reward, steps = metrics.get("reward"), metrics.get("step")
@@ -155,36 +155,27 @@ def run_sums(rollout: Rollout) -> Sums:
     if returns is not None and lengths is not None and returns.count:
         run |= {"episodes": float(returns.count), "length.sum": lengths.sum}
         run |= {"return.sum": returns.sum, "return.min": returns.min, "return.max": returns.max}
-    return {"run": {name: x for name, x in run.items() if math.isfinite(x)}}
-
-
-def actor_sums(rollout: Rollout) -> Sums:
-    """Return the numbers of actors of a rollout, by action."""
-    return {"actors": {name: float(len(rows.values)) for name, rows in rollout.actions.items()}}
+    actors = {name: float(count) for name, count in rollout.num_actors().items()}
+    return {"run": {name: x for name, x in run.items() if math.isfinite(x)}, "actors": actors}
 
 
 def shard_sums(
     rollout: Rollout,
     action_space: Mapping[str, ActionSpace],
     obs_space: ObsSpace,
-    examined: bool,
     constants: Sums,
 ) -> tuple[Sums, Sums]:
-    """Return the sums of a shard, and the constants of the run with its rows.
+    """Return the sums of choices of a shard, and the constants of the run with its rows.
 
     Args:
         rollout: the frames of the shard.
         action_space: the actions.
         obs_space: names of the features.
-        examined: True if choices and features are examined.
         constants: those of the run before, see `update_constants`.
     """
-    sums = actor_sums(rollout)
     constants = dict(constants)
-    if examined:
-        update_constants(constants, rollout.batch, obs_space)
-        add_sums(sums, choice_sums(rollout, action_space))
-    return sums, constants
+    update_constants(constants, rollout.batch, obs_space)
+    return choice_sums(rollout, action_space), constants
 
 
 def common_constants(of_shards: Sequence[Sums]) -> Sums:
@@ -641,13 +632,13 @@ class Notices(Callback):
             explained = metrics.get("losses/explained_variance", math.nan)
             if math.isfinite(explained):
                 sums["run"] |= {"explained.sum": float(explained), "explained.count": 1.0}
-            examined = is_examined(state.step - rollout.num_frames, rollout.num_frames)
-            about = state.action_space, state.obs_space, examined, memory["constants"]
-            own = [shard_sums(one, *about) for one in rollout.of_shards]
-            of_shards = self._group.gather_shards(own, "notices")
-            for of_shard, _ in of_shards:
-                add_sums(sums, of_shard)
-            memory["constants"] = common_constants([constants for _, constants in of_shards])
+            if is_examined(state.step - rollout.num_frames, rollout.num_frames):
+                about = state.action_space, state.obs_space, memory["constants"]
+                own = [shard_sums(one, *about) for one in rollout.of_shards]
+                of_shards = self._group.gather_shards(own, "notices")
+                for of_shard, _ in of_shards:
+                    add_sums(sums, of_shard)
+                memory["constants"] = common_constants([constants for _, constants in of_shards])
             add_sums(memory["whole"], {kind: sums[kind] for kind in ("run", "actors")})
             add_sums(memory["window"], sums)
 

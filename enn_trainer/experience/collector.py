@@ -222,6 +222,7 @@ class Rollout:
         shards: groups of the environments that are learnt from; None for one group of all.
         metrics_of_shards: the metrics of each group.
         decisions: see `num_decisions`; None to count those of `batch`.
+        actors: see `num_actors`; None to count those of `actions`.
     """
 
     batch: EntityBatch
@@ -240,6 +241,7 @@ class Rollout:
     shards: Shards | None = None
     metrics_of_shards: Sequence[Mapping[str, Metric]] = ()
     decisions: Ints | None = None
+    actors: Mapping[str, int] | None = None
 
     @property
     def num_frames(self) -> int:
@@ -253,6 +255,12 @@ class Rollout:
         actions = self.batch.actions.values()
         lengths = (action.actors.lengths for action in actions if action.after is None)
         return sum(lengths, start=np.zeros(self.batch.num_frames, np.int64))
+
+    def num_actors(self) -> Mapping[str, int]:
+        """Return the number of choices of each action."""
+        if self.actors is not None:
+            return self.actors
+        return {name: len(rows.values) for name, rows in self.actions.items()}
 
     @property
     def of_shards(self) -> "list[Rollout]":

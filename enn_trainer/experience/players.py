@@ -550,6 +550,9 @@ def in_pieces(
     pieces = pieces_of(agent, batch, groups)
     if len(pieces) == 1:  # cutting would cost as much as a tenth of a small forward pass
         return [of_piece(batch, pieces[0])]
+    cost = cost_of_entity(agent)
+    if cost is not None and len(consecutive(batch.num_frames, cost)) == 1:
+        lanes = ONE_LANE  # passes to threads would take longer than the pieces
     results: list[T] = []
     lanes.run([partial(of_piece, batch.slice(piece), piece) for piece in pieces], results.append)
     return results

@@ -7,10 +7,12 @@ _BYTES_OF_FRAME = 26
 """Value, reward, ends, number of decisions, and value of a last observation that was cut off."""
 _BYTES_OF_MESSAGE = 350
 """Statistics of the losses of a shard, about."""
-_MESSAGES_OF_STEP = 3
-"""Statistics of the shards, slices of their gradients, and the sums of the slices."""
-_MESSAGES_OF_UPDATE = 6
-"""Frames and metrics, and agreements on clocks, stops, signals and saves."""
+_MESSAGES_OF_UPDATE = 4
+"""Frames, input statistics, metrics, and an agreement on stops, signals and saves."""
+_MOST_GATHERED = 2**20
+"""Bytes of the gradients of a rank that are sent whole, at most, as they are copied some times."""
+_WORTH_A_MESSAGE = 2**17
+"""Bytes that take about as long as two messages."""
 
 
 class Exchange(NamedTuple):
@@ -34,14 +36,34 @@ class Exchange(NamedTuple):
         return self.messages * latency_s + self.num_bytes / bytes_per_s
 
 
+def are_gathered(num_bytes: int, ranks: int, shards: int) -> bool:
+    """Return True if ranks send gradients whole, with their statistics, in one message.
+
+    Otherwise each rank gets a slice of those of each shard, adds them, and sends the sum: further
+    messages of fewer bytes. Sums are the same.
+
+    Args:
+        num_bytes: bytes of the gradients of a shard.
+        ranks: number of ranks.
+        shards: number of shards.
+    """
+    whole, slices = shards * (ranks - 1) / ranks, _share_of_slices(ranks, shards)
+    is_cheap = num_bytes * (whole - slices) <= _WORTH_A_MESSAGE
+    return is_cheap and num_bytes * -(-shards // ranks) <= _MOST_GATHERED
+
+
+def _share_of_slices(ranks: int, shards: int) -> float:
+    """Return what a rank gets of the gradients if they are added in slices, in bytes of a shard."""
+    return (shards / ranks + 1) * (ranks - 1) / ranks
+
+
 def exchange_of_update(
     num_parameters: int, num_frames: int, num_steps: int, ranks: int, shards: int
 ) -> Exchange:
     """Return what several ranks exchange in an update.
 
-    Of each shard of another rank, a rank gets its slice of the gradients, and then the sums of the
-    slices of others: P (s + 1) (R - 1) / R numbers in an optimizer step, of P parameters, R ranks
-    and s = S / R shards of each.
+    In an optimizer step, of P parameters, R ranks and S shards, a rank gets P S (R - 1) / R numbers
+    in a message, or P (S / R + 1) (R - 1) / R in three, see `are_gathered`.
 
     Args:
         num_parameters: numbers that are learned.
@@ -50,8 +72,10 @@ def exchange_of_update(
         ranks: number of ranks.
         shards: number of shards.
     """
-    share, of_rank = (ranks - 1) / ranks, shards / ranks
-    gradients = num_parameters * (of_rank + 1) * share * _BYTES_OF_NUMBER
+    share, num_bytes = (ranks - 1) / ranks, num_parameters * _BYTES_OF_NUMBER
+    is_one = are_gathered(num_bytes, ranks, shards)
+    gradients = num_bytes * (shards * share if is_one else _share_of_slices(ranks, shards))
     statistics = shards * share * _BYTES_OF_MESSAGE
-    num_bytes = num_steps * (gradients + statistics) + num_frames * share * _BYTES_OF_FRAME
-    return Exchange(_MESSAGES_OF_STEP * num_steps + _MESSAGES_OF_UPDATE, num_bytes)
+    of_steps = num_steps * (gradients + statistics)
+    messages = num_steps * (1 if is_one else 3) + _MESSAGES_OF_UPDATE
+    return Exchange(messages, of_steps + num_frames * share * _BYTES_OF_FRAME)

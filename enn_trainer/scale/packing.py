@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from enn_trainer.errors import RankError
+from enn_trainer.scale.exchange import are_gathered
 from enn_trainer.scale.group import ALONE, Group
+from enn_trainer.scale.shards import tree_sum
 from rogue_net.input_norm import InputNorm, Moments
 from rogue_net.ragged import EntityBatch
 
@@ -57,30 +59,45 @@ class FlatGradients:
             row.add_(gradient) if self._known[shard, i] else row.copy_(gradient)
             self._known[shard, i] = True
 
-    def known(self) -> list[npt.NDArray[np.bool_]]:
-        """Return (parameters,) bool of each shard of this process, True if it has a gradient."""
-        return [*self._known]
-
-    def sum(
-        self,
-        known: Sequence[npt.NDArray[np.bool_]],
-        group: Group = ALONE,
-        counts: Sequence[int] = (),
-    ) -> None:
+    def sum(self, group: Group, counts: Sequence[int], values: Sequence[T]) -> list[T]:
         """Let `grad` of the parameters be the sums over all shards, None where there is none.
 
         Args:
-            known: of all shards.
             group: processes of the run.
             counts: number of shards of each rank.
+            values: plain data of each shard of this process, which all ranks get.
+
+        Returns:
+            The values of all shards.
         """
         for shard, parameter in zip(*np.nonzero(~self._known), strict=True):
             self._of_row(shard, parameter).zero_()
-        sums = {dtype: group.tree_sum(rows, counts) for dtype, rows in self._rows.items()}
-        for parameter, (dtype, place), is_known in zip(
-            self.learnt, self._places, np.any([*known], axis=0), strict=True
+        rows = self._plain() if self._are_gathered(group, counts) else [None] * len(values)
+        own: list[tuple[Any, T, Any]] = [*zip(self._known, values, rows, strict=True)]
+        of_shards = own if group.size == 1 else group.gather_shards(own, "learning")
+        if of_shards[0][2] is None:
+            sums = {dtype: group.tree_sum(rows, counts) for dtype, rows in self._rows.items()}
+        else:
+            columns = zip(*(rows for _, _, rows in of_shards), strict=True)
+            sums = {
+                dtype: tree_sum([torch.from_numpy(x).to(rows.device) for x in column], torch.add)
+                for (dtype, rows), column in zip(self._rows.items(), columns, strict=True)
+            }
+        is_known = np.any([known for known, _, _ in of_shards], axis=0)
+        for parameter, (dtype, place), has_any in zip(
+            self.learnt, self._places, is_known, strict=True
         ):
-            parameter.grad = sums[dtype][place].view_as(parameter) if is_known else None
+            parameter.grad = sums[dtype][place].view_as(parameter) if has_any else None
+        return [value for _, value, _ in of_shards]
+
+    def _are_gathered(self, group: Group, counts: Sequence[int]) -> bool:
+        num_bytes = sum(rows.shape[1] * rows.element_size() for rows in self._rows.values())
+        return group.size > 1 and are_gathered(num_bytes, group.size, sum(counts))
+
+    def _plain(self) -> list[list[npt.NDArray[Any]]]:
+        """Return the gradients of each shard of this process, by dtype."""
+        rows = [of_dtype.cpu().numpy() for of_dtype in self._rows.values()]
+        return [[of_dtype[shard] for of_dtype in rows] for shard in range(len(self._known))]
 
     def _of_row(self, shard: int, parameter: int) -> Tensor:
         dtype, place = self._places[parameter]

@@ -68,6 +68,7 @@ def collect_in_ranks(
         metrics_of_shards=metrics,
         episodes=_in_order([Episodes(*one["episodes"]) for one in found]),
         decisions=np.concatenate([one["decisions"] for one in found], axis=1).flatten(),
+        actors={name: sum(one["actors"][name] for one in found) for name in own.actions},
     )
 
 
@@ -80,6 +81,7 @@ def _plain(own: Rollout, context: ExecutionContext) -> dict[str, Any]:
         **{name: getattr(own, name).cpu().numpy() for name in _OF_COLUMNS},
         "final_values": finals.cpu().numpy(),
         "decisions": own.num_decisions().reshape(len(own.rewards), -1),
+        "actors": own.num_actors(),
         "metrics": list(own.metrics_of_shards),
         "episodes": [ended + context.shards.columns.start, dict(metrics), steps],
     }

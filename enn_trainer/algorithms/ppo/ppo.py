@@ -22,6 +22,7 @@ from enn_trainer.algorithms.algorithm import (
 )
 from enn_trainer.algorithms.cloning.cloning_loss import CloningLoss
 from enn_trainer.algorithms.minibatches import (
+    LEAST_COST,
     Frames,
     minibatches,
     minibatches_of_units,
@@ -39,7 +40,12 @@ from enn_trainer.config.ppo_config import PPOConfig
 from enn_trainer.experience.collector import Rollout
 from enn_trainer.experience.frame_limits import rows_of_frames
 from enn_trainer.experience.memories import sequences
-from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext, cost_of_entity
+from enn_trainer.runtime.execution import (
+    DEFAULT_CONTEXT,
+    ONE_LANE,
+    ExecutionContext,
+    cost_of_entity,
+)
 from enn_trainer.runtime.interrupt import UpdateAbandoned
 from enn_trainer.scale.packing import FlatGradients, update_input_stats
 from enn_trainer.scale.shards import Shards, tree_sum
@@ -209,6 +215,7 @@ class PPO(RolloutAlgorithm):
         loss_of = partial(
             losses.loss_of_piece, agent, ppo, ent_coef, self.ent_tunings, auxiliary, own
         )
+        cost_of_frame = _cost_of_frame(agent, rollout)
         for frames, cut in self._minibatches(rollout, seed):
             step = total.counts["steps"]
             keys = mix(derive_seed(seed, "dropout"), step, frames).view(np.int64)
@@ -220,8 +227,11 @@ class PPO(RolloutAlgorithm):
             owner = iter([shard for shard, pieces in enumerate(cut) for _ in pieces])
             take = partial(_take_piece, gradients, of_shards, owner)
             with context.spans.span("gradient"):
-                to_add = [partial(loss_of, minibatch, piece) for pieces in cut for piece in pieces]
-                take_gradients(gradients.learnt, to_add, take, context.lanes, context.spans)
+                of_all = [piece for pieces in cut for piece in pieces]
+                to_add = [partial(loss_of, minibatch, piece) for piece in of_all]
+                is_small = sum(map(len, of_all)) * cost_of_frame < 2 * LEAST_COST
+                lanes = ONE_LANE if is_small else context.lanes
+                take_gradients(gradients.learnt, to_add, take, lanes, context.spans)
                 done = _sum_of_ranks(gradients, of_shards, shards, context, device)
             for name, auxiliary_loss in auxiliary.items():
                 loss = auxiliary_loss.add_gradient(step, own)
@@ -376,6 +386,12 @@ class PPO(RolloutAlgorithm):
         return {**self.auxiliary_losses, **self.reward_transforms}
 
 
+def _cost_of_frame(agent: Any, rollout: Rollout) -> float:
+    """Return the mean cost of a frame, in entities times `cost_of_entity`."""
+    batch = rollout.batch
+    return (cost_of_entity(agent) or 0) * (1 + batch.num_entities() / max(1, batch.num_frames))
+
+
 def _take_piece(
     gradients: FlatGradients,
     of_shards: Sequence[losses.LossStats],
@@ -401,20 +417,18 @@ def _sum_of_ranks(
     Raises:
         UpdateAbandoned: a rank abandons the update.
     """
-    known, stats, group = gradients.known(), of_shards, context.group
-    if group.size > 1:
-        is_abandoned = False
-        try:
-            context.check()
-        except UpdateAbandoned:
-            is_abandoned = True
-        own = [(is_abandoned, x, y.plain()) for x, y in zip(known, of_shards, strict=True)]
-        found = group.gather_shards(own, "learning")
-        if any(is_abandoned for is_abandoned, _, _ in found):
-            raise UpdateAbandoned
-        known = [one for _, one, _ in found]
-        stats = [losses.LossStats.of_plain(one, device) for _, _, one in found]
-    gradients.sum(known, group, shards.counts(group.size))
+    group, counts = context.group, shards.counts(context.group.size)
+    if group.size == 1:
+        return tree_sum(gradients.sum(group, counts, of_shards), losses.LossStats.plus)
+    is_abandoned = False
+    try:
+        context.check()
+    except UpdateAbandoned:
+        is_abandoned = True
+    found = gradients.sum(group, counts, [(is_abandoned, stats.plain()) for stats in of_shards])
+    if any(is_abandoned for is_abandoned, _ in found):
+        raise UpdateAbandoned
+    stats = [losses.LossStats.of_plain(plain, device) for _, plain in found]
     return tree_sum(stats, losses.LossStats.plus)
 
 

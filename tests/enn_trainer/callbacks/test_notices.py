@@ -25,7 +25,6 @@ from enn_trainer.callbacks.notices import (
     PATIENCE,
     Notice,
     Sums,
-    actor_sums,
     choice_sums,
     is_examined,
     new_memory,
@@ -424,7 +423,7 @@ def test_sums_of_a_run_are_those_of_its_metrics() -> None:
     assert "reward.min" not in run_sums(rollout)["run"]  # without `AddMetricsWrapper`
     assert run_sums(rollout)["run"]["frames"] == rollout.num_frames
     actors = {name: len(rows.values) for name, rows in rollout.actions.items()}
-    assert actor_sums(rollout)["actors"] == actors
+    assert run_sums(rollout)["actors"] == actors
 
 
 NUMBER, FLAG = st.sampled_from([0.0, 0.5]), st.integers(0, 1)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from enn_trainer import StateManager, Trainer
+from enn_trainer.scale import exchange
 from enn_trainer.scale.group import Group
 from enn_trainer.scale.packing import digest_of
 from entity_env.examples import Duel, Minefield
@@ -80,6 +81,16 @@ def test_any_number_of_ranks_gives_the_same_bits() -> None:
     expected = assert_equal(Minefield)
     assert expected.step == 168
     assert expected.metrics["episodic_reward.count"] >= 0
+
+
+def test_gradients_in_slices_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of large networks, which are not sent whole."""
+    (expected,) = run(1, Minefield, ["total_timesteps=56"])
+    whole = run(2, Minefield, ["total_timesteps=56"])
+    monkeypatch.setattr(exchange, "_MOST_GATHERED", 0)
+    for size in (2, 3, 4):
+        assert run(size, Minefield, ["total_timesteps=56"]) == [expected] * size
+    assert whole == [expected] * 2
 
 
 OPTIONS = {
