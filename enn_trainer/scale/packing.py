@@ -15,6 +15,7 @@ from enn_trainer.scale.group import ALONE, Group
 from enn_trainer.scale.shards import tree_sum
 from rogue_net.input_norm import InputNorm, Moments
 from rogue_net.ragged import EntityBatch
+from rogue_net.rogue_net import RogueNet, RogueNetWithValueNet
 
 T = TypeVar("T")
 
@@ -115,27 +116,41 @@ def update_input_stats(agent: Any, frames: Sequence[EntityBatch], group: Group =
     if len(frames) == 1 and group.size == 1:
         agent.update_input_stats(frames[0])
         return
-    norms = [module for module in agent.modules() if isinstance(module, InputNorm)]
-    before = [_moments_of(norm) for norm in norms]
-    of_shards: list[list[Moments]] = []
-    for batch in frames:
-        for norm, moments in zip(norms, before, strict=True):
-            _set_moments(norm, Moments(*map(torch.zeros_like, moments)))
-        agent.update_input_stats(batch)
-        of_shards.append([_moments_of(norm) for norm in norms])
+    own = [_input_moments(agent, batch) for batch in frames]
     if group.size > 1:
-        plain = [[[x.cpu().numpy() for x in one] for one in of_shard] for of_shard in of_shards]
-        of_shards = [
-            [
-                Moments(*(torch.from_numpy(x).to(norm.count.device) for x in one))
-                for norm, one in zip(norms, of_shard, strict=True)
-            ]
+        plain = [
+            {name: [x.cpu().numpy() for x in moments] for name, moments in of_shard.items()}
+            for of_shard in own
+        ]
+        device = next(agent.parameters()).device
+        own = [
+            {
+                name: Moments(*(torch.from_numpy(x).to(device) for x in moments))
+                for name, moments in of_shard.items()
+            }
             for of_shard in group.gather_shards(plain, "input statistics")
         ]
-    for norm, moments, *others in zip(norms, before, *of_shards, strict=True):
-        _set_moments(norm, moments)
-        for of_one in others:
-            norm.merge(of_one)
+    norms = dict(agent.named_modules())
+    for of_shard in own:
+        for name, moments in of_shard.items():
+            norms[name].merge(moments)
+
+
+def _input_moments(agent: Any, batch: EntityBatch) -> dict[str, Moments]:
+    """Return the moments of a batch, by the module whose statistics they update."""
+    if isinstance(agent, RogueNet | RogueNetWithValueNet):
+        return agent.input_moments(batch)
+
+    # A network of another kind can only add them to its statistics.
+    norms = {name: one for name, one in agent.named_modules() if isinstance(one, InputNorm)}
+    before = {name: _moments_of(norm) for name, norm in norms.items()}
+    for name, norm in norms.items():
+        _set_moments(norm, Moments(*map(torch.zeros_like, before[name])))
+    agent.update_input_stats(batch)
+    moments = {name: _moments_of(norm) for name, norm in norms.items()}
+    for name, norm in norms.items():
+        _set_moments(norm, before[name])
+    return moments
 
 
 def _moments_of(norm: InputNorm) -> Moments:
