@@ -1,5 +1,6 @@
 """Recordings of runs of several ranks: the bytes of one process, written by rank 0."""
 
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from tests.enn_trainer.scale.test_ranks_with_leagues import LEAGUE
 from tests.enn_trainer.scale.test_torch_group import RUN, torchrun
 from tests.enn_trainer.scale.thread_group import in_ranks
 from tests.enn_trainer.selfplay.joust import Joust
-from tests.enn_trainer.worlds import Pasture
+from tests.enn_trainer.worlds import Meadow, Pasture
 from tests.entity_env.builders import assert_same
 
 CAPTURE = ["capture_samples=a.rec"]
@@ -123,6 +124,16 @@ def test_a_run_resumed_with_other_numbers_of_ranks_leaves_the_same_file(name: st
     assert recorded == expected
 
 
+def test_episodes_that_begin_anew_after_a_resume_are_numbered_as_in_one_process() -> None:
+    """Those of a world that has no state to save."""
+    for size in (1, 1, 1):
+        expected = run(size, "straight", Meadow, SMALL, one=True)
+    for size in (3, 1, 2):
+        recorded = run(size, "run", Meadow, SMALL, one=True)
+    assert recorded == expected
+    assert len({n for step in steps_of("run/a.rec") for n in step.episode}) > 14
+
+
 class Abandons(Callback):
     """Gets a signal in the second update, which is given up; during the rollout, in rank 1."""
 
@@ -215,9 +226,12 @@ def test_only_rank_0_makes_files() -> None:
 
 
 @pytest.mark.slow
-def test_ranks_of_torchrun_record_what_one_process_does(tmp_path: Path) -> None:
-    settings = [*SMALL, *CAPTURE, SHORT, "capture_samples_subsample=2"]
-    done = torchrun(str(RUN), *settings, "--checkpoint-dir", "ranks")
+@pytest.mark.parametrize("number", [0, signal.SIGKILL])
+def test_ranks_of_torchrun_record_what_one_process_does(number: int) -> None:
+    """Also if one is killed, and all of them begin again."""
+    settings = [*SMALL, *CAPTURE, "capture_samples_subsample=2", "checkpoint.every_seconds=0"]
+    folder = ["--checkpoint-dir", "ranks", "--resume-or-start"]
+    done = torchrun("--max-restarts", "1", str(RUN), *settings, *folder, number=number)
     assert done.returncode == 0, done.stderr
     run(1, "one", Minefield, settings)
     got, expected = steps_of("ranks/a.rec"), steps_of("one/a.rec")
