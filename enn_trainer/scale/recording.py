@@ -1,6 +1,6 @@
 """Recordings of the rollouts of several ranks, which rank 0 writes as one process does."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -55,7 +55,7 @@ class RankRecorder(Recorder):
         self.running = RunningArguments(self.num_envs, self._of_rank.sides)
         self._steps: list[_Step] = []
 
-    def begin(self, obs: VecObs, shown: ObsSpace, state: Any = None) -> None:
+    def begin(self, obs: VecObs, shown: ObsSpace, state: Mapping[str, Any] | None = None) -> None:
         """Take the first frames, in all ranks. Steps that were not written are dropped.
 
         Raises:
