@@ -32,7 +32,6 @@ from enn_trainer.experience.envs import (
 from enn_trainer.experience.handed_in import record_world
 from enn_trainer.experience.memories import check_identity
 from enn_trainer.experience.players import AgentPlayer, Players
-from enn_trainer.experience.recording import record_rollouts
 from enn_trainer.experience.run_memories import RunMemories
 from enn_trainer.experience.running_episodes import RunningEpisodes
 from enn_trainer.experience.varied_envs import VariedEnvs
@@ -41,6 +40,7 @@ from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.runtime.process import empty_cache_after_steps
 from enn_trainer.scale.joining import share_start
 from enn_trainer.scale.packing import update_input_stats
+from enn_trainer.scale.recording import record_rollouts
 from enn_trainer.scale.shards import Shards
 from enn_trainer.selfplay.league import PLAYERS, League, Matchmaker
 from enn_trainer.selfplay.seating import AGENT, Seating

@@ -12,7 +12,6 @@ from enn_trainer.checkpoints.format import METRICS_FILE
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.experience import players
-from enn_trainer.experience.varied_envs import VariedEnvs
 from enn_trainer.runtime.start_folder import absolute, located
 from enn_trainer.state_manager import StateManager
 from entity_env.ragged import Ragged
@@ -113,6 +112,7 @@ def recorders(
     run: str,
     stack: ExitStack,
     running: RunningArguments | None = None,
+    make: Callable[..., Recorder] = Recorder,
 ) -> list[Recorder]:
     """Return the watchers that record environments: one if `capture` is set, else none.
 
@@ -122,11 +122,12 @@ def recorders(
         run: name of the run.
         stack: closes the file.
         running: the arguments of their running episodes, to record them.
+        make: makes the watcher.
     """
     if capture is None:
         return []
     path, actions = absolute(capture.path), envs.action_space()
-    recorder = Recorder(
+    recorder = make(
         path,
         actions,
         capture.subsample,
@@ -139,18 +140,10 @@ def recorders(
     return [recorder]
 
 
-def record_rollouts(
-    manager: StateManager, envs: VariedEnvs, folder: Path | None, stack: ExitStack
-) -> list[Recorder]:
-    """Return the watchers that record the rollouts of a run; see `run_folder` and `recorders`."""
-    capture = capture_of_rollouts(manager.config, folder)
-    return recorders(capture, envs, manager.state.run_name, stack, envs.running)
-
-
 def prepare_captures(
     manager: StateManager, actions_of_evals: Callable[[], Mapping[ActionName, ActionSpace]]
 ) -> None:
-    """Check and truncate the recordings of a run, before it begins.
+    """Check and truncate the recordings of a run, before it begins; with several ranks, in rank 0.
 
     A new run needs new files, also if it starts from a save elsewhere. A run that continues appends
     to its own files, from which everything after the save is cut off, as the run repeats that part.
@@ -163,6 +156,13 @@ def prepare_captures(
     Raises:
         ConfigError: a file cannot be written, or its content would be lost or mixed up.
     """
+    manager.group.lead(lambda alive: _truncate_captures(manager, actions_of_evals), "start")
+
+
+def _truncate_captures(
+    manager: StateManager, actions_of_evals: Callable[[], Mapping[ActionName, ActionSpace]]
+) -> None:
+    """Check and truncate the recordings of a run; see `prepare_captures`."""
     # Check all files and find their ends.
     config, folder, ends = manager.config, run_folder(manager), []
     rollouts, evals = capture_of_rollouts(config, folder), capture_of_evals(config, folder)

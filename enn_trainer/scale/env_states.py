@@ -12,8 +12,11 @@ from entity_env.vec.episode_state import cat_states, split_state
 
 _OF_ENVS, _OF_MATCHES = "episode_totals", "lessons"
 """Entries with arrays by name, of environments and of matches."""
+_OF_RUN = "recording"
+"""Entry that every rank has of all environments."""
 _OF_BOTS = ("bots", "steps", "seeds")
-_KNOWN = {"seed", "episodes", "steps", "frames", "matches", "arguments", _OF_ENVS, _OF_MATCHES}
+_OF_EPISODES = {"seed", "episodes", "steps", "frames", "matches", "arguments"}
+_KNOWN = {*_OF_EPISODES, _OF_ENVS, _OF_MATCHES, _OF_RUN}
 
 
 def state_of_ranks(own: dict[str, Any] | None, group: Group) -> dict[str, Any] | None:
@@ -34,7 +37,7 @@ def state_of_ranks(own: dict[str, Any] | None, group: Group) -> dict[str, Any] |
     for entry in (name for name in (_OF_ENVS, _OF_MATCHES) if name in states[0]):
         arrays = [one[entry] for one in states]
         state[entry] = {n: np.concatenate([one[n] for one in arrays]) for n in arrays[0]}
-    return state
+    return {**state, **_of_run(states[0])}
 
 
 def part_of_state(state: Mapping[str, Any], columns: range) -> dict[str, Any]:
@@ -47,7 +50,11 @@ def part_of_state(state: Mapping[str, Any], columns: range) -> dict[str, Any]:
     for entry, each in ((_OF_ENVS, 1), (_OF_MATCHES, sides)):
         if entry in state:
             part[entry] = {n: x[start // each : stop // each] for n, x in state[entry].items()}
-    return part
+    return {**part, **_of_run(state)}
+
+
+def _of_run(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {_OF_RUN: state[_OF_RUN]} if _OF_RUN in state else {}
 
 
 def memory_of_ranks(own: Mapping[str, Tensor], group: Group, columns: range) -> dict[str, Tensor]:

@@ -89,6 +89,11 @@ class Group(ABC):
             return [value]
         return [cast(T, unpack(data)) for data in self.exchange(pack(value), phase)]
 
+    def send_to_leader(self, data: bytes, phase: str) -> list[bytes]:
+        """Return the bytes that each rank gave, at least one, in rank 0; nothing in the others."""
+        found = self.exchange(data, phase)
+        return found if self.leads else []
+
     def gather_shards(self, values: Sequence[T], phase: str) -> list[T]:
         """Return the values of all shards, plain data, of those of each rank."""
         return [value for of_rank in self.gather([*values], phase) for value in of_rank]
@@ -253,6 +258,17 @@ class TorchGroup(Group):
             found = [first + second for first, second in zip(found, more, strict=True)]
             self._room[phase] = longest + longest // 32
         return [one[:length] for one, length in zip(found, lengths, strict=True)]
+
+    def send_to_leader(self, data: bytes, phase: str) -> list[bytes]:
+        """Return the bytes that each rank gave, at least one, in rank 0; nothing in the others."""
+        lengths = self.exchange(len(data).to_bytes(8, "little"), phase)
+        counts = [int.from_bytes(one, "little") if self.leads else 0 for one in lengths]
+        own = [len(data), *[0] * (self.size - 1)]
+        row = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        got = row.new_empty(sum(counts))
+        with self._noticed(phase):
+            self._dist.all_to_all_single(got, row, counts, own, group=self._bytes)
+        return [one.numpy().tobytes() for one in torch.split(got, counts)] if self.leads else []
 
     def exchange_slices(self, sent: Tensor, counts: Sequence[int]) -> Tensor:
         """Return the rows that each rank gave to this one."""

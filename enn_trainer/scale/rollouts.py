@@ -14,6 +14,7 @@ from enn_trainer.experience.collector import Collector, Rollout, collect, merged
 from enn_trainer.experience.episodes import Episodes
 from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.runtime.interrupt import UpdateAbandoned
+from enn_trainer.scale.recording import RankRecorder
 
 _OF_COLUMNS = ("values", "rewards", "terminated", "truncated", "last_values")
 
@@ -56,6 +57,10 @@ def collect_in_ranks(
 
     truncated = columns("truncated")
     metrics = [of_shard for one in found for of_shard in one["metrics"]]
+    episodes = _in_order([Episodes(*one["episodes"]) for one in found])
+    for recorder in collector.watchers:
+        if isinstance(recorder, RankRecorder):
+            recorder.write(episodes)
     return replace(
         own,
         values=columns("values"),
@@ -66,7 +71,7 @@ def collect_in_ranks(
         final_values=columns("final_values")[truncated],
         metrics=merged(metrics),
         metrics_of_shards=metrics,
-        episodes=_in_order([Episodes(*one["episodes"]) for one in found]),
+        episodes=episodes,
         decisions=np.concatenate([one["decisions"] for one in found], axis=1).flatten(),
         actors={name: sum(one["actors"][name] for one in found) for name in own.actions},
     )

@@ -169,13 +169,23 @@ class RecordingWriter:
             decisions: the frames and choices of all environments.
             run_step: the frames of the run before this step. It never decreases in a file.
         """
-        keys = np.arange(len(decisions)), self._clock.episode, self._clock.step
-        drawn = mix(self.seed, key_of("record"), *keys) % np.uint64(self.subsample)
-        kept = np.flatnonzero(drawn == 0)
+        kept = self.sampled(self._clock)
         if not self.keep_logits:
             decisions = replace(decisions, logits={})
         # a copy: environments may reuse what they return
-        self._pending = {**decisions.take(kept).payload(), "kept": kept, "run_step": run_step}
+        self.keep_sample(decisions.take(kept), kept, run_step)
+
+    def sampled(self, clock: EpisodeClock) -> npt.NDArray[np.int64]:
+        """Return the environments whose frames are kept of the current step of a clock."""
+        keys = np.arange(len(clock.episode)), clock.episode, clock.step
+        drawn = mix(self.seed, key_of("record"), *keys) % np.uint64(self.subsample)
+        return np.flatnonzero(drawn == 0)
+
+    def keep_sample(
+        self, decisions: Decisions, kept: npt.NDArray[np.int64], run_step: int | None
+    ) -> None:
+        """Keep the frames and choices of the environments that are `kept`, until `after_step`."""
+        self._pending = {**decisions.payload(), "kept": kept, "run_step": run_step}
         if parameters := self._parameters():
             self._pending["parameters"] = parameters
 

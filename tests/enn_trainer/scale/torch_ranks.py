@@ -21,6 +21,8 @@ def main(case: str) -> None:
     for size in (10, 100_000, 50, 200_000):
         found = group.gather(bytes([group.rank]) * (size + group.rank), "messages")
         assert found == [bytes([rank]) * (size + rank) for rank in range(2)]
+        got = group.send_to_leader(bytes([group.rank]) * (size * group.rank + 1), "recording")
+        assert got == ([b"\0", b"\1" * (size + 1)] if group.leads else [])
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # in a run, it is a request to stop
     try:
         if group.rank == 1 and case == "killed":
