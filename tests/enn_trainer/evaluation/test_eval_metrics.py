@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from enn_trainer.evaluation.eval_metrics import (
     NO_END,
+    EpisodeCounts,
     EpisodeStatistics,
     mean_over_episodes,
     quotas,
@@ -54,11 +55,11 @@ def test_quotas_are_equal_but_for_a_rest(episodes: int, counted: list[bool]) -> 
     assert np.ptp(quota[np.array(counted)]) <= 1
 
 
-def first_episodes(envs: Any, quota: Any, steps: int) -> EpisodeStatistics:
+def first_episodes(envs: Any, quota: Any, steps: int) -> EpisodeCounts:
     statistics = EpisodeStatistics(envs, np.array(quota))
     play(statistics, steps)
     envs.close()
-    return statistics
+    return statistics.counts
 
 
 def test_first_episodes_of_each_environment_count_and_nothing_else() -> None:
@@ -71,10 +72,10 @@ def test_first_episodes_of_each_environment_count_and_nothing_else() -> None:
         returns += [part.sum() for part in parts]
         lengths += [len(part) for part in parts]
         rewards += [value for part in parts for value in part]
-    statistics = first_episodes(EnvList(Walk, 3), [2, 0, 1], 30)
-    assert statistics.is_done()
-    assert (statistics.num_episodes(), statistics.num_missing()) == (3, 0)
-    found = statistics.measured()
+    counts = first_episodes(EnvList(Walk, 3), [2, 0, 1], 30)
+    assert counts.is_done()
+    assert (counts.num_episodes(), counts.num_missing()) == (3, 0)
+    found = counts.measured()
     assert found["episodic_reward"].mean == pytest.approx(np.mean(returns))
     assert found["episodic_reward"].count == 3
     assert (found["episode_length"].min, found["episode_length"].max) == (
