@@ -16,6 +16,8 @@ from enn_trainer.evaluation.eval_metrics import (
     quotas,
 )
 from entity_env import EnvList, ParallelEnvList
+from entity_env.serialization.messages import pack, unpack
+from entity_env.vec.vec_env import Metric, add_metrics
 from tests.entity_env.builders import play
 from tests.entity_env.worlds import Walk
 
@@ -114,3 +116,31 @@ def test_what_is_global_is_no_entity() -> None:
     each = sum(found[f"entity_count/{name}"].mean for name in Walk().obs_space().entities)
     assert Walk().obs_space().global_features
     assert found["entity_count"].mean == pytest.approx(each)
+
+
+def test_counts_of_parts_are_those_of_all_environments() -> None:
+    """Also of a metric that one part never had, and in the order of ends."""
+    rng, quota = np.random.default_rng(0), np.array([NO_END, 3, 9, 0, NO_END])
+    whole, parts = EpisodeCounts(quota), [EpisodeCounts(quota[:2]), EpisodeCounts(quota[2:])]
+    for step in range(40):
+        values, ended = rng.normal(size=5), np.flatnonzero(rng.random(5) < 0.2)
+        pieces = [(whole, slice(0, 5)), (parts[0], slice(0, 2)), (parts[1], slice(2, 5))]
+        for counts, own in pieces:
+            everyone = np.arange(own.stop - own.start)
+            counts.tallies["reward"].add(everyone, values[own])
+            if own.stop == 5 and step == 7:
+                counts.tallies["rare"].add(everyone[-1:], values[own])
+            add_metrics(counts.of_all, {"load": Metric.of(np.ones(len(everyone)))})
+            inside = ended[(ended >= own.start) & (ended < own.stop)] - own.start
+            for tally in counts.tallies.values():
+                tally.end_episodes(inside, step)
+            counts.num_ended[inside] += 1
+    joined = EpisodeCounts.cat([unpack(pack(part.plain())) for part in parts])
+    assert joined.measured() == whole.measured()
+    assert whole.measured()["load"].count == 200
+    among = np.array([False, True, True, False, True])
+    assert joined.measured(among) == whole.measured(among)
+    assert (joined.num_episodes(), joined.num_missing()) == (
+        whole.num_episodes(),
+        whole.num_missing(),
+    )

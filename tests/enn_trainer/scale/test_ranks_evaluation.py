@@ -8,10 +8,12 @@ from typing import Any, TypeVar
 import pytest
 
 from enn_trainer import ConfigError, RankError, StateManager, Trainer, TrainResult
-from enn_trainer.config import EvalConfig
+from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.eval_config import EnvConfig, EvalEnvConfig, EvalSuiteConfig
+from enn_trainer.evaluation.evaluator import RunEvaluator
 from enn_trainer.scale.group import Group
 from entity_env.examples import Duel, Minefield
+from tests.enn_trainer.evaluation.test_pending import LatePlayer
 from tests.enn_trainer.scale.test_ranks import SMALL
 from tests.enn_trainer.scale.test_ranks_with_leagues import LEAGUE
 from tests.enn_trainer.scale.test_torch_group import RUN, torchrun
@@ -132,8 +134,17 @@ def test_best_saves_are_those_of_one_process() -> None:
     assert evals_of(Path("one")) == evals_of(Path("ranks"))
 
 
-@pytest.mark.parametrize("setting", ["capture_samples=e.rec", "capture_replays=true"])
-def test_what_is_recorded_is_played_by_rank_0_with_the_same_bits(setting: str) -> None:
+def play_late(evaluator: RunEvaluator, config: TrainConfig, *_: Any) -> None:
+    """Let rank 0 play evaluations of `eval.ray` as other processes do, in this one."""
+    if config.eval is not None and config.eval.ray is not None and evaluator.group.leads:
+        evaluator.elsewhere = LatePlayer()
+
+
+@pytest.mark.parametrize("setting", ["capture_samples=e.rec", "capture_replays=true", "ray=auto"])
+def test_what_is_recorded_or_played_elsewhere_is_up_to_rank_0_with_the_same_bits(
+    setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("enn_trainer.trainer.play_elsewhere", play_late)
     settings = [*SMALL, SHORT, "eval.episodes=5", "eval.num_envs=4", "total_timesteps=56"]
 
     def work(group: Group | None = None) -> TrainResult:
