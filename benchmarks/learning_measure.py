@@ -51,19 +51,20 @@ def measure(
     quota = np.zeros(len(envs), dtype=np.int64)
     quota[counted] = math.ceil(episodes / len(counted))
     first = EpisodeStatistics(envs, quota)
-    play(Collector(first, players), envs.obs_space(), STEPS, seed, stop=first.is_done)
+    play(Collector(first, players), envs.obs_space(), STEPS, seed, stop=first.counts.is_done)
     envs.close()
-    unfinished = np.flatnonzero(first.num_ended < quota)
+    unfinished = np.flatnonzero(first.counts.num_ended < quota)
     if len(unfinished) and metric is not None:
         raise RuntimeError(f"measure: expected {episodes} episodes within {STEPS} steps, got less")
     values = of_episodes(first, "episodic_reward" if metric is None else metric)
-    return np.concatenate([values, first.tallies["reward"].running[1, unfinished]])
+    return np.concatenate([values, first.counts.tallies["reward"].running[1, unfinished]])
 
 
 def of_episodes(statistics: EpisodeStatistics, metric: str) -> npt.NDArray[np.float64]:
     """Return the mean of a metric in each whole episode, in the order of ends: (episodes,)."""
     count, total, _, _ = np.concatenate(
-        [np.zeros((4, 0)), *(of_all for _, of_all in statistics.tallies[metric].over)], axis=1
+        [np.zeros((4, 0)), *(of_all for *_, of_all in statistics.counts.tallies[metric].over)],
+        axis=1,
     )
     means: npt.NDArray[np.float64] = total[count > 0] / count[count > 0]
     return means

@@ -27,6 +27,7 @@ from enn_trainer.experience.envs import (
     EnvSource,
     WorkerOptions,
     in_section,
+    sides_of,
     worker_options,
 )
 from enn_trainer.experience.handed_in import record_world
@@ -47,7 +48,6 @@ from enn_trainer.selfplay.seating import AGENT, Seating
 from enn_trainer.selfplay.selfplay import SelfPlay, seat_players
 from enn_trainer.state import State, first_eval_step
 from enn_trainer.state_manager import StateManager
-from entity_env.errors import EntityEnvError
 from entity_env.ray_cluster import ClusterError, check_size
 from entity_env.seeding import derive_seed
 from entity_env.vec.ray_worker import RayWorker
@@ -85,7 +85,7 @@ def open_envs(
     try:
         with worker_options(WorkerOptions(rollout.recover, ray_workers(config, stack))):
             make = partial(create_envs, config.env)
-            sides = _sides(make, rollout.num_envs) if group.size > 1 else 1
+            sides = sides_of(make, rollout.num_envs) if group.size > 1 else 1
             if count > rollout.num_envs // sides:
                 raise _too_many_shards(rollout.num_envs, sides, count)
             shards = Shards.of(rollout.num_envs, sides, count).of_rank(group.rank, group.size)
@@ -113,21 +113,6 @@ def _too_many_shards(num_envs: int, sides: int, count: int) -> ConfigError:
         f"scale.shards: expected at most the {num_envs // sides} matches of "
         f"rollout.num_envs={num_envs}, got {count}"
     )
-
-
-def _sides(make: Callable[[int, int, int], VecEnv], num_envs: int) -> int:
-    """Return the number of sides of a match, by environments that are closed again."""
-    for count in (1, num_envs):  # one, as most worlds have a side; else as many as are valid
-        try:
-            envs = make(count, 1, 0)
-        except (ConfigError, EntityEnvError):
-            if count == num_envs:
-                raise
-            continue
-        sides = envs.sides
-        envs.close()
-        return sides
-    raise AssertionError
 
 
 def learnt_shards(state: State, shards: Shards) -> Shards:

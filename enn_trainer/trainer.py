@@ -111,7 +111,7 @@ class Trainer:
         league: opponents of the run, with results and ratings; None without `selfplay`.
         state: state of the run.
         manager: saves the state.
-        rank: number of this process; 0 in a run of one, and in the one that saves and evaluates.
+        rank: number of this process; 0 in a run of one, and in the one that saves.
         spans: time that each phase of the run has taken so far.
     """
 

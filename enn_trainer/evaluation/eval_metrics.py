@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -89,6 +89,81 @@ def quotas(episodes: int | None, counted: npt.NDArray[np.bool_]) -> Ints:
     return quota
 
 
+class EpisodeCounts:
+    """Metrics of the first whole episodes of B environments, or of all steps.
+
+    Args:
+        quota: (B,) int64, the number of episodes of each that count; `NO_END` for all steps.
+        sides: number of sides of a match.
+
+    Attributes:
+        quota, sides: as given.
+        num_ended: (B,) int64, the number of episodes that have ended, whether they count or not.
+        tallies: what is counted, by metric.
+        of_all: metrics of all environments together, which are not known by environment.
+        played: the episodes that counted, in the order of their ends; None to keep none.
+    """
+
+    def __init__(self, quota: Ints, sides: int = 1) -> None:
+        self.quota, self.sides = quota, sides
+        self.num_ended = np.zeros(len(quota), dtype=np.int64)
+        self.tallies = defaultdict[str, Tally](partial(Tally, len(quota)))
+        self.of_all: dict[str, Metric] = {}
+        self.played: list[PlayedEpisode] | None = None
+
+    def is_done(self) -> bool:
+        """Return True when every environment has finished its episodes."""
+        return bool((self.num_ended >= self.quota).all())
+
+    def num_missing(self) -> int:
+        """Return the number of unfinished episodes that count; 0 where all steps count."""
+        limited = self.quota < NO_END
+        return int(np.maximum(self.quota - self.num_ended, 0)[limited].sum())
+
+    def num_episodes(self) -> int:
+        """Return the number of finished episodes that count."""
+        return int(np.minimum(self.num_ended, self.quota).sum())
+
+    def measured(self, among: npt.NDArray[np.bool_] | None = None) -> dict[str, Measured]:
+        """Return the metrics so far.
+
+        Where all steps count, unfinished episodes count with their steps so far.
+
+        Args:
+            among: (B,) bool, the environments to measure; None for all. Metrics that are not known
+                by environment are left out of a part.
+        """
+        unlimited = np.flatnonzero(self.quota == NO_END)
+        if among is not None:
+            unlimited = unlimited[among[unlimited]]
+            return {name: tally.measured(unlimited, among) for name, tally in self.tallies.items()}
+        of_all = {
+            name: Measured(m.mean if m.count else math.nan, None, m.min, m.max, m.count)
+            for name, m in self.of_all.items()
+        }
+        return of_all | {name: tally.measured(unlimited) for name, tally in self.tallies.items()}
+
+    def plain(self) -> dict[str, Any]:
+        """Return all but `played` as plain data, for `cat`."""
+        tallies = {name: tally.plain() for name, tally in self.tallies.items()}
+        return {**vars(self), "tallies": tallies, "played": None}
+
+    @staticmethod
+    def cat(parts: Sequence[Mapping[str, Any]]) -> "EpisodeCounts":
+        """Return the counts of consecutive environments, of which `parts` are plain data."""
+        quota = np.concatenate([part["quota"] for part in parts])
+        counts = EpisodeCounts(quota, parts[0]["sides"])
+        counts.num_ended = np.concatenate([part["num_ended"] for part in parts])
+        for name in dict.fromkeys(name for part in parts for name in part["tallies"]):
+            of_parts = [
+                part["tallies"].get(name) or Tally(len(part["quota"])).plain() for part in parts
+            ]
+            counts.tallies[name] = Tally.cat(of_parts)
+        for part in parts:
+            add_metrics(counts.of_all, part["of_all"])
+        return counts
+
+
 class EpisodeStatistics(VecEnvWrapper):
     """Metrics of the first whole episodes of environments, or of all steps.
 
@@ -104,36 +179,18 @@ class EpisodeStatistics(VecEnvWrapper):
             "episodic_reward", or a metric of the last observations; None for no comparison.
 
     Attributes:
-        num_ended: (B,) int64, the number of episodes that have ended, whether they count or not.
-        tallies: what is counted, by metric.
+        counts: what is counted.
         running: the arguments of the running episodes; its `variation` is to be set if they vary.
-        played: the episodes that counted, in the order of their ends; None to keep none.
     """
 
     def __init__(self, env: VecEnv, quota: Ints, result: str | None = None) -> None:
         super().__init__(env)
         self.running = RunningArguments(len(env), env.sides)
-        self.played: list[PlayedEpisode] | None = None
-        self.quota, self._result = quota, result
-        self.num_ended = np.zeros(len(env), dtype=np.int64)
+        self.counts = EpisodeCounts(quota, env.sides)
+        self._result, self._num_steps = result, 0
         self._return = np.zeros(len(env), dtype=np.float64)
         self._length = np.zeros(len(env), dtype=np.int64)
         self._entities: dict[str, Ints] = {}
-        self.tallies = defaultdict[str, Tally](partial(Tally, len(env)))
-        self._of_all: dict[str, Metric] = {}
-
-    def is_done(self) -> bool:
-        """Return True when every environment has finished its episodes."""
-        return bool((self.num_ended >= self.quota).all())
-
-    def num_missing(self) -> int:
-        """Return the number of unfinished episodes that count; 0 where all steps count."""
-        limited = self.quota < NO_END
-        return int(np.maximum(self.quota - self.num_ended, 0)[limited].sum())
-
-    def num_episodes(self) -> int:
-        """Return the number of finished episodes that count."""
-        return int(np.minimum(self.num_ended, self.quota).sum())
 
     def seed(self, seed: int) -> None:
         """Seed the environments."""
@@ -154,33 +211,34 @@ class EpisodeStatistics(VecEnvWrapper):
         obs = self.env.wait()
         self._return += obs.reward
         self._length += 1
+        self._num_steps += 1
 
         # Count the step where the running episode counts.
-        counts = self.num_ended < self.quota
+        tallies, counts = self.counts.tallies, self.counts.num_ended < self.counts.quota
         everyone, ended = np.flatnonzero(counts), np.flatnonzero(counts & obs.done)
-        self.tallies["step"].add(everyone, self._length)
-        self.tallies["reward"].add(everyone, obs.reward)
-        self.tallies["episodic_reward"].add(ended, self._return)
-        self.tallies["episode_length"].add(ended, self._length)
+        tallies["step"].add(everyone, self._length)
+        tallies["reward"].add(everyone, obs.reward)
+        tallies["episodic_reward"].add(ended, self._return)
+        tallies["episode_length"].add(ended, self._length)
         for name, lengths in self._entities.items():
-            self.tallies[name].add(everyone, lengths)
+            tallies[name].add(everyone, lengths)
         for name, rows in obs.env_metrics.items():
             given = np.flatnonzero(rows.lengths)
             values = np.zeros(len(obs))
             values[given] = rows.values
-            self.tallies[name].add(given[counts[given]], values)
+            tallies[name].add(given[counts[given]], values)
         if self._result is not None and len(ended):
-            self.tallies["score"].add(ended, self._scores(obs, self._result))
+            tallies["score"].add(ended, self._scores(obs, self._result))
         others = {name: m for name, m in obs.metrics.items() if name not in obs.env_metrics}
-        add_metrics(self._of_all, others)
+        add_metrics(self.counts.of_all, others)
 
         # Reset the counters where an episode ended.
-        if self.played is not None:
-            self.played += [self._played(env) for env in ended.tolist()]
+        if self.counts.played is not None:
+            self.counts.played += [self._played(env) for env in ended.tolist()]
         self.running.begin(np.flatnonzero(obs.done[:: self.sides]))
-        for tally in self.tallies.values():
-            tally.end_episodes(ended)
-        self.num_ended[obs.done] += 1
+        for tally in tallies.values():
+            tally.end_episodes(ended, self._num_steps)
+        self.counts.num_ended[obs.done] += 1
         self._return[obs.done] = 0
         self._length[obs.done] = 0
         self._entities = _entities(obs)
@@ -189,7 +247,7 @@ class EpisodeStatistics(VecEnvWrapper):
     def _played(self, env: int) -> PlayedEpisode:
         """Return the running episode of an environment."""
         match, metrics = env // self.sides, {}
-        for name, tally in self.tallies.items():
+        for name, tally in self.counts.tallies.items():
             count, total = tally.running[:2, env].tolist()
             if count:
                 metrics[name] = total / count
@@ -212,25 +270,6 @@ class EpisodeStatistics(VecEnvWrapper):
         scores[obs.done] = ((compared.sum(axis=2) - 0.5) / (self.sides - 1)).flatten()
         return scores
 
-    def measured(self, among: npt.NDArray[np.bool_] | None = None) -> dict[str, Measured]:
-        """Return the metrics so far.
-
-        Where all steps count, unfinished episodes count with their steps so far.
-
-        Args:
-            among: (B,) bool, the environments to measure; None for all. Metrics that are not known
-                by environment are left out of a part.
-        """
-        unlimited = np.flatnonzero(self.quota == NO_END)
-        if among is not None:
-            unlimited = unlimited[among[unlimited]]
-            return {name: tally.measured(unlimited, among) for name, tally in self.tallies.items()}
-        of_all = {
-            name: Measured(m.mean if m.count else math.nan, None, m.min, m.max, m.count)
-            for name, m in self._of_all.items()
-        }
-        return of_all | {name: tally.measured(unlimited) for name, tally in self.tallies.items()}
-
 
 class Tally:
     """Count, sum, minimum and maximum of one metric in each episode.
@@ -240,13 +279,13 @@ class Tally:
 
     Attributes:
         running: (4, B), of the running episodes.
-        over: (episodes,) environments and (4, episodes) each, of episodes that have ended, in the
-            order of ends.
+        over: (episodes,) steps, (episodes,) environments and (4, episodes) each, of episodes that
+            have ended, in the order of ends.
     """
 
     def __init__(self, num_envs: int) -> None:
         self.running = _nothing(num_envs)
-        self.over: list[tuple[Ints, Floats]] = []
+        self.over: list[tuple[Ints, Ints, Floats]] = []
 
     def add(self, envs: Ints, of_all: npt.NDArray[np.generic]) -> None:
         """Count the values of some environments, out of those of all."""
@@ -257,11 +296,30 @@ class Tally:
         low[envs] = np.minimum(low[envs], values)
         high[envs] = np.maximum(high[envs], values)
 
-    def end_episodes(self, envs: Ints) -> None:
-        """Begin new episodes in some environments."""
+    def end_episodes(self, envs: Ints, step: int) -> None:
+        """Begin new episodes in some environments, after a step."""
         if len(envs):
-            self.over.append((envs, self.running[:, envs]))
+            self.over.append((np.full(len(envs), step), envs, self.running[:, envs]))
             self.running[:, envs] = _nothing(len(envs))
+
+    def plain(self) -> list[npt.NDArray[Any]]:
+        """Return running episodes, and those that have ended, as plain data, for `cat`."""
+        none = np.zeros(0, np.int64), np.zeros(0, np.int64), _nothing(0)
+        columns = zip(none, *self.over, strict=True)
+        return [self.running, *(np.concatenate(each, axis=-1) for each in columns)]
+
+    @staticmethod
+    def cat(parts: Sequence[Sequence[npt.NDArray[Any]]]) -> "Tally":
+        """Return the metric in consecutive environments, of which `parts` are plain data."""
+        running, steps, _, over = (
+            np.concatenate(each, axis=-1) for each in zip(*parts, strict=True)
+        )
+        firsts = np.cumsum([0, *(part[0].shape[1] for part in parts)])
+        envs = np.concatenate([part[2] + first for part, first in zip(parts, firsts, strict=False)])
+        order = np.lexsort((envs, steps))
+        tally = Tally(running.shape[1])
+        tally.running, tally.over = running, [(steps[order], envs[order], over[:, order])]
+        return tally
 
     def measured(self, running: Ints, among: npt.NDArray[np.bool_] | None = None) -> Measured:
         """Return the metric over ended episodes and the running ones of some environments.
@@ -270,7 +328,9 @@ class Tally:
             running: the environments whose running episodes count.
             among: (B,) bool, the environments whose ended episodes count; None for all.
         """
-        over = [of_all if among is None else of_all[:, among[envs]] for envs, of_all in self.over]
+        over = [
+            of_all if among is None else of_all[:, among[envs]] for _, envs, of_all in self.over
+        ]
         episodes = np.concatenate([*over, self.running[:, running]], axis=1)
         count, total, low, high = episodes[:, episodes[0] > 0]
         if not len(count):

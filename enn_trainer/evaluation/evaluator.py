@@ -21,7 +21,7 @@ from enn_trainer.config.eval_config import all_suites, suite_path
 from enn_trainer.config.selfplay_config import result_metric
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.bots import bot_class
-from enn_trainer.evaluation.eval_metrics import EpisodeStatistics, quotas
+from enn_trainer.evaluation.eval_metrics import EpisodeCounts, EpisodeStatistics, quotas
 from enn_trainer.evaluation.pending import EVALUATIONS, Evaluation, PlayElsewhere, UnderWay
 from enn_trainer.evaluation.remote import packed
 from enn_trainer.evaluation.results import SuiteResult
@@ -40,9 +40,15 @@ from enn_trainer.experience.envs import (
     WorkerOptions,
     global_randomness_kept,
     in_section,
+    sides_of,
     worker_options,
 )
-from enn_trainer.experience.players import AgentPlayer, SeatedPlayers, SeatPlayer
+from enn_trainer.experience.players import (
+    AgentPlayer,
+    Environments,
+    SeatedPlayers,
+    SeatPlayer,
+)
 from enn_trainer.experience.recording import capture_of_evals, recorders
 from enn_trainer.experience.varied_envs import vary
 from enn_trainer.load_agent import network_in_world
@@ -50,7 +56,8 @@ from enn_trainer.policy import CreateOpponent, Opponent, PPOAgent, eval_mode
 from enn_trainer.runtime.execution import ONE_LANE, Lanes
 from enn_trainer.runtime.process import cudnn_deterministic
 from enn_trainer.runtime.start_folder import absolute, located
-from enn_trainer.scale.group import current_group
+from enn_trainer.scale.group import ALONE, Group, current_group
+from enn_trainer.scale.shards import Shards
 from enn_trainer.selfplay.league import LEAGUE, League, Member
 from enn_trainer.selfplay.members import make_opponent
 from enn_trainer.state import State
@@ -170,6 +177,10 @@ EXPLAINING = "explaining"
 """Name that `Watch` gets in place of a suite's, while the frames of a replay are explained."""
 
 
+_Played: TypeAlias = tuple[EpisodeCounts | None, dict[str, Any]]
+"""Counts of a rank's environments, None if it has none, and further fields of a result."""
+
+
 class Evaluator:
     """Evaluator of the agent of a run, in the suites of a configuration.
 
@@ -208,6 +219,7 @@ class Evaluator:
         self._config, self._state, self._device, self._lanes = config, state, device, lanes
         self._folder = folder
         self._create_envs, self._create_opponent = create_envs, create_opponent
+        self._sides: dict[str, int] = {}
         self._opponents = self._make_opponents()
         if config.eval is not None and config.eval.capture_videos:
             require_writer(Path("video.mp4"), "eval.capture_videos")
@@ -246,6 +258,23 @@ class Evaluator:
             ConfigError: the environments of a suite cannot be made or filmed, or their spaces
                 differ from those of the run.
         """
+        played = self._play_suites(stop, watch, film, replay)
+        self.results = {
+            name: self._result(name, suite, *played[name])
+            for name, suite in self._suites
+            if name in played
+        }
+        return dict(self.results)
+
+    def _play_suites(
+        self,
+        stop: Callable[[], bool],
+        watch: Watch,
+        film: Path | None = None,
+        replay: ReplaySettings | None = None,
+        group: Group = ALONE,
+    ) -> dict[str, _Played]:
+        """Play the suites, this rank's share of a group, as `measure`."""
         config, state = self._config, self._state
         assert config.eval is not None
         folder = absolute(self._folder or Path(config.data_dir, "runs", state.run_name))
@@ -253,7 +282,7 @@ class Evaluator:
             film = folder / VIDEOS / f"step-{state.step:012d}.mp4"
         if replay is None and config.eval.capture_replays:
             replay = ReplaySettings(folder / REPLAYS / f"step-{state.step:012d}.html")
-        results: dict[str, SuiteResult] = {}
+        played: dict[str, _Played] = {}
         for name, suite in self._suites:
             if stop():
                 break
@@ -262,9 +291,8 @@ class Evaluator:
             if shown is not None and shown.path is not None:
                 shown = replace(shown, path=film_of_suite(shown.path, name))
             with global_randomness_kept(), eval_mode(state.agent, opponent):
-                results[name] = self._measure_suite(name, suite, stop, watch, path, shown)
-        self.results = results
-        return results
+                played[name] = self._play_suite(name, suite, stop, watch, path, shown, group)
+        return played
 
     def measure_alone(self, name: str) -> SuiteResult:
         """Evaluate one suite, in the process that unpacked this evaluator."""
@@ -281,7 +309,8 @@ class Evaluator:
             eval_mode(state.agent, opponent),
         ):
             never, unseen = (lambda: False), (lambda suite, share: None)
-            return self._measure_suite(name, suite, never, unseen, None, None)
+            played = self._play_suite(name, suite, never, unseen, None, None, ALONE)
+            return self._result(name, suite, *played)
 
     def measure_elsewhere(self, play: PlayElsewhere, watch: Watch) -> dict[str, SuiteResult]:
         """Evaluate the agent in each suite elsewhere, and return the results by suite."""
@@ -300,19 +329,13 @@ class Evaluator:
         vars(other).pop("group", None)  # it cannot be sent
         return play(packed(other), [name for name, _ in self._suites])
 
-    def measure_with(self, settings: EvalConfig) -> dict[str, SuiteResult]:
-        """Evaluate the suites of other settings."""
-        other = copy.copy(self)
-        other._config = replace(self._config, eval=settings)
-        other._opponents = other._make_opponents()
-        return other.measure()
-
     def action_space(self) -> Mapping[ActionName, ActionSpace]:
         """Return the actions of the unnamed suite; their labels may have an order of their own."""
         if self._config.eval is None or self._config.eval.env is None:
             return self._state.action_space
         name, unnamed = self._suites[0]
-        with global_randomness_kept(), self._envs(name, unnamed, processes=1) as envs:
+        with global_randomness_kept(), self._envs(name, unnamed, processes=1) as (envs, _):
+            assert envs is not None
             return envs.action_space()
 
     def check_pictures(self) -> None:
@@ -322,7 +345,8 @@ class Evaluator:
             ConfigError: a world does not render.
         """
         for name, suite in self._suites:
-            with global_randomness_kept(), self._envs(name, suite, processes=1) as envs:
+            with global_randomness_kept(), self._envs(name, suite, processes=1) as (envs, _):
+                assert envs is not None
                 filmed = FilmedEnvs(envs, None)
                 filmed.seed(0)
                 filmed.reset(self._state.obs_space)
@@ -335,7 +359,7 @@ class Evaluator:
         config = self._config
         return [] if config.eval is None else list(all_suites(config.eval, config.env))
 
-    def _measure_suite(
+    def _play_suite(
         self,
         name: str,
         suite: EvalConfig,
@@ -343,24 +367,30 @@ class Evaluator:
         watch: Watch,
         film: Path | None,
         shown: ReplaySettings | None,
-    ) -> SuiteResult:
-        """Play a suite and return its metrics."""
+        group: Group,
+    ) -> _Played:
+        """Play a suite, or this rank's share of a group."""
         config, state, filmed, keeper = self._config, self._state, None, None
         seed = derive_seed(config.seed if suite.seed is None else suite.seed, "eval")
         with ExitStack() as stack:
             # Environments, with wrappers for the video and the metrics, and the recording.
             processes = None if film is None and shown is None else 1
             pool = self._members() if suite.opponent == POOL else []
-            envs = stack.enter_context(self._envs(name, suite, processes, len(pool)))
-            players, counted = self._players(suite, envs, seed, pool)
-            quota = quotas(suite.episodes, counted)
+            opened = self._envs(name, suite, processes, len(pool), group)
+            envs, shards = stack.enter_context(opened)
+            if envs is None:
+                return None, {}
+            players, counted = self._players(suite, envs, shards, seed, pool)
+            own = slice(shards.columns.start, shards.columns.stop)
+            quota = quotas(suite.episodes, counted)[own]
             if film is not None:
                 envs = filmed = stack.enter_context(FilmedEnvs(envs, film, quota > 0))
             result = result_metric(config.selfplay) if pool else None
             statistics = EpisodeStatistics(envs, quota, result)
             running = statistics.running
             running.variation = _variation_of(suite)
-            statistics.played = [] if self.by_episode else None
+            counts = statistics.counts
+            counts.played = [] if self.by_episode else None
             capture = None if name else capture_of_evals(config, self._folder)
             watchers: list[Watcher] = [
                 *recorders(capture, statistics, state.run_name, stack, running)
@@ -370,12 +400,11 @@ class Evaluator:
                 watchers.append(keeper)
 
             # Play until the steps are taken or the episodes have ended.
-            steps = suite.max_steps if suite.steps is None else suite.steps
-            taken = itertools.count()
+            steps, taken, wanted = _steps_of(suite), itertools.count(), max(int(quota.sum()), 1)
 
             def is_over() -> bool:
-                ended = statistics.num_episodes() / suite.episodes if suite.episodes else 0
-                is_done = suite.episodes is not None and statistics.is_done()
+                ended = counts.num_episodes() / wanted if suite.episodes else 0
+                is_done = suite.episodes is not None and counts.is_done()
                 if keeper is not None and keeper.settings.path is None:
                     ended, is_done = keeper.share_ended(), keeper.is_done()
                 watch(name, max(ended, next(taken) / steps))
@@ -384,24 +413,32 @@ class Evaluator:
             collector = Collector(statistics, players, self._device, watchers)
             play(collector, state.obs_space, steps, seed, run_step=state.step, stop=is_over)
             results: dict[str, Any] = {}
-            if pool:
-                against = np.arange(len(envs)) // envs.sides % len(pool)
-                results["opponents"] = {
-                    member.name: statistics.measured(counted & (against == i))
-                    for i, member in enumerate(pool)
-                }
-            if statistics.played is not None:
-                results["played"] = statistics.played
             if keeper is not None:
                 learner = players.learner if isinstance(players, SeatedPlayers) else players
                 network = learner.agent if isinstance(learner, AgentPlayer) else None
                 results |= self._shown(suite, keeper, network, watch)
+        if filmed is not None:
+            problem = filmed.problem
+            results |= {"film": film if problem is None else None, "film_problem": problem}
+        return counts, results
 
-        # The result, with the setting that limits the steps.
-        played = statistics.measured(), statistics.num_episodes(), statistics.num_missing()
-        limit, problem = self._origin(name, "max_steps"), None if filmed is None else filmed.problem
-        film = film if problem is None else None
-        return SuiteResult(*played, steps, limit, film, problem, **results)
+    def _result(
+        self, name: str, suite: EvalConfig, counts: EpisodeCounts | None, results: dict[str, Any]
+    ) -> SuiteResult:
+        """Return the result of a suite, with the setting that limits the steps."""
+        assert counts is not None
+        if suite.opponent == POOL:
+            of_members, counted = {}, counts.quota > 0
+            members = self._members()
+            matches = np.arange(len(counted)) // counts.sides
+            for i, member in enumerate(members):
+                against = matches % len(members) == i
+                of_members[member.name] = counts.measured(counted & against)
+            results = {**results, "opponents": of_members}
+        if counts.played is not None:
+            results = {**results, "played": counts.played}
+        played = counts.measured(), counts.num_episodes(), counts.num_missing()
+        return SuiteResult(*played, _steps_of(suite), self._origin(name, "max_steps"), **results)
 
     def _shown(
         self, suite: EvalConfig, keeper: EpisodeKeeper, agent: PPOAgent | None, watch: Watch
@@ -436,38 +473,48 @@ class Evaluator:
         return replay
 
     def _players(
-        self, suite: EvalConfig, envs: VecEnv, seed: int, pool: Sequence[Member]
+        self,
+        suite: EvalConfig,
+        envs: VecEnv,
+        shards: Shards,
+        seed: int,
+        pool: Sequence[Member],
     ) -> tuple[SeatPlayer | SeatedPlayers, npt.NDArray[np.bool_]]:
-        """Return the players of a suite, and (num_envs,) bool, the environments that count."""
+        """Return the players in some environments, and bool, which of all in the suite count."""
         known, actions = (self._state.obs_space, self._state.action_space), envs.action_space()
         is_reordered = bool(diff_spaces(*known, envs.obs_space(), actions).reordered_labels)
 
         def player(agent: Opponent, is_greedy: bool) -> SeatPlayer:
             if isinstance(agent, type):
                 spaces = known[0], envs.obs_space(), actions
-                return BotPlayer(agent, seed, *spaces, envs.sides)
+                return BotPlayer(agent, seed, *spaces, envs.sides, shards.columns.start)
             if is_reordered:  # labels in another order than the run's
                 agent = Wired(agent, known[0], actions, *known)
-            return AgentPlayer(agent, None if is_greedy else seed, self._lanes)
+            return AgentPlayer(agent, None if is_greedy else seed, self._lanes, shards=shards)
 
-        agent, everywhere = player(self._state.agent, suite.deterministic), np.arange(len(envs))
+        def own(environments: Environments) -> Environments:
+            first, stop = shards.columns.start, shards.columns.stop
+            return environments[(environments >= first) & (environments < stop)] - first
+
+        agent = player(self._state.agent, suite.deterministic)
+        everywhere = np.arange(shards.num_columns)
         if suite.opponent is None:
             return agent, everywhere >= 0
         if pool:  # the agent takes another seat in each match, and in each against a member
             match, side = np.divmod(everywhere, envs.sides)
             rounds, against = np.divmod(match, len(pool))
             counted = side == (rounds + against) % envs.sides
-            seats = [(agent, everywhere[counted])]
+            seats = [(agent, own(everywhere[counted]))]
             makers = self._state.agent, self._create_opponent, *known, self._device
             for i, member in enumerate(pool):
                 seated = player(make_opponent(member, *makers), suite.deterministic)
-                seats.append((seated, everywhere[(against == i) & ~counted]))
+                seats.append((seated, own(everywhere[(against == i) & ~counted])))
             return SeatedPlayers(seats, ["", *(member.name for member in pool)]), counted
         other = self._opponents[suite.opponent]
         opponent = player(other, suite.deterministic and not isinstance(other, RandomAgent))
         if suite.opponent_only:
             return opponent, everywhere >= 0
-        seats = [(agent, everywhere[::2]), (opponent, everywhere[1::2])]
+        seats = [(agent, own(everywhere[::2])), (opponent, own(everywhere[1::2]))]
         return SeatedPlayers(seats, ["", suite.opponent]), everywhere % 2 == 0
 
     def _pool(self) -> list[Member]:
@@ -527,15 +574,21 @@ class Evaluator:
 
     @contextmanager
     def _envs(
-        self, name: str, suite: EvalConfig, processes: int | None, num_members: int = 0
-    ) -> Iterator[VecEnv]:
-        """Return a context with the environments of a suite.
+        self,
+        name: str,
+        suite: EvalConfig,
+        processes: int | None,
+        num_members: int = 0,
+        group: Group = ALONE,
+    ) -> Iterator[tuple[VecEnv | None, Shards]]:
+        """Return a context with environments of a suite, and their shards.
 
         Args:
             name: name of the suite.
             suite: its settings, from `all_suites`.
             processes: number of processes; None for the configured number.
             num_members: number of members of a pool that is played against.
+            group: its ranks share the environments out; None of them where a rank has no shards.
 
         Raises:
             ConfigError: they cannot be made, or their spaces differ from those of the run.
@@ -550,13 +603,22 @@ class Evaluator:
         processes = processes or suite.processes or min(config.rollout.processes, num_envs)
         try:
             with worker_options(WorkerOptions(config.rollout.recover)):
-                envs = self._create_envs(suite.env, num_envs, processes, 0)
+                make = partial(self._create_envs, suite.env)
+                envs = make(num_envs, processes, 0) if group.size == 1 else None
+                sides = self._sides_of(suite, num_envs) if envs is None else envs.sides
                 # As many matches against each member and in each seat.
-                whole = num_members * envs.sides**2
+                whole = num_members * sides**2
                 if whole and num_envs % whole:
-                    envs.close()
                     num_envs = max(whole, num_envs - num_envs % whole)
-                    envs = self._create_envs(suite.env, num_envs, processes, 0)
+                    if envs is not None:
+                        envs.close()
+                        envs = make(num_envs, processes, 0)
+                num_envs = num_envs if envs is None else len(envs)
+                count = min(config.scale.shards or 1, num_envs // sides)
+                shards = Shards.of(num_envs, sides, count).of_rank(group.rank, group.size)
+                if envs is None and shards.own:
+                    num_own = len(shards.columns)
+                    envs = make(num_own, min(processes, num_own), shards.columns.start)
         except ConfigError as error:
             own = f"eval.{suite_path(name)}.num_envs" if name else "eval.num_envs"
             field = self._origin(name, "num_envs")
@@ -568,14 +630,43 @@ class Evaluator:
             raise ConfigError(*problems) from None
 
         # Check the spaces.
+        if envs is None:
+            yield None, shards
+            return
         with closing(envs):
+            if len(envs) != len(shards.columns):
+                expected = f"{len(shards.columns)} environments of a rank"
+                raise ConfigError(f"{where or 'eval.'}env: expected {expected}, got {len(envs)}")
             if different := differences(self._state, envs):
                 raise ConfigError(
                     f"{where or 'eval.'}env: expected the spaces of env; {'; '.join(different)}"
                 )
             if suite.env.vary:
                 vary(envs, suite.env.vary, f"{where}env.vary")
-            yield envs
+            yield envs, shards
+
+    def _sides_of(self, suite: EvalConfig, num_envs: int) -> int:
+        """Return the number of sides of a match; it is found out once."""
+        assert suite.env is not None
+        key = repr((suite.env, num_envs))
+        if key not in self._sides:
+            self._sides[key] = sides_of(partial(self._create_envs, suite.env), num_envs)
+        return self._sides[key]
+
+
+def is_shared(settings: EvalConfig) -> bool:
+    """Return True if all ranks of a run play an evaluation, each some of its environments.
+
+    Rank 0 alone plays, or waits for, what records or films environments and what is played
+    elsewhere.
+    """
+    records = settings.capture_samples or settings.capture_videos or settings.capture_replays
+    return settings.ray is None and not records
+
+
+def _steps_of(suite: EvalConfig) -> int:
+    """Return the number of steps of each environment of a suite, at most."""
+    return suite.max_steps if suite.steps is None else suite.steps
 
 
 def _variation_of(suite: EvalConfig) -> Variation | None:
@@ -605,7 +696,7 @@ class RunEvaluator(Evaluator):
 
     Attributes:
         elsewhere: plays evaluations, with `eval.ray`; None to play them here.
-        group: processes of the run, of which rank 0 plays.
+        group: processes of the run, which share its evaluations out, see `is_shared`.
         evaluated_step: step of the weights to which `results` belong.
         is_extra: True if the last call of `play` was at the end of the run and nothing was due, so
             that a longer run would not have played.
@@ -640,22 +731,27 @@ class RunEvaluator(Evaluator):
         Raises:
             Exception: an evaluation failed.
         """
+        group, settings = self.group, self._config.eval
         finished: list[Evaluation] = []
         others: list[int] = []
+        asked = is_asked, is_end
+        if group.size == 1:
+            return self._play(partial(self.measure, stop, watch), stop, watch, *asked)
+        if settings is None or is_shared(settings):
+            measure = partial(self._measure_together, stop, watch, others)
+            return self._play(measure, lambda: bool(others), watch, *asked)
 
         def lead(alive: Callable[[], None]) -> list[Any]:
             def is_stopped() -> bool:
                 alive()
                 return stop() or bool(others)
 
-            finished.extend(self._play(is_stopped, watch, is_asked, is_end))
+            measure = partial(self.measure, is_stopped, watch)
+            finished.extend(self._play(measure, is_stopped, watch, *asked))
             pending = [[one.step, one.due] for one in self._pending]
             plain = [one.plain() for one in finished]
             return [plain, pending, self._state.next_eval_step, self.is_extra]
 
-        group = self.group
-        if group.size == 1:
-            return self._play(stop, watch, is_asked, is_end)
         told = group.lead(lead, "evaluating", lambda: int(stop()), others.append)
         if not group.leads:
             finished = [Evaluation.of_plain(one) for one in told[0]]
@@ -663,17 +759,50 @@ class RunEvaluator(Evaluator):
             self._state.next_eval_step, self.is_extra = told[2:]
         return finished
 
+    def _measure_together(
+        self, stop: Callable[[], bool], watch: Watch, told: list[int]
+    ) -> dict[str, SuiteResult]:
+        """Evaluate in all ranks, which have equal results; {} if one of them ended it early.
+
+        Args:
+            stop: called before each step; True ends it early in all ranks.
+            watch: progress callback.
+            told: gets an item, in all ranks, if it was ended early.
+        """
+
+        def work(alive: Callable[[], None]) -> dict[str, Any]:
+            def is_stopped() -> bool:
+                alive()
+                return stop() or bool(told)
+
+            played = self._play_suites(is_stopped, watch, group=self.group)
+            return {n: counts.plain() for n, (counts, _) in played.items() if counts is not None}
+
+        found = self.group.together(work, "evaluating", lambda: int(stop()), told.append)
+        if told:
+            return {}
+        results = {}
+        for name, suite in self._suites:
+            counts = EpisodeCounts.cat([of_rank[name] for of_rank in found if name in of_rank])
+            results[name] = self._result(name, suite, counts, {})
+        return results
+
     def _play(
-        self, stop: Callable[[], bool], watch: Watch, is_asked: bool, is_end: bool
+        self,
+        measure: Callable[[], dict[str, SuiteResult]],
+        stop: Callable[[], bool],
+        watch: Watch,
+        is_asked: bool,
+        is_end: bool,
     ) -> list[Evaluation]:
-        """Evaluate in this process, as `play`."""
+        """Evaluate, by `measure` if not elsewhere, as `play`."""
         # Begin.
         self.is_extra = is_end and not self.is_due()
         finished: list[Evaluation] = []
         if is_asked or self._starts():
             step = self._state.step
             if self.elsewhere is None:
-                results = self.measure(stop, watch)
+                results = measure()
                 finished = [] if stop() else [Evaluation(step, step, None, results)]
             else:
                 lag = self._lag if self._starts() and not (is_asked or is_end) else 0
@@ -698,7 +827,12 @@ class RunEvaluator(Evaluator):
 
     def scalars_with(self, settings: EvalConfig) -> dict[str, float]:
         """Evaluate the suites of other settings, and return their scalars by tag."""
-        return self.group.lead(lambda alive: scalars_of(self.measure_with(settings)), "evaluating")
+        other, never = copy.copy(self), lambda: False
+        other._config = replace(self._config, eval=settings)
+        other._opponents = other._make_opponents()
+        if self.group.size > 1 and is_shared(settings):
+            return scalars_of(other._measure_together(never, lambda suite, share: None, []))
+        return self.group.lead(lambda alive: scalars_of(other.measure()), "evaluating")
 
     def take(self, evaluation: Evaluation) -> dict[str, float]:
         """Make the results of an evaluation the newest ones, and return its scalars."""

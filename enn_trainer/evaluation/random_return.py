@@ -63,10 +63,10 @@ def random_return(
                 obs_space, action_space = envs.obs_space(), envs.action_space()
                 played.seed(seed)
                 obs = played.reset(obs_space)
-                while not played.is_done():
+                while not played.counts.is_done():
                     if time.monotonic() > end_s:
                         return None
                     obs = played.act(random_choices(obs, action_space, rng), obs_space)
-                return played.measured()["episodic_reward"]
+                return played.counts.measured()["episodic_reward"]
     except TimeoutError:
         return None

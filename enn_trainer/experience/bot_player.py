@@ -57,6 +57,7 @@ class BotPlayer(FramePlayer):
         obs_space: observation space of the environments, whose order bots see.
         action_space: action space of the environments.
         sides: number of sides of a match, for messages.
+        first: number of the first of these environments among all of the run.
     """
 
     def __init__(
@@ -67,8 +68,9 @@ class BotPlayer(FramePlayer):
         obs_space: ObsSpace,
         action_space: Mapping[ActionName, ActionSpace],
         sides: int = 1,
+        first: int = 0,
     ) -> None:
-        self.create_bot, self.seed, self.sides = create_bot, seed, sides
+        self.create_bot, self.seed, self.sides, self.first = create_bot, seed, sides, first
         self.shown, self.obs_space, self.action_space = shown, obs_space, action_space
         self._num_games = np.zeros(0, np.int64)  # that ended in each environment
         self._bots: dict[int, Bot] = {}
@@ -188,7 +190,8 @@ class BotPlayer(FramePlayer):
 
     def _begin_next(self, environments: Environments) -> None:
         games = self._num_games[environments]
-        self.begin_games(environments, derive_seeds(self.seed, "bot", environments, games))
+        of_run = environments + self.first
+        self.begin_games(environments, derive_seeds(self.seed, "bot", of_run, games))
 
     def _bot(self, environment: int) -> Bot:
         """Return the bot of an environment, whose game has begun."""
@@ -201,8 +204,8 @@ class BotPlayer(FramePlayer):
         return bot
 
     def _place(self, environment: int) -> str:
-        match, side = divmod(environment, self.sides)
-        where = f"environment {environment}"
+        match, side = divmod(environment + self.first, self.sides)
+        where = f"environment {environment + self.first}"
         if self.sides > 1:
             where = f"match {match}, side {side}"
         return f"{where}, step {self._steps[environment]}"

@@ -17,7 +17,7 @@ from enn_trainer.config import EnvConfig
 from enn_trainer.errors import ConfigError
 from entity_env.adapters.any_vec_env import AnyVecEnv
 from entity_env.environment import Environment
-from entity_env.errors import short_repr
+from entity_env.errors import EntityEnvError, short_repr
 from entity_env.match import Match
 from entity_env.vec.parallel import ParallelEnvList
 from entity_env.vec.serial import EnvList
@@ -111,6 +111,26 @@ def env_factory(
     if makes_one_environment(env):
         return _list_factory(None, env, sent or env)
     return _checked_factory(env)
+
+
+def sides_of(make: Callable[[int, int, int], VecEnv], num_envs: int) -> int:
+    """Return the number of sides of a match, by environments that are closed again.
+
+    Args:
+        make: (num_envs, processes, first_env_index) -> environments.
+        num_envs: a number of environments that is valid.
+    """
+    for count in (1, num_envs):  # one, as most worlds have a side; else as many as are valid
+        try:
+            envs = make(count, 1, 0)
+        except (ConfigError, EntityEnvError):
+            if count == num_envs:
+                raise
+            continue
+        sides = envs.sides
+        envs.close()
+        return sides
+    raise AssertionError
 
 
 def makes_one_environment(function: Callable[..., Any]) -> bool:

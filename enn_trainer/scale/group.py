@@ -47,7 +47,7 @@ class Group(ABC):
 
     @property
     def leads(self) -> bool:
-        """True in rank 0, which saves, evaluates and tracks."""
+        """True in rank 0, which saves and tracks."""
         return self.rank == 0
 
     @abstractmethod
@@ -109,48 +109,67 @@ class Group(ABC):
         ask: Callable[[], int] = lambda: 0,
         answer: Callable[[int], None] = lambda number: None,
     ) -> T:
-        """Let rank 0 work while the others wait, and return its result, plain data.
+        """Let rank 0 work while the others wait, and return its result, as `together`."""
+
+        def own(alive: Callable[[], None]) -> T:
+            return work(alive) if self.leads else cast(T, None)
+
+        return self.together(own, phase, ask, answer)[0]
+
+    def together(
+        self,
+        work: Callable[[Callable[[], None]], T],
+        phase: str,
+        ask: Callable[[], int] = lambda: 0,
+        answer: Callable[[int], None] = lambda number: None,
+    ) -> list[T]:
+        """Let each rank work at its own pace, and return the results of all, plain data.
 
         Args:
-            work: gets a function to call from time to time, which tells the others that it works.
+            work: gets a function to call from time to time, which tells the others that it works;
+                it calls nothing else of the group.
             phase: what it does.
             ask: returns a number of this rank, such as that of a signal.
-            answer: gets such numbers of others while rank 0 works.
+            answer: gets such numbers of all ranks, the same ones in each.
 
         Raises:
-            ConfigError: rank 0 failed with an error of this project or of an environment.
+            ConfigError: another rank failed with an error of this project or of an environment.
         """
         if self.size == 1:
-            return work(lambda: None)
+            return [work(lambda: None)]
+        results: dict[int, T] = {}
+        failures: list[str] = []
         last_s = time.monotonic()
 
-        def tell(result: list[Any] | None) -> list[Any] | None:
-            found: list[Any] = self.gather([ask(), result], phase)
-            for number in (number for number, _ in found if number):
-                answer(number)
-            told: list[Any] | None = found[0][1]
-            return told
+        def tell(told: list[Any] | None) -> None:
+            nonlocal last_s
+            found: list[Any] = self.gather([ask(), told], phase)
+            last_s = time.monotonic()
+            for rank, (number, one) in enumerate(found):
+                if number:
+                    answer(number)
+                if one is not None and one[0]:
+                    results[rank] = one[1]
+                elif one is not None:
+                    failures.append(f"rank {rank}: {one[1]}")
+            if failures:
+                raise ConfigError(*failures)
 
         def alive() -> None:
-            nonlocal last_s
             if time.monotonic() - last_s >= ALIVE_S:
                 tell(None)
-                last_s = time.monotonic()
 
-        if self.leads:
-            try:
-                result = work(alive)
-            except (EnnTrainerError, EntityEnvError) as error:
-                if not isinstance(error, RankError):
+        try:
+            result = work(alive)
+        except (EnnTrainerError, EntityEnvError) as error:
+            if not failures and not isinstance(error, RankError):
+                with suppress(ConfigError):
                     tell([False, str(error)])
-                raise
-            tell([True, result])
-            return result
-        while (told := tell(None)) is None:
-            pass
-        if not told[0]:
-            raise ConfigError(f"rank 0: {told[1]}")
-        return cast(T, told[1])
+            raise
+        tell([True, result])
+        while len(results) < self.size:
+            tell(None)
+        return [results[rank] for rank in range(self.size)]
 
     def tree_sum(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
         """Return the sum of the rows of all shards, as a balanced binary tree over their order.

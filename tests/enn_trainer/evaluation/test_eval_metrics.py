@@ -10,11 +10,14 @@ from hypothesis import strategies as st
 
 from enn_trainer.evaluation.eval_metrics import (
     NO_END,
+    EpisodeCounts,
     EpisodeStatistics,
     mean_over_episodes,
     quotas,
 )
 from entity_env import EnvList, ParallelEnvList
+from entity_env.serialization.messages import pack, unpack
+from entity_env.vec.vec_env import Metric, add_metrics
 from tests.entity_env.builders import play
 from tests.entity_env.worlds import Walk
 
@@ -54,11 +57,11 @@ def test_quotas_are_equal_but_for_a_rest(episodes: int, counted: list[bool]) -> 
     assert np.ptp(quota[np.array(counted)]) <= 1
 
 
-def first_episodes(envs: Any, quota: Any, steps: int) -> EpisodeStatistics:
+def first_episodes(envs: Any, quota: Any, steps: int) -> EpisodeCounts:
     statistics = EpisodeStatistics(envs, np.array(quota))
     play(statistics, steps)
     envs.close()
-    return statistics
+    return statistics.counts
 
 
 def test_first_episodes_of_each_environment_count_and_nothing_else() -> None:
@@ -71,10 +74,10 @@ def test_first_episodes_of_each_environment_count_and_nothing_else() -> None:
         returns += [part.sum() for part in parts]
         lengths += [len(part) for part in parts]
         rewards += [value for part in parts for value in part]
-    statistics = first_episodes(EnvList(Walk, 3), [2, 0, 1], 30)
-    assert statistics.is_done()
-    assert (statistics.num_episodes(), statistics.num_missing()) == (3, 0)
-    found = statistics.measured()
+    counts = first_episodes(EnvList(Walk, 3), [2, 0, 1], 30)
+    assert counts.is_done()
+    assert (counts.num_episodes(), counts.num_missing()) == (3, 0)
+    found = counts.measured()
     assert found["episodic_reward"].mean == pytest.approx(np.mean(returns))
     assert found["episodic_reward"].count == 3
     assert (found["episode_length"].min, found["episode_length"].max) == (
@@ -113,3 +116,31 @@ def test_what_is_global_is_no_entity() -> None:
     each = sum(found[f"entity_count/{name}"].mean for name in Walk().obs_space().entities)
     assert Walk().obs_space().global_features
     assert found["entity_count"].mean == pytest.approx(each)
+
+
+def test_counts_of_parts_are_those_of_all_environments() -> None:
+    """Also of a metric that one part never had, and in the order of ends."""
+    rng, quota = np.random.default_rng(0), np.array([NO_END, 3, 9, 0, NO_END])
+    whole, parts = EpisodeCounts(quota), [EpisodeCounts(quota[:2]), EpisodeCounts(quota[2:])]
+    for step in range(40):
+        values, ended = rng.normal(size=5), np.flatnonzero(rng.random(5) < 0.2)
+        pieces = [(whole, slice(0, 5)), (parts[0], slice(0, 2)), (parts[1], slice(2, 5))]
+        for counts, own in pieces:
+            everyone = np.arange(own.stop - own.start)
+            counts.tallies["reward"].add(everyone, values[own])
+            if own.stop == 5 and step == 7:
+                counts.tallies["rare"].add(everyone[-1:], values[own])
+            add_metrics(counts.of_all, {"load": Metric.of(np.ones(len(everyone)))})
+            inside = ended[(ended >= own.start) & (ended < own.stop)] - own.start
+            for tally in counts.tallies.values():
+                tally.end_episodes(inside, step)
+            counts.num_ended[inside] += 1
+    joined = EpisodeCounts.cat([unpack(pack(part.plain())) for part in parts])
+    assert joined.measured() == whole.measured()
+    assert whole.measured()["load"].count == 200
+    among = np.array([False, True, True, False, True])
+    assert joined.measured(among) == whole.measured(among)
+    assert (joined.num_episodes(), joined.num_missing()) == (
+        whole.num_episodes(),
+        whole.num_missing(),
+    )

@@ -1,6 +1,7 @@
 """Groups of ranks: messages, work of rank 0, and sums over shards."""
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -93,6 +94,44 @@ def test_an_error_of_rank_0_is_one_of_all() -> None:
         assert str(raised.value).startswith("eval" if group.leads else "rank 0: eval")
 
     in_ranks(3, work)
+
+
+def test_ranks_work_at_their_own_pace_and_have_the_results_of_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("enn_trainer.scale.group.ALIVE_S", 0.0)
+
+    def work(group: Group) -> list[int]:
+        def play(alive: Callable[[], None]) -> int:
+            for _ in range(3 * group.rank):
+                alive()
+            return group.rank
+
+        return group.together(play, "x")
+
+    assert in_ranks(3, work) == [[0, 1, 2]] * 3
+
+
+def test_errors_of_ranks_are_told_while_others_work_and_the_group_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("enn_trainer.scale.group.ALIVE_S", 0.0)
+
+    def work(group: Group) -> list[int]:
+        def fail(alive: Callable[[], None]) -> None:
+            if group.rank == 0:
+                while True:
+                    alive()
+            if group.rank == 1:
+                raise ConfigError("one")
+            raise ConfigError("two")
+
+        with pytest.raises(ConfigError) as raised:
+            group.together(fail, "x")
+        assert str(raised.value) == ["rank 1: one; rank 2: two", "one", "two"][group.rank]
+        return group.gather(group.rank, "y")
+
+    assert in_ranks(3, work) == [[0, 1, 2]] * 3
 
 
 def test_a_rank_that_fails_ends_the_others() -> None:
