@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from enn_trainer import StateManager, Trainer
+from enn_trainer.scale.exchange import are_gathered
 from enn_trainer.scale.packing import digest_of
 from entity_env.examples import Minefield
 from tests.enn_trainer.scale.test_ranks import SMALL
@@ -16,9 +17,10 @@ from tests.enn_trainer.scale.test_ranks import SMALL
 PROGRAM, RUN = (Path(__file__).with_name(f"torch_{name}.py") for name in ("ranks", "run"))
 
 
-def run_digest(folder: Path | None) -> int:
+def run_digest(folder: Path | None, *settings: str) -> int:
     """Return the digest of the agent of a run, or of that of the same settings in one process."""
-    manager = StateManager(overrides=None if folder else SMALL, checkpoint_dir=folder)
+    overrides = None if folder else [*SMALL, *settings]
+    manager = StateManager(overrides=overrides, checkpoint_dir=folder)
     with Trainer(manager, Minefield) as trainer:
         if folder is None:
             trainer.run()
@@ -50,11 +52,37 @@ def test_sigterm_to_one_rank_ends_all_with_one_save(
     assert saved == ["step-000000000000", "step-000000000112"]
 
 
-def torchrun(*arguments: str, number: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run a program with two ranks, of which the second sends itself a signal."""
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ranks", "shards", "width", "are_whole"),
+    [(2, 2, 16, True), (2, 2, 160, False), (3, 5, 48, False)],
+)
+def test_gradients_of_torchrun_have_the_bits_of_one_process(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ranks: int,
+    shards: int,
+    width: int,
+    are_whole: bool,
+) -> None:
+    """Those of small networks are sent whole, of large ones in slices; shards may be uneven."""
+    monkeypatch.chdir(tmp_path)
+    settings = [f"scale.shards={shards}", f"net.d_model={width}", "total_timesteps=112"]
+    done = torchrun(str(RUN), *SMALL, *settings, "--checkpoint-dir", "run", ranks=ranks)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("step 112 total_timesteps of 112 reached") == ranks
+    with Trainer(StateManager(checkpoint_dir=Path("run")), Minefield) as trainer:
+        num_bytes = 4 * sum(x.numel() for x in trainer.state.agent.parameters())
+        found = digest_of(trainer.state.agent)
+    assert are_gathered(num_bytes, ranks, shards) == are_whole
+    assert found == run_digest(None, *settings)
+
+
+def torchrun(*arguments: str, number: int = 0, ranks: int = 2) -> subprocess.CompletedProcess[str]:
+    """Run a program with some ranks, of which the second sends itself a signal."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     return subprocess.run(
-        [*command, "--nproc-per-node", "2", *arguments],
+        [*command, "--nproc-per-node", str(ranks), *arguments],
         env={**os.environ, "RANK_SIGNAL": str(number)},
         capture_output=True,
         text=True,
