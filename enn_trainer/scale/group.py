@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any, TypeVar, cast
+from uuid import uuid4
 
 import torch
 import torch.nn.functional as F
@@ -206,7 +207,6 @@ class TorchGroup(Group):
 
     def __init__(self, timeout_s: float = 300.0) -> None:
         import torch.distributed as dist
-        from torch.distributed.distributed_c10d import PrefixStore
         from torch.distributed.rendezvous import rendezvous
 
         self._dist, self._timeout_s = dist, timeout_s
@@ -215,10 +215,8 @@ class TorchGroup(Group):
         self._phase, self._by_gpu = "", False
         limit = timedelta(seconds=timeout_s)
         store, self.rank, self.size = next(rendezvous("env://", timeout=limit))
-        # After a restart, the store of torchrun still has the keys of the ranks before.
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        self._store = PrefixStore(f"attempt-{attempt}", store)
         self._host = socket.gethostname()
+        self._store = self._store_of_start(store)
         self._store.set(f"host/{self.rank}", self._host)
         with self._noticed("start"):
             dist.init_process_group(
@@ -227,6 +225,39 @@ class TorchGroup(Group):
             self._hosts = [self._store.get(f"host/{i}").decode() for i in range(self.size)]
         self._bytes = self._numbers = dist.group.WORLD
         atexit.register(self._close)
+
+    def _store_of_start(self, store: Any) -> Any:
+        """Return the part of the store of torchrun for this start of the ranks, once all are there.
+
+        The store still has the keys of ranks before a restart. Restarts are counted by each host
+        in its own way, so that their number is no name for a start.
+
+        Raises:
+            RankError: some ranks did not begin in time.
+        """
+        from torch.distributed.distributed_c10d import PrefixStore
+
+        own, others, shown = uuid4().hex, range(1, self.size), ""
+        store.set(f"begun/{self.rank}", own)
+        end_s = time.monotonic() + self._timeout_s
+        while time.monotonic() < end_s:
+            # Rank 0 shows whom it has seen, and waits until each has seen itself there.
+            if self.leads and store.check([f"begun/{rank}" for rank in others]):
+                seen = [own, *(store.get(f"begun/{rank}").decode() for rank in others)]
+                if shown != (shown := " ".join(seen)):
+                    store.set("seen", shown)
+                if store.check([f"{own}/{other}" for other in seen[1:]]):
+                    return PrefixStore(own, store)
+            elif not self.leads and store.check(["seen"]):
+                seen = store.get("seen").decode().split()
+                if own in seen:
+                    store.set(f"{seen[0]}/{own}", "")
+                    return PrefixStore(seen[0], store)
+            time.sleep(0.02)
+        raise RankError(
+            f"rank {self.rank} ({self._host}) ends while start: expected {self.size} ranks within "
+            f"{self._timeout_s:g} s, some did not begin"
+        )
 
     def begin(self, timeout_s: float, uses_gpu: bool) -> None:
         """Take the settings of a run: the longest time to wait for a rank, and the device."""

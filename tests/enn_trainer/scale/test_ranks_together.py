@@ -8,7 +8,7 @@ import pytest
 
 from enn_trainer import Callback, ConfigError, RankError, StateManager, Trainer, TrainResult
 from enn_trainer.callbacks.callback import RunningTrainer
-from enn_trainer.scale.group import Group
+from enn_trainer.scale.group import ALONE, Group, current_group
 from entity_env.examples import Duel, Minefield
 from tests.enn_trainer.scale.test_ranks import SMALL
 from tests.enn_trainer.scale.thread_group import in_ranks
@@ -124,6 +124,24 @@ def test_an_error_of_one_rank_ends_all() -> None:
     with pytest.raises(ZeroDivisionError):
         in_ranks(3, work)
     assert sorted(ended) == ["RankError", "RankError", "ZeroDivisionError"]
+
+
+def test_the_others_are_told_of_an_error_while_one_rank_begins() -> None:
+    class Broken(Minefield):
+        def __init__(self) -> None:
+            if current_group().rank == 1:
+                raise ZeroDivisionError("of rank 1")
+            super().__init__()
+
+    def work(group: Group) -> None:
+        manager = StateManager(overrides=SMALL)
+        try:
+            Trainer(manager, Broken).close()
+        finally:
+            assert manager.group is ALONE
+
+    with pytest.raises(ZeroDivisionError):
+        in_ranks(2, work)
 
 
 def test_ranks_whose_parameters_differ_are_named() -> None:

@@ -2,9 +2,12 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +41,33 @@ def test_a_killed_rank_ends_all_and_torchrun_resumes_them(
     assert "rank 1 (" in done.stderr
     assert "does not answer" in done.stderr
     assert "step 168 total_timesteps of 168 reached" in done.stdout
+    assert run_digest(tmp_path / "run") == run_digest(None)
+
+
+@pytest.mark.slow
+def test_ranks_of_several_hosts_begin_anew_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each torchrun counts restarts in its own way: the loss of another's rank is none."""
+    monkeypatch.chdir(tmp_path)
+    with socket.create_server(("localhost", 0)) as server:
+        port = server.getsockname()[1]
+    meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{port}", "--rdzv-id", "1"]
+    hosts = ["--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "2", *meet]
+    saves = ["--checkpoint-dir", "run", "--resume-or-start", "checkpoint.every_seconds=0"]
+    command = [sys.executable, "-m", "torch.distributed.run", *hosts, str(RUN), *SMALL, *saves]
+    environment = {**os.environ, "RANK_SIGNAL": str(int(signal.SIGKILL))}
+    with ExitStack() as stack:
+        of_hosts = []
+        for _ in range(2):
+            options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+            process = subprocess.Popen(command, env=environment, text=True, **options)
+            stack.callback(process.kill)
+            of_hosts.append(process)
+        for process in of_hosts:
+            printed = process.communicate(timeout=200.0)[0]
+            assert process.returncode == 0, printed
+            assert "step 168 total_timesteps of 168 reached" in printed
     assert run_digest(tmp_path / "run") == run_digest(None)
 
 
