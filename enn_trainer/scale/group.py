@@ -7,8 +7,10 @@ order.
 import atexit
 import os
 import socket
+import struct
 import threading
 import time
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -32,6 +34,8 @@ ALIVE_S = 1.0
 """Time between two messages of a rank that works while others wait."""
 _SENT_TO_EACH = 2**22
 """Bytes that a rank sends to each other one at most, rather than around a ring, which is slower."""
+_HEAD = struct.Struct("<QI")
+"""Length of a message, and checksum of its phase."""
 _MOST_ROOM = 2**21
 """Bytes that a message is filled up to at most, so that its length needs no message of its own."""
 _NOTICED_S = 3.0
@@ -280,10 +284,16 @@ class TorchGroup(Group):
         Messages of a phase are about as long as before, so that their length seldom needs a
         message of its own.
         """
-        room, head = self._room.get(phase, 4096), len(data).to_bytes(8, "little")
+        room, kind = self._room.get(phase, 4096), zlib.crc32(phase.encode())
+        head = _HEAD.pack(len(data), kind)
         found = self._exchange(head + data[:room].ljust(room, b"\0"), phase)
-        lengths = [int.from_bytes(one[:8], "little") for one in found]
-        found = [one[8:] for one in found]
+        lengths, kinds = zip(*(_HEAD.unpack_from(one) for one in found), strict=True)
+        if other := [rank for rank, one in enumerate(kinds) if one != kind]:
+            raise RankError(
+                f"rank {self.rank} ({self._host}) exchanges while {phase}, rank {other[0]} does "
+                "not; call step, run, evaluate and save in all ranks, in the same order"
+            )
+        found = [one[_HEAD.size :] for one in found]
         if (longest := max(lengths)) > room:
             rests = [max(length - room, 0) for length in lengths]
             if 2 * sum(rests) <= self.size * max(rests):

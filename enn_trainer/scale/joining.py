@@ -43,6 +43,7 @@ def join(manager: StateManager) -> StateManager:
         "settings": list(manager.overrides or []),
         "configuration file": hashlib.sha256(text).hexdigest(),
         "environment variables": given,
+        "parts of --init-from": [] if manager.init_from is None else [*manager.init_from.parts],
         "versions": versions(),
         "numpy": package_version("numpy"),
     }

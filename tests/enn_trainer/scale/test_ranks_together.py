@@ -188,6 +188,17 @@ def test_a_rank_with_other_settings_is_named() -> None:
     assert message == "rank 1: settings: expected that of rank 0, [], got ['optim.lr=0.1']"
 
 
+def test_a_rank_without_the_initial_weights_of_others_is_named() -> None:
+    """It would learn input statistics from its first frames, with the others."""
+
+    def work(group: Group) -> None:
+        manager = StateManager(overrides=SMALL, init_from="a-save" if group.leads else None)
+        with pytest.raises(RankError, match="rank 1: parts of --init-from: expected that of"):
+            Trainer(manager, Minefield)
+
+    in_ranks(2, work)
+
+
 @pytest.mark.parametrize(
     ("settings", "env", "size", "message"),
     [

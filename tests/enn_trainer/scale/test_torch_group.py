@@ -1,6 +1,7 @@
 """`TorchGroup`: ranks that torchrun starts."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -141,6 +142,14 @@ def test_the_others_name_a_rank_that_is_lost(case: str, why: str) -> None:
     assert "ends while learning: rank 1 (" in done.stdout
     assert why in done.stdout
     assert "last seen while" in done.stdout
+
+
+@pytest.mark.slow
+def test_ranks_that_do_not_make_the_same_calls_end_with_the_phases() -> None:
+    done = torchrun(str(PROGRAM), "crossed")
+    assert done.returncode != 0
+    assert re.search(r"rank 0 \(\S+\) exchanges while evaluating, rank 1 does not", done.stdout)
+    assert re.search(r"rank 1 \(\S+\) exchanges while learning, rank 0 does not", done.stdout)
 
 
 @pytest.mark.slow

@@ -60,7 +60,7 @@ def main(case: str) -> None:
             raise error
         if group.rank == 1 and case == "stopped":
             time.sleep(12)
-        group.gather(None, "learning")
+        group.gather(None, "evaluating" if case == "crossed" and group.leads else "learning")
     except RankError as error:
         print(f"{error}", flush=True)
         sys.exit(3)
