@@ -258,9 +258,10 @@ class TorchGroup(Group):
                     store.set(f"{seen[0]}/{own}", "")
                     return PrefixStore(seen[0], store)
             time.sleep(0.02)
+        missing = [rank for rank in range(self.size) if not store.check([f"begun/{rank}"])]
         raise RankError(
             f"rank {self.rank} ({self._host}) ends while start: expected {self.size} ranks within "
-            f"{self._timeout_s:g} s, some did not begin"
+            f"{self._timeout_s:g} s, {', '.join(map(str, missing)) or 'some'} did not begin"
         )
 
     def begin(self, timeout_s: float, uses_gpu: bool) -> None:

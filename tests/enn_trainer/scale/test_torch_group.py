@@ -153,6 +153,12 @@ def test_ranks_that_do_not_make_the_same_calls_end_with_the_phases() -> None:
 
 
 @pytest.mark.slow
+def test_a_rank_that_does_not_begin_is_named() -> None:
+    done = torchrun(str(PROGRAM), "absent")
+    assert "ends while start: expected 2 ranks within 3 s, 1 did not begin" in done.stdout
+
+
+@pytest.mark.slow
 def test_a_rank_that_hangs_is_named_after_the_timeout() -> None:
     done = torchrun(str(PROGRAM), "stopped")
     assert done.returncode != 0

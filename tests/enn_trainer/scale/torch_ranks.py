@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from enn_trainer.errors import RankError
-from enn_trainer.scale.group import Group, current_group
+from enn_trainer.scale.group import Group, TorchGroup, current_group
 from enn_trainer.scale.shards import tree_sum
 
 
@@ -43,6 +43,12 @@ def check_messages_of_one_rank(group: Group) -> None:
 
 
 def main(case: str) -> None:
+    if case == "absent":
+        try:
+            TorchGroup(3.0) if os.environ["RANK"] == "0" else time.sleep(8)
+        except RankError as error:
+            print(f"{error}", flush=True)
+        return
     group = current_group()
     group.begin(4.0 if case == "stopped" else 60.0, uses_gpu=False)
     check_sums(group)
