@@ -61,9 +61,9 @@ def main(case: str) -> None:
         if group.rank == 1 and case == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         if group.rank == 1 and case == "fails":
-            error = ValueError("no such thing")
-            group.fail(error)
-            raise error
+            mistake = ValueError("no such thing")
+            group.fail(mistake)
+            raise mistake
         if group.rank == 1 and case == "stopped":
             time.sleep(12)
         group.gather(None, "evaluating" if case == "crossed" and group.leads else "learning")
