@@ -14,6 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
+import torch
+
 from enn_trainer.checkpoints.lookup import Existing
 from enn_trainer.checkpoints.migrate.evolve_rules import SYNTAX, rename_lines
 from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
@@ -168,12 +170,14 @@ def run_command(
             if check is not None and not options.trust:
                 check(manager)
             dry_run(manager, run) if options.dry_run else run(manager)
-    except EXPECTED_ERRORS as error:
+    except (*EXPECTED_ERRORS, torch.OutOfMemoryError) as error:
         if options.verbose:
             traceback.print_exception(error)
-        current_group().fail(error)
-        rank = "" if isinstance(error, RankError) else current_group().rank
-        return failed(error, f"rank {rank}: {error}" if rank else None)
+        if isinstance(error, RankError):  # perhaps there is no group
+            return failed(error)
+        group = current_group()
+        group.fail(error)
+        return failed(error, f"rank {group.rank}: {error}" if group.rank else None)
     except StoppedAtOnce as stop:
         stands = "stopped at once; the newest save stands"
         print(stands if manager.newest_save() else "interrupted", file=sys.stderr)

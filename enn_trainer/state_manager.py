@@ -320,10 +320,11 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
         Raises:
             CheckpointError: another process trains there, or the folder cannot be written to.
         """
-        if self.checkpoint_dir is None and not self.is_saved_by_default:
-            yield
-            return
         with ExitStack() as lock:
+            lock.push(lambda kind, error, trace: None if error is None else self.leave(error))
+            if self.checkpoint_dir is None and not self.is_saved_by_default:
+                yield
+                return
             run_dir = self.checkpoint_dir
             if run_dir is None:
                 runs = Path(self.config.data_dir, "runs")

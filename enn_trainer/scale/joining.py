@@ -12,6 +12,7 @@ from enn_trainer.checkpoints import format as saves
 from enn_trainer.checkpoints.manifest import MANIFEST
 from enn_trainer.config.load import PREFIX, Sources, dump_config, load_with_sources
 from enn_trainer.errors import ConfigError, RankError
+from enn_trainer.runtime.process import choose_device
 from enn_trainer.runtime.versions import package_version, versions
 from enn_trainer.scale.group import Group, current_group
 from enn_trainer.scale.packing import digest_of
@@ -42,6 +43,7 @@ def join(manager: StateManager) -> StateManager:
         "settings": list(manager.overrides or []),
         "configuration file": hashlib.sha256(text).hexdigest(),
         "environment variables": given,
+        "parts of --init-from": [] if manager.init_from is None else [*manager.init_from.parts],
         "versions": versions(),
         "numpy": package_version("numpy"),
     }
@@ -75,7 +77,9 @@ def join(manager: StateManager) -> StateManager:
         manager.follow(config, sources, saved, is_in_place)
     config = manager.config
     _check_supported(manager, group)
-    group.begin(config.scale.timeout_s, config.cuda and torch.cuda.is_available())
+    device = choose_device(config.cuda).type
+    check_same(group, {"device": device})
+    group.begin(config.scale.timeout_s, device == "cuda")
     return manager
 
 

@@ -29,7 +29,7 @@ from enn_trainer.callbacks import RunningTrainer
 from enn_trainer.checkpoints import format as checkpoint
 from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.run_dir import RunDir
-from enn_trainer.command import dry_run
+from enn_trainer.command import command, dry_run
 from enn_trainer.runtime import interrupt
 from enn_trainer.testing import assert_learns
 from tests.enn_trainer.builders import SMALL, Exploding, manager_of, run_small
@@ -731,3 +731,19 @@ def test_a_rollout_is_freed_before_the_next_one_is_collected(tmp_path: Path) -> 
     watches = Watches()
     run_small(tmp_path, callbacks=[watches])
     assert watches.freed == [True, True]
+
+
+def test_a_gpu_out_of_memory_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = "CUDA out of memory. Tried to allocate 2.00 GiB."
+
+    @command()
+    def main(state_manager: StateManager) -> None:
+        raise torch.OutOfMemoryError(message)
+
+    monkeypatch.setattr("sys.argv", ["program.py"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == f"error: {message}\n"

@@ -19,6 +19,7 @@ from tests.soak.false_manifests import false_manifests
 from tests.soak.forks import fork_and_kill
 from tests.soak.kills import TAUGHT, WITH_POOL, kill_runs
 from tests.soak.losses import lose_workers
+from tests.soak.ranks import disturb_ranks
 from tests.soak.recordings import recordings
 from tests.soak.stops import stop_runs
 
@@ -38,6 +39,8 @@ def main() -> None:
     parser.add_argument("--lesson-kills", type=int, default=50, help="of runs with a curriculum")
     parser.add_argument("--forks", type=int, default=100, help="kills of runs that start processes")
     parser.add_argument("--losses", type=int, default=100, help="of workers")
+    parser.add_argument("--rank-kills", type=int, default=20, help="in a run of several ranks")
+    parser.add_argument("--rank-stops", type=int, default=5, help="in the same run")
     parser.add_argument("--stops", type=int, default=200, help="with evaluations due")
     parser.add_argument("--reasons", action="store_true", help="say why mutations were refused")
     asked = parser.parse_args()
@@ -58,6 +61,10 @@ def main() -> None:
             print(f"forks: {fork_and_kill(_new(folder, 'forks'), seed, asked.forks)}", flush=True)
         if asked.losses:
             print(f"losses: {lose_workers(_new(folder, 'losses'), seed, asked.losses)}", flush=True)
+        if asked.rank_kills or asked.rank_stops:
+            counts = asked.rank_kills, asked.rank_stops
+            done_ranks = disturb_ranks(_new(folder, "ranks"), seed, *counts)
+            print(f"ranks: {done_ranks}", flush=True)
         if asked.stops:
             print(f"stops: {stop_runs(_new(folder, 'stops'), seed, asked.stops)}", flush=True)
         if asked.flip_every:

@@ -23,6 +23,8 @@ NOTHING = dict.fromkeys(
         "mutations",
         "pool-kills",
         "lesson-kills",
+        "rank-kills",
+        "rank-stops",
         "recordings",
         "stops",
         "truncations",
@@ -121,6 +123,12 @@ def test_runs_that_lose_workers_learn_what_one_learns_that_loses_none() -> None:
     lost = re.search(r"losses: (\d+) workers lost within", said)
     assert lost is not None
     assert int(lost[1]) >= 3
+
+
+@pytest.mark.slow
+def test_a_run_whose_ranks_are_killed_and_stopped_learns_what_one_process_learns() -> None:
+    said = soak(rank_kills=2, rank_stops=1)
+    assert re.search(r"ranks: 2 killed .* and 1 stopped within \d+ frames", said), said
 
 
 @pytest.mark.slow

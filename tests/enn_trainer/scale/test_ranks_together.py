@@ -8,7 +8,7 @@ import pytest
 
 from enn_trainer import Callback, ConfigError, RankError, StateManager, Trainer, TrainResult
 from enn_trainer.callbacks.callback import RunningTrainer
-from enn_trainer.scale.group import Group
+from enn_trainer.scale.group import ALONE, Group, current_group
 from entity_env.examples import Duel, Minefield
 from tests.enn_trainer.scale.test_ranks import SMALL
 from tests.enn_trainer.scale.thread_group import in_ranks
@@ -126,6 +126,24 @@ def test_an_error_of_one_rank_ends_all() -> None:
     assert sorted(ended) == ["RankError", "RankError", "ZeroDivisionError"]
 
 
+def test_the_others_are_told_of_an_error_while_one_rank_begins() -> None:
+    class Broken(Minefield):
+        def __init__(self) -> None:
+            if current_group().rank == 1:
+                raise ZeroDivisionError("of rank 1")
+            super().__init__()
+
+    def work(group: Group) -> None:
+        manager = StateManager(overrides=SMALL)
+        try:
+            Trainer(manager, Broken).close()
+        finally:
+            assert manager.group is ALONE
+
+    with pytest.raises(ZeroDivisionError):
+        in_ranks(2, work)
+
+
 def test_ranks_whose_parameters_differ_are_named() -> None:
     def change(trainer: RunningTrainer) -> None:
         next(trainer.state.agent.parameters()).data.add_(1)
@@ -168,6 +186,17 @@ def failure(
 def test_a_rank_with_other_settings_is_named() -> None:
     message = failure([], of_rank=lambda rank: ["optim.lr=0.1"] if rank == 1 else [])
     assert message == "rank 1: settings: expected that of rank 0, [], got ['optim.lr=0.1']"
+
+
+def test_a_rank_without_the_initial_weights_of_others_is_named() -> None:
+    """It would learn input statistics from its first frames, with the others."""
+
+    def work(group: Group) -> None:
+        manager = StateManager(overrides=SMALL, init_from="a-save" if group.leads else None)
+        with pytest.raises(RankError, match="rank 1: parts of --init-from: expected that of"):
+            Trainer(manager, Minefield)
+
+    in_ranks(2, work)
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,15 @@ from hypothesis import strategies as st
 from enn_trainer import OptimizerConfig, PPOConfig, State
 from enn_trainer.algorithms.ppo.returns import advantages
 from enn_trainer.experience.collector import Rollout
+from enn_trainer.scale import exchange
+from enn_trainer.scale.group import Group
+from enn_trainer.scale.packing import FlatGradients
 from enn_trainer.scale.shards import Shards, tree_sum
 from entity_env.examples import Minefield
 from rogue_net.rogue_net import RogueNet
 from tests.enn_trainer.algorithms.ppo.builders import OPTIONS, a_rollout, double, optimize
 from tests.enn_trainer.builders import run_small
+from tests.enn_trainer.scale.thread_group import in_ranks
 from tests.enn_trainer.worlds import Meadow, Pasture
 
 
@@ -104,6 +108,57 @@ def test_shards_of_ranks_have_every_environment_once_in_whole_matches(
     frames = np.array(data.draw(st.lists(st.integers(0, 3 * num_envs * sides - 1))), np.int64)
     places = np.concatenate([own.positions(frames)[i] for own in each for i in range(len(own.own))])
     assert sorted(places.tolist()) == [*range(len(frames))]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40)), min_size=1, max_size=4),
+    shards=st.integers(1, 7),
+    ranks=st.integers(1, 7),
+    are_whole=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_sums_of_gradients_do_not_depend_on_ranks_nor_on_how_they_are_sent(
+    sizes: list[tuple[int, int]], shards: int, ranks: int, are_whole: bool, seed: int
+) -> None:
+    """Also where shards lack gradients of some parameters, or all of them lack it."""
+    ranks, rng = min(ranks, shards), np.random.default_rng(seed)
+    dtypes = [(torch.float32, torch.float64)[i] for i in rng.integers(0, 2, len(sizes))]
+    of_shards = [
+        [
+            torch.from_numpy(rng.normal(size=size)).to(dtype) if rng.random() < 0.7 else None
+            for size, dtype in zip(sizes, dtypes, strict=True)
+        ]
+        for _ in range(shards)
+    ]
+    owned = [Shards.of(shards, 1, shards).of_rank(rank, ranks).own for rank in range(ranks)]
+
+    def summed(group: Group) -> tuple[list[torch.Tensor | None], list[int]]:
+        learnt = [
+            torch.nn.Parameter(torch.zeros(size, dtype=dtype))
+            for size, dtype in zip(sizes, dtypes, strict=True)
+        ]
+        gradients = FlatGradients(learnt, len(owned[group.rank]))
+        for shard in owned[group.rank]:
+            gradients.add(shard - owned[group.rank].start, of_shards[shard])
+        values = gradients.sum(group, [len(own) for own in owned], [*owned[group.rank]])
+        return [parameter.grad for parameter in learnt], values
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exchange, "_MOST_GATHERED", 2**30 if are_whole else 0)
+        patch.setattr(exchange, "_WORTH_A_MESSAGE", 2**30 if are_whole else 0)
+        found = in_ranks(ranks, summed)
+    for sums, values in found:
+        assert values == [*range(shards)]
+        for i, got in enumerate(sums):
+            given = [one[i] for one in of_shards]
+            if all(one is None for one in given):
+                assert got is None
+                continue
+            zero = torch.zeros(sizes[i], dtype=dtypes[i])
+            expected = tree_sum([zero if one is None else one for one in given], torch.add)
+            assert got is not None
+            assert got.numpy().tobytes() == expected.numpy().tobytes()
 
 
 @pytest.mark.slow

@@ -1,14 +1,19 @@
 """`TorchGroup`: ranks that torchrun starts."""
 
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from enn_trainer import StateManager, Trainer
+from enn_trainer.scale.exchange import are_gathered
 from enn_trainer.scale.packing import digest_of
 from entity_env.examples import Minefield
 from tests.enn_trainer.scale.test_ranks import SMALL
@@ -16,9 +21,10 @@ from tests.enn_trainer.scale.test_ranks import SMALL
 PROGRAM, RUN = (Path(__file__).with_name(f"torch_{name}.py") for name in ("ranks", "run"))
 
 
-def run_digest(folder: Path | None) -> int:
+def run_digest(folder: Path | None, *settings: str) -> int:
     """Return the digest of the agent of a run, or of that of the same settings in one process."""
-    manager = StateManager(overrides=None if folder else SMALL, checkpoint_dir=folder)
+    overrides = None if folder else [*SMALL, *settings]
+    manager = StateManager(overrides=overrides, checkpoint_dir=folder)
     with Trainer(manager, Minefield) as trainer:
         if folder is None:
             trainer.run()
@@ -40,6 +46,33 @@ def test_a_killed_rank_ends_all_and_torchrun_resumes_them(
 
 
 @pytest.mark.slow
+def test_ranks_of_several_hosts_begin_anew_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each torchrun counts restarts in its own way: the loss of another's rank is none."""
+    monkeypatch.chdir(tmp_path)
+    with socket.create_server(("localhost", 0)) as server:
+        port = server.getsockname()[1]
+    meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{port}", "--rdzv-id", "1"]
+    hosts = ["--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "2", *meet]
+    saves = ["--checkpoint-dir", "run", "--resume-or-start", "checkpoint.every_seconds=0"]
+    command = [sys.executable, "-m", "torch.distributed.run", *hosts, str(RUN), *SMALL, *saves]
+    environment = {**os.environ, "RANK_SIGNAL": str(int(signal.SIGKILL))}
+    with ExitStack() as stack:
+        of_hosts = []
+        for _ in range(2):
+            options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+            process = subprocess.Popen(command, env=environment, text=True, **options)
+            stack.callback(process.kill)
+            of_hosts.append(process)
+        for process in of_hosts:
+            printed = process.communicate(timeout=200.0)[0]
+            assert process.returncode == 0, printed
+            assert "step 168 total_timesteps of 168 reached" in printed
+    assert run_digest(tmp_path / "run") == run_digest(None)
+
+
+@pytest.mark.slow
 def test_sigterm_to_one_rank_ends_all_with_one_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,11 +83,37 @@ def test_sigterm_to_one_rank_ends_all_with_one_save(
     assert saved == ["step-000000000000", "step-000000000112"]
 
 
-def torchrun(*arguments: str, number: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run a program with two ranks, of which the second sends itself a signal."""
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ranks", "shards", "width", "are_whole"),
+    [(2, 2, 16, True), (2, 2, 160, False), (3, 5, 48, False)],
+)
+def test_gradients_of_torchrun_have_the_bits_of_one_process(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ranks: int,
+    shards: int,
+    width: int,
+    are_whole: bool,
+) -> None:
+    """Those of small networks are sent whole, of large ones in slices; shards may be uneven."""
+    monkeypatch.chdir(tmp_path)
+    settings = [f"scale.shards={shards}", f"net.d_model={width}", "total_timesteps=112"]
+    done = torchrun(str(RUN), *SMALL, *settings, "--checkpoint-dir", "run", ranks=ranks)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("step 112 total_timesteps of 112 reached") == ranks
+    with Trainer(StateManager(checkpoint_dir=Path("run")), Minefield) as trainer:
+        num_bytes = 4 * sum(x.numel() for x in trainer.state.agent.parameters())
+        found = digest_of(trainer.state.agent)
+    assert are_gathered(num_bytes, ranks, shards) == are_whole
+    assert found == run_digest(None, *settings)
+
+
+def torchrun(*arguments: str, number: int = 0, ranks: int = 2) -> subprocess.CompletedProcess[str]:
+    """Run a program with some ranks, of which the second sends itself a signal."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     return subprocess.run(
-        [*command, "--nproc-per-node", "2", *arguments],
+        [*command, "--nproc-per-node", str(ranks), *arguments],
         env={**os.environ, "RANK_SIGNAL": str(number)},
         capture_output=True,
         text=True,
@@ -83,6 +142,20 @@ def test_the_others_name_a_rank_that_is_lost(case: str, why: str) -> None:
     assert "ends while learning: rank 1 (" in done.stdout
     assert why in done.stdout
     assert "last seen while" in done.stdout
+
+
+@pytest.mark.slow
+def test_ranks_that_do_not_make_the_same_calls_end_with_the_phases() -> None:
+    done = torchrun(str(PROGRAM), "crossed")
+    assert done.returncode != 0
+    assert re.search(r"rank 0 \(\S+\) exchanges while evaluating, rank 1 does not", done.stdout)
+    assert re.search(r"rank 1 \(\S+\) exchanges while learning, rank 0 does not", done.stdout)
+
+
+@pytest.mark.slow
+def test_a_rank_that_does_not_begin_is_named() -> None:
+    done = torchrun(str(PROGRAM), "absent")
+    assert "ends while start: expected 2 ranks within 3 s, 1 did not begin" in done.stdout
 
 
 @pytest.mark.slow
