@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from enn_trainer.algorithms.cloning.cloning_loss import MEMORY as DEMONSTRATIONS
 from enn_trainer.checkpoints import format as saves
 from enn_trainer.checkpoints.manifest import MANIFEST
 from enn_trainer.config.load import PREFIX, Sources, dump_config, load_with_sources
@@ -87,12 +88,13 @@ def share_start(state: State, envs: VecEnv, group: Group) -> None:
     """Give all ranks the weights of rank 0, after a check that their worlds are the same.
 
     Raises:
-        RankError: a rank has another world, or other weights afterwards.
+        RankError: a rank has another world or other demonstrations, or other weights afterwards.
     """
     if group.size == 1:
         return
     world = [envs.obs_space(), dict(envs.action_space())]
-    about = {"spaces": hashlib.sha256(pack(world)).hexdigest(), "world's code": envs.world_code()}
+    spaces, shown = hashlib.sha256(pack(world)).hexdigest(), state.memory.get(DEMONSTRATIONS)
+    about = {"spaces": spaces, "world's code": envs.world_code(), "demonstrations": shown}
     check_same(group, about)
     agent, learns = state.agent.state_dict(), state.algorithm.state_dict()
     named = {name: x for name, x in learns.items() if isinstance(x, torch.Tensor)}

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from enn_trainer import StateManager, Trainer
+from enn_trainer import RankError, StateManager, Trainer
 from enn_trainer.scale import exchange
 from enn_trainer.scale.group import Group
 from enn_trainer.scale.packing import digest_of
@@ -130,6 +130,27 @@ def test_cloning_beside_learning_gives_the_same_bits(tmp_path: Path) -> None:
     run(1, Minefield, recorded, tmp_path / "shown")
     path = tmp_path / "shown" / "shown.rec"
     assert_equal(Minefield, [f"bc.path={path}", "bc.bs=8"], sizes=(3,))
+
+
+def test_ranks_with_other_demonstrations_are_named(tmp_path: Path) -> None:
+    for rank in range(2):
+        recorded = ["capture_samples=shown.rec", "scale.shards=1", "data_dir=.", f"seed={rank}"]
+        run(1, Minefield, recorded, tmp_path / f"{rank}")
+
+    messages: list[str] = []
+
+    def work(group: Group) -> None:
+        manager = StateManager(overrides=[*SMALL, "bc.path=shown.rec"])
+        manager.start_folder = tmp_path / f"{group.rank}"
+        try:
+            Trainer(manager, Minefield).close()
+        except RankError as error:
+            messages.append(str(error))
+
+    in_ranks(2, work)
+    for message in messages:
+        assert message.startswith("rank 1: demonstrations: expected that of rank 0")
+    assert len(messages) == 2
 
 
 @pytest.mark.parametrize("env", [Duel, Targets, Camp])

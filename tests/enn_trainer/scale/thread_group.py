@@ -25,8 +25,39 @@ class Board:
 
     def __init__(self, size: int) -> None:
         self.size, self.given = size, [None] * size
-        self.barrier = threading.Barrier(size, timeout=WAIT_S)
-        self.num_exchanges = 0
+        self._changed, self._is_broken = threading.Condition(), False
+        self._num_waiting = self._num_passed = 0
+
+    def wait(self) -> None:
+        """Wait for all ranks.
+
+        A rank whom all have joined passes, also if another one fails meanwhile, as `Barrier` may
+        not let it.
+
+        Raises:
+            RankError: another rank has failed, or does not come.
+        """
+        with self._changed:
+            self._num_waiting += 1
+            if self._num_waiting == self.size and not self._is_broken:
+                self._num_waiting = 0
+                self._num_passed += 1
+                self._changed.notify_all()
+                return
+            before = self._num_passed
+            self._changed.wait_for(lambda: self._is_broken or self._num_passed > before, WAIT_S)
+            if self._num_passed == before:
+                self._break()
+                raise RankError("another rank is lost")
+
+    def abort(self) -> None:
+        """Let all who wait fail."""
+        with self._changed:
+            self._break()
+
+    def _break(self) -> None:
+        self._is_broken = True
+        self._changed.notify_all()
 
 
 class ThreadGroup(Group):
@@ -49,17 +80,14 @@ class ThreadGroup(Group):
         return torch.stack(self._all(row))
 
     def fail(self, error: BaseException) -> None:
-        self.board.barrier.abort()
+        self.board.abort()
 
     def _all(self, value: Any) -> list[Any]:
         board = self.board
-        try:
-            board.given[self.rank] = value
-            board.barrier.wait()
-            found: list[Any] = [*board.given]
-            board.barrier.wait()
-        except threading.BrokenBarrierError:
-            raise RankError("another rank is lost") from None
+        board.given[self.rank] = value
+        board.wait()
+        found: list[Any] = [*board.given]
+        board.wait()
         return found
 
 
