@@ -127,12 +127,10 @@ def _check_supported(manager: StateManager, group: Group) -> None:
         ConfigError: with the setting.
     """
     config = manager.config
-    for is_used, name in (
-        (bool(config.capture_samples), "capture_samples"),
-        (config.rollout.ray is not None, "rollout.ray"),
-    ):
-        if is_used:
-            raise ConfigError(f"{name}: expected one process, as ranks do not have it, got several")
+    if config.capture_samples:
+        raise ConfigError(
+            "capture_samples: expected one process, as ranks do not have it, got several"
+        )
     count = config.scale.shards or 1
     if group.size > count:
         raise ConfigError(

@@ -181,7 +181,6 @@ def test_a_rank_with_other_settings_is_named() -> None:
             "scale.shards: expected at most the 3 matches of rollout.num_envs=6, got 4",
         ),
         (["capture_samples=a.rec"], Minefield, 2, "capture_samples: expected one process"),
-        (["rollout.ray=auto"], Minefield, 2, "rollout.ray: expected one process"),
     ],
 )
 def test_what_ranks_cannot_do_is_refused_in_one_line(
