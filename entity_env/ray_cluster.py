@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -380,7 +381,7 @@ def _join(ray: Any, address: str, field: str, folder: Path, runtime: RuntimeEnv)
             raise ClusterError(f"{field}: expected a cluster at {address}, got {problem}")
     _use_token(ray, os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(32))
     here = {"_node_ip_address": "127.0.0.1", "_temp_dir": str(folder), "include_dashboard": False}
-    with _on_loopback(ray), _outliving_head():
+    with _on_loopback(ray), _outliving_head(), _in_sessions_of_their_own(ray):
         ray.init(address="local", **here, **told)
     return True
 
@@ -401,6 +402,23 @@ def _outliving_head() -> Iterator[None]:
         yield
     finally:
         os.unsetenv(name)
+
+
+@contextmanager
+def _in_sessions_of_their_own(ray: Any) -> Iterator[None]:
+    """Let Ray start processes that get no signals of this one's group, such as torchrun's SIGTERM.
+
+    They would end before this process has saved. The system ends them if this process dies, which
+    Ray asks of Linux alone.
+    """
+    services = ray._private.services
+    before = services.ConsolePopen
+    if sys.platform == "linux":
+        services.ConsolePopen = partial(before, start_new_session=True)
+    try:
+        yield
+    finally:
+        services.ConsolePopen = before
 
 
 @contextmanager

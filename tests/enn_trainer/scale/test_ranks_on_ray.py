@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from enn_trainer import StateManager, Trainer
+from enn_trainer import StateManager, Trainer, load_checkpoint
 from enn_trainer.checkpoints import format as saves
 from enn_trainer.checkpoints.lookup import resolve
 from enn_trainer.scale.group import Group
@@ -17,6 +18,7 @@ from enn_trainer.scale.packing import digest_of
 from entity_env.examples import Duel, Minefield, Xor
 from entity_env.ray_cluster import cluster
 from tests.enn_trainer.evaluation.test_pending import SETTINGS, Heard
+from tests.enn_trainer.losing_workers import StopsAt
 from tests.enn_trainer.scale.test_ranks import OPTIONS, run
 from tests.enn_trainer.scale.test_ranks import SMALL as FEW
 from tests.enn_trainer.scale.test_ranks_together import failure
@@ -32,7 +34,13 @@ ON_RAY = ["rollout.ray=auto", "rollout.processes=2", "rollout.ray_resources={CPU
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))  # the program's
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))  # of programs
+
+
+@pytest.fixture
+def _without_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the token of the cluster of this process, as programs start others."""
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
 
 
 @pytest.fixture(scope="module")
@@ -105,19 +113,38 @@ def assert_gone(processes: list[int]) -> None:
         time.sleep(0.1)
 
 
-def test_ranks_share_one_cluster_of_their_machine_and_its_size() -> None:
+def test_ranks_join_a_cluster_that_is_given_or_share_one_of_their_own(
+    ray: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ray.get_runtime_context().gcs_address
+    monkeypatch.setenv("GIVEN_CLUSTER", given)
     lines, processes = on_ray("rank 1 raises")
-    assert lines.count("rollout.ray: expected a cluster with arm 2, for 4 workers of 0.5, got") == 2
+    too_small = "rollout.ray: expected a cluster with arm 2, for 4 workers of 0.5, got 0; add hosts"
+    assert lines.count(too_small) == 2
     (expected,) = run(1, Minefield, [])
-    assert f"rank 0: {expected.digest} with 3 workers" in lines
-    assert f"rank 1: {expected.digest} with 4 workers" in lines
-    clusters = re.findall(r"^rank \d at (\S+) has", lines, re.MULTILINE)
-    assert [clusters.count(one) for one in {*clusters}] == [2, 2]
-    assert "rank 0 (" in lines
-    assert "failed with ValueError: no such thing" in lines
+    assert f"rank 0: {expected.digest} with 3 workers" in lines  # one to ask, and two
+    assert f"rank 1: {expected.digest} with 4 workers" in lines  # of which one was lost
+    addresses = re.findall(r"^rank \d at (\S+) has", lines, re.MULTILINE)
+    assert addresses[:2] == [given, given]
+    assert len({*addresses[2:]} - {given}) == 1
+    assert re.search(r"error: rank 0 .* rank 1 .* failed with ValueError: no such thing", lines)
     assert_gone(processes)
 
 
+@pytest.mark.usefixtures("_without_token")
+def test_a_killed_rank_ends_all_and_they_resume_on_another_cluster_with_the_same_bits() -> None:
+    program = str(Path(__file__).with_name("torch_run.py"))
+    saved = ["checkpoint.every_seconds=0", "--checkpoint-dir", "run", "--resume-or-start"]
+    settings = [*FEW, *ON_RAY, *saved]
+    done = torchrun("--max-restarts", "1", program, *settings, number=signal.SIGKILL)
+    assert done.returncode == 0, done.stderr
+    assert "its episodes go on" in done.stdout
+    (expected,) = run(1, Minefield, [])
+    agent = load_checkpoint("run").state.agent
+    assert digest_of(agent) == expected.digest
+
+
+@pytest.mark.usefixtures("_without_token")
 def test_a_failure_of_the_rank_that_started_the_cluster_is_named_by_the_other() -> None:
     lines, processes = on_ray("rank 0 raises", "--checkpoint-dir", "run")
     assert "failed, saved run/step-000000000056" in lines
@@ -125,12 +152,17 @@ def test_a_failure_of_the_rank_that_started_the_cluster_is_named_by_the_other() 
     assert_gone(processes)
 
 
+@pytest.mark.usefixtures("_without_token")
 def test_a_head_that_goes_away_ends_all_ranks_with_a_save_of_the_last_update() -> None:
-    run = ["--checkpoint-dir", "run", "total_timesteps=10000000"]
-    lines, _ = on_ray("the head goes away", *run)
+    long = "total_timesteps=10000000"
+    lines, _ = on_ray("the head goes away", "--checkpoint-dir", "run", long)
     assert re.search(r"rollout\.ray: the head of the cluster at 127\.0\.0\.1:\d+ is gone", lines)
     save = max(Path("run").glob("step-*"))
     manifest = json.loads((save / "manifest.json").read_text())
     updates = map(json.loads, Path("run/metrics.jsonl").read_text().splitlines())
     steps = [line["step"] for line in updates if "step" in line]
     assert (manifest["why"], manifest["step"]) == ("failed", steps[-1])
+    manager = StateManager(overrides=[*FEW, long])
+    with Trainer(manager, Minefield, callbacks=[StopsAt(steps[-1])]) as trainer:
+        trainer.run()
+        assert digest_of(load_checkpoint(save).state.agent) == digest_of(trainer.state.agent)

@@ -54,15 +54,16 @@ def below(pid: int) -> list[int]:
 
 
 def rehearse() -> None:
-    """Ask too much of the cluster; then lose a worker in rank 1, and print the digest."""
+    """Ask too much of a cluster that is there; lose a worker in rank 1, and print the digest."""
+    settings = [*sys.argv[1:], f"rollout.ray={os.environ['GIVEN_CLUSTER']}"]
     try:
-        too_much = [*sys.argv[1:], "rollout.ray_resources={arm: 0.5}"]
+        too_much = [*settings, "rollout.ray_resources={arm: 0.5}"]
         Trainer(StateManager(overrides=too_much), Minefield)
     except ConfigError as error:
         print(f"\n{error}\n", flush=True)
     workers: list[Any] = []
     callbacks = [AfterFirstUpdate("rank 1 loses a worker", workers)]
-    manager = StateManager(overrides=sys.argv[1:])
+    manager = StateManager(overrides=settings)
     with noted(RayWorker, workers), Trainer(manager, Minefield, callbacks=callbacks) as trainer:
         trainer.run()
         digest = digest_of(trainer.state.agent)
@@ -78,4 +79,5 @@ def main(manager: StateManager) -> None:
 if __name__ == "__main__":
     if WHAT == "rank 1 raises":
         rehearse()
+        del os.environ["RAY_AUTH_TOKEN"]  # that of the given cluster
     main()
