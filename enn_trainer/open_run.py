@@ -15,12 +15,10 @@ from enn_trainer.checkpoints.migrate.evolve import evolved_state
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.checkpoints.state_files import read_config
-from enn_trainer.config import TrainConfig
 from enn_trainer.config.load import COMMAND_LINE
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.bots import check_bots_trusted
 from enn_trainer.evaluation.evaluator import RunEvaluator, create_opponent
-from enn_trainer.evaluation.remote import cluster
 from enn_trainer.experience.collector import Collector
 from enn_trainer.experience.envs import (
     EnvFactory,
@@ -39,6 +37,7 @@ from enn_trainer.experience.varied_envs import VariedEnvs
 from enn_trainer.policy import CreateOpponent, PPOAgent
 from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.runtime.process import empty_cache_after_steps
+from enn_trainer.scale.clusters import join_cluster
 from enn_trainer.scale.joining import share_start
 from enn_trainer.scale.packing import update_input_stats
 from enn_trainer.scale.recording import record_rollouts
@@ -48,7 +47,6 @@ from enn_trainer.selfplay.seating import AGENT, Seating
 from enn_trainer.selfplay.selfplay import SelfPlay, seat_players
 from enn_trainer.state import State, first_eval_step
 from enn_trainer.state_manager import StateManager
-from entity_env.ray_cluster import ClusterError, check_size
 from entity_env.seeding import derive_seed
 from entity_env.vec.ray_worker import RayWorker
 from entity_env.vec.vec_env import VecEnv
@@ -76,6 +74,10 @@ def open_envs(
     """
     config, group = manager.config, manager.group
     rollout, count = config.rollout, config.scale.shards or 1
+    new_worker: Callable[[WorkerSetup], RayWorker] | None = None
+    if rollout.ray is not None:
+        ray = join_cluster(config, group, stack)
+        new_worker = partial(RayWorker, ray, rollout.ray_resources)
     stack.push(lambda kind, error, traceback: None if error is None else manager.leave(error))
     saved = None if manager.follows else manager.resumed_from
     if saved is not None and (before := read_config(saved).scale.shards or 1) != count:
@@ -83,7 +85,7 @@ def open_envs(
             f"scale.shards={count}: not the {before} of the save, which changes results by rounding"
         )
     try:
-        with worker_options(WorkerOptions(rollout.recover, ray_workers(config, stack))):
+        with worker_options(WorkerOptions(rollout.recover, new_worker)):
             make = partial(create_envs, config.env)
             sides = sides_of(make, rollout.num_envs) if group.size > 1 else 1
             if count > rollout.num_envs // sides:
@@ -120,26 +122,6 @@ def learnt_shards(state: State, shards: Shards) -> Shards:
     seating = state.parts.get(PLAYERS)
     table = seating.table if isinstance(seating, Seating) else None
     return shards if table is None else shards.map(table.learnt_before)
-
-
-def ray_workers(config: TrainConfig, stack: ExitStack) -> Callable[[WorkerSetup], RayWorker] | None:
-    """Return what starts workers on the cluster of `rollout.ray`; None if it is not set.
-
-    The connection is closed with the stack.
-
-    Raises:
-        ConfigError: there is no such cluster, or it is too small.
-    """
-    rollout = config.rollout
-    if rollout.ray is None:
-        return None
-    ray = stack.enter_context(cluster(rollout.ray, config, "rollout.ray"))
-    try:
-        count = min(rollout.processes, rollout.num_envs)
-        check_size(ray, rollout.ray_resources, count, "rollout.ray")
-    except ClusterError as error:
-        raise ConfigError(str(error)) from None
-    return partial(RayWorker, ray, rollout.ray_resources)
 
 
 def open_state(

@@ -15,6 +15,7 @@ from enn_trainer.evaluation.evaluator import RunEvaluator
 from enn_trainer.experience.running_episodes import RunningEpisodes
 from enn_trainer.runtime.interrupt import StoppedAtOnce, UpdateAbandoned
 from enn_trainer.runtime.spans import Spans
+from enn_trainer.scale.clusters import lost_heads_named
 from enn_trainer.state_manager import StateManager
 from enn_trainer.stop_conditions import Condition
 from enn_trainer.stopping import Stopping
@@ -123,24 +124,25 @@ def session(trainer: SessionTrainer, stop: Condition | None) -> Iterator[Session
     with trainer.at_work(), shown, trainer.stopping.signals():
         current, is_discarded, is_saving = Session(trainer), False, False
         try:
-            # Begin, and let the trainer take its updates.
-            if trainer.manager.resumed_from is not None:
-                trainer.callbacks.on_restore(trainer)
-            trainer.callbacks.on_train_start(trainer)
-            current.reason = trainer.stopping.reason()
-            try:
-                yield current
-            except UpdateAbandoned:  # it did not finish in time after a request to stop
-                current.reason = "interrupted mid-update; the update was discarded"
-                is_discarded = True
+            with lost_heads_named(trainer.manager.group):
+                # Begin, and let the trainer take its updates.
+                if trainer.manager.resumed_from is not None:
+                    trainer.callbacks.on_restore(trainer)
+                trainer.callbacks.on_train_start(trainer)
+                current.reason = trainer.stopping.reason()
+                try:
+                    yield current
+                except UpdateAbandoned:  # it did not finish in time after a request to stop
+                    current.reason = "interrupted mid-update; the update was discarded"
+                    is_discarded = True
 
-            # Evaluate and save.
-            current.evaluate_at_end()
-            trainer.checkpoints.wait()
-            is_saving, is_interrupted = True, trainer.manager.is_interrupted
-            trainer.checkpoints.save_at_end(
-                current.reason or "", "interrupted" if is_interrupted else "end", is_discarded
-            )
+                # Evaluate and save.
+                current.evaluate_at_end()
+                trainer.checkpoints.wait()
+                is_saving, is_interrupted = True, trainer.manager.is_interrupted
+                trainer.checkpoints.save_at_end(
+                    current.reason or "", "interrupted" if is_interrupted else "end", is_discarded
+                )
         except BaseException as error:
             trainer.manager.leave(error)
             is_save_failed = is_saving and isinstance(error, CheckpointError)

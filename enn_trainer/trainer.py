@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from enn_trainer.algorithms.algorithm import Clock
 from enn_trainer.callbacks.built_in import add_built_in
@@ -179,8 +179,8 @@ class Trainer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
 
     def close(self) -> None:
         """End the environments and close all files, after waiting for a save in progress."""

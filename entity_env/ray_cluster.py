@@ -1,5 +1,6 @@
 """Connection to a Ray cluster, or a cluster of this machine alone."""
 
+import fcntl
 import json
 import os
 import secrets
@@ -8,7 +9,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -26,6 +28,8 @@ CLOSED_S = 5.0
 """Seconds after which a head is gone to which there is no connection."""
 SILENT_S = 60.0
 """Seconds without an answer after which a head is gone to which there may be a connection."""
+GUESTS_S = 30.0
+"""Seconds that the process which started a cluster waits at its end for others that joined it."""
 _FOREVER_S = 10**6
 
 
@@ -112,26 +116,42 @@ def _kind_of_python(python: str, folder: Path) -> tuple[str, str]:
 NOTHING_BROUGHT = RuntimeEnv()
 
 
-class _Connection(NamedTuple):
-    """Connection that `cluster` made, and what its hosts got."""
+class Invitation(NamedTuple):
+    """Cluster that a process joined, for other processes of its machine.
+
+    Attributes:
+        address: "auto" or HOST:PORT.
+        token: file with the token of a cluster that the process started, else "".
+    """
 
     address: str
+    token: str = ""
+
+
+class _Connection(NamedTuple):
+    """Connection that `cluster` made: what its hosts got, and the file of its token, else ""."""
+
     runtime: RuntimeEnv
+    token: str
 
 
 _connection: _Connection | None = None
 
 
 @contextmanager
-def cluster(address: str, field: str, runtime: RuntimeEnv = NOTHING_BROUGHT) -> Iterator[Any]:
+def cluster(
+    address: str, field: str, runtime: RuntimeEnv = NOTHING_BROUGHT, token: str = ""
+) -> Iterator[Any]:
     """Return a context with Ray, joined to a cluster: "auto" for the one there is, else a new one.
 
     A new one listens on this machine alone, has no dashboard, reports nothing and asks for a token.
+    It ends with the context, once the processes that joined it by an invitation have left.
 
     Args:
         address: "auto" or HOST:PORT.
         field: the setting with the address, for messages.
         runtime: what hosts get; a second context has to ask for the same.
+        token: that of an invitation.
 
     Raises:
         ClusterError: Ray is not installed, or there is no such cluster.
@@ -149,23 +169,74 @@ def cluster(address: str, field: str, runtime: RuntimeEnv = NOTHING_BROUGHT) -> 
         with _watched(ray, field):
             yield ray
         return
-    folder = TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True)
-    try:
+    with ExitStack() as left:
+        made = TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True)
+        folder = Path(left.enter_context(made))
+        if token:
+            left.enter_context(_guest(ray, field, token))
+        left.callback(ray.shutdown)
         try:
-            _join(ray, address, field, Path(folder.name), runtime)
+            is_new = _join(ray, address, field, folder, runtime)
         finally:
             sys.breakpointhook = hook
             if breakpoint_ is None:
                 os.environ.pop("PYTHONBREAKPOINT", None)
             else:
                 os.environ["PYTHONBREAKPOINT"] = breakpoint_
-        _connection = _Connection(address, runtime)
-        with _watched(ray, field):
-            yield ray
-    finally:
-        _connection = None
-        ray.shutdown()
-        folder.cleanup()
+        own = ""
+        if is_new:
+            (folder / "token").write_text(os.environ["RAY_AUTH_TOKEN"])  # the folder is private
+            own = str(folder / "token")
+            left.callback(_await_guests, own)
+        _connection = _Connection(runtime, own)
+        try:
+            with _watched(ray, field):
+                yield ray
+        finally:
+            _connection = None
+
+
+def invitation(ray: Any) -> Invitation:
+    """Return what other processes of this machine need to join the same cluster."""
+    address = ray.get_runtime_context().gcs_address
+    return Invitation(address, "" if _connection is None else _connection.token)
+
+
+@contextmanager
+def _guest(ray: Any, field: str, token: str) -> Iterator[None]:
+    """Return a context in which a cluster that another process started goes on.
+
+    The system ends it, too, when this process dies.
+    """
+    try:
+        file = Path(token).open()  # noqa: SIM115 (the next line closes it)
+    except OSError as error:
+        raise ClusterError(f"{field}: expected the cluster of another process: {error}") from None
+    with file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        _use_token(ray, file.read())
+        yield
+
+
+def _await_guests(token: str) -> None:
+    """Wait until no other process uses the cluster that this one started, but not for long."""
+    until_s = time.monotonic() + GUESTS_S
+    with Path(token).open() as file:
+        while time.monotonic() < until_s:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                time.sleep(0.05)
+
+
+def _use_token(ray: Any, token: str) -> None:
+    """Let Ray ask for a token, and show it."""
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ["RAY_AUTH_TOKEN"] = token
+    # It has read the variables of its tokens already, if it was imported before.
+    ray._raylet.Config.initialize("")
+    ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 def check_head(is_sure: bool = False) -> None:
@@ -275,8 +346,8 @@ def _check_same(runtime: RuntimeEnv) -> None:
             )
 
 
-def _join(ray: Any, address: str, field: str, folder: Path, runtime: RuntimeEnv) -> None:
-    """Join a cluster, or start one for "auto" if there is none.
+def _join(ray: Any, address: str, field: str, folder: Path, runtime: RuntimeEnv) -> bool:
+    """Join a cluster, or start one for "auto" if there is none; return True for a new one.
 
     Args:
         ray: the module.
@@ -305,17 +376,14 @@ def _join(ray: Any, address: str, field: str, folder: Path, runtime: RuntimeEnv)
                 if problem is None:
                     with _outliving_head():
                         ray.init(address=known, **told)
-                    return
+                    return False
         if address != "auto":
             raise ClusterError(f"{field}: expected a cluster at {address}, got {problem}")
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
-    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    # It has read the variables of its tokens already, if it was imported before.
-    ray._raylet.Config.initialize("")
-    ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
+    _use_token(ray, os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(32))
     here = {"_node_ip_address": "127.0.0.1", "_temp_dir": str(folder), "include_dashboard": False}
-    with _on_loopback(ray), _outliving_head():
+    with _on_loopback(ray), _outliving_head(), _in_sessions_of_their_own(ray):
         ray.init(address="local", **here, **told)
+    return True
 
 
 @contextmanager
@@ -334,6 +402,23 @@ def _outliving_head() -> Iterator[None]:
         yield
     finally:
         os.unsetenv(name)
+
+
+@contextmanager
+def _in_sessions_of_their_own(ray: Any) -> Iterator[None]:
+    """Let Ray start processes that get no signals of this one's group, such as torchrun's SIGTERM.
+
+    They would end before this process has saved. The system ends them if this process dies, which
+    Ray asks of Linux alone.
+    """
+    services = ray._private.services
+    before = services.ConsolePopen
+    if sys.platform == "linux":
+        services.ConsolePopen = partial(before, start_new_session=True)
+    try:
+        yield
+    finally:
+        services.ConsolePopen = before
 
 
 @contextmanager

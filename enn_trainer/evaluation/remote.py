@@ -78,13 +78,16 @@ def play_suite(message: bytes, name: str) -> SuiteResult | Exception:
 
 
 @contextmanager
-def cluster(address: str, config: TrainConfig, field: str = "eval.ray") -> Iterator[Any]:
+def cluster(
+    address: str, config: TrainConfig, field: str = "eval.ray", token: str = ""
+) -> Iterator[Any]:
     """Return the context of `entity_env.ray_cluster.cluster` for a run.
 
     Args:
         address: "auto" or HOST:PORT.
         config: configuration of the run, for what hosts get.
         field: the setting with the address, for messages.
+        token: that of an invitation of another process.
 
     Raises:
         ConfigError: Ray is not installed, or there is no such cluster.
@@ -93,7 +96,7 @@ def cluster(address: str, config: TrainConfig, field: str = "eval.ray") -> Itera
     runtime = RuntimeEnv(tuple(rollout.ray_files), rollout.ray_env, start_folder())
     with ExitStack() as stack:
         try:
-            ray = stack.enter_context(joined(address, field, runtime))
+            ray = stack.enter_context(joined(address, field, runtime, token))
         except ClusterError as error:
             raise ConfigError(str(error)) from None
         yield ray

@@ -93,6 +93,10 @@ class Group(ABC):
         """Tell the others that this rank ends by an error."""
         return
 
+    def leave_if_failed(self) -> None:
+        """Close the connections of a rank that failed, for the others to notice at once."""
+        return
+
     def gather(self, value: T, phase: str) -> list[T]:
         """Return the values that each rank gave, which are plain data."""
         if self.size == 1:
@@ -240,7 +244,7 @@ class TorchGroup(Group):
         self._dist, self._timeout_s = dist, timeout_s
         self._room: dict[str, int] = {}
         self._hosts: list[str] = []
-        self._phase, self._by_gpu = "", False
+        self._phase, self._by_gpu, self._has_failed = "", False, False
         limit = timedelta(seconds=timeout_s)
         store, self.rank, self.size = next(rendezvous("env://", timeout=limit))
         self._host = socket.gethostname()
@@ -357,10 +361,17 @@ class TorchGroup(Group):
 
     def fail(self, error: BaseException) -> None:
         """Tell the others that this rank ends by an error."""
+        self._has_failed = True
         if not isinstance(error, RankError):
             text = " ".join(f"{type(error).__name__}: {error}".split())[:500]
             with suppress(Exception):
                 self._store.set(f"failed/{self.rank}", text)
+
+    def leave_if_failed(self) -> None:
+        """Close the connections of a rank that failed, for the others to notice at once."""
+        if self._has_failed:
+            self._bytes = self._numbers = None
+            self._close()
 
     def _placed(self, rows: Tensor) -> Tensor:
         """Return rows where they are exchanged."""

@@ -77,7 +77,12 @@ def join(manager: StateManager) -> StateManager:
             saved = None if files is None else _written(Path(folder), files, step)
         manager.follow(config, sources, saved, is_in_place)
     config = manager.config
-    _check_supported(manager, group)
+    count = config.scale.shards or 1
+    if group.size > count:
+        raise ConfigError(
+            f"scale.shards: expected at least the {group.size} ranks, got {count}; another number "
+            "changes results by rounding"
+        )
     device = choose_device(config.cuda).type
     check_same(group, {"device": device})
     group.begin(config.scale.timeout_s, device == "cuda")
@@ -124,23 +129,6 @@ def check_same(group: Group, about: Mapping[str, Any]) -> None:
                 f"rank {', '.join(map(str, others))}: {name}: expected that of rank 0, "
                 f"{short_repr(expected)}, got {short_repr(got)}"
             )
-
-
-def _check_supported(manager: StateManager, group: Group) -> None:
-    """Raise for what several ranks cannot do.
-
-    Raises:
-        ConfigError: with the setting.
-    """
-    config = manager.config
-    if config.rollout.ray is not None:
-        raise ConfigError("rollout.ray: expected one process, as ranks do not have it, got several")
-    count = config.scale.shards or 1
-    if group.size > count:
-        raise ConfigError(
-            f"scale.shards: expected at least the {group.size} ranks, got {count}; another number "
-            "changes results by rounding"
-        )
 
 
 def _plain(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:

@@ -209,7 +209,6 @@ def test_a_rank_without_the_initial_weights_of_others_is_named() -> None:
             2,
             "scale.shards: expected at most the 3 matches of rollout.num_envs=6, got 4",
         ),
-        (["rollout.ray=auto"], Minefield, 2, "rollout.ray: expected one process"),
     ],
 )
 def test_what_ranks_cannot_do_is_refused_in_one_line(

@@ -1,0 +1,96 @@
+"""Ray clusters of the ranks of a run: one of all, or one of each machine."""
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
+
+from enn_trainer.config import TrainConfig
+from enn_trainer.errors import ConfigError, RankError
+from enn_trainer.evaluation.remote import cluster
+from enn_trainer.scale.group import Group
+from enn_trainer.scale.shards import Shards
+from entity_env.ray_cluster import ClusterError, check_head, check_size, invitation
+
+T = TypeVar("T")
+
+
+def join_cluster(config: TrainConfig, group: Group, stack: ExitStack) -> Any:
+    """Join the cluster of `rollout.ray` until the stack is closed, and return the module Ray.
+
+    The first rank of each machine joins it, or starts one; then the others of the machine join.
+
+    Raises:
+        ConfigError: a rank has no such cluster, or it is too small for the workers of its ranks; in
+            all ranks.
+    """
+    rollout = config.rollout
+    assert rollout.ray is not None
+    hosts = group.gather(socket.gethostname(), "start")
+    first = hosts.index(hosts[group.rank])
+    joined: list[Any] = []
+
+    def enter(address: str, token: str = "") -> list[str]:
+        joined.append(stack.enter_context(cluster(address, config, "rollout.ray", token)))
+        # Before the cluster ends; those who wait for this rank have to leave it first.
+        stack.callback(group.leave_if_failed)
+        return [*invitation(joined[0])]
+
+    # Join, one after the other on a machine, so that there is one cluster.
+    is_first = first == group.rank
+    invited = _agreed(lambda: enter(str(rollout.ray)) if is_first else [], group)[first]
+    _agreed(lambda: [] if is_first else enter(*invited), group)
+    (ray,) = joined
+
+    # Compare its size with the workers of all ranks in it.
+    own_shards = Shards.of(rollout.num_envs, 1, config.scale.shards or 1)
+    num_envs = len(own_shards.of_rank(group.rank, group.size).columns)
+    name = ray._private.worker.global_worker.node.cluster_id.hex()
+    found = group.gather([name, min(rollout.processes, num_envs)], "start")
+    count = sum(number for other, number in found if other == name)
+
+    def check() -> None:
+        try:
+            check_size(ray, rollout.ray_resources, count, "rollout.ray")
+        except ClusterError as error:
+            raise ConfigError(str(error)) from None
+
+    _agreed(check, group)
+    return ray
+
+
+def _agreed(work: Callable[[], T], group: Group) -> list[T]:
+    """Return what `work` returned in each rank, plain data.
+
+    Raises:
+        ConfigError: it raised one in this rank, or else in another.
+    """
+    own: list[Any] = [None, None]
+    try:
+        own[0] = work()
+    except ConfigError as error:
+        own[1] = str(error)
+    found = group.gather(own, "start")
+    if own[1] is not None:
+        raise ConfigError(own[1])
+    for rank, (_, problem) in enumerate(found):
+        if problem is not None:
+            raise ConfigError(f"rank {rank}: {problem}")
+    return [value for value, _ in found]
+
+
+@contextmanager
+def lost_heads_named(group: Group) -> Iterator[None]:
+    """Return a context in which rank 0 notices that the head of its cluster is gone.
+
+    Another rank may have noticed it first, and have left.
+
+    Raises:
+        ClusterLostError: it is gone, instead of the loss of the other rank.
+    """
+    try:
+        yield
+    except RankError:
+        if group.leads:
+            check_head(is_sure=True)
+        raise
