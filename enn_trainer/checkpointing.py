@@ -8,7 +8,7 @@ from typing import Literal
 
 from enn_trainer.callbacks.callback_list import Callbacks
 from enn_trainer.callbacks.run_metrics import MetricsLog
-from enn_trainer.evaluation.evaluator import RunEvaluator
+from enn_trainer.evaluation.run_evaluator import RunEvaluator
 from enn_trainer.experience.running_episodes import RunningEpisodes
 from enn_trainer.state_manager import StateManager
 

@@ -18,7 +18,8 @@ from enn_trainer.checkpoints.state_files import read_config
 from enn_trainer.config.load import COMMAND_LINE
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.bots import check_bots_trusted
-from enn_trainer.evaluation.evaluator import RunEvaluator, create_opponent
+from enn_trainer.evaluation.evaluator import create_opponent
+from enn_trainer.evaluation.run_evaluator import RunEvaluator
 from enn_trainer.experience.collector import Collector
 from enn_trainer.experience.envs import (
     EnvFactory,

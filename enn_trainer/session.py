@@ -11,7 +11,7 @@ from enn_trainer.callbacks.callback_list import Callbacks
 from enn_trainer.callbacks.run_metrics import MetricsLog
 from enn_trainer.checkpointing import Checkpoints
 from enn_trainer.errors import CheckpointError, RankError
-from enn_trainer.evaluation.evaluator import RunEvaluator
+from enn_trainer.evaluation.run_evaluator import RunEvaluator
 from enn_trainer.experience.running_episodes import RunningEpisodes
 from enn_trainer.runtime.interrupt import StoppedAtOnce, UpdateAbandoned
 from enn_trainer.runtime.spans import Spans

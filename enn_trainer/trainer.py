@@ -15,8 +15,8 @@ from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.hyperstate_door import ManagerBase
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import ConfigError
-from enn_trainer.evaluation.evaluator import RunEvaluator
 from enn_trainer.evaluation.remote import play_elsewhere
+from enn_trainer.evaluation.run_evaluator import RunEvaluator
 from enn_trainer.experience.envs import EnvSource, env_factory
 from enn_trainer.experience.recording import prepare_captures, run_folder
 from enn_trainer.open_run import (

@@ -13,7 +13,7 @@ from enn_trainer.callbacks.notices import Notices
 from enn_trainer.callbacks.run_metrics import MetricsLog, RunMetrics, Stopwatch
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.evaluation.eval_metrics import Measured
-from enn_trainer.evaluation.evaluator import RunEvaluator
+from enn_trainer.evaluation.run_evaluator import RunEvaluator
 from enn_trainer.runtime.spans import Spans
 from enn_trainer.state_manager import StateManager
 from enn_trainer.tracking.progress import RETURN, Progress, ProgressLine, ReturnHistory

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
 from enn_trainer.config.curriculum_config import curriculum_path
 from enn_trainer.errors import ConfigError
-from enn_trainer.evaluation.evaluator import RunEvaluator
+from enn_trainer.evaluation.run_evaluator import RunEvaluator
 from enn_trainer.experience.collector import Rollout
 from enn_trainer.experience.episodes import NO_EPISODES
 from enn_trainer.experience.lessons import CURRICULUM, Groups, Lessons

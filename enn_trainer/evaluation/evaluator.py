@@ -22,7 +22,7 @@ from enn_trainer.config.selfplay_config import result_metric
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.bots import bot_class
 from enn_trainer.evaluation.eval_metrics import EpisodeCounts, EpisodeStatistics, quotas
-from enn_trainer.evaluation.pending import EVALUATIONS, Evaluation, PlayElsewhere, UnderWay
+from enn_trainer.evaluation.pending import PlayElsewhere, UnderWay
 from enn_trainer.evaluation.remote import packed
 from enn_trainer.evaluation.results import SuiteResult
 from enn_trainer.evaluation.video import (
@@ -56,7 +56,7 @@ from enn_trainer.policy import CreateOpponent, Opponent, PPOAgent, eval_mode
 from enn_trainer.runtime.execution import ONE_LANE, Lanes
 from enn_trainer.runtime.process import cudnn_deterministic
 from enn_trainer.runtime.start_folder import absolute, located
-from enn_trainer.scale.group import ALONE, Group, current_group
+from enn_trainer.scale.group import ALONE, Group
 from enn_trainer.scale.shards import Shards
 from enn_trainer.selfplay.league import LEAGUE, League, Member
 from enn_trainer.selfplay.members import make_opponent
@@ -654,16 +654,6 @@ class Evaluator:
         return self._sides[key]
 
 
-def is_shared(settings: EvalConfig) -> bool:
-    """Return True if all ranks of a run play an evaluation, each some of its environments.
-
-    Rank 0 alone plays, or waits for, what records or films environments and what is played
-    elsewhere.
-    """
-    records = settings.capture_samples or settings.capture_videos or settings.capture_replays
-    return settings.ray is None and not records
-
-
 def _steps_of(suite: EvalConfig) -> int:
     """Return the number of steps of each environment of a suite, at most."""
     return suite.max_steps if suite.steps is None else suite.steps
@@ -689,209 +679,6 @@ def scalars_of(suites: Mapping[str, SuiteResult]) -> dict[str, float]:
                     scalars[f"{tag}.ci95"] = m.ci95
             scalars[f"{tag}.count"] = float(m.count)
     return scalars
-
-
-class RunEvaluator(Evaluator):
-    """Evaluator of a run, which knows when an evaluation is due.
-
-    Attributes:
-        elsewhere: plays evaluations, with `eval.ray`; None to play them here.
-        group: processes of the run, which share its evaluations out, see `is_shared`.
-        evaluated_step: step of the weights to which `results` belong.
-        is_extra: True if the last call of `play` was at the end of the run and nothing was due, so
-            that a longer run would not have played.
-    """
-
-    _state: State
-    elsewhere: PlayElsewhere | None = None
-    evaluated_step: int | None = None
-    is_extra: bool = False
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.group = current_group()
-        saved = self._state.memory.get(EVALUATIONS, [])
-        self._pending = [Evaluation.of_plain(one) for one in saved]
-
-    def is_due(self) -> bool:
-        """Return True if an evaluation starts at this step, or the results of one count."""
-        return self._starts() or bool(self._counting())
-
-    def play(
-        self, stop: Callable[[], bool], watch: Watch, is_asked: bool = False, is_end: bool = False
-    ) -> list[Evaluation]:
-        """Evaluate, or begin to, if an evaluation starts; return those whose results count now.
-
-        Args:
-            stop: called before each step, or while waiting; True ends the evaluation early.
-            watch: progress callback.
-            is_asked: True to evaluate at this step and to wait for it.
-            is_end: True at the end of the run, when the results of all evaluations count.
-
-        Raises:
-            Exception: an evaluation failed.
-        """
-        group, settings = self.group, self._config.eval
-        finished: list[Evaluation] = []
-        others: list[int] = []
-        asked = is_asked, is_end
-        if group.size == 1:
-            return self._play(partial(self.measure, stop, watch), stop, watch, *asked)
-        if settings is None or is_shared(settings):
-            measure = partial(self._measure_together, stop, watch, others)
-            return self._play(measure, lambda: bool(others), watch, *asked)
-
-        def lead(alive: Callable[[], None]) -> list[Any]:
-            def is_stopped() -> bool:
-                alive()
-                return stop() or bool(others)
-
-            measure = partial(self.measure, is_stopped, watch)
-            finished.extend(self._play(measure, is_stopped, watch, *asked))
-            pending = [[one.step, one.due] for one in self._pending]
-            plain = [one.plain() for one in finished]
-            return [plain, pending, self._state.next_eval_step, self.is_extra]
-
-        told = group.lead(lead, "evaluating", lambda: int(stop()), others.append)
-        if not group.leads:
-            finished = [Evaluation.of_plain(one) for one in told[0]]
-            self._pending = [Evaluation(step, due, None) for step, due in told[1]]
-            self._state.next_eval_step, self.is_extra = told[2:]
-        return finished
-
-    def _measure_together(
-        self, stop: Callable[[], bool], watch: Watch, told: list[int]
-    ) -> dict[str, SuiteResult]:
-        """Evaluate in all ranks, which have equal results; {} if one of them ended it early.
-
-        Args:
-            stop: called before each step; True ends it early in all ranks.
-            watch: progress callback.
-            told: gets an item, in all ranks, if it was ended early.
-        """
-
-        def work(alive: Callable[[], None]) -> dict[str, Any]:
-            def is_stopped() -> bool:
-                alive()
-                return stop() or bool(told)
-
-            played = self._play_suites(is_stopped, watch, group=self.group)
-            return {n: counts.plain() for n, (counts, _) in played.items() if counts is not None}
-
-        found = self.group.together(work, "evaluating", lambda: int(stop()), told.append)
-        if told:
-            return {}
-        results = {}
-        for name, suite in self._suites:
-            counts = EpisodeCounts.cat([of_rank[name] for of_rank in found if name in of_rank])
-            results[name] = self._result(name, suite, counts, {})
-        return results
-
-    def _play(
-        self,
-        measure: Callable[[], dict[str, SuiteResult]],
-        stop: Callable[[], bool],
-        watch: Watch,
-        is_asked: bool,
-        is_end: bool,
-    ) -> list[Evaluation]:
-        """Evaluate, by `measure` if not elsewhere, as `play`."""
-        # Begin.
-        self.is_extra = is_end and not self.is_due()
-        finished: list[Evaluation] = []
-        if is_asked or self._starts():
-            step = self._state.step
-            if self.elsewhere is None:
-                results = measure()
-                finished = [] if stop() else [Evaluation(step, step, None, results)]
-            else:
-                lag = self._lag if self._starts() and not (is_asked or is_end) else 0
-                begun = Evaluation(step, step + lag, self.begin(self.elsewhere))
-                if lag:
-                    self._pending.append(begun)
-                else:
-                    begun = begun.waited_for(stop, watch)
-                    finished = [] if begun.results is None else [begun]
-            if stop():
-                return []
-            self.advance()
-
-        # Wait for those that count now.
-        for evaluation in self._pending[:] if is_end else self._counting():
-            done = evaluation.waited_for(stop, watch)
-            if done.results is None:
-                break
-            self._pending.remove(evaluation)
-            finished.append(done)
-        return sorted(finished, key=lambda one: one.step)
-
-    def scalars_with(self, settings: EvalConfig) -> dict[str, float]:
-        """Evaluate the suites of other settings, and return their scalars by tag."""
-        other, never = copy.copy(self), lambda: False
-        other._config = replace(self._config, eval=settings)
-        other._opponents = other._make_opponents()
-        if self.group.size > 1 and is_shared(settings):
-            return scalars_of(other._measure_together(never, lambda suite, share: None, []))
-        return self.group.lead(lambda alive: scalars_of(other.measure()), "evaluating")
-
-    def take(self, evaluation: Evaluation) -> dict[str, float]:
-        """Make the results of an evaluation the newest ones, and return its scalars."""
-        assert evaluation.results is not None
-        self.results, self.evaluated_step = evaluation.results, evaluation.step
-        return scalars_of(evaluation.results)
-
-    @property
-    def has_pending(self) -> bool:
-        """True if there are evaluations whose results have not counted."""
-        return bool(self._pending)
-
-    def store(self) -> None:
-        """Wait for evaluations under way, and store their results in the state.
-
-        Raises:
-            Exception: an evaluation failed; `store` leaves it out the next time.
-        """
-        memory, waiting = self._state.memory, self._pending
-        if not self.group.leads:
-            return
-        memory.pop(EVALUATIONS, None)
-        self._pending = []
-        for i, evaluation in enumerate(waiting):
-            try:
-                self._pending.append(evaluation.waited_for())
-            except BaseException:
-                self._pending += waiting[i + 1 :]
-                raise
-        if self._pending:
-            memory[EVALUATIONS] = [one.plain() for one in self._pending]
-
-    def close(self) -> None:
-        """End evaluations under way."""
-        for evaluation in self._pending:
-            if evaluation.under_way is not None:
-                evaluation.under_way.cancel()
-
-    def advance(self) -> None:
-        """Set the step of the next evaluation, if one was due."""
-        while self._starts():  # not twice at one step
-            assert self._config.eval is not None
-            assert self._state.next_eval_step is not None
-            self._state.next_eval_step += self._config.eval.interval
-
-    def _starts(self) -> bool:
-        due = self._state.next_eval_step
-        return self._config.eval is not None and due is not None and self._state.step >= due
-
-    def _counting(self) -> list[Evaluation]:
-        """Return the evaluations under way whose results count at this step."""
-        return [one for one in self._pending if one.due <= self._state.step]
-
-    @property
-    def _lag(self) -> int:
-        """Number of frames from the step of an evaluation to that at which its results count."""
-        config = self._config
-        assert config.eval is not None
-        return config.eval.lag * config.rollout.steps * self._state.frames_per_step(config)
 
 
 def differences(state: Trained, world: VecEnv | Environment | Match) -> list[str]:

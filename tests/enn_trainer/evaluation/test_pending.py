@@ -16,9 +16,9 @@ from enn_trainer import load_checkpoint
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import ConfigError
-from enn_trainer.evaluation.evaluator import RunEvaluator
 from enn_trainer.evaluation.remote import PackedEvaluation, play_suite
 from enn_trainer.evaluation.results import SuiteResult
+from enn_trainer.evaluation.run_evaluator import RunEvaluator
 from enn_trainer.session import TrainResult
 from enn_trainer.state_manager import StateManager
 from enn_trainer.trainer import Trainer
