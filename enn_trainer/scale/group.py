@@ -295,6 +295,7 @@ class TorchGroup(Group):
     def begin(self, timeout_s: float, uses_gpu: bool) -> None:
         """Take the settings of a run: the longest time to wait for a rank, and the device."""
         self._timeout_s, limit = timeout_s, timedelta(seconds=timeout_s)
+        self._has_failed = False  # a run before this one may have
         with self._noticed("start"):
             self._bytes = self._numbers = self._dist.new_group(timeout=limit, backend="gloo")
         # Each rank takes a GPU of its machine; nccl needs one for each.
