@@ -151,7 +151,7 @@ REASONS = {
     "needs MiniGrid": 3,
     "needs Stable-Baselines3": 1,
     "needs a service with an account": 1,
-    "starts several processes": 1,
+    "starts several processes": 2,
 }
 """Reasons for which blocks of the documentation are not run, and the number of these blocks."""
 
