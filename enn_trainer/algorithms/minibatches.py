@@ -173,7 +173,7 @@ def pieces(
     costs = np.cumsum(entities[order] + 1)
     total = int(costs[-1])
     count = 1
-    if total * cost_of_entity >= 2 * LEAST_COST:
+    if are_worth_lanes(total * cost_of_entity):
         count = 2 * -(-total // (2 * PIECE_ENTITIES))
     if is_coarse:
         costs = costs - (entities[order] + 1) // 2  # by the middle of each unit
@@ -183,6 +183,11 @@ def pieces(
         for part in np.split(order, cuts)
         for piece in microbatches(entities[part], size, max_entities, pairs[part])
     ]
+
+
+def are_worth_lanes(cost: float) -> bool:
+    """Return True if frames of a cost, in entities times `cost_of_entity`, gain by threads."""
+    return cost >= 2 * LEAST_COST
 
 
 T = TypeVar("T")

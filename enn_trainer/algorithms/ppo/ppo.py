@@ -22,8 +22,8 @@ from enn_trainer.algorithms.algorithm import (
 )
 from enn_trainer.algorithms.cloning.cloning_loss import CloningLoss
 from enn_trainer.algorithms.minibatches import (
-    LEAST_COST,
     Frames,
+    are_worth_lanes,
     minibatches,
     minibatches_of_units,
     pieces,
@@ -229,8 +229,8 @@ class PPO(RolloutAlgorithm):
             with context.spans.span("gradient"):
                 of_all = [piece for pieces in cut for piece in pieces]
                 to_add = [partial(loss_of, minibatch, piece) for piece in of_all]
-                is_small = sum(map(len, of_all)) * cost_of_frame < 2 * LEAST_COST
-                lanes = ONE_LANE if is_small else context.lanes
+                cost = sum(map(len, of_all)) * cost_of_frame
+                lanes = context.lanes if are_worth_lanes(cost) else ONE_LANE
                 take_gradients(gradients.learnt, to_add, take, lanes, context.spans)
                 done = _sum_of_ranks(gradients, of_shards, shards, context, device)
             for name, auxiliary_loss in auxiliary.items():
