@@ -6,6 +6,7 @@ order.
 
 import atexit
 import os
+import signal
 import socket
 import struct
 import threading
@@ -373,6 +374,9 @@ class TorchGroup(Group):
         if self._has_failed:
             self._bytes = self._numbers = None
             self._close()
+            # torchrun sends it once the first rank has ended; this one ends too, and says why.
+            with suppress(ValueError):  # not in the main thread
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     def _placed(self, rows: Tensor) -> Tensor:
         """Return rows where they are exchanged."""
