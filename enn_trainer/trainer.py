@@ -174,6 +174,7 @@ class Trainer:
             )
             self.checkpoints.begin()
             follow_schedules(self.config, self.state)  # a resumed run begins with those of its step
+            stack.callback(self.manager.group.leave_if_failed)  # first
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
