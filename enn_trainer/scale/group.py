@@ -372,11 +372,11 @@ class TorchGroup(Group):
     def leave_if_failed(self) -> None:
         """Close the connections of a rank that failed, for the others to notice at once."""
         if self._has_failed:
-            self._bytes = self._numbers = None
-            self._close()
             # torchrun sends it once the first rank has ended; this one ends too, and says why.
             with suppress(ValueError):  # not in the main thread
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            self._bytes = self._numbers = None
+            self._close()
 
     def _placed(self, rows: Tensor) -> Tensor:
         """Return rows where they are exchanged."""
