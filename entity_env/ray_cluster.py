@@ -4,12 +4,13 @@ import fcntl
 import json
 import os
 import secrets
+import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -174,7 +175,7 @@ def cluster(
         folder = Path(left.enter_context(made))
         if token:
             left.enter_context(_guest(ray, field, token))
-        left.callback(ray.shutdown)
+        left.callback(_leave, ray)
         try:
             is_new = _join(ray, address, field, folder, runtime)
         finally:
@@ -194,6 +195,23 @@ def cluster(
                 yield ray
         finally:
             _connection = None
+
+
+def _leave(ray: Any) -> None:
+    """Leave the cluster, and end it if it started here, with the handler of SIGTERM in place.
+
+    Ray takes it away before it waits for the end of its processes.
+    """
+
+    def put_back_and(end: Callable[..., None], **options: bool) -> None:
+        with suppress(ValueError):  # not in the main thread
+            signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+        end(**options)
+
+    node = ray._private.worker._global_node
+    if node is not None:
+        node.kill_all_processes = partial(put_back_and, node.kill_all_processes)
+    ray.shutdown()
 
 
 def invitation(ray: Any) -> Invitation:

@@ -144,4 +144,5 @@ def _handled_by(handler: Callable[[int, FrameType | None], None], *numbers: int)
         yield
     finally:
         for number, handler_before in before.items():
-            signal.signal(number, handler_before)
+            if signal.getsignal(number) != signal.SIG_IGN:  # as a rank that failed ignores it
+                signal.signal(number, handler_before)

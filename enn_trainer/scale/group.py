@@ -364,6 +364,9 @@ class TorchGroup(Group):
     def fail(self, error: BaseException) -> None:
         """Tell the others that this rank ends by an error."""
         self._has_failed = True
+        # torchrun sends it once the first rank has ended; this one ends too, and says why.
+        with suppress(ValueError):  # not in the main thread
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if not isinstance(error, RankError):
             text = " ".join(f"{type(error).__name__}: {error}".split())[:500]
             with suppress(Exception):
@@ -372,9 +375,6 @@ class TorchGroup(Group):
     def leave_if_failed(self) -> None:
         """Close the connections of a rank that failed, for the others to notice at once."""
         if self._has_failed:
-            # torchrun sends it once the first rank has ended; this one ends too, and says why.
-            with suppress(ValueError):  # not in the main thread
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)
             self._bytes = self._numbers = None
             self._close()
 

@@ -45,6 +45,19 @@ def test_a_cluster_that_starts_here_is_of_this_machine_alone(ray: Any) -> None:
     assert ran.stdout.strip() not in ("", ray.get_runtime_context().gcs_address)
 
 
+def test_handlers_of_signals_outlive_a_cluster() -> None:
+    program = """
+import os, signal
+from entity_env.ray_cluster import cluster
+with cluster("auto", "rollout.ray"):
+    signal.signal(signal.SIGTERM, lambda number, frame: print("told", flush=True))
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout == "told\n"
+
+
 @contextlib.contextmanager
 def elsewhere(
     ray: Any, create_env: Callable[[], Any], num_envs: int = 6, **kwargs: Any
@@ -137,7 +150,8 @@ def test_packed_messages_come_back_with_arrays_that_can_be_written() -> None:
 def test_hosts_that_are_killed_and_join_change_nothing() -> None:
     """Workers of each move to the host that joined last; in a process of its own, for a cluster."""
     program = """
-import functools, sys
+import functools, time
+from pathlib import Path
 from ray.cluster_utils import Cluster
 import ray
 from entity_env import EnvList, ParallelEnvList
@@ -151,15 +165,23 @@ ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
 new = functools.partial(RayWorker, ray, {"sim": 1})
 envs = ParallelEnvList(Minefield, 4, 2, restarts=RestartQuota(99, 99), new_worker=new)
 
+def workers():
+    return [(actor["Address"]["NodeID"], actor["Pid"])
+            for actor in ray._private.state.actors().values() if actor["State"] == "ALIVE"]
+
 def before(step):
     if step in (5, 12, 20):
         hosts.append(cluster.add_node(num_cpus=1, resources={"sim": 1}))
-        cluster.remove_node(hosts.pop(0), allow_graceful=False)
+        killed = hosts.pop(0)
+        pids = [pid for node, pid in workers() if node == killed.node_id]
+        assert pids
+        cluster.remove_node(killed, allow_graceful=False)
+        while any(Path(f"/proc/{pid}").exists() for pid in pids):  # it may outlive its host a bit
+            time.sleep(0.1)
 
 assert_same_frames(shown(envs, 30, before), shown(EnvList(Minefield, 4), 30))
 nodes = {host.node_id for host in hosts}
-in_use = {actor["Address"]["NodeID"] for actor in ray._private.state.actors().values()
-          if actor["State"] == "ALIVE"}
+in_use = {node for node, _ in workers()}
 assert in_use == nodes, (in_use, nodes)
 envs.close()
 print("the same frames")
