@@ -1,5 +1,6 @@
 """Agents that are trained in one process and then measured, for benchmarks of learning."""
 
+import os
 import statistics
 import tempfile
 import time
@@ -7,14 +8,18 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from enn_trainer import EvalConfig, StateManager, Trainer
 from enn_trainer.callbacks import Callback
 from enn_trainer.callbacks.callback import RunningTrainer
+from enn_trainer.config import EnvConfig
+from enn_trainer.experience.envs import env_factory
 from entity_env.named_world import find_world
+from entity_env.vec.vec_env import VecEnv
 
 ROOT = Path(__file__).parent.parent
 RECENT = 4
@@ -86,33 +91,85 @@ def train_and_measure(
         return done if almost is None else done | {"almost": frames_to.frames}
 
 
-def seconds_in_turns(
+class Seconds(NamedTuple):
+    """Seconds of each update of a run.
+
+    Attributes:
+        wall: by the clock.
+        cpu: of the processors, in all processes of the run.
+    """
+
+    wall: list[float]
+    cpu: list[float]
+
+
+def times_in_turns(
     cases: Mapping[str, tuple[Any, Sequence[str]]], updates: int
-) -> dict[str, float]:
-    """Let runs of one thread take turns, update by update.
+) -> dict[str, Seconds]:
+    """Let runs of one thread take turns, update by update; another one is first in each round.
 
     Args:
         cases: the environment and the settings of each run.
         updates: of each, after one that warms up.
 
     Returns:
-        The median seconds of an update, by case.
+        The seconds of the updates, by case.
     """
     torch.set_num_threads(1)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
-        trainers = {}
+        trainers, envs = {}, {}
         for name, (world, settings) in cases.items():
             more = (*settings, "total_timesteps=1000000000", f"data_dir={folder}")
-            trainers[name] = stack.enter_context(Trainer(StateManager(overrides=more), world))
-        seconds: dict[str, list[float]] = {name: [] for name in cases}
+            noted = _Noted(world)
+            trainer = Trainer(StateManager(overrides=more), noted.create)
+            trainers[name], envs[name] = stack.enter_context(trainer), noted
+        times = {name: Seconds([], []) for name in cases}
         for i in range(updates + 1):
-            for name, trainer in trainers.items():
-                start = time.perf_counter()
-                trainer.step()
+            for name in np.roll([*cases], i):
+                start_s, start_cpu_s = time.perf_counter(), envs[name].cpu_s()
+                trainers[name].step()
                 if i > 0:
-                    seconds[name].append(time.perf_counter() - start)
-        return {name: statistics.median(times) for name, times in seconds.items()}
+                    times[name].wall.append(time.perf_counter() - start_s)
+                    times[name].cpu.append(envs[name].cpu_s() - start_cpu_s)
+        return times
+
+
+class _Noted:
+    """Factory of the environments of a run, which knows them."""
+
+    def __init__(self, world: Any) -> None:
+        self._factory = env_factory(world)
+
+    def create(self, config: EnvConfig, num_envs: int, processes: int, first: int) -> VecEnv:
+        """Return the environments."""
+        self._envs = self._factory(config, num_envs, processes, first)
+        return self._envs
+
+    def cpu_s(self) -> float:
+        """Return the processor time of this process, and of those of the environments."""
+        others = [times.cpu_s for times in self._envs.process_times() if times.pid != os.getpid()]
+        return time.process_time() + sum(others)
+
+
+def seconds_in_turns(
+    cases: Mapping[str, tuple[Any, Sequence[str]]], updates: int
+) -> dict[str, float]:
+    """Return the median seconds of an update of each case, as `times_in_turns` measures them."""
+    times = times_in_turns(cases, updates)
+    return {name: statistics.median(of_case.wall) for name, of_case in times.items()}
+
+
+def relative_speed(first: Seconds, other: Seconds) -> tuple[float, float]:
+    """Return the speed of a run relative to the first one, by the clock and by processor time.
+
+    The median over the ratios of rounds.
+    """
+    wall, cpu = (
+        statistics.median(a / b for a, b in zip(of_first, of_other, strict=True))
+        for of_first, of_other in zip(first, other, strict=True)
+    )
+    return wall, cpu
 
 
 def of_row(name: str, results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
