@@ -117,19 +117,9 @@ class Group(ABC):
         """Return the value of rank 0, plain data."""
         return self.gather(value if self.leads else cast(T, None), phase)[0]
 
-    def lead(
-        self,
-        work: Callable[[Callable[[], None]], T],
-        phase: str,
-        ask: Callable[[], int] = lambda: 0,
-        answer: Callable[[int], None] = lambda number: None,
-    ) -> T:
+    def lead(self, work: Callable[[], T], phase: str) -> T:
         """Let rank 0 work while the others wait, and return its result, as `together`."""
-
-        def own(alive: Callable[[], None]) -> T:
-            return work(alive) if self.leads else cast(T, None)
-
-        return self.together(own, phase, ask, answer)[0]
+        return self.together(lambda alive: work() if self.leads else cast(T, None), phase)[0]
 
     def together(
         self,
@@ -153,7 +143,7 @@ class Group(ABC):
         if self.size == 1:
             return [work(lambda: None)]
         results: dict[int, T] = {}
-        failures: list[str] = []
+        failures: dict[int, str] = {}
         last_s = time.monotonic()
 
         def tell(told: list[Any] | None) -> None:
@@ -163,12 +153,11 @@ class Group(ABC):
             for rank, (number, one) in enumerate(found):
                 if number:
                     answer(number)
-                if one is not None and one[0]:
-                    results[rank] = one[1]
-                elif one is not None:
-                    failures.append(f"rank {rank}: {one[1]}")
+                if one is not None:
+                    is_done, content = one
+                    (results if is_done else failures)[rank] = content
             if failures:
-                raise ConfigError(*failures)
+                raise ConfigError(*(f"rank {rank}: {why}" for rank, why in failures.items()))
 
         def alive() -> None:
             if time.monotonic() - last_s >= ALIVE_S:

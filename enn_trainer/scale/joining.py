@@ -69,7 +69,7 @@ def join(manager: StateManager) -> StateManager:
         step = None if saved is None else saved.step
         return [dump_config(config), sources, files, step, manager.is_resumed_in_place]
 
-    text_of_0, known, files, step, is_in_place = group.lead(lambda alive: read(), "start")
+    text_of_0, known, files, step, is_in_place = group.lead(read, "start")
     if not group.leads:
         config, _ = load_with_sources(manager.config_cls, None, [], text_of_0)
         sources = Sources({tuple(path): source for path, source in known})

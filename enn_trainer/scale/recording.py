@@ -71,7 +71,7 @@ class RankRecorder(Recorder):
             begin(of_all, shown, state)
             return self._clock.get_state()
 
-        clock = self.group.lead(lambda alive: begun(), "recording")
+        clock = self.group.lead(begun, "recording")
         self._clock = _clock_of(clock)
 
     def keep(self, decisions: Decisions, run_step: int | None = None) -> None:
