@@ -11,7 +11,7 @@ from enn_trainer.evaluation.eval_metrics import EpisodeCounts
 from enn_trainer.evaluation.evaluator import Evaluator, Watch, scalars_of
 from enn_trainer.evaluation.pending import EVALUATIONS, Evaluation, PlayElsewhere
 from enn_trainer.evaluation.results import SuiteResult
-from enn_trainer.scale.group import current_group
+from enn_trainer.scale.torch_group import current_group
 from enn_trainer.state import State
 
 

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enn_trainer.errors import ConfigError
-from enn_trainer.scale.group import ALONE, Group, current_group
+from enn_trainer.scale.group import ALONE, Group
 from enn_trainer.scale.shards import Shards, tree_sum
+from enn_trainer.scale.torch_group import current_group
 from tests.enn_trainer.scale.thread_group import in_ranks
 
 
