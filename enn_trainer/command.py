@@ -31,8 +31,8 @@ from enn_trainer.runtime.interrupt import (
     is_raised_by_code,
     stopped_by,
 )
-from enn_trainer.scale.group import current_group
 from enn_trainer.scale.joining import join
+from enn_trainer.scale.torch_group import current_group
 from enn_trainer.state import State, init_train_state
 from enn_trainer.state_manager import StateManager
 from entity_env.process import reader_may_leave

@@ -11,7 +11,7 @@ from enn_trainer.evaluation.eval_metrics import EpisodeCounts
 from enn_trainer.evaluation.evaluator import Evaluator, Watch, scalars_of
 from enn_trainer.evaluation.pending import EVALUATIONS, Evaluation, PlayElsewhere
 from enn_trainer.evaluation.results import SuiteResult
-from enn_trainer.scale.group import current_group
+from enn_trainer.scale.torch_group import current_group
 from enn_trainer.state import State
 
 
@@ -66,6 +66,9 @@ class RunEvaluator(Evaluator):
             return self._play(measure, lambda: bool(others), watch, *asked)
 
         def lead(alive: Callable[[], None]) -> list[Any]:
+            if not group.leads:
+                return []
+
             def is_stopped() -> bool:
                 alive()
                 return stop() or bool(others)
@@ -76,7 +79,7 @@ class RunEvaluator(Evaluator):
             plain = [one.plain() for one in finished]
             return [plain, pending, self._state.next_eval_step, self.is_extra]
 
-        told = group.lead(lead, "evaluating", lambda: int(stop()), others.append)
+        told = group.together(lead, "evaluating", lambda: int(stop()), others.append)[0]
         if not group.leads:
             finished = [Evaluation.of_plain(one) for one in told[0]]
             self._pending = [Evaluation(step, due, None) for step, due in told[1]]
@@ -156,7 +159,7 @@ class RunEvaluator(Evaluator):
         other._opponents = other._make_opponents()
         if self.group.size > 1 and is_shared(settings):
             return scalars_of(other._measure_together(never, lambda suite, share: None, []))
-        return self.group.lead(lambda alive: scalars_of(other.measure()), "evaluating")
+        return self.group.lead(lambda: scalars_of(other.measure()), "evaluating")
 
     def take(self, evaluation: Evaluation) -> dict[str, float]:
         """Make the results of an evaluation the newest ones, and return its scalars."""

@@ -156,7 +156,7 @@ def prepare_captures(
     Raises:
         ConfigError: a file cannot be written, or its content would be lost or mixed up.
     """
-    manager.group.lead(lambda alive: _truncate_captures(manager, actions_of_evals), "start")
+    manager.group.lead(lambda: _truncate_captures(manager, actions_of_evals), "start")
 
 
 def _truncate_captures(

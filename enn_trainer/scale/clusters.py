@@ -1,9 +1,9 @@
 """Ray clusters of the ranks of a run: one of all, or one of each machine."""
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import ConfigError, RankError
@@ -11,8 +11,6 @@ from enn_trainer.evaluation.remote import cluster
 from enn_trainer.scale.group import Group
 from enn_trainer.scale.shards import Shards
 from entity_env.ray_cluster import ClusterError, check_head, check_size, invitation
-
-T = TypeVar("T")
 
 
 def join_cluster(config: TrainConfig, group: Group, stack: ExitStack) -> Any:
@@ -38,8 +36,9 @@ def join_cluster(config: TrainConfig, group: Group, stack: ExitStack) -> Any:
 
     # Join, one after the other on a machine, so that there is one cluster.
     is_first = first == group.rank
-    invited = _agreed(lambda: enter(str(rollout.ray)) if is_first else [], group)[first]
-    _agreed(lambda: [] if is_first else enter(*invited), group)
+    own = str(rollout.ray)
+    invited = group.together(lambda alive: enter(own) if is_first else [], "start")[first]
+    group.together(lambda alive: [] if is_first else enter(*invited), "start")
     (ray,) = joined
 
     # Compare its size with the workers of all ranks in it.
@@ -49,34 +48,14 @@ def join_cluster(config: TrainConfig, group: Group, stack: ExitStack) -> Any:
     found = group.gather([name, min(rollout.processes, num_envs)], "start")
     count = sum(number for other, number in found if other == name)
 
-    def check() -> None:
+    def check(alive: object) -> None:
         try:
             check_size(ray, rollout.ray_resources, count, "rollout.ray")
         except ClusterError as error:
             raise ConfigError(str(error)) from None
 
-    _agreed(check, group)
+    group.together(check, "start")
     return ray
-
-
-def _agreed(work: Callable[[], T], group: Group) -> list[T]:
-    """Return what `work` returned in each rank, plain data.
-
-    Raises:
-        ConfigError: it raised one in this rank, or else in another.
-    """
-    own: list[Any] = [None, None]
-    try:
-        own[0] = work()
-    except ConfigError as error:
-        own[1] = str(error)
-    found = group.gather(own, "start")
-    if own[1] is not None:
-        raise ConfigError(own[1])
-    for rank, (_, problem) in enumerate(found):
-        if problem is not None:
-            raise ConfigError(f"rank {rank}: {problem}")
-    return [value for value, _ in found]
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from enn_trainer.scale.group import Group
+from entity_env.serialization.messages import pack, unpack
 from entity_env.vec.episode_state import cat_states, split_state
 
 _OF_ENVS, _OF_MATCHES = "episode_totals", "lessons"
@@ -43,9 +44,7 @@ def state_of_ranks(own: dict[str, Any] | None, group: Group) -> dict[str, Any] |
 def part_of_state(state: Mapping[str, Any], columns: range) -> dict[str, Any]:
     """Return the part of a state that is of consecutive environments."""
     start, stop = columns.start, columns.stop
-    counts = [start, stop - start, len(state["steps"]) - stop]
-    pieces = split_state(state, [count for count in counts if count > 0])
-    part = pieces[1 if start else 0]
+    _, part, _ = split_state(state, [start, stop - start, len(state["steps"]) - stop])
     sides = len(state["steps"]) // len(state["matches"])
     for entry, each in ((_OF_ENVS, 1), (_OF_MATCHES, sides)):
         if entry in state:
@@ -66,22 +65,20 @@ def memory_of_ranks(own: Mapping[str, Tensor], group: Group, columns: range) -> 
         columns: the environments of this rank.
     """
     moved = {name: x.cpu().numpy() for name, x in _moved(own, columns.start).items()}
-    gathered: list[tuple[int, dict[str, Any]]] = group.gather((len(columns), moved), "saving")
-    found = [one for _, one in gathered]
-    names = dict.fromkeys(name for one in found for name in one)
+    found: list[tuple[int, dict[str, Any]]] = group.gather((len(columns), moved), "saving")
+    names = dict.fromkeys(name for _, one in found for name in one)
     # A player that is seated in some ranks alone remembers nothing in the others.
-    for length, one in gathered:
+    for length, one in found:
         for name in names:
             if name.endswith("/begun"):
                 one.setdefault(name, np.ones(length, np.bool_))
             elif name.endswith("/reward"):
                 one.setdefault(name, np.zeros(length, np.float32))
-    return {
-        name: torch.from_numpy(
-            np.concatenate([one[name] for one in found if name in one], axis=int(_is_known(name)))
-        )
-        for name in names
-    }
+    joined = {}
+    for name in names:
+        parts = [one[name] for _, one in found if name in one]
+        joined[name] = torch.from_numpy(np.concatenate(parts, axis=int(_is_known(name))))
+    return joined
 
 
 def part_of_memory(state: Mapping[str, Tensor], columns: range) -> dict[str, Tensor]:
@@ -109,25 +106,30 @@ def _is_known(name: str) -> bool:
     return name.endswith("/known")
 
 
-def moved_bot(state: Mapping[str, Any], columns: range, by: int = 1) -> dict[str, Any]:
-    """Return a state of `BotPlayer` by the numbers of environments of the run, or with -1 back."""
-    moved = {
-        name: {environment + by * columns.start: x for environment, x in state[name].items()}
-        for name in _OF_BOTS
-    }
-    return {**state, **moved}
+def bots_of_ranks(own: Mapping[str, bytes], group: Group, columns: range) -> dict[str, bytes]:
+    """Return the states of `BotPlayer` in the environments of all ranks, by the bot's name.
+
+    Args:
+        own: those of this rank.
+        group: processes of the run.
+        columns: the environments of this rank.
+    """
+    moved = {name: _moved_bot(unpack(state), columns.start) for name, state in own.items()}
+    joined: dict[str, Any] = {}
+    for of_rank in group.gather(moved, "saving"):
+        for name, state in of_rank.items():
+            for entry in _OF_BOTS:
+                joined.setdefault(name, state)[entry].update(state[entry])
+    return {name: pack(state, exact=True) for name, state in joined.items()}
 
 
-def joined_bots(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return states of `BotPlayer` of several ranks, by environments of the run, as one."""
-    joined = {
-        name: {environment: x for state in states for environment, x in state[name].items()}
-        for name in _OF_BOTS
-    }
-    return {**states[0], **joined}
-
-
-def part_of_bot(state: Mapping[str, Any], columns: range) -> dict[str, Any]:
+def part_of_bot(state: bytes, columns: range) -> bytes:
     """Return the part of a state of `BotPlayer` that is of consecutive environments."""
-    own = {name: {e: x for e, x in state[name].items() if e in columns} for name in _OF_BOTS}
-    return moved_bot({**state, **own}, columns, -1)
+    of_all = unpack(state)
+    own = {name: {e: x for e, x in of_all[name].items() if e in columns} for name in _OF_BOTS}
+    return pack(_moved_bot({**of_all, **own}, -columns.start))
+
+
+def _moved_bot(state: Mapping[str, Any], by: int) -> dict[str, Any]:
+    """Return a state of `BotPlayer` whose environments have other numbers."""
+    return {**state, **{name: {e + by: x for e, x in state[name].items()} for name in _OF_BOTS}}

@@ -15,8 +15,9 @@ from enn_trainer.config.load import PREFIX, Sources, dump_config, load_with_sour
 from enn_trainer.errors import ConfigError, RankError
 from enn_trainer.runtime.process import choose_device
 from enn_trainer.runtime.versions import package_version, versions
-from enn_trainer.scale.group import Group, current_group
+from enn_trainer.scale.group import Group
 from enn_trainer.scale.packing import digest_of
+from enn_trainer.scale.torch_group import current_group
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
 from entity_env.errors import short_repr
@@ -54,27 +55,26 @@ def join(manager: StateManager) -> StateManager:
     manager.group = group
 
     def read() -> list[Any]:
-        saved, config = manager.resumed_from, manager.config
-        if saved is None and config.scale.shards is None:
-            config.scale.shards = group.size
-        if saved is not None and type(saved) is not saves.Checkpoint:
+        saved, config, of_save = manager.resumed_from, manager.config, None
+        if saved is None:
+            config.scale.shards = config.scale.shards or group.size
+        elif type(saved) is not saves.Checkpoint:
             raise ConfigError(
                 "torchrun: expected a save of this version to resume with several ranks, got one "
                 "of enn_trainer 0.1.16; resume it in one process first"
             )
-        files = None if saved is None else {n: saved.read(n) for n in saved.manifest["files"]}
-        if saved is not None and files is not None:
-            files[MANIFEST] = (saved.path / MANIFEST).read_bytes()
-        sources = [[list(path), source] for path, source in manager.sources.items()]
-        step = None if saved is None else saved.step
-        return [dump_config(config), sources, files, step, manager.is_resumed_in_place]
+        else:
+            files = {name: saved.read(name) for name in saved.manifest["files"]}
+            of_save = [saved.step, {**files, MANIFEST: (saved.path / MANIFEST).read_bytes()}]
+        sources = [*manager.sources.items()]
+        return [dump_config(config), sources, of_save, manager.is_resumed_in_place]
 
-    text_of_0, known, files, step, is_in_place = group.lead(lambda alive: read(), "start")
+    text_of_0, known, of_save, is_in_place = group.lead(read, "start")
     if not group.leads:
         config, _ = load_with_sources(manager.config_cls, None, [], text_of_0)
         sources = Sources({tuple(path): source for path, source in known})
         with TemporaryDirectory(prefix="rank-") as folder:  # its files are held open
-            saved = None if files is None else _written(Path(folder), files, step)
+            saved = None if of_save is None else _written(Path(folder), *of_save)
         manager.follow(config, sources, saved, is_in_place)
     config = manager.config
     count = config.scale.shards or 1
@@ -135,7 +135,7 @@ def _plain(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     return {name: x.detach().cpu().numpy() for name, x in tensors.items()}
 
 
-def _written(folder: Path, files: Mapping[str, bytes], step: int) -> saves.Checkpoint:
+def _written(folder: Path, step: int, files: Mapping[str, bytes]) -> saves.Checkpoint:
     """Return the save of rank 0, written to a folder of this rank."""
     path = folder / saves.save_name(step)
     path.mkdir()

@@ -2,10 +2,10 @@
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -73,32 +73,28 @@ class FlatGradients:
         """
         for shard, parameter in zip(*np.nonzero(~self._known), strict=True):
             self._of_row(shard, parameter).zero_()
-        rows = self._plain() if self._are_gathered(group, counts) else [None] * len(values)
-        own: list[tuple[Any, T, Any]] = [*zip(self._known, values, rows, strict=True)]
-        of_shards = own if group.size == 1 else group.gather_shards(own, "learning")
-        if of_shards[0][2] is None:
-            sums = {dtype: group.tree_sum(rows, counts) for dtype, rows in self._rows.items()}
-        else:
+        num_bytes = sum(rows.shape[1] * rows.element_size() for rows in self._rows.values())
+        is_gathered = group.size > 1 and are_gathered(num_bytes, group.size, sum(counts))
+        plain = {dtype: rows.cpu().numpy() for dtype, rows in self._rows.items() if is_gathered}
+        own = [
+            (known, value, [rows[shard] for rows in plain.values()])
+            for shard, (known, value) in enumerate(zip(self._known, values, strict=True))
+        ]
+        of_shards = group.gather_shards(own, "learning")
+        if is_gathered:
             columns = zip(*(rows for _, _, rows in of_shards), strict=True)
             sums = {
                 dtype: tree_sum([torch.from_numpy(x).to(rows.device) for x in column], torch.add)
                 for (dtype, rows), column in zip(self._rows.items(), columns, strict=True)
             }
+        else:
+            sums = {dtype: group.tree_sum(rows, counts) for dtype, rows in self._rows.items()}
         is_known = np.any([known for known, _, _ in of_shards], axis=0)
         for parameter, (dtype, place), has_any in zip(
             self.learnt, self._places, is_known, strict=True
         ):
             parameter.grad = sums[dtype][place].view_as(parameter) if has_any else None
         return [value for _, value, _ in of_shards]
-
-    def _are_gathered(self, group: Group, counts: Sequence[int]) -> bool:
-        num_bytes = sum(rows.shape[1] * rows.element_size() for rows in self._rows.values())
-        return group.size > 1 and are_gathered(num_bytes, group.size, sum(counts))
-
-    def _plain(self) -> list[list[npt.NDArray[Any]]]:
-        """Return the gradients of each shard of this process, by dtype."""
-        rows = [of_dtype.cpu().numpy() for of_dtype in self._rows.values()]
-        return [[of_dtype[shard] for of_dtype in rows] for shard in range(len(self._known))]
 
     def _of_row(self, shard: int, parameter: int) -> Tensor:
         dtype, place = self._places[parameter]
@@ -116,24 +112,14 @@ def update_input_stats(agent: Any, frames: Sequence[EntityBatch], group: Group =
     if len(frames) == 1 and group.size == 1:
         agent.update_input_stats(frames[0])
         return
-    own = [_input_moments(agent, batch) for batch in frames]
-    if group.size > 1:
-        plain = [
-            {name: [x.cpu().numpy() for x in moments] for name, moments in of_shard.items()}
-            for of_shard in own
-        ]
-        device = next(agent.parameters()).device
-        own = [
-            {
-                name: Moments(*(torch.from_numpy(x).to(device) for x in moments))
-                for name, moments in of_shard.items()
-            }
-            for of_shard in group.gather_shards(plain, "input statistics")
-        ]
-    norms = dict(agent.named_modules())
-    for of_shard in own:
+    own = [
+        {name: [x.cpu().numpy() for x in moments] for name, moments in of_shard.items()}
+        for of_shard in (_input_moments(agent, batch) for batch in frames)
+    ]
+    norms, device = dict(agent.named_modules()), next(agent.parameters()).device
+    for of_shard in group.gather_shards(own, "input statistics"):
         for name, moments in of_shard.items():
-            norms[name].merge(moments)
+            norms[name].merge(Moments(*(torch.from_numpy(x).to(device) for x in moments)))
 
 
 def _input_moments(agent: Any, batch: EntityBatch) -> dict[str, Moments]:
@@ -143,24 +129,15 @@ def _input_moments(agent: Any, batch: EntityBatch) -> dict[str, Moments]:
 
     # A network of another kind can only add them to its statistics.
     norms = {name: one for name, one in agent.named_modules() if isinstance(one, InputNorm)}
-    before = {name: _moments_of(norm) for name, norm in norms.items()}
-    for name, norm in norms.items():
-        _set_moments(norm, Moments(*map(torch.zeros_like, before[name])))
+    before = {name: deepcopy(norm.state_dict()) for name, norm in norms.items()}
+    for norm in norms.values():
+        for statistic in norm.buffers():
+            statistic.zero_()
     agent.update_input_stats(batch)
-    moments = {name: _moments_of(norm) for name, norm in norms.items()}
+    moments = {name: Moments(*deepcopy([*norm.buffers()])) for name, norm in norms.items()}
     for name, norm in norms.items():
-        _set_moments(norm, before[name])
+        norm.load_state_dict(before[name])
     return moments
-
-
-def _moments_of(norm: InputNorm) -> Moments:
-    return Moments(norm.count.clone(), norm.mean.clone(), norm.squares_sum.clone())
-
-
-@torch.no_grad()
-def _set_moments(norm: InputNorm, moments: Moments) -> None:
-    for kept, value in zip((norm.count, norm.mean, norm.squares_sum), moments, strict=True):
-        kept.copy_(value)
 
 
 def digest_of(agent: nn.Module) -> int:
@@ -170,11 +147,6 @@ def digest_of(agent: nn.Module) -> int:
         content = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
         digest = zlib.crc32(content, zlib.crc32(name.encode(), digest))
     return digest
-
-
-def digest_of_bytes(data: bytes) -> int:
-    """Return a checksum of bytes."""
-    return zlib.crc32(data)
 
 
 def summarize(
@@ -194,13 +166,13 @@ def summarize(
         RankError: the agents of some ranks differ.
     """
     own = [[*sums], dict(numbers), state.time_used, digest_of(state.agent)]
-    found: list[list[Any]] = group.gather(own, "metrics")
-    differ = [rank for rank, of_rank in enumerate(found) if of_rank[3] != found[0][3]]
+    all_sums, all_numbers, times, digests = zip(*group.gather(own, "metrics"), strict=True)
+    differ = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
     if differ:
         raise RankError(
             f"rank {', '.join(map(str, differ))}: expected the parameters of rank 0 after step "
             f"{state.step}, got others; ranks need processors and versions of one kind"
         )
-    state.time_used = found[0][2]
-    of_all = {**found[0][1], "eps": sum(of_rank[1]["eps"] for of_rank in found)}
-    return [one for of_rank in found for one in of_rank[0]], of_all
+    state.time_used = times[0]
+    of_all = {**all_numbers[0], "eps": sum(one["eps"] for one in all_numbers)}
+    return [one for of_rank in all_sums for one in of_rank], of_all

@@ -1,7 +1,9 @@
 """Recordings of the rollouts of several ranks, which rank 0 writes as one process does."""
 
-from collections.abc import Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Mapping
 from contextlib import ExitStack
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -71,8 +73,9 @@ class RankRecorder(Recorder):
             begin(of_all, shown, state)
             return self._clock.get_state()
 
-        clock = self.group.lead(lambda alive: begun(), "recording")
-        self._clock = _clock_of(clock)
+        clock = self.group.lead(begun, "recording")
+        self._clock = EpisodeClock(self.num_envs)
+        self._clock.set_state(clock)
 
     def keep(self, decisions: Decisions, run_step: int | None = None) -> None:
         """Keep the current frames and the choices in them, of this rank."""
@@ -101,36 +104,25 @@ class RankRecorder(Recorder):
         # All ranks number the episodes alike, so that each sends only the frames that are kept.
         done = np.zeros((len(self._steps), self.num_envs), np.bool_)
         done[episodes.steps, episodes.environment] = True
-        clock, sent = _clock_of(self._clock.get_state()), []
+        clock, sent = copy(self._clock), []
         for of_step in done:
             step = self._steps.pop(0)
             kept = np.flatnonzero(np.isin(self.columns, self.sampled(clock)))
-            frames = _plain(step.decisions.take(kept))
-            sent.append(pack([frames, step.run_step, step.arguments, step.outcome]))
+            of_kept = _plain(step.decisions.take(kept))
+            sent.append(pack([of_kept, step.run_step, step.arguments, step.outcome]))
             clock.advance(of_step)
 
         # Rank 0 writes step by step.
         found = self.group.send_to_leader(pack(sent), "recording")
-        if self.group.leads:
-            for parts in zip(*map(unpack, found), strict=True):
-                self._write_step(*zip(*map(unpack, parts), strict=True))
-        self._clock = clock
-
-    def _write_step(
-        self,
-        frames: Sequence[dict[str, Any]],
-        run_steps: Sequence[int | None],
-        arguments: Sequence[dict[int, Any]],
-        outcomes: Sequence[bytes],
-    ) -> None:
-        """Write a step of all environments, of which each rank gave a part."""
         assert self.running is not None
-        for of_rank in arguments:
-            for match, of_match in of_rank.items():
+        for parts in zip(*map(unpack, found), strict=True):
+            frames, run_steps, arguments, outcomes = zip(*map(unpack, parts), strict=True)
+            for match, of_match in ChainMap(*arguments).items():
                 self.running.arguments[match] = of_match
-        decisions = Decisions.cat([*map(_decisions_of, frames)])
-        self.keep_sample(decisions, self.sampled(self._clock), run_steps[0])
-        super().after_step(VecObs.cat([*map(unpack, outcomes)]))
+            decisions = Decisions.cat([*map(_decisions_of, frames)])
+            self.keep_sample(decisions, self.sampled(self._clock), run_steps[0])
+            super().after_step(VecObs.cat([*map(unpack, outcomes)]))
+        self._clock = clock
 
 
 def record_rollouts(
@@ -146,13 +138,6 @@ def record_rollouts(
         make = partial(RankRecorder, group=group, columns=columns, num_envs=num_envs)
     capture = capture_of_rollouts(config, folder)
     return recorders(capture, envs, manager.state.run_name, stack, running, make)
-
-
-def _clock_of(state: dict[str, Any]) -> EpisodeClock:
-    """Return a clock with a state of `EpisodeClock.get_state`."""
-    clock = EpisodeClock(len(state["step"]))
-    clock.set_state(state)
-    return clock
 
 
 def _plain(decisions: Decisions) -> dict[str, Any]:

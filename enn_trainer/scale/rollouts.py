@@ -1,7 +1,6 @@
 """Rollouts of several ranks: what every rank needs to know of the frames of all."""
 
-from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +34,7 @@ def collect_in_ranks(
     """
     group = context.group
     own: Rollout | None = None
-    with suppress(UpdateAbandoned) if group.size > 1 else nullcontext():
+    with suppress(UpdateAbandoned):  # which is raised again below, in all ranks
         own = collect(
             collector,
             steps=config.rollout.steps,
@@ -55,20 +54,17 @@ def collect_in_ranks(
         of_all = np.concatenate([one[name] for one in found], axis=-1)
         return torch.from_numpy(of_all).to(device)
 
-    truncated = columns("truncated")
+    of_columns: dict[str, Any] = {name: columns(name) for name in _OF_COLUMNS}
     metrics = [of_shard for one in found for of_shard in one["metrics"]]
-    episodes = _in_order([Episodes(*one["episodes"]) for one in found])
+    ended = Episodes.cat([Episodes(*one["episodes"]) for one in found])
+    episodes = ended.take(np.lexsort((ended.environment, ended.steps)))
     for recorder in collector.watchers:
         if isinstance(recorder, RankRecorder):
             recorder.write(episodes)
     return replace(
         own,
-        values=columns("values"),
-        rewards=columns("rewards"),
-        terminated=columns("terminated"),
-        truncated=truncated,
-        last_values=columns("last_values"),
-        final_values=columns("final_values")[truncated],
+        **of_columns,
+        final_values=columns("final_values")[of_columns["truncated"]],
         metrics=merged(metrics),
         metrics_of_shards=metrics,
         episodes=episodes,
@@ -90,9 +86,3 @@ def _plain(own: Rollout, context: ExecutionContext) -> dict[str, Any]:
         "metrics": list(own.metrics_of_shards),
         "episodes": [ended + context.shards.columns.start, dict(metrics), steps],
     }
-
-
-def _in_order(episodes: Sequence[Episodes]) -> Episodes:
-    """Return the episodes of all ranks in the order of steps and environments."""
-    of_all = Episodes.cat(episodes)
-    return of_all.take(np.lexsort((of_all.environment, of_all.steps)))

@@ -78,9 +78,7 @@ class Shards:
 
     def of_columns(self, columns: Ints) -> Ints:
         """Return the group of each of some columns, counted from the first of all."""
-        bounds = np.array(self.bounds[1:-1], np.int64)
-        found: Ints = np.searchsorted(bounds, columns, side="right")
-        return found
+        return np.searchsorted(self.bounds[1:-1], columns, side="right")
 
     def place(self, column: int) -> int:
         """Return the place among the groups of this process of that of one of its columns."""
@@ -93,8 +91,6 @@ class Shards:
         Args:
             frames: (n,) int64, t * B + b for step t of column b, of all B columns.
         """
-        if len(self.columns) == self.num_columns:
-            return frames
         step, column = np.divmod(frames, self.num_columns)
         rows: Ints = step * len(self.columns) + column - self.columns.start
         return rows
@@ -116,8 +112,6 @@ class Shards:
         Args:
             frames: (n,) int64, t * B + b for step t of column b, of all B columns.
         """
-        if self.count == 1:
-            return [np.arange(len(frames))]
         of_each = self.of_columns(frames % self.num_columns)
         return [np.flatnonzero(of_each == group) for group in self.own]
 

@@ -7,7 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from enn_trainer.experience.run_memories import RunMemories
-from enn_trainer.scale.env_states import joined_bots, moved_bot, part_of_bot
+from enn_trainer.scale.env_states import bots_of_ranks, part_of_bot
 from enn_trainer.scale.group import Group
 from enn_trainer.selfplay.elo import FloatArray
 from enn_trainer.selfplay.matchmaking import IntArray, agent_seats, draw_opponents
@@ -18,7 +18,6 @@ from enn_trainer.state_part import (
     with_prefix,
     without_prefix,
 )
-from entity_env.serialization.messages import pack, unpack
 
 AGENT = ""
 """Name of the agent among the players of a match."""
@@ -168,7 +167,7 @@ class Seating(StatePart):
     def take_columns(self, columns: range) -> None:
         """Take the states of a save that are of the environments of this process."""
         self.columns = self.memories.columns = columns
-        self.bots = {name: pack(part_of_bot(unpack(x), columns)) for name, x in self.bots.items()}
+        self.bots = {name: part_of_bot(state, columns) for name, state in self.bots.items()}
 
     def take_games(self, pool: range, games: Sequence[int], players: list[list[str]]) -> None:
         """Take numbers of games and players of the matches of another process."""
@@ -178,13 +177,7 @@ class Seating(StatePart):
     def join(self, group: Group) -> None:
         """Take the states of bots and memories of all ranks, for a save."""
         if self.columns is not None:
-            own = {n: moved_bot(unpack(x), self.columns) for n, x in self.states_of_bots().items()}
-            found = group.gather(own, "saving")
-            names = dict.fromkeys(name for one in found for name in one)
-            self._joined_bots = {
-                name: pack(joined_bots([one[name] for one in found if name in one]), exact=True)
-                for name in names
-            }
+            self._joined_bots = bots_of_ranks(self.states_of_bots(), group, self.columns)
             self.memories.join(group)
 
     def evolve(self, state: StateDict, change: SpaceChange) -> StateDict:

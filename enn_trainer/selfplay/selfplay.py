@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -22,7 +23,6 @@ from enn_trainer.experience.players import AgentPlayer, Players
 from enn_trainer.policy import CreateOpponent, Opponent, PPOAgent
 from enn_trainer.runtime.start_folder import located
 from enn_trainer.scale.joining import check_same
-from enn_trainer.scale.packing import digest_of_bytes
 from enn_trainer.selfplay.league import (
     LEAGUE,
     PLAYERS,
@@ -95,7 +95,7 @@ class SelfPlay(Callback):
         for name in self.league.lost:
             manager.say(f"selfplay: {name} is left out, as its file is damaged in all saves")
         self._update_named(manager)
-        members = [(m.name, m.config, digest_of_bytes(m.weights)) for m in self.league.members]
+        members = [(m.name, m.config, crc32(m.weights)) for m in self.league.members]
         check_same(self._group, {"opponents": members})
         if (every := self._settings.snapshot_every) > 0:
             # Perhaps more often than before; at once if there is none, as after a loss.

@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from enn_trainer.scale.group import TorchGroup
 from enn_trainer.scale.shards import tree_sum
+from enn_trainer.scale.torch_group import TorchGroup
 
 
 def main() -> None:
@@ -20,7 +20,8 @@ def main() -> None:
         padded = torch.nn.functional.pad(own, (0, width * group.size - columns))
         sent = padded.view(len(own), group.size, width).transpose(0, 1).contiguous()
         total = tree_sum([*group.exchange_slices(sent, counts)], torch.add)
-        found = group.exchange_rows(total).flatten()[:columns]
+        of_all = total.repeat(group.size, 1, 1), [1] * group.size
+        found = group.exchange_slices(*of_all).flatten()[:columns]
         assert found.device == rows.device
         assert torch.equal(found, tree_sum([*rows], torch.add))
         assert torch.equal(group.tree_sum(own, counts), found)

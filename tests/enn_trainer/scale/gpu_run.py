@@ -6,8 +6,8 @@ import torch
 
 from enn_trainer import Callback, StateManager, command, train
 from enn_trainer.callbacks.callback import RunningTrainer
-from enn_trainer.scale.group import current_group
 from enn_trainer.scale.packing import digest_of
+from enn_trainer.scale.torch_group import current_group
 from entity_env.examples import Minefield
 
 

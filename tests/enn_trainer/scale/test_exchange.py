@@ -9,9 +9,9 @@ from torch import Tensor
 
 from enn_trainer import StateManager, Trainer
 from enn_trainer.scale.exchange import exchange_of_update
-from enn_trainer.scale.group import Group, group_of_context
+from enn_trainer.scale.group import Group
 from entity_env.examples import Minefield
-from tests.enn_trainer.scale.thread_group import Board, ThreadGroup, in_ranks
+from tests.enn_trainer.scale.thread_group import Board, ThreadGroup, group_of_context, in_ranks
 
 
 class SlowGroup(ThreadGroup):
@@ -30,11 +30,6 @@ class SlowGroup(ThreadGroup):
     def exchange_slices(self, sent: Tensor, counts: Sequence[int]) -> Tensor:
         got = super().exchange_slices(sent, counts)
         self._sleep((len(got) - counts[self.rank]) * got.shape[1] * got.element_size())
-        return got
-
-    def exchange_rows(self, row: Tensor) -> Tensor:
-        got = super().exchange_rows(row)
-        self._sleep((self.size - 1) * got.shape[1] * got.element_size())
         return got
 
     def _sleep(self, num_bytes: int) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from enn_trainer import Callback, ConfigError, RankError, StateManager, Trainer, TrainResult
 from enn_trainer.callbacks.callback import RunningTrainer
-from enn_trainer.scale.group import ALONE, Group, current_group
+from enn_trainer.scale.group import ALONE, Group
+from enn_trainer.scale.torch_group import current_group
 from entity_env.examples import Duel, Minefield
 from tests.enn_trainer.scale.test_ranks import SMALL
 from tests.enn_trainer.scale.thread_group import in_ranks

@@ -14,7 +14,8 @@ from torch import Tensor
 
 import enn_trainer.state
 from enn_trainer.errors import RankError
-from enn_trainer.scale.group import Group, group_of_context
+from enn_trainer.scale.group import Group
+from enn_trainer.scale.torch_group import OF_CONTEXT
 
 T = TypeVar("T")
 WAIT_S = 120.0
@@ -76,9 +77,6 @@ class ThreadGroup(Group):
         assert [one.shape[1] for one in found] == [*counts]
         return torch.cat([one[self.rank] for one in found])
 
-    def exchange_rows(self, row: Tensor) -> Tensor:
-        return torch.stack(self._all(row))
-
     def fail(self, error: BaseException) -> None:
         self.board.abort()
 
@@ -112,6 +110,16 @@ def in_ranks(size: int, work: Callable[[Group], T]) -> list[T]:
             if not isinstance(error, RankError):
                 raise error
         return [future.result() for future in futures]
+
+
+@contextmanager
+def group_of_context(group: Group) -> Iterator[None]:
+    """Return a context in which runs have a group."""
+    token = OF_CONTEXT.set(group)
+    try:
+        yield
+    finally:
+        OF_CONTEXT.reset(token)
 
 
 @contextmanager

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from enn_trainer.errors import RankError
-from enn_trainer.scale.group import Group, TorchGroup, current_group
+from enn_trainer.scale.group import Group
 from enn_trainer.scale.shards import tree_sum
+from enn_trainer.scale.torch_group import TorchGroup, current_group
 
 
 def check_sums(group: Group) -> None:
