@@ -103,17 +103,37 @@ class Curriculum(Callback):
             if first is not None and (value := progress.measure(first, step)) is not None:
                 metrics[f"{tag}/measure"] = value
         self._decide(step)
+        # Evaluations that the end of the run before did not wait for count now.
+        waiting, self._lessons.waiting = self._lessons.waiting, []
+        for counts_at, measured, results in waiting:
+            if counts_at > step:
+                self._lessons.waiting.append([counts_at, measured, results])
+            else:
+                self._decide_by(measured, results, step)
 
     def on_eval_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
-        """Decide on lessons by an evaluation, unless it is one more, at the end of the run."""
-        measured = self._evaluator.evaluated_step
-        if self._evaluator.is_extra:
+        """Decide on lessons by an evaluation, once it counts.
+
+        One that only the end of the run asks for does not; one that a longer run would wait for
+        counts when the run is extended.
+        """
+        evaluator, step = self._evaluator, trainer.state.step
+        counts_at, measured = evaluator.counts_at, evaluator.evaluated_step
+        if evaluator.is_extra or not self._all:
             return
+        if counts_at is not None and measured is not None and counts_at > step:
+            results = {tag: float(value) for tag, value in metrics.items()}
+            self._lessons.waiting.append([counts_at, measured, results])
+        else:
+            self._decide_by(measured, metrics, step)
+
+    def _decide_by(self, measured: int | None, metrics: Mapping[str, float], step: int) -> None:
+        """Decide on lessons by an evaluation of the weights of step `measured`."""
         for name, lessons in self._all.items():
             progress = self._lessons.curricula[name]
             if measured is None or measured >= progress.step:
                 progress.note(name, lessons[progress.index(lessons)], metrics)
-        self._decide(trainer.state.step)
+        self._decide(step)
 
     def _decide(self, step: int) -> None:
         """Begin the lessons whose bounds hold."""

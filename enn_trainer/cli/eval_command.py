@@ -255,11 +255,12 @@ def config_of(
     suites |= _baselines(suites, options)
     of_eval = env if env.vary else None
     evaluation = EvalConfig(**settings, num_envs=num_envs, suites=suites, env=of_eval)
-    # Recordings are those of the run, not of this command.
+    # Recordings and lessons are those of the run, not of this command.
     return dataclasses.replace(
         trained,
         env=env,
         eval=evaluation,
+        curricula={},
         capture_samples=None,
         capture_logits=False,
         capture_samples_subsample=1,

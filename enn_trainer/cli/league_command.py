@@ -178,12 +178,13 @@ def _config(options: argparse.Namespace, players: Sequence[str]) -> TrainConfig:
     path = Path(runs[0].removesuffix("@opponents"))
     saved = read_saved_run(path)
     kwargs = parse_kwargs(options.env_kwargs, "--env-kwargs")
-    # Evaluations and recordings are those of the run, not of this command.
+    # Evaluations, recordings and lessons are those of the run, not of this command.
     config = replace(
         saved.config,
         env=with_env(saved.config.env, EvalEnvConfig(json.dumps(kwargs), options.env)),
         eval=None,
         checkpoint=replace(saved.config.checkpoint, best=[]),
+        curricula={},
         capture_samples=None,
         capture_logits=False,
         capture_samples_subsample=1,

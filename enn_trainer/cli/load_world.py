@@ -49,7 +49,8 @@ def load_world(
     try:
         signature.bind(**kwargs)
     except TypeError as error:
-        raise ConfigError(f"{field}: {error}; {name} takes {signature}") from None
+        fix = "; one that varies needs a default value" if "missing" in str(error) else ""
+        raise ConfigError(f"{field}: {error}; {name} takes {signature}{fix}") from None
     return functools.partial(env, **kwargs)
 
 

@@ -22,14 +22,18 @@ class RunEvaluator(Evaluator):
         elsewhere: plays evaluations, with `eval.ray`; None to play them here.
         group: processes of the run, which share its evaluations out, see `is_shared`.
         evaluated_step: step of the weights to which `results` belong.
-        is_extra: True if the last call of `play` was at the end of the run and nothing was due, so
-            that a longer run would not have played.
+        counts_at: step at which a longer run lets these results count; later than the present one
+            at the end of a run alone, where nothing is waited for.
+        is_extra: True if they are of an evaluation that only the end of the run asked for, so that
+            a longer run would not have played it.
     """
 
     _state: State
     elsewhere: PlayElsewhere | None = None
     evaluated_step: int | None = None
+    counts_at: int | None = None
     is_extra: bool = False
+    _end_asked: bool = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -77,13 +81,13 @@ class RunEvaluator(Evaluator):
             finished.extend(self._play(measure, is_stopped, watch, *asked))
             pending = [[one.step, one.due] for one in self._pending]
             plain = [one.plain() for one in finished]
-            return [plain, pending, self._state.next_eval_step, self.is_extra]
+            return [plain, pending, self._state.next_eval_step, self._end_asked]
 
         told = group.together(lead, "evaluating", lambda: int(stop()), others.append)[0]
         if not group.leads:
             finished = [Evaluation.of_plain(one) for one in told[0]]
             self._pending = [Evaluation(step, due, None) for step, due in told[1]]
-            self._state.next_eval_step, self.is_extra = told[2:]
+            self._state.next_eval_step, self._end_asked = told[2:]
         return finished
 
     def _measure_together(
@@ -124,7 +128,7 @@ class RunEvaluator(Evaluator):
     ) -> list[Evaluation]:
         """Evaluate, by `measure` if not elsewhere, as `play`."""
         # Begin.
-        self.is_extra = is_end and not self.is_due()
+        self._end_asked = is_end and not self._starts()
         finished: list[Evaluation] = []
         if is_asked or self._starts():
             step = self._state.step
@@ -132,9 +136,9 @@ class RunEvaluator(Evaluator):
                 results = measure()
                 finished = [] if stop() else [Evaluation(step, step, None, results)]
             else:
-                lag = self._lag if self._starts() and not (is_asked or is_end) else 0
+                lag = self._lag if self._starts() and (is_end or not is_asked) else 0
                 begun = Evaluation(step, step + lag, self.begin(self.elsewhere))
-                if lag:
+                if lag and not is_end:
                     self._pending.append(begun)
                 else:
                     begun = begun.waited_for(stop, watch)
@@ -165,6 +169,8 @@ class RunEvaluator(Evaluator):
         """Make the results of an evaluation the newest ones, and return its scalars."""
         assert evaluation.results is not None
         self.results, self.evaluated_step = evaluation.results, evaluation.step
+        self.counts_at = evaluation.due
+        self.is_extra = self._end_asked and evaluation.step == evaluation.due == self._state.step
         return scalars_of(evaluation.results)
 
     @property

@@ -301,7 +301,9 @@ def _kwargs(
         inspect.signature(make).bind(*others, **kwargs)
     except TypeError as error:
         takes = f"{name} takes {inspect.signature(make)}"
-        raise ConfigError(f"env.kwargs: {error}; {takes}{hint}") from None
+        # Arguments that vary are not among env.kwargs, and the spaces are those without them.
+        fix = "; one that varies needs a default value" if "missing" in str(error) else ""
+        raise ConfigError(f"env.kwargs: {error}; {takes}{fix}{hint}") from None
     return kwargs
 
 

@@ -201,18 +201,23 @@ class Lessons(StatePart):
     Attributes:
         parameters: samplers by the name of the argument, in place of those of `env.vary`.
         curricula: progress by the name of the curriculum.
+        waiting: evaluations that the end of a run did not wait for: the step at which they count
+            if it is extended, that of the weights, and the metrics.
     """
 
     def __init__(self) -> None:
         self.parameters: dict[str, str] = {}
         self.curricula: dict[str, LessonProgress] = {}
+        self.waiting: list[list[Any]] = []
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain data; nothing if nothing was changed and there are no curricula."""
         parameters = {"parameters": dict(self.parameters)} if self.parameters else {}
         if not self.curricula:
             return parameters
-        return {**parameters, "curricula": {n: asdict(one) for n, one in self.curricula.items()}}
+        waiting = {"waiting": [[*entry] for entry in self.waiting]} if self.waiting else {}
+        curricula = {name: asdict(one) for name, one in self.curricula.items()}
+        return {**parameters, "curricula": curricula, **waiting}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Replace the state.
@@ -224,9 +229,13 @@ class Lessons(StatePart):
         try:
             read_samplers(parameters, "parameters")
             progress = {name: LessonProgress.of_plain(one) for name, one in curricula.items()}
-        except (InvalidSampler, AttributeError, ValueError) as error:
+            waiting = [
+                [int(counts_at), int(measured), {tag: float(v) for tag, v in metrics.items()}]
+                for counts_at, measured, metrics in state.get("waiting", [])
+            ]
+        except (InvalidSampler, AttributeError, TypeError, ValueError) as error:
             raise ValueError(f"curriculum: {error}") from None
-        self.parameters, self.curricula = dict(parameters), progress
+        self.parameters, self.curricula, self.waiting = dict(parameters), progress, waiting
 
     def evolve(self, state: StateDict, change: SpaceChange) -> StateDict:
         """Return the state with the new names of arguments."""

@@ -6,6 +6,7 @@ Every sampler is a pure function of 64 random bits.
 import json
 import math
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -19,7 +20,9 @@ Number = int | float
 _STANDARD_NORMAL = NormalDist()
 _INT_64 = 2**63
 _WORD = re.compile(r"\S+")
-_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_LARGEST = sys.float_info.max
+_OF_PYTHON = {"True": "true", "False": "false", "None": "null"}
 _FORMS = {
     "uniform": "uniform LOW HIGH",
     "loguniform": "loguniform LOW HIGH",
@@ -114,9 +117,9 @@ class Sampler:
     def _choice(self, bits: int) -> int:
         if not self.numbers:
             return bits * len(self.values) >> 64
-        total = math.fsum(self.numbers)
-        point, last = (bits >> 11) * 2.0**-53 * total, 0
-        for i, weight in enumerate(self.numbers):
+        weights = _summable(self.numbers)
+        point, last = (bits >> 11) * 2.0**-53 * math.fsum(weights), 0
+        for i, weight in enumerate(weights):
             if weight > 0:
                 last = i
                 if point < weight:
@@ -129,7 +132,8 @@ class Sampler:
         if deviation == 0:
             return float(mean)
         if not bounds:
-            return mean + deviation * _STANDARD_NORMAL.inv_cdf(share)
+            number = mean + deviation * _STANDARD_NORMAL.inv_cdf(share)
+            return min(max(number, -_LARGEST), _LARGEST)
         # Inverse of the distribution between the bounds. Where both are above the mean, of its
         # mirror image, since shares close to 1 have few digits.
         low, high = ((bound - mean) / deviation for bound in bounds)
@@ -140,13 +144,21 @@ class Sampler:
         return min(max(number, float(bounds[0])), float(bounds[1]))
 
     def _in_ranges(self, share: float) -> float:
-        lengths = [high - low for low, high in _pairs(self.numbers)]
+        pairs = _pairs(self.numbers)
+        lengths = [high - low for low, high in pairs]
+        if not any(lengths):  # single numbers, each as likely
+            return float(pairs[int(share * len(pairs))][0])
+        if not math.isfinite(sum(lengths)):  # of a part of them, which does not overflow
+            scale = 2.0 ** -len(pairs).bit_length() / 2
+            return (
+                Sampler("ranges", tuple(n * scale for n in self.numbers))._in_ranges(share) / scale
+            )
         point = share * math.fsum(lengths)
-        for (low, _), length in zip(_pairs(self.numbers), lengths, strict=True):
+        for (low, _), length in zip(pairs, lengths, strict=True):
             if point < length:
                 return float(low + point)
             point -= length
-        return float(self.numbers[-1])  # by rounding, or ranges without a length
+        return float(self.numbers[-1])  # by rounding
 
 
 def read_sampler(text: str, field: str = "sampler") -> Sampler:
@@ -191,6 +203,8 @@ def interpolate(first: Sampler, last: Sampler, share: float) -> Sampler:
     numbers: list[Number] = []
     for a, b in zip(first.numbers, last.numbers, strict=True):
         number = a + (b - a) * share
+        if not math.isfinite(number):
+            number = _between(a, b, share)
         whole = first.kind == "int" or (first.kind == "value" and type(a) is type(b) is int)
         numbers.append(math.floor(number + 0.5) if whole else number)
     return _checked(replace(first, numbers=tuple(numbers)), 1)
@@ -227,14 +241,17 @@ def _value(text: str, word: str, place: int) -> Sampler:
         value = json.loads(text, parse_constant=_no_constant)
     except (json.JSONDecodeError, ValueError, RecursionError) as error:
         hint = did_you_mean(word, _FORMS, separator="; ")
-        if not hint and re.fullmatch(r"\w+", text.strip()):
+        if text.strip() in _OF_PYTHON:
+            hint = f"; did you mean {_OF_PYTHON[text.strip()]}?"
+        elif not hint and re.fullmatch(r"\w+", text.strip()):
             hint = f'; text is written as "{text.strip()}"'
-        at = place + error.pos if isinstance(error, json.JSONDecodeError) and error.pos else place
+        at = error.pos + 1 if isinstance(error, json.JSONDecodeError) and error.pos else place
+        got = short_repr([*text[at - 1 :].split(), word][0])
         expected = f"a value as JSON has it or one of {', '.join(_FORMS)}"
-        raise InvalidSampler(f"character {at}: expected {expected}, got {word!r}{hint}") from None
+        raise InvalidSampler(f"character {at}: expected {expected}, got {got}{hint}") from None
     if type(value) in (int, float):
         return Sampler("value", (_number(text.strip(), place),))
-    return Sampler("value", (), (json.dumps(value, ensure_ascii=False),))
+    return Sampler("value", (), (_json(value, place),))
 
 
 def _choices(text: str, position: int) -> Sampler:
@@ -248,7 +265,7 @@ def _choices(text: str, position: int) -> Sampler:
         except (ValueError, RecursionError):
             word = text[position:].split()[0]
             raise _expected(places[-1], 'a value, as in 4 or "open"', repr(word)) from None
-        values.append(json.dumps(value, ensure_ascii=False))
+        values.append(_json(value, places[-1]))
         if text[position : position + 1] == ":":
             match = _WORD.match(text, position + 1)
             word = match.group() if match else ""
@@ -306,7 +323,7 @@ def _number(word: str, place: int, whole: bool = False) -> Number:
 
 def _ends_of_range(word: str, place: int) -> list[tuple[str, int]]:
     low, dots, high = word.partition("..")
-    if not dots:
+    if not dots or high.startswith("."):  # 0...5 may be meant as 0..5 or as 0..0.5
         raise _expected(place, "a range, as in 0..1", repr(word))
     return [(low, place), (high, place + len(low) + 2)]
 
@@ -320,6 +337,29 @@ def _check_count(words: Sequence[tuple[str, int]], count: int, kind: str, text: 
 
 def _expected(place: int, expected: str, got: str) -> InvalidSampler:
     return InvalidSampler(f"character {place}: expected {expected}, got {got}")
+
+
+def _json(value: Any, place: int) -> str:
+    """Return a value as JSON, or raise for numbers and text that cannot be sent and saved."""
+    parts = [value]
+    for part in parts:  # grows by the parts of containers
+        if isinstance(part, dict):
+            parts += [*part, *part.values()]
+        elif isinstance(part, list):
+            parts += part
+        elif isinstance(part, str):
+            if not part.isascii() and part != part.encode(errors="replace").decode():
+                raise _expected(place, "text without halves of characters", ascii(part))
+        elif type(part) in (int, float):
+            is_finite = math.isfinite(part) if isinstance(part, float) else abs(part) < _INT_64
+            if not is_finite:
+                raise _expected(place, "numbers of 64 bits", short_repr(part))
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _summable(weights: Sequence[Number]) -> Sequence[Number]:
+    """Return weights whose sum does not overflow, in the same proportions."""
+    return weights if math.isfinite(sum(weights)) else [w / len(weights) for w in weights]
 
 
 def _no_constant(name: str) -> Any:

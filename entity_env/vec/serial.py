@@ -1,5 +1,6 @@
 """Environments that step one after the other in this process."""
 
+import copy
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -378,27 +379,33 @@ class EnvList(VecEnv):
         before, self._arguments[i] = self._arguments[i], arguments
         if not before and not arguments:
             return
-        start_ns = time.perf_counter_ns()
+        start_ns, new = time.perf_counter_ns(), None
+        # A copy, as the world may change lists and objects that it is given.
+        values = copy.deepcopy(arguments)
         try:
-            given = getattr(world, "set_parameters", None)
-            if callable(given) and arguments.keys() >= before.keys():
-                given(**arguments)
-                self._world_ns += time.perf_counter_ns() - start_ns
-                return
-            new = match_of(self._create_env(**arguments))
-            check_same_spaces(
-                (self._obs_space, self._action_space),
-                (new.obs_space(), new.action_space()),
-                f"with the arguments {arguments}",
-            )
+            with exits_as_errors():
+                given = getattr(world, "set_parameters", None)
+                if callable(given) and arguments.keys() >= before.keys():
+                    given(**values)
+                    self._world_ns += time.perf_counter_ns() - start_ns
+                    return
+                new = match_of(self._create_env(**values))
+                check_same_spaces(
+                    (self._obs_space, self._action_space),
+                    (new.obs_space(), new.action_space()),
+                    f"with the arguments {arguments}",
+                )
         except Exception as error:
+            if new is not None:
+                new.close()
             where = f"environment {self._index(i)}, episode {self._episodes[i] - 1}"
             what = str(error)
             if not isinstance(error, InvalidSampler):
                 what = f"{type(world).__name__} does not take {arguments}: {error}"
             raise InvalidSampler(f"{where}: {what}") from error
         old, self.matches[i] = self.matches[i], new
-        old.close()
+        with in_environment(self._index(i)):
+            old.close()
         self._made_ns += time.perf_counter_ns() - start_ns
 
     def _show(

@@ -19,11 +19,12 @@ from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.remote import PackedEvaluation, play_suite
 from enn_trainer.evaluation.results import SuiteResult
 from enn_trainer.evaluation.run_evaluator import RunEvaluator
+from enn_trainer.experience.lessons import LessonProgress, Lessons
 from enn_trainer.session import TrainResult
 from enn_trainer.state_manager import StateManager
 from enn_trainer.trainer import Trainer
 from entity_env.errors import WorkerError
-from entity_env.examples import Xor
+from entity_env.examples import Locks, Xor
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks
 
 SETTINGS = [
@@ -206,3 +207,39 @@ def test_errors_that_cannot_be_sent_are_texts() -> None:
 def test_bad_settings_are_refused(overrides: list[str], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         _ = StateManager(overrides=[*SETTINGS, *overrides]).config
+
+
+LESSONS = """curricula={"c": (lessons: [
+    (name: "a", vary: {"length": "1"}, until: ["eval/opened.mean >= 0"]),
+    (name: "b", vary: {"length": "2"}, until: ["eval/opened.mean >= 0", "lesson_step >= 64"]),
+    (name: "c", vary: {"length": "3"}),
+])}"""
+
+
+def taught(folder: Path, *totals: int) -> LessonProgress:
+    """Return the lessons of a run with late evaluations that is extended from total to total."""
+    for total in totals:
+        # No setting depends on the total.
+        same = ["optim.anneal_lr=false", "ppo.anneal_entropy=false", "checkpoint.best=[]"]
+        late = ["eval.ray=auto", "eval.lag=3", "eval.run_on_first_step=false"]
+        settings = [*SETTINGS, *same, *late, LESSONS]
+        overrides = [*settings, f"total_timesteps={total}"]
+        manager = StateManager(checkpoint_dir=folder, overrides=overrides)
+        with Trainer(manager, Locks) as trainer:
+            trainer.run()
+    part = manager.state.parts["curriculum"]
+    assert isinstance(part, Lessons)
+    return part.curricula["c"]
+
+
+@pytest.mark.usefixtures("player")
+def test_evaluations_that_the_end_did_not_wait_for_decide_lessons_of_the_extended_run(
+    tmp_path: Path,
+) -> None:
+    straight = taught(tmp_path / "straight", 416)
+    steps = [step for step, _ in straight.begun.values()]
+    # The evaluation of step 64 counts at 160; that of 192, the first in lesson b, at 288.
+    assert steps == [0, 160, 288]
+    for first in (64, 96, 128, 160, 192, 224, 256):
+        assert taught(tmp_path / f"{first}", first).begun["a"] == straight.begun["a"]
+        assert taught(tmp_path / f"{first}", first + 32, 416) == straight

@@ -47,6 +47,20 @@ def test_arguments_that_cannot_vary_are_named(tmp_path: Path) -> None:
             drawn(tmp_path, "rollout.processes=1", setting)
 
 
+class Sized(Minefield):
+    """Minefield with an argument that has no default value."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(max_mines=size)
+
+
+def test_arguments_that_vary_need_a_default_value(tmp_path: Path) -> None:
+    settings = ["env.kwargs={}", 'env.vary.size="1"', f"data_dir={tmp_path}"]
+    expected = "env.kwargs: missing .* 'size'; .*; one that varies needs a default value"
+    with pytest.raises(ConfigError, match=expected):
+        Trainer(StateManager(overrides=settings), Sized)
+
+
 def test_options_of_gymnasium_worlds_vary(tmp_path: Path) -> None:
     fall = FromGymnasium.of(Fall, options=["gravity"], height=2.0)
     settings = [*SETTINGS, "rollout.processes=1", f"data_dir={tmp_path}"]

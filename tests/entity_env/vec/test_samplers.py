@@ -151,6 +151,13 @@ def test_values_are_as_json_has_them(value: Any) -> None:
         ("choice 4:", "character 10: expected a number, got nothing"),
         ("NaN", "expected a value as JSON has it"),
         ("1e999", "a number of 64 bits"),
+        ("[1e999]", "character 1: expected numbers of 64 bits, got inf"),
+        ("choice 4 1e999", "character 10: expected numbers of 64 bits, got inf"),
+        ('choice {"a": 9223372036854775808}', "numbers of 64 bits, got 9223372036854775808"),
+        ('choice "\\ud800"', "character 8: expected text without halves of characters"),
+        ("True", "did you mean true?"),
+        ("  7 8", "character 5: expected a value as JSON has it .*got '8'"),
+        ("ranges 0...5", "character 8: expected a range, as in 0..1, got '0...5'"),
     ],
 )
 def test_texts_that_cannot_be_read_are_errors_with_field_and_character(
@@ -160,11 +167,36 @@ def test_texts_that_cannot_be_read_are_errors_with_field_and_character(
         read_sampler(text, "env.vary.width")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ranges -1e308..1e308 0..1",
+        "normal 0 1e308",
+        "choice 4:1e308 8:1e308",
+        "uniform -1e308 1e308",
+    ],
+)
+def test_numbers_close_to_the_largest_one_do_not_overflow(text: str) -> None:
+    drawn = draws(text, 1000)
+    assert np.isfinite(drawn).all()
+    assert len({*drawn}) > 1
+    share_above = np.mean(np.array(drawn) > np.median([min(drawn), max(drawn)]))
+    assert share_above == pytest.approx(0.5, abs=0.1)
+
+
+def test_ranges_that_are_single_numbers_are_drawn_as_often() -> None:
+    drawn = draws("ranges 1..1 2..2 5..5", 3000)
+    assert {*drawn} == {1.0, 2.0, 5.0}
+    assert np.mean(np.array(drawn) == 2) == pytest.approx(1 / 3, abs=0.05)
+
+
 def test_samplers_between_two_go_in_equal_steps() -> None:
     first, last = read_sampler("int 1 1"), read_sampler("int 0 40")
     texts = [interpolate(first, last, i / 4).text for i in range(5)]
     assert texts == ["int 1 1", "int 1 11", "int 1 21", "int 0 30", "int 0 40"]
     assert interpolate(read_sampler("1"), read_sampler("4"), 1 / 3).text == "2"
+    largest = read_sampler("uniform -1e308 1e308"), read_sampler("uniform 1e308 1.1e308")
+    assert interpolate(*largest, 0.5).text == "uniform 0.0 1.05e+308"
     with pytest.raises(InvalidSampler, match="same kind"):
         interpolate(first, read_sampler("uniform 0 1"), 0.5)
 

@@ -130,6 +130,44 @@ def test_values_that_the_world_does_not_take_are_an_error_with_its_place() -> No
         envs.reset(envs.obs_space())
 
 
+class Changing(Anew):
+    """Minefield that changes a list that it is given, may leave, and may fail to close."""
+
+    def __init__(self, marks: list[int] | None = None, leaves: bool = False) -> None:
+        if leaves:
+            raise SystemExit(3)
+        self.marks = marks or []
+        super().__init__(max_steps=5)
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        self.marks.append(7)
+        return super().act(actions)
+
+    def close(self) -> None:
+        if self.marks == [1]:
+            raise RuntimeError("cannot close")
+
+
+def test_arguments_of_a_state_are_those_that_were_drawn_whatever_the_world_does_to_them() -> None:
+    envs = EnvList(Changing, 2)
+    envs.vary(Variation.of({"marks": "[2, 3]"}))
+    steps(envs, 2)
+    assert envs.get_state()["arguments"] == [{"marks": [2, 3]}] * 2  # type: ignore[index]
+
+
+def test_a_world_that_leaves_or_fails_to_close_between_episodes_is_named() -> None:
+    envs = EnvList(Changing, 2)
+    envs.vary(Variation.of({"leaves": "true"}))
+    with pytest.raises(EntityEnvError, match=r"environment 0, episode 0: .*raised SystemExit: 3"):
+        envs.reset(envs.obs_space())
+    envs = EnvList(Changing, 2)
+    envs.vary(Variation.of({"marks": "[1]"}))
+    envs.reset(envs.obs_space())
+    with pytest.raises(RuntimeError, match="cannot close") as error:
+        envs.reset(envs.obs_space())
+    assert error.value.__notes__ == ["in environment 0"]
+
+
 def test_array_environments_do_not_vary() -> None:
     with pytest.raises(EntityEnvError, match="vary: VecMinefield does not vary"):
         VecMinefield(2).vary(VARIATION)
