@@ -30,7 +30,7 @@ from entity_env.vec.worker import (
     WorkerLostError,
     WorkerProcess,
     WorkerSetup,
-    packed_factory,
+    pickled,
 )
 from entity_env.world_code import code_of
 
@@ -86,7 +86,7 @@ class ParallelEnvList(VecEnv):
         cls: Any = create_env.func if isinstance(create_env, functools.partial) else create_env
         cls, sides = (type(like), like) if like is not None else (cls, cls)
         made_here = code_of(cls) if isinstance(cls, type) else {}
-        code, first = packed_factory(create_env), first_env_index
+        code, first = pickled(create_env, "env"), first_env_index
         # Environments and core of each worker.
         setups = []
         self.sides = getattr(sides, "num_sides", 1)
