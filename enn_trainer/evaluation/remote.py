@@ -14,10 +14,11 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.results import SuiteResult
 from enn_trainer.runtime.start_folder import paths_from, start_folder
-from entity_env.errors import EntityEnvError, WorkerError
+from entity_env.errors import ClusterError, ClusterLostError, EntityEnvError, WorkerError
 from entity_env.named_world import OF_FILES
-from entity_env.ray_cluster import ClusterError, ClusterLostError, RuntimeEnv, check_head
 from entity_env.ray_cluster import cluster as joined
+from entity_env.ray_head import check_head
+from entity_env.ray_runtime import RuntimeEnv
 from entity_env.vec.worker import pickled
 
 TRIES = 4
@@ -52,8 +53,7 @@ def packed(evaluator: Any) -> bytes:
         for module in modules:
             cloudpickle.unregister_pickle_by_value(module)
     path = [entry for entry in sys.path if entry]
-    packed: bytes = cloudpickle.dumps(PackedEvaluation(path, str(start_folder()), content))
-    return packed
+    return pickled(PackedEvaluation(path, str(start_folder()), content), "eval.ray")
 
 
 def play_suite(message: bytes, name: str) -> SuiteResult | Exception:
