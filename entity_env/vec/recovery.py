@@ -23,15 +23,6 @@ MAX_BYTES = 1 << 26
 """Size of the kept actions at which a state is taken before its time."""
 STEP_TRIES = 2
 """Times that a step in which a worker was lost is asked again, as it may be what ends workers."""
-WAYS = ("exact", "truncate")
-
-
-def check_recover(recover: str) -> None:
-    """Raise ValueError if `recover` is not one of the ways to recover lost workers."""
-    if recover not in WAYS:
-        raise ValueError(f"recover: expected one of {', '.join(WAYS)}, got {recover!r}")
-
-
 Ask: TypeAlias = Callable[..., Any]
 """Sends a message with its arguments to a replacement; returns its answer, or raises its error."""
 
@@ -62,8 +53,7 @@ class Step(NamedTuple):
         """Return the arguments of `act_on` for workers of so many environments each."""
         pieces: list[dict[ActionName, Ragged]] = [{} for _ in counts]
         for name, values, lengths in self.actions:
-            rows = Ragged(values, lengths).split(counts)
-            for piece, own in zip(pieces, rows, strict=True):
+            for piece, own in zip(pieces, Ragged(values, lengths).split(counts), strict=True):
                 piece[name] = own
         return [[piece, self.obs_filter] for piece in pieces]
 
@@ -77,17 +67,22 @@ class Recovery:
 
     Args:
         num_workers: the number of workers.
-        is_exact: False to keep nothing.
+        recover: "exact", or "truncate" to keep nothing.
         clock: seconds, never going back.
 
     Attributes:
         is_exact: True while lost workers can be recovered exactly.
+
+    Raises:
+        ValueError: `recover` is something else.
     """
 
     def __init__(
-        self, num_workers: int, is_exact: bool, clock: Callable[[], float] = time.monotonic
+        self, num_workers: int, recover: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.is_exact, self._reason = is_exact, ""
+        if recover not in ("exact", "truncate"):
+            raise ValueError(f"recover: expected one of exact, truncate, got {recover!r}")
+        self.is_exact, self._reason = recover == "exact", ""
         self._clock = clock
         # The last state of each worker, None for a new one, and the messages of all since.
         self._states: list[bytes | None] = [None] * num_workers
