@@ -183,9 +183,8 @@ def _join(ray: Any, address: str, field: str, folder: Path, runtime: RuntimeEnv)
     os.environ.setdefault("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "1")  # whatever is named is meant
     staged = folder / "files"
     staged.mkdir()
-    told: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
-    if options := runtime.options(staged):
-        told["runtime_env"] = options
+    options = runtime.options(staged)
+    told = {"logging_level": "ERROR", "log_to_driver": False, "runtime_env": options}
     # Ray itself would join any cluster of this machine, also one whose token it does not have.
     found = os.environ.get("RAY_ADDRESS") or ray._private.services.find_bootstrap_address(None)
     known = address if address != "auto" else found
