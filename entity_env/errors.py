@@ -7,6 +7,8 @@ EntityEnvError
 ├── InvalidAction       an action was handed in that the observation does not allow
 ├── InvalidSampler      a text from which no value of an argument can be drawn
 ├── WorkerError         a worker process failed, with the environment's own traceback
+│   └── ClusterLostError  the head of a Ray cluster is gone
+├── ClusterError        a Ray cluster that is not there, or too small
 └── UnknownWorld        a name of a world that does not stand for one
 """
 
@@ -112,6 +114,14 @@ class InvalidSampler(EntityEnvError, ValueError):  # noqa: N818 (names what is i
 
 class WorkerError(EntityEnvError, RuntimeError):
     """Failure of a worker process; the message carries the traceback from the worker."""
+
+
+class ClusterLostError(WorkerError):
+    """Loss of the head of a Ray cluster."""
+
+
+class ClusterError(EntityEnvError):
+    """Error of a Ray cluster that is not there, or too small."""
 
 
 class UnknownWorld(EntityEnvError, ValueError):  # noqa: N818 (names what is unknown)

@@ -8,6 +8,7 @@ from enn_trainer.evaluation.results import SuiteResult
 
 EVALUATIONS = "evaluations"
 """Name of the evaluations under way in `State.memory`."""
+_COUNTS = ("episodes", "missing", "max_steps", "limit")
 
 
 class UnderWay(Protocol):
@@ -65,18 +66,15 @@ class Evaluation(NamedTuple):
         assert self.results is not None
         suites = [
             {
-                "suite": name,
+                "suite": suite,
                 "metrics": _plain_metrics(result.metrics),
-                "episodes": result.episodes,
-                "missing": result.missing,
-                "max_steps": result.max_steps,
-                "limit": result.limit,
+                **{name: getattr(result, name) for name in _COUNTS},
                 "opponents": [
                     {"name": member, "metrics": _plain_metrics(against)}
                     for member, against in result.opponents.items()
                 ],
             }
-            for name, result in self.results.items()
+            for suite, result in self.results.items()
         ]
         return {"step": self.step, "due": self.due, "suites": suites}
 
@@ -87,7 +85,7 @@ class Evaluation(NamedTuple):
             one["suite"]: SuiteResult(
                 metrics=_metrics_of(one["metrics"]),
                 opponents={o["name"]: _metrics_of(o["metrics"]) for o in one["opponents"]},
-                **{name: one[name] for name in ("episodes", "missing", "max_steps", "limit")},
+                **{name: one[name] for name in _COUNTS},
             )
             for one in plain["suites"]
         }

@@ -14,11 +14,12 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.results import SuiteResult
 from enn_trainer.runtime.start_folder import paths_from, start_folder
-from entity_env.errors import WorkerError
+from entity_env.errors import ClusterError, ClusterLostError, EntityEnvError, WorkerError
 from entity_env.named_world import OF_FILES
-from entity_env.ray_cluster import ClusterError, ClusterLostError, RuntimeEnv, check_head
 from entity_env.ray_cluster import cluster as joined
-from entity_env.vec.worker import unsendable
+from entity_env.ray_head import check_head
+from entity_env.ray_runtime import RuntimeEnv
+from entity_env.vec.worker import pickled
 
 TRIES = 4
 """Number of times that a suite is played whose process or host is lost."""
@@ -41,22 +42,18 @@ class PackedEvaluation(NamedTuple):
 
 def packed(evaluator: Any) -> bytes:
     """Return an evaluator as bytes, with the code of worlds and bots that come from files."""
-    modules = [m for name, m in sys.modules.items() if _is_of_file(name, m)]
+    modules = [m for name, m in sys.modules.items() if name.startswith(OF_FILES) and m is not None]
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     try:
-        content = cloudpickle.dumps(evaluator)
-    except Exception as error:
-        part = unsendable(evaluator, "the factory")
-        expected = "expected a world that can be sent to another process"
-        fix = "make it where the world is made, in its constructor"
-        raise ConfigError(f"eval.ray: {expected}, got {error} at {part}; {fix}") from None
+        content = pickled(evaluator, "eval.ray")
+    except EntityEnvError as error:
+        raise ConfigError(str(error)) from None
     finally:
         for module in modules:
             cloudpickle.unregister_pickle_by_value(module)
     path = [entry for entry in sys.path if entry]
-    packed: bytes = cloudpickle.dumps(PackedEvaluation(path, str(start_folder()), content))
-    return packed
+    return pickled(PackedEvaluation(path, str(start_folder()), content), "eval.ray")
 
 
 def play_suite(message: bytes, name: str) -> SuiteResult | Exception:
@@ -94,12 +91,11 @@ def cluster(
     """
     rollout = config.rollout
     runtime = RuntimeEnv(tuple(rollout.ray_files), rollout.ray_env, start_folder())
-    with ExitStack() as stack:
-        try:
-            ray = stack.enter_context(joined(address, field, runtime, token))
-        except ClusterError as error:
-            raise ConfigError(str(error)) from None
-        yield ray
+    try:
+        with joined(address, field, runtime, token) as ray:
+            yield ray
+    except ClusterError as error:
+        raise ConfigError(str(error)) from None
 
 
 def play_elsewhere(
@@ -171,8 +167,3 @@ class RayEvaluation:
             check_head()
             for task in self._tasks.values():
                 self._ray.cancel(task, force=True)
-
-
-def _is_of_file(name: str, module: Any) -> bool:
-    """Return True for a module that was imported from a file which a setting names."""
-    return name.startswith(OF_FILES) and module is not None

@@ -10,7 +10,9 @@ from enn_trainer.errors import ConfigError, RankError
 from enn_trainer.evaluation.remote import cluster
 from enn_trainer.scale.group import Group
 from enn_trainer.scale.shards import Shards
-from entity_env.ray_cluster import ClusterError, check_head, check_size, invitation
+from entity_env.errors import ClusterError
+from entity_env.ray_cluster import check_size, invitation
+from entity_env.ray_head import check_head
 
 
 def join_cluster(config: TrainConfig, group: Group, stack: ExitStack) -> Any:

@@ -19,7 +19,7 @@ from entity_env.ragged import Ragged, as_choices
 from entity_env.spaces import ActionName, ActionSpace, EntityName, ObsSpace
 from entity_env.vec.episode_state import cat_states, split_state
 from entity_env.vec.identity import types_to_track
-from entity_env.vec.recovery import STEP_TRIES, Recovery, Step, check_recover
+from entity_env.vec.recovery import STEP_TRIES, Recovery, Step
 from entity_env.vec.validate import check_same_spaces
 from entity_env.vec.variation import Variation
 from entity_env.vec.vec_env import VecEnv
@@ -30,7 +30,7 @@ from entity_env.vec.worker import (
     WorkerLostError,
     WorkerProcess,
     WorkerSetup,
-    packed_factory,
+    pickled,
 )
 from entity_env.world_code import code_of
 
@@ -86,7 +86,7 @@ class ParallelEnvList(VecEnv):
         cls: Any = create_env.func if isinstance(create_env, functools.partial) else create_env
         cls, sides = (type(like), like) if like is not None else (cls, cls)
         made_here = code_of(cls) if isinstance(cls, type) else {}
-        code, first = packed_factory(create_env), first_env_index
+        code, first = pickled(create_env, "env"), first_env_index
         # Environments and core of each worker.
         setups = []
         self.sides = getattr(sides, "num_sides", 1)
@@ -107,8 +107,7 @@ class ParallelEnvList(VecEnv):
         self._shown: ObsSpace | None = None
         # Past of the workers, the step that they were asked for, and those among the lost ones
         # whose replacement was counted already.
-        check_recover(recover)
-        self._recovery = Recovery(len(setups), is_exact=recover == "exact")
+        self._recovery = Recovery(len(setups), recover)
         self._step: Step | None = None
         self._counted: set[int] = set()
         # Start all workers before waiting for one; replace those that are lost meanwhile.

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from entity_env.errors import WorkerError
+from entity_env.errors import ClusterLostError, WorkerError
 from entity_env.process import warn_once
-from entity_env.ray_cluster import ClusterLostError, check_head
+from entity_env.ray_head import check_head
 from entity_env.vec.transport import packed, unpacked
 from entity_env.vec.worker import (
     WorkerLostError,

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -11,7 +12,7 @@ from entity_env.errors import EntityEnvError
 from entity_env.process import logger
 from entity_env.ragged import Ragged
 from entity_env.spaces import ActionName, ObsSpace
-from entity_env.vec.vec_obs import VecActionMask, VecObs, take_obs
+from entity_env.vec.vec_obs import After, VecObs, take_obs
 from entity_env.vec.worker import WorkerLostError
 
 EVERY_S = 20.0
@@ -22,15 +23,6 @@ MAX_BYTES = 1 << 26
 """Size of the kept actions at which a state is taken before its time."""
 STEP_TRIES = 2
 """Times that a step in which a worker was lost is asked again, as it may be what ends workers."""
-WAYS = ("exact", "truncate")
-
-
-def check_recover(recover: str) -> None:
-    """Raise ValueError if `recover` is not one of the ways to recover lost workers."""
-    if recover not in WAYS:
-        raise ValueError(f"recover: expected one of {', '.join(WAYS)}, got {recover!r}")
-
-
 Ask: TypeAlias = Callable[..., Any]
 """Sends a message with its arguments to a replacement; returns its answer, or raises its error."""
 
@@ -61,8 +53,7 @@ class Step(NamedTuple):
         """Return the arguments of `act_on` for workers of so many environments each."""
         pieces: list[dict[ActionName, Ragged]] = [{} for _ in counts]
         for name, values, lengths in self.actions:
-            rows = Ragged(values, lengths).split(counts)
-            for piece, own in zip(pieces, rows, strict=True):
+            for piece, own in zip(pieces, Ragged(values, lengths).split(counts), strict=True):
                 piece[name] = own
         return [[piece, self.obs_filter] for piece in pieces]
 
@@ -76,17 +67,22 @@ class Recovery:
 
     Args:
         num_workers: the number of workers.
-        is_exact: False to keep nothing.
+        recover: "exact", or "truncate" to keep nothing.
         clock: seconds, never going back.
 
     Attributes:
         is_exact: True while lost workers can be recovered exactly.
+
+    Raises:
+        ValueError: `recover` is something else.
     """
 
     def __init__(
-        self, num_workers: int, is_exact: bool, clock: Callable[[], float] = time.monotonic
+        self, num_workers: int, recover: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.is_exact, self._reason = is_exact, ""
+        if recover not in ("exact", "truncate"):
+            raise ValueError(f"recover: expected one of exact, truncate, got {recover!r}")
+        self.is_exact, self._reason = recover == "exact", ""
         self._clock = clock
         # The last state of each worker, None for a new one, and the messages of all since.
         self._states: list[bytes | None] = [None] * num_workers
@@ -208,76 +204,64 @@ def first_difference(
         first: the index of the first of them among all of the run, for messages.
         is_step: True to compare rewards and ends of a step as well.
     """
-    expected = take_obs(shown, frames)
-    pairs = [*_rows(replayed, expected, "")]
-    if is_step:
-        ones = np.ones(len(frames), np.int64)
-        for name in ("reward", "done", "truncated"):
-            rows = getattr(replayed, name), getattr(shown, name)[frames]
-            pairs.append((name, Ragged(rows[0], ones), Ragged(rows[1], ones)))
-    for field, got, wanted in pairs:
-        if (difference := _first_row(got, wanted)) is not None:
-            env, text = difference
-            return f"{field} of environment {first + env}: {text}"
-    if is_step and shown.final is not None and replayed.final is not None:
+    expected, envs = take_obs(shown, frames), first + np.arange(len(frames))
+    if not is_step:
+        return _difference(replayed, expected, envs)
+    of_step = {name: getattr(shown, name)[frames] for name in ("reward", "done", "truncated")}
+    found = _difference(replayed, replace(expected, **of_step), envs, [*of_step])
+    if found is None and shown.final is not None and replayed.final is not None:
         # Last observations are there for the truncated episodes alone.
         before: npt.NDArray[np.int64] = np.cumsum(shown.truncated) - shown.truncated
-        cut_off = frames[shown.truncated[frames]]
-        final = take_obs(shown.final, before[cut_off])
-        for field, got, wanted in _rows(replayed.final, final, "final."):
-            if (difference := _first_row(got, wanted)) is not None:
-                env, text = difference
-                return f"{field} of environment {first + cut_off[env] - frames[0]}: {text}"
+        is_cut = shown.truncated[frames]
+        final = take_obs(shown.final, before[frames[is_cut]])
+        found = _difference(replayed.final, final, envs[is_cut], prefix="final.")
+    return found
+
+
+def _difference(
+    replayed: VecObs,
+    shown: VecObs,
+    envs: npt.NDArray[np.int64],
+    of_step: Sequence[str] = (),
+    prefix: str = "",
+) -> str | None:
+    """Return the first field and environment in which frames of the same environments differ.
+
+    Args:
+        replayed: frames.
+        shown: frames.
+        envs: the index of the environment of each frame, for messages.
+        of_step: attributes with a number of each frame to compare as well.
+        prefix: what names of fields begin with.
+    """
+    # Joined, both have what one may leave out, such as a mask where everything is allowed.
+    for field, rows in _rows(VecObs.cat([shown, replayed]), of_step):
+        pieces = (piece.of_frames() for piece in rows.split([len(envs)] * 2))
+        for env, was, now in zip(envs, *pieces, strict=True):
+            where = f"{prefix}{field} of environment {env}"
+            if len(was) != len(now):
+                return f"{where}: was {len(was)} rows, replayed {len(now)}"
+            differs = (_bytes_of(was) != _bytes_of(now)).any(axis=1)
+            if differs.any():
+                at = differs.argmax()
+                return f"{where}: was {was.flat[at]}, replayed {now.flat[at]}"
     return None
 
 
-def _rows(replayed: VecObs, shown: VecObs, prefix: str) -> Iterator[tuple[str, Ragged, Ragged]]:
-    """Return name, replayed and shown rows of each field of an observation."""
-    for name, rows in shown.features.items():
-        yield f"{prefix}features[{name!r}]", replayed.features[name], rows
-    for name in shown.visible:
-        yield f"{prefix}visible[{name!r}]", replayed.visibility(name), shown.visible[name]
-    for attribute in ("kinds", "identity"):
-        given = getattr(replayed, attribute)
-        for name, rows in getattr(shown, attribute).items():
-            nothing = Ragged.empty(rows.values, len(shown))
-            yield f"{prefix}{attribute}[{name!r}]", given.get(name, nothing), rows
-    for name, mask in shown.action_masks.items():
-        for part, got, wanted in _rows_of_mask(replayed.action_masks[name], mask):
-            yield f"{prefix}action_masks[{name!r}].{part}", got, wanted
+def _rows(obs: VecObs, of_step: Sequence[str]) -> Iterator[tuple[str, Ragged]]:
+    """Return name and rows of each field of an observation, and of attributes of its step."""
+    for attribute in ("features", "visible", "kinds", "identity"):
+        for name, rows in getattr(obs, attribute).items():
+            yield f"{attribute}[{name!r}]", rows
+    for name, mask in obs.action_masks.items():
+        for part, rows in vars(mask).items():
+            if rows is not None:
+                given = rows.rows if isinstance(rows, After) else rows
+                yield f"action_masks[{name!r}].{part}", given
+    for name in of_step:
+        yield name, Ragged(getattr(obs, name), np.ones(len(obs), np.int64))
 
 
-def _rows_of_mask(
-    replayed: VecActionMask, shown: VecActionMask
-) -> Iterator[tuple[str, Ragged, Ragged]]:
-    """Return name, replayed and shown rows of each part of a mask."""
-    for part, rows in vars(shown).items():
-        if part == "mask" and rows is not None:
-            # Pieces have no mask where everything is allowed, and get one beside pieces with one.
-            yield part, replayed.full_mask(rows.values.shape[1:]), rows
-        elif isinstance(rows, Ragged):
-            yield part, getattr(replayed, part), rows
-    if shown.after is not None and replayed.after is not None:
-        yield "after", replayed.after.rows, shown.after.rows
-
-
-def _first_row(replayed: Ragged, shown: Ragged) -> tuple[int, str] | None:
-    """Return the first frame in which rows differ, and both; None if they are equal to the bit."""
-    same = np.ascontiguousarray(replayed.values, shown.values.dtype)
-    if (
-        np.array_equal(replayed.lengths, shown.lengths)
-        and same.shape == shown.values.shape
-        and same.tobytes() == np.ascontiguousarray(shown.values).tobytes()
-    ):
-        return None
-    pairs = zip(replayed.of_frames(), shown.of_frames(), strict=True)
-    for frame, (got, wanted) in enumerate(pairs):
-        if got.shape != wanted.shape:
-            return frame, f"was {len(wanted)} rows, replayed {len(got)}"
-        if got.astype(wanted.dtype).tobytes() != wanted.tobytes():
-            was, now = wanted.reshape(-1), got.reshape(-1)
-            at = next(
-                k for k in range(len(was)) if was[k : k + 1].tobytes() != now[k : k + 1].tobytes()
-            )
-            return frame, f"was {was[at]}, replayed {now[at]}"
-    return 0, "another shape"
+def _bytes_of(rows: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Return the bytes of each number, (numbers, bytes) uint8."""
+    return rows.reshape(-1, 1).view(np.uint8)

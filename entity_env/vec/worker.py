@@ -307,23 +307,27 @@ class Worker(Protocol):
         """End it at once."""
 
 
-def packed_factory(create_env: Callable[[], Any]) -> bytes:
-    """Return the cloudpickle of a function that makes environments.
+def pickled(value: Any, field: str) -> bytes:
+    """Return the cloudpickle of a function that makes environments, or of a value that holds one.
+
+    Args:
+        value: what to send.
+        field: the setting that asks for it, for messages.
 
     Raises:
         EntityEnvError: it cannot be sent; names the part that cannot.
     """
     try:
-        code: bytes = cloudpickle.dumps(create_env)
+        code: bytes = cloudpickle.dumps(value)
     except Exception as error:
-        part = unsendable(create_env, "the factory")
+        part = _unsendable(value, "the factory")
         expected = "expected a world that can be sent to another process"
         fix = "make it where the world is made, in its constructor"
-        raise EntityEnvError(f"env: {expected}, got {error} at {part}; {fix}") from None
+        raise EntityEnvError(f"{field}: {expected}, got {error} at {part}; {fix}") from None
     return code
 
 
-def unsendable(value: Any, name: str) -> str:
+def _unsendable(value: Any, name: str) -> str:
     """Return the path of the innermost argument, closed-over name or attribute that fails."""
     parts = dict(getattr(value, "keywords", {})) | dict(getattr(value, "__dict__", {}))
     free = getattr(getattr(value, "__code__", None), "co_freevars", ())
@@ -333,7 +337,7 @@ def unsendable(value: Any, name: str) -> str:
         try:
             cloudpickle.dumps(part)
         except Exception:
-            return unsendable(part, f"{name}.{key}" if name != "the factory" else key)
+            return _unsendable(part, f"{name}.{key}" if name != "the factory" else key)
     return name
 
 

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from entity_env.ray_cluster import ClusterError, RuntimeEnv, cluster
+from entity_env.errors import ClusterError
+from entity_env.ray_cluster import cluster
+from entity_env.ray_runtime import RuntimeEnv
 from tests.ray_marks import NEEDS_RAY
 
 ROOT = Path(__file__).parents[3]
@@ -48,7 +50,8 @@ PROGRAM = """
 import functools, shutil, sys
 from pathlib import Path
 from entity_env import EnvList, ParallelEnvList
-from entity_env.ray_cluster import RuntimeEnv, cluster
+from entity_env.ray_cluster import cluster
+from entity_env.ray_runtime import RuntimeEnv
 from entity_env.vec.ray_worker import RayWorker
 from tests.entity_env.vec.test_recovery import assert_same_frames, shown
 from a_brought_world import Brought
@@ -100,7 +103,8 @@ class TestOnACluster:
         import functools, os
         from entity_env import ParallelEnvList
         from entity_env.examples import Minefield
-        from entity_env.ray_cluster import RuntimeEnv, cluster
+        from entity_env.ray_cluster import cluster
+        from entity_env.ray_runtime import RuntimeEnv
         from entity_env.vec.ray_worker import RayWorker
         from tests.entity_env.vec.test_recovery import shown
 
@@ -123,7 +127,8 @@ class TestOnACluster:
         program = """
         from entity_env import ParallelEnvList
         from entity_env.examples import Minefield
-        from entity_env.ray_cluster import RuntimeEnv, cluster
+        from entity_env.ray_cluster import cluster
+        from entity_env.ray_runtime import RuntimeEnv
         from entity_env.vec.ray_worker import RayWorker
         import functools
         with cluster("auto", "rollout.ray", RuntimeEnv(python="no_such_environment")) as ray:
@@ -137,7 +142,8 @@ class TestOnACluster:
     def test_files_for_a_program_that_has_joined_a_cluster_are_an_error(self, folder: Path) -> None:
         program = """
         import ray
-        from entity_env.ray_cluster import RuntimeEnv, cluster
+        from entity_env.ray_cluster import cluster
+        from entity_env.ray_runtime import RuntimeEnv
         with cluster("auto", "rollout.ray"):
             with cluster("auto", "eval.ray", RuntimeEnv(("levels",))):
                 pass

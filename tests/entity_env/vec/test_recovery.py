@@ -270,7 +270,7 @@ def test_a_step_that_ends_its_worker_each_time_is_truncated(tmp_path: Path) -> N
 
 def test_states_are_taken_seldom_enough_and_when_much_is_kept() -> None:
     now = [0.0]
-    kept = Recovery(1, True, lambda: now[0])
+    kept = Recovery(1, "exact", lambda: now[0])
     step = recovery.Step((("move", np.zeros(recovery.MAX_BYTES), np.zeros(1, np.int64)),), None)
 
     def states() -> list[bytes]:
@@ -294,7 +294,7 @@ def test_states_are_taken_seldom_enough_and_when_much_is_kept() -> None:
     kept.take(states)
     kept.forget(0)
     assert kept.is_due, "a worker began anew"
-    off = Recovery(1, False, lambda: now[0])
+    off = Recovery(1, "truncate", lambda: now[0])
     now[0] += 1000
     assert not off.is_due
 
