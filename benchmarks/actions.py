@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from kept_runs import kept_speed, learn_or_speed, left_to_run, read_kept, run_all
+from kept_runs import train_or_measure
 from measured_on import processor, short_revision
 from trained import RECENT, frames_shown, of_row, seconds_in_turns, table, train_and_measure
 
@@ -353,24 +353,6 @@ def document(results: Sequence[dict[str, Any]], speed: str) -> str:
     )
 
 
-def main() -> None:
-    """Train what was not trained yet, or measure the speed, and write the results."""
-    by_name = {row.name: row for row in ROWS}
-    parser = learn_or_speed(__doc__, [*by_name])
-    options = parser.parse_args()
-    if options.one:
-        print(json.dumps(run(by_name[options.one[0]], int(options.one[1]))))
-        return
-    kept = RESULTS.with_suffix(".jsonl")
-    speed = kept_speed(RESULTS)
-    if options.what == "speed":
-        speed = speed_text(options.updates)
-    else:
-        todo = left_to_run(parser, options.rows, dict.fromkeys(by_name, options.seeds), kept)
-        run_all(__file__, todo, kept, options.jobs)
-    RESULTS.write_text(document(read_kept(kept), speed))
-    print(RESULTS.read_text())
-
-
 if __name__ == "__main__":
-    main()
+    rows = {row.name: row for row in ROWS}
+    train_or_measure(__doc__, __file__, RESULTS, rows, run, speed_text, document)

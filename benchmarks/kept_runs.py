@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 Result = dict[str, Any]
 ONE_THREAD = {
@@ -51,6 +53,41 @@ def learn_or_speed(about: str, rows: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--updates", type=int, default=20)
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     return parser
+
+
+def train_or_measure(
+    about: str,
+    script: str,
+    results: Path,
+    rows: Mapping[str, T],
+    train: Callable[[T, int], Result],
+    speed_text: Callable[[int], str],
+    document: Callable[[Sequence[Result], str], str],
+) -> None:
+    """Run a command that trains what was not trained yet, or measures the speed.
+
+    Args:
+        about: the docstring of the command.
+        script: its file.
+        results: the page that it writes.
+        rows: by name.
+        train: trains an agent with a row and a seed, and returns the results.
+        speed_text: measures the speed with some updates, and returns its part of the page.
+        document: returns the page with all results and that part.
+    """
+    parser = learn_or_speed(about, [*rows])
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(train(rows[options.one[0]], int(options.one[1]))))
+        return
+    kept, speed = results.with_suffix(".jsonl"), kept_speed(results)
+    if options.what == "speed":
+        speed = speed_text(options.updates)
+    else:
+        todo = left_to_run(parser, options.rows, dict.fromkeys(rows, options.seeds), kept)
+        run_all(script, todo, kept, options.jobs)
+    results.write_text(document(read_kept(kept), speed))
+    print(results.read_text())
 
 
 def kept_speed(results: Path) -> str:
