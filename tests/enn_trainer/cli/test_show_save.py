@@ -90,6 +90,36 @@ def test_evolve_keeps_lessons_and_renames_their_arguments(
     assert "parameters/size.max" in load_checkpoint(tmp_path / "run").state.metrics
 
 
+def test_evolve_keeps_and_checks_the_arguments_of_evaluations(
+    folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Those that vary nowhere else have names, too, and are played in the new environment."""
+    big = '{"big": (env: (vary: {"keys": "int 3 4"}))}'
+    evals = [
+        *("eval.episodes=6", "eval.interval=48", 'eval.env.vary.size="int 2 3"'),
+        f"eval.suites={big}",
+    ]
+    old, new = f"{folder / 'chain.py'}:Chain", f"{folder / 'ring.py'}:Ring"
+    ring = CHAIN.replace("Chain", "Ring").replace("keys", "shapes")
+    (folder / "ring.py").write_text(ring)
+    settings = [*SETTINGS[:-2], f"env.id={old}", *evals]
+    run = tmp_path / "old"
+    said(capsys, "train", *settings, "--checkpoint-dir", run, "total_timesteps=48")
+    command = ["checkpoints", "evolve", run, "--env", new, "--to", tmp_path / "new"]
+    text = said(capsys, *command, status=2)
+    assert "eval.suites['big'].env.vary: expected an argument of Ring" in text
+    assert "did you mean" not in text
+    assert not (tmp_path / "new").exists()
+    said(capsys, *command, "--rename", "parameter:keys=shapes")
+    config = load_checkpoint(tmp_path / "new").config
+    assert config.eval is not None
+    assert config.eval.env is not None
+    assert config.eval.env.id == new
+    assert config.eval.env.vary == {"size": "int 2 3"}
+    said(capsys, "resume", tmp_path / "new", f"env.id={new}", "total_timesteps=96")
+    assert "eval/big/opened.mean" in load_checkpoint(tmp_path / "new").state.metrics
+
+
 def test_weights_of_another_run_bring_no_lessons(
     folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
