@@ -218,10 +218,13 @@ def _evolve(options: argparse.Namespace) -> None:
     """Save a checkpoint that is upgraded to an environment, and print a report."""
     saved, folder = find(options.path), Path.cwd()
     before, state = read_config(saved), read_state(saved)
-    arguments = [*dict.fromkeys([*read_lessons(saved).names(before), *_of_evaluations(before)])]
+    varied = read_lessons(saved).names(before)
+    arguments = [*dict.fromkeys([*varied, *_of_evaluations(before)])]
     rules, spaces = _new_world(options, state["obs_space"], state["action_space"], arguments)
     # The environment may have changed the working directory.
     saved = replace(saved, path=located(saved.path, folder))
+    if len({rules.new("parameter", name) for name in varied}) < len(varied):
+        raise ConfigError(f"rename: two arguments become one, of {', '.join(varied)}")
     begun = renamed_config(before, rules, state["obs_space"], *spaces)
     kwargs = parse_kwargs(options.env_kwargs, "--env-kwargs")
     _evaluate_in(begun, options.env)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from enn_trainer import load_checkpoint
+from enn_trainer import StateManager, Trainer, load_checkpoint
 from enn_trainer.cli import run as enn
 from enn_trainer.experience.lessons import Lessons
 from entity_env.examples import Locks
@@ -88,6 +88,26 @@ def test_evolve_keeps_lessons_and_renames_their_arguments(
     settings = ["total_timesteps=192", f"env.id={folder / 'chain.py'}:Chain"]
     said(capsys, "resume", tmp_path / "run", *settings)
     assert "parameters/size.max" in load_checkpoint(tmp_path / "run").state.metrics
+
+
+def test_two_arguments_of_a_run_cannot_become_one(
+    folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Also one of a lesson and one that a program set."""
+    manager = StateManager(overrides=SETTINGS, checkpoint_dir=tmp_path / "old")
+    with Trainer(manager, Locks) as trainer:
+        trainer.set_parameters({"keys": "int 2 4"})
+        trainer.step()
+        trainer.save()
+    command = ["checkpoints", "evolve", tmp_path / "old", "--env", folder / "chain.py:Chain"]
+    rename = ["--to", tmp_path / "new", "--rename", "parameter:length=keys"]
+    text = said(capsys, *command, *rename, status=2)
+    assert "rename: two arguments become one, of keys, length" in text
+    rename[-1] = "parameter:length=size"
+    said(capsys, *command, *rename)
+    new = load_checkpoint(tmp_path / "new").state.parts["curriculum"]
+    assert isinstance(new, Lessons)
+    assert new.parameters == {"keys": "int 2 4"}
 
 
 def test_evolve_keeps_and_checks_the_arguments_of_evaluations(
