@@ -24,9 +24,10 @@ from enn_trainer.checkpoints.state_files import read_config, read_lessons, read_
 from enn_trainer.cli.arguments import OneLineParser, positive
 from enn_trainer.cli.load_world import envs_by_id, make_any_world, parse_kwargs
 from enn_trainer.cli.show_save import diff_saves, show_member, show_save
-from enn_trainer.cli.trust import resume_command, shell_command
+from enn_trainer.cli.trust import NamedEnv, find_untrusted, resume_command, shell_command
 from enn_trainer.command import add_rename_arguments, renames
 from enn_trainer.config import CheckpointConfig, TrainConfig
+from enn_trainer.config.eval_config import all_suites, suite_path
 from enn_trainer.config.load import dump_config, load_with_sources
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.experience.lessons import CURRICULUM, Lessons
@@ -35,6 +36,7 @@ from enn_trainer.state_manager import load_checkpoint
 from enn_trainer.tables import in_bytes, printable, show_table
 from entity_env.match import Match
 from entity_env.spaces import ActionSpace, ObsSpace
+from entity_env.vec.variation import read_samplers
 
 Run: TypeAlias = Callable[[argparse.Namespace], int | None]
 _EPILOG = """\
@@ -216,12 +218,16 @@ def _evolve(options: argparse.Namespace) -> None:
     """Save a checkpoint that is upgraded to an environment, and print a report."""
     saved, folder = find(options.path), Path.cwd()
     before, state = read_config(saved), read_state(saved)
-    arguments = read_lessons(saved).names(before)
+    varied = read_lessons(saved).names(before)
+    arguments = [*dict.fromkeys([*varied, *_of_evaluations(before)])]
     rules, spaces = _new_world(options, state["obs_space"], state["action_space"], arguments)
     # The environment may have changed the working directory.
     saved = replace(saved, path=located(saved.path, folder))
+    if len({rules.new("parameter", name) for name in varied}) < len(varied):
+        raise ConfigError(f"rename: two arguments become one, of {', '.join(varied)}")
     begun = renamed_config(before, rules, state["obs_space"], *spaces)
     kwargs = parse_kwargs(options.env_kwargs, "--env-kwargs")
+    _evaluate_in(begun, options.env)
     begun.env.id, begun.env.kwargs = options.env, json.dumps(kwargs)
     source = f"checkpoint {saved.path}"
     config, _ = load_with_sources(
@@ -251,20 +257,44 @@ def _new_world(
         return rules, (world.obs_space(), dict(world.action_space()))
 
 
+def _of_evaluations(config: TrainConfig) -> list[str]:
+    """Return the arguments that vary in evaluations."""
+    if config.eval is None:
+        return []
+    return [name for _, suite in all_suites(config.eval, config.env) for name in suite.env.vary]
+
+
+def _evaluate_in(config: TrainConfig, env_id: str) -> None:
+    """Let evaluations in the environment of rollouts be in another one."""
+    if config.eval is None:
+        return
+    for env in (config.eval.env, *(suite.env for suite in config.eval.suites.values())):
+        if env is not None and env.id == config.env.id:
+            env.id = env_id
+
+
 def _check_arguments(evolved: Evolved) -> None:
-    """Find the lessons of a run by name, and raise if its environment does not take an argument."""
+    """Find the lessons of a run by name, and raise if an environment does not take an argument."""
     config, lessons = evolved.config, evolved.state.parts[CURRICULUM]
     assert isinstance(lessons, Lessons)
     for message in lessons.arrange(config.curricula, evolved.state.step):
         print(message)
-    if not lessons.names(config):
-        return
     all_lessons = {name: one.all_lessons() for name, one in config.curricula.items()}
-    kwargs = json.loads(config.env.kwargs)
-    with contextlib.closing(make_any_world(config.env.id, kwargs, "--env-kwargs")) as world:
-        sides = world.num_sides if isinstance(world, Match) else 1
-    with contextlib.closing(envs_by_id(config.env, sides, 1, 0)) as envs:
-        check_varied(envs, lessons.groups(config, all_lessons))
+    varied = [(config.env, lessons.groups(config, all_lessons))]
+    for name, suite in all_suites(config.eval, config.env) if config.eval is not None else ():
+        field = f"eval.{f'{suite_path(name)}.' if name else ''}env.vary"
+        samplers = read_samplers(suite.env.vary, field)
+        varied.append((suite.env, {field: [(1.0, samplers)]} if samplers else {}))
+    known = [config.env.id], [json.loads(config.env.kwargs)]
+    for env, groups in varied:
+        kwargs = json.loads(env.kwargs)
+        # Code of the save that was not typed is not run: the run itself has to be trusted first.
+        if not groups or find_untrusted([NamedEnv(("env",), env.id, kwargs)], *known):
+            continue
+        with contextlib.closing(make_any_world(env.id, kwargs, "--env-kwargs")) as world:
+            sides = world.num_sides if isinstance(world, Match) else 1
+        with contextlib.closing(envs_by_id(env, sides, 1, 0)) as envs:
+            check_varied(envs, groups)
 
 
 def _upgrade(options: argparse.Namespace) -> None:

@@ -121,7 +121,8 @@ class EvalConfig(Section):
         interval: Number of environment steps between evaluations.
         num_envs: Number of environments that run side by side; as in rollouts if not set.
         processes: Number of processes that share the environments; as in rollouts if not set.
-        env: The environment to evaluate in; as in rollouts if not set.
+        env: The environment to evaluate in; as in rollouts if not set. Its id is that of
+            rollouts if it has none.
         capture_videos: Render videos of the environments.
         capture_samples: Write the samples of evaluations to this file; if its path is relative,
             in the folder of the run, or under data_dir if that is set.

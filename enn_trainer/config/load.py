@@ -150,6 +150,7 @@ def load_with_sources(
             with problems.collect("" if source == COMMAND_LINE else f"{source}: "):
                 _apply_override(cls, values, override, sources, source)
         try:
+            _follow(cls, values)
             config = build(cls, values)
             check_every_knot(config)
         except ConfigError as error:
@@ -226,6 +227,22 @@ def _drop_absent(cls: Any, values: dict[str, Any]) -> None:
             del value[WEAK_REF]
             if not (value and is_required):
                 del values[name]
+
+
+def _follow(cls: Any, values: dict[str, Any]) -> None:
+    """Let settings that sections leave out follow those that `following` of the class names."""
+    for path, followed in getattr(cls, "following", dict)().items():
+        section, value = (_at(values, names.split(".")[:-1]) for names in (path, followed))
+        name, of_followed = path.rpartition(".")[2], followed.rpartition(".")[2]
+        if section is not None and value is not None and of_followed in value:
+            section.setdefault(name, value[of_followed])
+
+
+def _at(values: Any, names: Sequence[str]) -> dict[str, Any] | None:
+    """Return a section of values, or None if it is not there."""
+    for name in names:
+        values = values.get(name) if isinstance(values, dict) else None
+    return values if isinstance(values, dict) else None
 
 
 # Overrides

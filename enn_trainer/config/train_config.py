@@ -465,6 +465,11 @@ class TrainConfig(Versioned, Section):
         return {path: reason for reason, paths in fixed.items() for path in paths}
 
     @classmethod
+    def following(cls) -> Dict[str, str]:
+        """Return the settings that follow others where a section leaves them out."""
+        return {"eval.env.id": "env.id"}
+
+    @classmethod
     def upgrade_rules(cls) -> Dict[int, List[RewriteRule]]:
         """Return the rules that keep the meaning of files of older versions, by version."""
         return {

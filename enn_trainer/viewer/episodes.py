@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from enn_trainer.experience import players
 from enn_trainer.viewer.explain import Float32
 from enn_trainer.viewer.replay import Answers, Episode
-from entity_env.ragged import Ragged
+from entity_env.ragged import Indices, Ragged
 from entity_env.recording import read_recording, recording_format
 from entity_env.recording.read_recording import Recording
 from entity_env.recording.recording_format import RecordingError
@@ -23,6 +24,8 @@ def episodes_of(
     recording: Recording, sides: int = 1, max_steps: int | None = None
 ) -> Iterator[Episode]:
     """Yield the episodes of a recording, each at its end; unfinished ones last.
+
+    An episode of which the recording has no frame of all sides is left out.
 
     Args:
         recording: of environments, or of matches.
@@ -43,7 +46,9 @@ def episodes_of(
         match.append(one)
         if len(match) == sides:  # all sides of a match begin and end together
             of_sides = sorted(waiting.pop(number), key=lambda side: side.env or 0)
-            yield _joined(of_sides, recording.action_space, max_steps)
+            steps = reduce(np.intersect1d, [side.steps for side in of_sides])
+            if len(steps):
+                yield _joined(of_sides, steps, recording.action_space, max_steps)
 
 
 def recorded(
@@ -62,13 +67,20 @@ def recorded(
 
 
 def _joined(
-    of_sides: list[read_recording.Episode], actions: ActionSpaces, max_steps: int | None
+    of_sides: list[read_recording.Episode],
+    steps: Indices,
+    actions: ActionSpaces,
+    max_steps: int | None,
 ) -> Episode:
-    """Return the episode of a match, or of an environment, from the recordings of its sides."""
-    # The steps that were kept of all sides, and the frames of these, side by side.
-    steps = of_sides[0].steps
-    for one in of_sides[1:]:
-        steps = np.intersect1d(steps, one.steps)
+    """Return the episode of a match, or of an environment, from the recordings of its sides.
+
+    Args:
+        of_sides: the recordings.
+        steps: (N,) those that were kept of all sides.
+        actions: the action spaces.
+        max_steps: the steps that are shown; None for all.
+    """
+    # The frames of these steps, side by side.
     ending = of_sides[0].ending if max_steps is None or len(steps) <= max_steps else "unfinished"
     steps = steps[:max_steps]
     sides, size = len(of_sides), len(steps)

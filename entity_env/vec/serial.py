@@ -380,8 +380,11 @@ class EnvList(VecEnv):
         if not before and not arguments:
             return
         start_ns, new = time.perf_counter_ns(), None
-        # A copy, as the world may change lists and objects that it is given.
-        values = copy.deepcopy(arguments)
+        # Copies, as the world may change lists and objects that it is given.
+        values = {
+            name: copy.deepcopy(value) if type(value) in (list, dict) else value
+            for name, value in arguments.items()
+        }
         try:
             with exits_as_errors():
                 given = getattr(world, "set_parameters", None)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from enn_trainer import load_checkpoint
+from enn_trainer import StateManager, Trainer, load_checkpoint
 from enn_trainer.cli import run as enn
 from enn_trainer.experience.lessons import Lessons
 from entity_env.examples import Locks
@@ -88,6 +88,56 @@ def test_evolve_keeps_lessons_and_renames_their_arguments(
     settings = ["total_timesteps=192", f"env.id={folder / 'chain.py'}:Chain"]
     said(capsys, "resume", tmp_path / "run", *settings)
     assert "parameters/size.max" in load_checkpoint(tmp_path / "run").state.metrics
+
+
+def test_two_arguments_of_a_run_cannot_become_one(
+    folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Also one of a lesson and one that a program set."""
+    manager = StateManager(overrides=SETTINGS, checkpoint_dir=tmp_path / "old")
+    with Trainer(manager, Locks) as trainer:
+        trainer.set_parameters({"keys": "int 2 4"})
+        trainer.step()
+        trainer.save()
+    command = ["checkpoints", "evolve", tmp_path / "old", "--env", folder / "chain.py:Chain"]
+    rename = ["--to", tmp_path / "new", "--rename", "parameter:length=keys"]
+    text = said(capsys, *command, *rename, status=2)
+    assert "rename: two arguments become one, of keys, length" in text
+    rename[-1] = "parameter:length=size"
+    said(capsys, *command, *rename)
+    new = load_checkpoint(tmp_path / "new").state.parts["curriculum"]
+    assert isinstance(new, Lessons)
+    assert new.parameters == {"keys": "int 2 4"}
+
+
+def test_evolve_keeps_and_checks_the_arguments_of_evaluations(
+    folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Those that vary nowhere else have names, too, and are played in the new environment."""
+    big = '{"big": (env: (vary: {"keys": "int 3 4"}))}'
+    evals = [
+        *("eval.episodes=6", "eval.interval=48", 'eval.env.vary.size="int 2 3"'),
+        f"eval.suites={big}",
+    ]
+    old, new = f"{folder / 'chain.py'}:Chain", f"{folder / 'ring.py'}:Ring"
+    ring = CHAIN.replace("Chain", "Ring").replace("keys", "shapes")
+    (folder / "ring.py").write_text(ring)
+    settings = [*SETTINGS[:-2], f"env.id={old}", *evals]
+    run = tmp_path / "old"
+    said(capsys, "train", *settings, "--checkpoint-dir", run, "total_timesteps=48")
+    command = ["checkpoints", "evolve", run, "--env", new, "--to", tmp_path / "new"]
+    text = said(capsys, *command, status=2)
+    assert "eval.suites['big'].env.vary: expected an argument of Ring" in text
+    assert "did you mean" not in text
+    assert not (tmp_path / "new").exists()
+    said(capsys, *command, "--rename", "parameter:keys=shapes")
+    config = load_checkpoint(tmp_path / "new").config
+    assert config.eval is not None
+    assert config.eval.env is not None
+    assert config.eval.env.id == new
+    assert config.eval.env.vary == {"size": "int 2 3"}
+    said(capsys, "resume", tmp_path / "new", f"env.id={new}", "total_timesteps=96")
+    assert "eval/big/opened.mean" in load_checkpoint(tmp_path / "new").state.metrics
 
 
 def test_weights_of_another_run_bring_no_lessons(

@@ -566,6 +566,23 @@ def test_an_optional_section_of_the_command_line_is_whole() -> None:
     assert config.data_dir == "/tmp/x y"
 
 
+@pytest.mark.parametrize("where", ["overrides", "text"])
+def test_the_environment_of_evaluations_is_that_of_rollouts_if_none_is_named(where: str) -> None:
+    """Also if it has arguments of its own."""
+    overrides, text = ["env.id=Minefield"], None
+    if where == "text":
+        given = 'eval: (steps: 1, interval: 2, env: (vary: {"max_mines": "int 0 4"}))'
+        text = f"TrainConfig(version: {TrainConfig.version()}, {given})"
+    else:
+        overrides += ["eval.steps=1", "eval.interval=2", 'eval.env.vary.max_mines="int 0 4"']
+    for named, wanted in [([], "Minefield"), (["eval.env.id=Duel"], "Duel")]:
+        config = load_config(TrainConfig, None, [*overrides, *named], text)
+        assert config.eval is not None
+        assert config.eval.env is not None
+        assert config.eval.env.id == wanted
+        assert config.eval.env.vary == {"max_mines": "int 0 4"}
+
+
 # Writing
 
 

@@ -72,6 +72,19 @@ def test_a_recording_of_a_part_of_the_frames_shows_the_steps_that_all_sides_have
         assert (np.diff(one.steps) > 0).all()
 
 
+@pytest.mark.parametrize(("world", "sides", "subsample"), [(Duel, 2, 9), (MineSweeper, 1, 30)])
+def test_episodes_of_which_no_frame_was_kept_are_left_out(
+    world: type, sides: int, subsample: int, tmp_path: Path
+) -> None:
+    """A page of them cannot be written."""
+    recording, _ = recorded(world, tmp_path / "a.rec", steps=60, subsample=subsample)
+    kept = [len(one.steps) for one in recording.episodes()]
+    assert 0 in kept
+    shown = list(episodes_of(recording, sides))
+    assert 0 < len(shown) < len(kept) // sides
+    assert all(len(one.obs) for one in shown)
+
+
 @pytest.mark.parametrize(("world", "sides"), [(Duel, 2), (TreasureHunt, 1)])
 def test_long_episodes_are_cut(world: type, sides: int, tmp_path: Path) -> None:
     recording, _ = recorded(world, tmp_path / "a.rec", steps=30)
