@@ -43,6 +43,10 @@ def test_every_kind_of_row_is_trained_and_measured(
         done.append(curriculum.train_row(row, 1))
     text = curriculum.document(done, "## Speed")
     for row, result in zip(tiny, done, strict=False):
+        if row.world == "Minefield":
+            shown = " | ".join(f"{value:.3f}" for value in result["values"].values())
+            assert f"{result['frames']:,} | {shown} | " in text
+            continue
         for value in result["values"]:
             assert f"| {row.name} | {result['frames']:,} | {value} | {row.asked} | 1: " in text
 
