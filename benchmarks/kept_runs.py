@@ -76,7 +76,7 @@ def train_or_measure(
         document: returns the page with all results and that part.
     """
     parser = learn_or_speed(about, [*rows])
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     if options.one:
         print(json.dumps(train(rows[options.one[0]], int(options.one[1]))))
         return

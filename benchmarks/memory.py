@@ -416,7 +416,7 @@ def main() -> None:
     by_name = {row.name: row for row in ROWS}
     parser = learn_or_speed(__doc__, [*by_name])
     parser.add_argument("--sb3", default=sys.executable, metavar="PYTHON")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     if options.one:
         print(json.dumps(run(by_name[options.one[0]], int(options.one[1]))))
         return
