@@ -104,11 +104,10 @@ class Curriculum(Callback):
                 metrics[f"{tag}/measure"] = value
         self._decide(step)
         # Evaluations that the end of the run before did not wait for count now.
-        waiting, self._lessons.waiting = self._lessons.waiting, []
+        waiting = self._lessons.waiting
+        self._lessons.waiting = [one for one in waiting if one[0] > step]
         for counts_at, measured, results in waiting:
-            if counts_at > step:
-                self._lessons.waiting.append([counts_at, measured, results])
-            else:
+            if counts_at <= step:
                 self._decide_by(measured, results, step)
 
     def on_eval_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:

@@ -219,7 +219,8 @@ def _evolve(options: argparse.Namespace) -> None:
     saved, folder = find(options.path), Path.cwd()
     before, state = read_config(saved), read_state(saved)
     varied = read_lessons(saved).names(before)
-    arguments = [*dict.fromkeys([*varied, *_of_evaluations(before)])]
+    of_evaluations = [name for _, suite in _evaluations(before) for name in suite.env.vary]
+    arguments = [*dict.fromkeys([*varied, *of_evaluations])]
     rules, spaces = _new_world(options, state["obs_space"], state["action_space"], arguments)
     # The environment may have changed the working directory.
     saved = replace(saved, path=located(saved.path, folder))
@@ -257,11 +258,9 @@ def _new_world(
         return rules, (world.obs_space(), dict(world.action_space()))
 
 
-def _of_evaluations(config: TrainConfig) -> list[str]:
-    """Return the arguments that vary in evaluations."""
-    if config.eval is None:
-        return []
-    return [name for _, suite in all_suites(config.eval, config.env) for name in suite.env.vary]
+def _evaluations(config: TrainConfig) -> list[tuple[str, Any]]:
+    """Return the evaluations of a configuration by name, see `all_suites`; none without `eval`."""
+    return [] if config.eval is None else [*all_suites(config.eval, config.env)]
 
 
 def _evaluate_in(config: TrainConfig, env_id: str) -> None:
@@ -281,7 +280,7 @@ def _check_arguments(evolved: Evolved) -> None:
         print(message)
     all_lessons = {name: one.all_lessons() for name, one in config.curricula.items()}
     varied = [(config.env, lessons.groups(config, all_lessons))]
-    for name, suite in all_suites(config.eval, config.env) if config.eval is not None else ():
+    for name, suite in _evaluations(config):
         field = f"eval.{f'{suite_path(name)}.' if name else ''}env.vary"
         samplers = read_samplers(suite.env.vary, field)
         varied.append((suite.env, {field: [(1.0, samplers)]} if samplers else {}))

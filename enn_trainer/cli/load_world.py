@@ -11,7 +11,7 @@ from typing import Any
 from enn_trainer.config import EnvConfig
 from enn_trainer.config.validation import dict_of_unique
 from enn_trainer.errors import ConfigError
-from enn_trainer.experience.envs import EnvFactory, env_factory
+from enn_trainer.experience.envs import EnvFactory, check_taken, env_factory
 from enn_trainer.experience.handed_in import HANDED_IN
 from enn_trainer.runtime.start_folder import start_folder
 from entity_env.environment import Environment
@@ -45,12 +45,7 @@ def load_world(
     env = _find(name, name_field)
     if _is_vectorised(env):
         env = functools.partial(env, 1)
-    signature = inspect.signature(env)
-    try:
-        signature.bind(**kwargs)
-    except TypeError as error:
-        fix = "; one that varies needs a default value" if "missing" in str(error) else ""
-        raise ConfigError(f"{field}: {error}; {name} takes {signature}{fix}") from None
+    check_taken(env, name, kwargs, field)
     return functools.partial(env, **kwargs)
 
 

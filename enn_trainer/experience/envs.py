@@ -5,7 +5,7 @@ import inspect
 import json
 import random
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -297,14 +297,34 @@ def _kwargs(
 ) -> dict[str, Any]:
     """Return `env.kwargs`, after checking that `make` takes them behind the other arguments."""
     kwargs: dict[str, Any] = json.loads(config.kwargs)
-    try:
-        inspect.signature(make).bind(*others, **kwargs)
-    except TypeError as error:
-        takes = f"{name} takes {inspect.signature(make)}"
-        # Arguments that vary are not among env.kwargs, and the spaces are those without them.
-        fix = "; one that varies needs a default value" if "missing" in str(error) else ""
-        raise ConfigError(f"env.kwargs: {error}; {takes}{fix}{hint}") from None
+    check_taken(make, name, kwargs, "env.kwargs", *others, hint=hint)
     return kwargs
+
+
+def check_taken(
+    make: Callable[..., Any],
+    name: str,
+    kwargs: Mapping[str, Any],
+    field: str,
+    *others: int,
+    hint: str = "",
+) -> None:
+    """Raise ConfigError if a function does not take arguments.
+
+    Args:
+        make: the function.
+        name: of it, for messages.
+        kwargs: its arguments; without those that vary, as the spaces are those without them.
+        field: setting or option with the arguments, for messages.
+        others: arguments before them.
+        hint: the end of the message.
+    """
+    signature = inspect.signature(make)
+    try:
+        signature.bind(*others, **kwargs)
+    except TypeError as error:
+        fix = "; one that varies needs a default value" if "missing" in str(error) else ""
+        raise ConfigError(f"{field}: {error}; {name} takes {signature}{fix}{hint}") from None
 
 
 @contextmanager
