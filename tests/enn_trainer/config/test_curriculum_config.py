@@ -1,18 +1,14 @@
-"""Ramps as lessons, and the groups that episodes draw from."""
-
-from collections import Counter
+"""Ramps as lessons, and names of arguments."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from enn_trainer import TrainConfig
-from enn_trainer.config import CurriculumConfig, LessonConfig
+from enn_trainer.config import LessonConfig
 from enn_trainer.config.curriculum_config import renamed_arguments
 from enn_trainer.config.load import dump_config, load_config
 from enn_trainer.errors import ConfigError
-from enn_trainer.experience.lessons import Lessons
-from entity_env.vec.variation import Variation
 
 BOUNDS = st.tuples(st.integers(0, 50), st.integers(0, 50)).map(lambda pair: sorted(pair))
 
@@ -29,28 +25,6 @@ def test_ramps_go_in_equal_steps_from_the_first_to_the_last(
     for i, lesson in enumerate(lessons):
         for number, a, b in zip(lesson.samplers["x"].numbers, first, last, strict=True):
             assert abs(number - (a + (b - a) * i / (count - 1))) <= 0.5 + 1e-9
-
-
-@given(st.integers(0, 2**32), st.integers(2, 5), st.sampled_from([0.0, 0.1, 0.5, 0.9]))
-def test_review_takes_its_share_from_earlier_lessons_alike(
-    seed: int, present: int, review: float
-) -> None:
-    until = ["step >= 1"]
-    lessons = [LessonConfig(str(i), vary={"x": str(i)}, until=until) for i in range(5)]
-    lessons.append(LessonConfig("5", vary={"x": "5"}))
-    config = TrainConfig(curricula={"c": CurriculumConfig(lessons, review)})
-    part, all_lessons = Lessons(), {"c": config.curricula["c"].all_lessons()}
-    part.arrange(config.curricula, 0)
-    part.curricula["c"].lesson = str(present)
-    (group,) = part.groups(config, all_lessons).values()
-    shares = [share for share, _ in group]
-    assert shares[0] == 1 - review
-    assert sum(shares) == pytest.approx(1)
-    variation = Variation((group,))
-    count = 400
-    drawn = Counter(variation.arguments(seed, 0, episode)["x"] for episode in range(count))
-    assert {*drawn} <= ({*range(present + 1)} if review else {present})
-    assert abs(drawn[present] / count - (1 - review)) < 5.5 * (0.25 / count) ** 0.5
 
 
 def test_arguments_are_renamed_wherever_they_are_set() -> None:

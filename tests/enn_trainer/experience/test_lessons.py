@@ -1,18 +1,22 @@
 """Decisions on lessons, from episodes and other metrics."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from enn_trainer import ConfigError
-from enn_trainer.config import CurriculumConfig, LessonConfig
+from enn_trainer.config import CurriculumConfig, LessonConfig, TrainConfig
 from enn_trainer.config.curriculum_config import Lesson
 from enn_trainer.errors import NotFiniteError
 from enn_trainer.experience.episodes import Episodes
 from enn_trainer.experience.lessons import LessonProgress, Lessons
 from enn_trainer.testing import check_state_part
+from entity_env.vec.variation import Variation
 
 SOME = {"length": "int 1 3"}
 
@@ -171,3 +175,25 @@ def test_a_damaged_state_is_refused(change: dict[str, object]) -> None:
     del state["curricula"]["c"]["lesson"]
     with pytest.raises(ValueError, match="curriculum: curricula: "):
         Lessons().load_state_dict(state)
+
+
+@given(st.integers(0, 2**32), st.integers(2, 5), st.sampled_from([0.0, 0.1, 0.5, 0.9]))
+def test_review_takes_its_share_from_earlier_lessons_alike(
+    seed: int, present: int, review: float
+) -> None:
+    until = ["step >= 1"]
+    lessons = [LessonConfig(str(i), vary={"x": str(i)}, until=until) for i in range(5)]
+    lessons.append(LessonConfig("5", vary={"x": "5"}))
+    config = TrainConfig(curricula={"c": CurriculumConfig(lessons, review)})
+    part, all_lessons = Lessons(), {"c": config.curricula["c"].all_lessons()}
+    part.arrange(config.curricula, 0)
+    part.curricula["c"].lesson = str(present)
+    (group,) = part.groups(config, all_lessons).values()
+    shares = [share for share, _ in group]
+    assert shares[0] == 1 - review
+    assert sum(shares) == pytest.approx(1)
+    variation = Variation((group,))
+    count = 400
+    drawn = Counter(variation.arguments(seed, 0, episode)["x"] for episode in range(count))
+    assert {*drawn} <= ({*range(present + 1)} if review else {present})
+    assert abs(drawn[present] / count - (1 - review)) < 5.5 * (0.25 / count) ** 0.5

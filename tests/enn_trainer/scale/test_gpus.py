@@ -54,6 +54,19 @@ def test_two_ranks_on_gpus_learn_the_bits_of_one_process(width: int) -> None:
     assert ranks == [("cuda:0", backend, expected), (own, backend, expected)]
 
 
+@pytest.mark.parametrize(
+    "settings", [[], ["net.memory=(of: frame)", "ppo.seq_len=4"], ["net.precision=bfloat16"]]
+)
+def test_a_run_that_is_stopped_and_resumed_on_a_gpu_has_the_bits_of_the_straight_one(
+    settings: list[str],
+) -> None:
+    folder = ["--checkpoint-dir", "run"]
+    expected = digests(run(str(PROGRAM), *SMALL, *settings, "--no-save"))
+    digests(run(str(PROGRAM), *SMALL, *settings, "total_timesteps=56", *folder))
+    resumed = [*SMALL, *settings, "total_timesteps=168", *folder, "--resume"]
+    assert digests(run(str(PROGRAM), *resumed)) == expected
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_sums_of_rows_on_gpus_are_those_of_one_process(ranks: int) -> None:
     """Of one rank also by nccl, which needs a GPU for each rank."""
