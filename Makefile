@@ -10,7 +10,7 @@ COMPILED := setup.py $(wildcard rogue_net/native/*.[ch])
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadgroup
 RUN := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: demo test test-fast test-plain test-install docs docs-slow bench soak completion page dist release clean
+.PHONY: demo test test-fast test-gpu test-plain test-install docs docs-slow bench soak completion page dist release clean
 
 demo: .venv/installed
 	$(BIN)/enn train --config configs/move_to_origin.ron total_timesteps=600000 max_train_time=150 \
@@ -39,6 +39,10 @@ docs-slow: .venv/developing
 test-fast: .venv/developing
 	$(BIN)/ruff check .
 	$(PYTEST) -m "not slow"
+
+# What needs a GPU, of which make test sees none.
+test-gpu: .venv/developing
+	$(PYTEST) -m gpu tests
 
 # What needs no torch, in an environment of its own: make test-plain PYTHON=python3.13
 test-plain:

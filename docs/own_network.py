@@ -52,12 +52,12 @@ class Averages(nn.Module):
 
     def frames(self, batch: EntityBatch) -> Tensor:
         """Return the mean over the entities of each frame, (B, width)."""
-        total = torch.zeros(batch.num_frames, self.value.in_features)
-        count = torch.zeros(batch.num_frames, 1)
+        total = self.value.weight.new_zeros(batch.num_frames, self.value.in_features)
+        count = total.new_zeros(batch.num_frames, 1)
         for name, rows in batch.features.items():
-            frame = torch.from_numpy(rows.frame_of_row())
+            frame = torch.from_numpy(rows.frame_of_row()).to(total.device)
             total = total.index_add(0, frame, torch.relu(self.embed[name](rows.values)))
-            count += torch.from_numpy(rows.lengths)[:, None]
+            count += torch.from_numpy(rows.lengths).to(total)[:, None]
         return total / count.clamp(min=1)
 
 

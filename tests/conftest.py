@@ -16,9 +16,14 @@ GROUP = "tests of kills, times and threads"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let pytest-xdist hand out modules in the order below, not those with most tests first."""
+    """Let pytest-xdist hand out modules in the order below, not those with most tests first.
+
+    Hide GPUs from tests that are not of GPUs, which compare tensors of the processor.
+    """
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
+    if "gpu" not in config.option.markexpr:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 @pytest.fixture

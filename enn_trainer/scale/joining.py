@@ -104,7 +104,10 @@ def share_start(state: State, envs: VecEnv, group: Group) -> None:
     agent, learns = state.agent.state_dict(), state.algorithm.state_dict()
     named = {name: x for name, x in learns.items() if isinstance(x, torch.Tensor)}
     of_0 = group.share([_plain(agent), _plain(named)], "start")
-    weights, moments = ({n: torch.from_numpy(x) for n, x in one.items()} for one in of_0)
+    device = next(state.agent.parameters()).device
+    weights, moments = (
+        {name: torch.from_numpy(x).to(device) for name, x in one.items()} for one in of_0
+    )
     if not group.leads:
         state.agent.load_state_dict(weights)
         state.algorithm.load_state_dict({**learns, **moments})

@@ -117,7 +117,7 @@ def _apply(obs: VecObs, obs_space: ObsSpace, change: Change) -> None:
     if (column := change.feature) is not None:
         if not 0 <= column < len(entity.features):
             raise ValueError(f"expected a feature of {name}, got number {column}")
-        if not abs(change.value) <= np.finfo(np.float32).max:
+        if not abs(change.value) <= float(np.finfo(np.float32).max):
             raise ValueError(f"expected a finite number, got {change.value}")
         obs.features[name].values[row, column] = change.value
     if (column := change.kind) is not None:

@@ -368,7 +368,9 @@ def test_processes_that_merge_what_they_saw_know_what_one_would(options: dict[st
             assert tensor.min() > 0
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")  # torch's own, by a new thread
 @pytest.mark.parametrize("options", OPTIONS)
 def test_gpu_answers_as_the_processor_does(options: dict[str, Any]) -> None:
     net = net_of(**options)

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.enn_trainer.scale.test_ranks import SMALL
+from tests.enn_trainer.scale.test_ranks import OPTIONS, SMALL
 
 PROGRAM, EXCHANGES = (Path(__file__).with_name(f"gpu_{name}.py") for name in ("run", "exchanges"))
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 pytestmark = [
+    pytest.mark.gpu,
     pytest.mark.slow,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
 ]
@@ -43,12 +44,19 @@ def digests(done: subprocess.CompletedProcess[str]) -> list[tuple[str, str, str]
     return [(device, backend, digest) for _, device, backend, digest in found]
 
 
-@pytest.mark.parametrize("width", [16, 160])
-def test_two_ranks_on_gpus_learn_the_bits_of_one_process(width: int) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        [],
+        ["net.d_model=160"],
+        *(OPTIONS[name] for name in ("scaled rewards", "entropy target", "memory", "lessons")),
+    ],
+)
+def test_two_ranks_on_gpus_learn_the_bits_of_one_process(settings: list[str]) -> None:
     """Gradients of the wider network are exchanged in slices, from GPU to GPU if there are two."""
-    settings = [*SMALL, "scale.shards=2", f"net.d_model={width}", "--no-save"]
-    ((_, _, expected),) = digests(run(str(PROGRAM), *settings))
-    ranks = digests(run(*TORCHRUN, "2", str(PROGRAM), *settings))
+    given = [*SMALL, "scale.shards=2", *settings, "--no-save"]
+    ((_, _, expected),) = digests(run(str(PROGRAM), *given))
+    ranks = digests(run(*TORCHRUN, "2", str(PROGRAM), *given))
     has_two = torch.cuda.device_count() > 1
     own, backend = ("cuda:1", "nccl") if has_two else ("cuda:0", "gloo")
     assert ranks == [("cuda:0", backend, expected), (own, backend, expected)]
