@@ -5,7 +5,8 @@ hyperstate's managers read these classes too, and know `Optional[int]` and not `
 """
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Optional
 
@@ -249,7 +250,7 @@ def metrics_of(curricula: Mapping[str, CurriculumConfig]) -> list[str]:
 
 
 def renamed_arguments(config: Any, names: Mapping[str, str]) -> None:
-    """Rename arguments of the environment in a configuration.
+    """Rename arguments of the environment in a configuration, also in bounds on them.
 
     Args:
         config: a `TrainConfig`, which is changed.
@@ -259,8 +260,14 @@ def renamed_arguments(config: Any, names: Mapping[str, str]) -> None:
         ConfigError: two names become one.
     """
 
+    def new_name(name: str) -> str:
+        return names.get(name, name)
+
+    def renamed_bounds(texts: list[str]) -> list[str]:
+        return [renamed_tags(text, new_name) for text in texts]
+
     def renamed(values: dict[str, Any]) -> dict[str, Any]:
-        new = {names.get(name, name): value for name, value in values.items()}
+        new = {new_name(name): value for name, value in values.items()}
         if len(new) < len(values):
             raise ConfigError(f"rename: two arguments become one, of {', '.join(values)}")
         return new
@@ -274,6 +281,13 @@ def renamed_arguments(config: Any, names: Mapping[str, str]) -> None:
     for curriculum in config.curricula.values():
         for one in curriculum.lessons:
             one.vary, one.ramp = renamed(one.vary), renamed(one.ramp)
+            one.until, one.back = map(renamed_bounds, (one.until, one.back))
+    config.stop = renamed_bounds(config.stop)
+
+
+def renamed_tags(text: str, new_name: Callable[[str], str]) -> str:
+    """Return a tag, or a bound, with new names of the arguments in `parameters/NAME`."""
+    return re.sub(r"(?<=\bparameters/)\w+", lambda found: new_name(found[0]), text)
 
 
 def lesson_changes(

@@ -6,7 +6,12 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeAlias
 
 from enn_trainer.config import TrainConfig
-from enn_trainer.config.curriculum_config import CurriculumConfig, Lesson, curriculum_path
+from enn_trainer.config.curriculum_config import (
+    CurriculumConfig,
+    Lesson,
+    curriculum_path,
+    renamed_tags,
+)
 from enn_trainer.errors import ConfigError, NotFiniteError
 from enn_trainer.experience.episodes import Episodes
 from enn_trainer.experience.varied_envs import lesson_tag
@@ -238,19 +243,26 @@ class Lessons(StatePart):
         self.parameters, self.curricula, self.waiting = dict(parameters), progress, waiting
 
     def evolve(self, state: StateDict, change: SpaceChange) -> StateDict:
-        """Return the state with the new names of arguments."""
+        """Return the state with the new names of arguments, also in tags of their metrics."""
 
         def renamed(texts: Mapping[str, str]) -> dict[str, str]:
             return {change.parameter(name): text for name, text in texts.items()}
+
+        def tagged(values: Mapping[str, Any]) -> dict[str, Any]:
+            return {renamed_tags(tag, change.parameter): value for tag, value in values.items()}
 
         evolved = dict(state)
         if "parameters" in state:
             evolved["parameters"] = renamed(state["parameters"])
         if "curricula" in state:
             evolved["curricula"] = {
-                name: {**one, "samplers": renamed(one["samplers"])}
+                name: one
+                | {"samplers": renamed(one["samplers"])}
+                | {kind: tagged(one[kind]) for kind in ("values", "newest")}
                 for name, one in state["curricula"].items()
             }
+        if "waiting" in state:
+            evolved["waiting"] = [[*steps, tagged(found)] for *steps, found in state["waiting"]]
         return evolved
 
     def names(self, config: TrainConfig) -> list[str]:

@@ -24,8 +24,8 @@ SETTINGS = [
     *("rollout.num_envs=6", "rollout.steps=8", "rollout.processes=1", "optim.bs=16", "cuda=false"),
     *("net.d_model=8", "net.n_layer=1", "total_timesteps=144", "env.id=Locks"),
     'curricula={"c": (lessons: [(name: "a", vary: {"length": "1"}, until: ["step >= 48"]), (name: '
-    '"b", vary: {"length": "int 1 3"}, until: ["opened.mean >= 9"]), (name: "z", vary: {"length": '
-    '"9"})])}',
+    '"b", vary: {"length": "int 1 3"}, until: ["opened.mean >= 9"], back: ["parameters/length.mean '
+    '<= 0"]), (name: "z", vary: {"length": "9"})])}',
 ]
 
 
@@ -55,7 +55,8 @@ def test_lessons_are_listed_with_reasons_and_what_is_measured(
     assert lines[2].endswith("episodes ended")
     assert lines[3].startswith("c until opened.mean >= 9: ")
     assert lines[3].endswith("of 100 episodes")
-    assert lines[4] == "c z not yet"
+    assert lines[4].startswith("c back parameters/length.mean <= 0: ")
+    assert lines[5] == "c z not yet"
 
 
 def test_diff_compares_lessons(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,7 +85,11 @@ def test_evolve_keeps_lessons_and_renames_their_arguments(
     assert isinstance(old, Lessons)
     assert isinstance(new, Lessons)
     assert new.curricula["c"].samplers == {"size": "int 1 3"}
-    assert new.curricula["c"].values == old.curricula["c"].values
+    values = old.curricula["c"].values
+    assert len(values["parameters/length.mean"]) > 0
+    assert new.curricula["c"].values == {
+        tag.replace("parameters/length", "parameters/size"): x for tag, x in values.items()
+    }
     settings = ["total_timesteps=192", f"env.id={folder / 'chain.py'}:Chain"]
     said(capsys, "resume", tmp_path / "run", *settings)
     assert "parameters/size.max" in load_checkpoint(tmp_path / "run").state.metrics

@@ -31,10 +31,15 @@ def test_arguments_are_renamed_wherever_they_are_set() -> None:
     text = (
         '(version: 6, env: (vary: {"size": "1"}), eval: (episodes: 2, suites: {"s": (env: (kwargs: '
         '{"n": 3}))}), curricula: {"c": (lessons: [(name: "r", ramp: {"n": ["1", "2"]}, count: 2, '
-        'until: ["step >= 1"])])})'
+        'until: ["parameters/n.mean >= 1"], back: ["parameters/n/3 <= 0", "n.mean <= 2"])])}, '
+        'stop: ["parameters/size.mean >= 5"])'
     )
     config = load_config(TrainConfig, None, text=text)
     renamed_arguments(config, {"n": "number", "size": "width"})
+    (lesson,) = config.curricula["c"].lessons
+    assert lesson.until == ["parameters/number.mean >= 1"]
+    assert lesson.back == ["parameters/number/3 <= 0", "n.mean <= 2"]
+    assert config.stop == ["parameters/width.mean >= 5"]
     assert config.env.vary == {"width": "1"}
     assert config.eval is not None
     assert config.eval.suites["s"].env is not None
