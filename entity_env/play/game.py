@@ -320,8 +320,10 @@ class _Game(Match):
             now = self.obs_space(), self.action_space()
             check_same_spaces(spaces, now, f"with the arguments {arguments}")
         except Exception as error:
-            what = f"{type(world).__name__} does not take {arguments}: {error}"
-            raise InvalidSampler(what) from error
+            what = str(error) or type(error).__name__
+            raise InvalidSampler(
+                f"{type(world).__name__} does not take {arguments}: {what}"
+            ) from error
 
     def reset(self) -> list[Observation]:
         self.frames = self.match.reset()

@@ -393,6 +393,8 @@ class EnvList(VecEnv):
                     self._world_ns += time.perf_counter_ns() - start_ns
                     return
                 new = match_of(self._create_env(**values))
+                if new.num_sides != self.sides:
+                    raise unexpected(None, "num_sides", str(self.sides), new.num_sides)
                 check_same_spaces(
                     (self._obs_space, self._action_space),
                     (new.obs_space(), new.action_space()),
@@ -402,9 +404,9 @@ class EnvList(VecEnv):
             if new is not None:
                 new.close()
             where = f"environment {self._index(i)}, episode {self._episodes[i] - 1}"
-            what = str(error)
+            what = " ".join(str(error).split()) or type(error).__name__
             if not isinstance(error, InvalidSampler):
-                what = f"{type(world).__name__} does not take {arguments}: {error}"
+                what = f"{type(world).__name__} does not take {arguments}: {what}"
             raise InvalidSampler(f"{where}: {what}") from error
         old, self.matches[i] = self.matches[i], new
         with in_environment(self._index(i)):

@@ -130,6 +130,41 @@ def test_values_that_the_world_does_not_take_are_an_error_with_its_place() -> No
         envs.reset(envs.obs_space())
 
 
+class Picky(Duel):
+    """Duel that refuses squads in several lines or without a word, and has sides by its size."""
+
+    def set_parameters(self, squad: int | None = None) -> None:
+        """Take squads of at most 4."""
+        if squad == 7:
+            raise AssertionError
+        if squad is not None and squad > 4:
+            raise ValueError(f"squad:\n  too large, {squad}\n")
+        super().set_parameters(squad)
+
+
+def resized(squad: int = 4) -> Any:
+    """Return a match whose sides depend on its argument, and which has to be made anew."""
+    match: Any = Duel(squad)
+    match.set_parameters, match.num_sides = None, squad // 2
+    return match
+
+
+@pytest.mark.parametrize(
+    ("world", "squad", "problem"),
+    [
+        (Picky, 5, "Picky does not take {'squad': 5}: squad: too large, 5"),
+        (Picky, 7, "Picky does not take {'squad': 7}: AssertionError"),
+        (resized, 6, "Duel does not take {'squad': 6}: num_sides: expected 2, got 3"),
+    ],
+)
+def test_values_are_refused_in_one_line(world: Any, squad: int, problem: str) -> None:
+    envs = EnvList(world, 2)
+    envs.vary(Variation.of({"squad": str(squad)}))
+    with pytest.raises(EntityEnvError) as raised:
+        envs.reset(envs.obs_space())
+    assert str(raised.value) == f"environment 0, episode 0: {problem}"
+
+
 class Changing(Anew):
     """Minefield that changes a list that it is given, may leave, and may fail to close."""
 
