@@ -1,5 +1,6 @@
 """`Curriculum`: the arguments of the episodes of a run, by samplers and lessons."""
 
+import json
 from collections.abc import Mapping
 
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
@@ -54,6 +55,10 @@ class Curriculum(Callback):
         self._variation = Variation()
         for message in part.arrange(config.curricula, state.step):
             manager.say(message)
+        for setter, own in self._setters().items():
+            for name in sorted({*part.parameters} & own):
+                del part.parameters[name]
+                manager.say(f"set_parameters: {name} is forgotten, as {setter} sets it now")
         if config.env.vary or part.parameters or config.curricula:
             check_varied(envs, part.groups(config, self._all))
             self._vary("curricula")
@@ -62,12 +67,12 @@ class Curriculum(Callback):
         """Draw arguments from other samplers in the episodes that begin from now on.
 
         Raises:
-            ConfigError: a text cannot be read, the environments do not take an argument, or a
-                curriculum sets it.
+            ConfigError: a text cannot be read, the environments do not take an argument, or
+                `env.kwargs` or a curriculum sets it.
         """
-        for name, lessons in self._all.items():
-            if both := sorted({*samplers} & {*lessons[0].samplers}):
-                expected = f"arguments that {curriculum_path(name)} does not set"
+        for setter, own in self._setters().items():
+            if both := sorted({*samplers} & own):
+                expected = f"arguments that {setter} does not set"
                 raise ConfigError(f"set_parameters: expected {expected}, got {', '.join(both)}")
         before = self._lessons.parameters
         self._lessons.parameters = {**before, **samplers}
@@ -153,6 +158,11 @@ class Curriculum(Callback):
         if restarts:
             # Their last frames were valued as those of episodes that go on.
             self._episodes.are_valid = False
+
+    def _setters(self) -> dict[str, set[str]]:
+        """Return what `set_parameters` cannot change, by the setting that has it."""
+        lessons = {curriculum_path(name): {*one[0].samplers} for name, one in self._all.items()}
+        return {"env.kwargs": {*json.loads(self._config.env.kwargs)}, **lessons}
 
     def _vary(self, field: str) -> None:
         """Let the environments draw from what holds now.

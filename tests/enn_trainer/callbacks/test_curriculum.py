@@ -412,6 +412,27 @@ def test_set_parameters_leaves_arguments_of_curricula_alone(tmp_path: Path) -> N
         assert trainer.metrics["parameters/keys.max"] == 2
 
 
+def test_set_parameters_changes_nothing_that_the_settings_fix(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fixed = 'env.kwargs={"length": 2}'
+    manager = StateManager(overrides=[*TINY, fixed, f"data_dir={tmp_path}"])
+    expected = r"that env\.kwargs does not set, got length"
+    with Trainer(manager, Locks) as trainer, pytest.raises(ConfigError, match=expected):
+        trainer.set_parameters({"length": "3"})
+    folder = tmp_path / "run"
+    with Trainer(StateManager(checkpoint_dir=folder, overrides=TINY), Locks) as trainer:
+        trainer.set_parameters({"length": "3", "keys": "2"})
+        trainer.step()
+        trainer.save()
+    # Settings that came later hold.
+    saved = StateManager(checkpoint_dir=folder, overrides=[fixed])
+    with Trainer(saved, Locks):
+        parameters = saved.state.parts["curriculum"].state_dict()
+    assert parameters == {"parameters": {"keys": "2"}}
+    assert "set_parameters: length is forgotten, as env.kwargs sets it" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("setting", "problem"),
     [
