@@ -83,7 +83,7 @@ _OPTIONS = {
     "env.vary": "--vary",
 }
 """Options of the command by the setting of `eval` that messages name."""
-_SETTING = re.compile(rf"^(?:rollout\.num_envs, )?eval\.({'|'.join(_OPTIONS)})")
+_SETTING = re.compile(rf"^(?:rollout\.num_envs, )?(?:eval\.)?({'|'.join(_OPTIONS)})")
 
 _EPILOG = """\
 The agent plays whole episodes in the world that it was trained in, or in --env; it samples its

@@ -253,7 +253,9 @@ def with_env(env: EnvConfig, change: EvalEnvConfig) -> EnvConfig:
     # An argument is either fixed or varies, as the suite says.
     kwargs = {**{name: v for name, v in kwargs.items() if name not in change.vary}, **own}
     vary = {**{name: text for name, text in vary.items() if name not in own}, **change.vary}
-    return replace(env, **{**_given(change), "kwargs": json.dumps(kwargs), "vary": vary})
+    with Problems() as problems, problems.collect("env."):
+        changed = replace(env, **{**_given(change), "kwargs": json.dumps(kwargs), "vary": vary})
+    return changed
 
 
 def _given(section: Section) -> dict[str, Any]:
