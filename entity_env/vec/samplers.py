@@ -244,7 +244,8 @@ def _value(text: str, word: str, place: int) -> Sampler:
         if text.strip() in _OF_PYTHON:
             hint = f"; did you mean {_OF_PYTHON[text.strip()]}?"
         elif not hint and re.fullmatch(r"\w+", text.strip()):
-            hint = f'; text is written as "{text.strip()}"'
+            word = text.strip()
+            hint = f'; text is written as "{word}", in the quotes of a setting as "\\"{word}\\""'
         at = error.pos + 1 if isinstance(error, json.JSONDecodeError) and error.pos else place
         got = short_repr([*text[at - 1 :].split(), word][0])
         expected = f"a value as JSON has it or one of {', '.join(_FORMS)}"

@@ -131,7 +131,7 @@ def test_values_are_as_json_has_them(value: Any) -> None:
     [
         ("", "character 1: expected a value or a sampler"),
         ("unifrom 0 1", "character 1: .*did you mean uniform?"),
-        ("maze", 'text is written as "maze"'),
+        ("maze", r'text is written as "maze", in the quotes of a setting as "\\"maze\\""'),
         ("uniform 0", "character 10: expected uniform LOW HIGH, got nothing more"),
         ("uniform 0 x", "character 11: expected a number, got 'x'"),
         ("uniform 0 1 2", "character 13: expected uniform LOW HIGH, got '2'"),
