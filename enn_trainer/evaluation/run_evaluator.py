@@ -11,6 +11,7 @@ from enn_trainer.evaluation.eval_metrics import EpisodeCounts
 from enn_trainer.evaluation.evaluator import Evaluator, Watch, scalars_of
 from enn_trainer.evaluation.pending import EVALUATIONS, Evaluation, PlayElsewhere
 from enn_trainer.evaluation.results import SuiteResult
+from enn_trainer.experience.envs import global_randomness_kept
 from enn_trainer.scale.torch_group import current_group
 from enn_trainer.state import State
 
@@ -40,6 +41,11 @@ class RunEvaluator(Evaluator):
         self.group = current_group()
         saved = self._state.memory.get(EVALUATIONS, [])
         self._pending = [Evaluation.of_plain(one) for one in saved]
+        # Check arguments that vary now, as the first evaluation may be late.
+        for name, suite in self._suites:
+            if suite.env is not None and suite.env.vary:
+                with global_randomness_kept(), self._envs(name, suite, processes=1):
+                    pass
 
     def is_due(self) -> bool:
         """Return True if an evaluation starts at this step, or the results of one count."""

@@ -128,6 +128,14 @@ def test_arguments_that_cannot_vary_are_named(tmp_path: Path) -> None:
         evaluations(tmp_path, f"eval.suites={both}")
 
 
+def test_arguments_are_checked_before_the_first_update(tmp_path: Path) -> None:
+    late = ["eval.episodes=4", "eval.run_on_first_step=false", f"data_dir={tmp_path}"]
+    for section in ("eval.env", "eval.suites.s.env"):
+        manager = StateManager(overrides=[*late, f'{section}.vary.sizes="int 0 9"'])
+        with pytest.raises(ConfigError, match=r"env\.vary: .*did you mean size"):
+            Trainer(manager, Sized)
+
+
 def test_the_command_draws_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evaluations(tmp_path / "run", f'env.vary.size="{INT}"')
     world = f"{__file__}:Sized"
