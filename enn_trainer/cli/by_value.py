@@ -117,9 +117,10 @@ def groups_by_value(episodes: Sequence[PlayedEpisode], argument: str) -> list[Va
     for value, got in drawn:
         if not is_number(value):
             others.setdefault(json.dumps(value, ensure_ascii=False), []).append(got)
+    has_text_alone = not groups and all(text.startswith('"') for text in others)
     for text, found in sorted(others.items()):
         value = json.loads(text)
-        label = value if isinstance(value, str) else text
+        label = value if has_text_alone else text
         groups.append(ValueGroup(label, {"value": value}, None, _measured(np.array(found))))
     return groups
 
@@ -201,13 +202,15 @@ def draw_by_value(
             style |= {"color": colour, "ms": 4, "lw": 1.6, "capsize": 3, "label": suite or unnamed}
             ax.errorbar(where, means, yerr=widths, **style)
     if not is_numeric:
-        ax.set_xticks(range(len(labels)), labels)
-    ax.set_xlabel(argument)
+        ax.set_xticks(range(len(labels)), labels, parse_math=False)
+    ax.set_xlabel(argument, parse_math=False)
     ax.set_title("return, mean and 95% confidence interval", loc="left", fontsize=11)
     ax.grid(alpha=0.25)
     ax.spines[["top", "right"]].set_visible(False)
     if sum(map(bool, groups.values())) > 1:
-        figure.legend(loc="outside lower center", fontsize=9, frameon=False)
+        legend = figure.legend(loc="outside lower center", fontsize=9, frameon=False)
+        for text in legend.get_texts():
+            text.set_parse_math(False)
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=150, format="png")
     replace_file(path, drawn.getvalue(), path.with_name(f".writing-{path.name}"))

@@ -353,8 +353,9 @@ def draw(
                 ax.axvline(step, color=colour, linestyle=":", lw=0.8, alpha=0.6)
                 if len(lines) == 1 and len(line.changes) <= MAX_TEXTS:
                     place = {"xy": (step, 1), "xycoords": ax.get_xaxis_transform()}
+                    place["parse_math"] = False
                     ax.annotate(text, **place, rotation=90, fontsize=6, va="top", ha="right")
-        ax.set_title(NAMES.get(tag, tag), loc="left", fontsize=11)
+        ax.set_title(NAMES.get(tag, tag), loc="left", fontsize=11, parse_math=False)
         if log:
             ax.loglog()
         ax.set_xlabel(against)
@@ -369,7 +370,9 @@ def draw(
     banded = any(line.spread is not None for lines in curves.values() for line in lines)
     title = "mean and 95% confidence band of the mean" if banded else None
     look = {"fontsize": 9, "frameon": False, "title": title}
-    figure.legend(handles, texts, loc="outside lower center", **look)
+    legend = figure.legend(handles, texts, loc="outside lower center", **look)
+    for label in legend.get_texts():
+        label.set_parse_math(False)
 
     # Save the picture.
     drawn = io.BytesIO()

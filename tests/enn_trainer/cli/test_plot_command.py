@@ -189,3 +189,12 @@ def test_changes_of_lessons_are_marked(tmp_path: Path) -> None:
     tag, out = "curriculum/a b/lesson", tmp_path / "x.svg"
     assert enn(["plot", str(run), "--metric", tag, "--out", str(out)]) == 0
     assert "a b: 1" in out.read_text()
+
+
+def test_names_with_dollars_are_drawn_as_they_are(tmp_path: Path) -> None:
+    run = write_run(tmp_path / r"$\r$", 1, [0.0, 1.0, 0.0])
+    tag, out = r"curriculum/$\q$/lesson", tmp_path / "x.svg"
+    text = (run / "metrics.jsonl").read_text()
+    (run / "metrics.jsonl").write_text(text.replace('"x"', json.dumps(tag)))
+    assert enn(["plot", str(run), "--metric", tag, "--out", str(out)]) == 0
+    assert tag in out.read_text()

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from enn_trainer import ConfigError, StateManager
 from enn_trainer.cli import run
-from enn_trainer.cli.by_value import groups_by_value
+from enn_trainer.cli.by_value import draw_by_value, groups_by_value
 from enn_trainer.evaluation.eval_metrics import PlayedEpisode
+from enn_trainer.evaluation.results import SuiteResult
 from enn_trainer.trainer import Trainer
 from enn_trainer.viewer.replay_format import read_replay
 from entity_env import (
@@ -230,6 +231,19 @@ def test_values_that_are_no_numbers_are_compared_and_drawn(moded_run: Path, tmp_
     report = evaluated(moded_run, tmp_path / "1.json", "--by", "mode", "--png", str(picture))
     assert [g["value"] for g in report["suites"][""]["by"]["values"]] == ["a", "b"]
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_values_have_different_labels_which_are_drawn_as_they_are(tmp_path: Path) -> None:
+    values = [True, "true", 1, "1", "", r"$\q$"]
+    episodes = [
+        PlayedEpisode(0, i, {"x": v}, {"episodic_reward": 1.0}) for i, v in enumerate(values)
+    ]
+    labels = ["1", '""', r'"$\\q$"', '"1"', '"true"', "true"]
+    assert [group.label for group in groups_by_value(episodes, "x")] == labels
+    assert [group.label for group in groups_by_value(episodes[3:4], "x")] == ["1"]
+    results = {name: SuiteResult({}, 6, 0, 1, played=episodes) for name in (r"$\s$", "b")}
+    draw_by_value(results, "x", "", tmp_path / "x.png")
+    assert (tmp_path / "x.png").stat().st_size > 1000
 
 
 def test_many_numbers_are_compared_in_ten_bins(moded_run: Path, tmp_path: Path) -> None:
