@@ -18,7 +18,7 @@ from entity_env.examples.duel import Duel
 from entity_env.vec import recovery
 from entity_env.vec.recovery import Recovery, first_difference
 from entity_env.vec.variation import Variation
-from entity_env.vec.worker import RestartQuota
+from entity_env.vec.worker import RestartQuota, WorkerProcess, WorkerSetup
 from tests.entity_env.builders import assert_same, random_choices
 from tests.entity_env.worlds import Named, Walk
 
@@ -216,6 +216,32 @@ def test_losses_in_a_replay_use_up_the_quota(monkeypatch: pytest.MonkeyPatch) ->
         pytest.raises(WorkerError, match="no restarts are left"),
     ):
         shown(workers, 9, lambda step: kill(workers, 1) if step == 5 else None)
+
+
+class OfTwoHosts(WorkerProcess):
+    """Worker that says that it is on one of two hosts."""
+
+    def __init__(self, setup: WorkerSetup) -> None:
+        super().__init__(setup)
+        self.host = "first" if setup.first < 4 else "second"
+
+
+def test_a_host_that_is_lost_with_its_workers_uses_up_one_restart() -> None:
+    expected, quota = shown(EnvList(Named, NUM_ENVS), 9), RestartQuota(2, 2)
+
+    def before(step: int) -> None:
+        if step in (3, 4):  # the second one is noticed in another step
+            kill(workers, step - 3)
+
+    with in_workers(Named, restarts=quota, new_worker=OfTwoHosts) as workers:
+        assert_same_frames(shown(workers, 9, before), expected)
+        assert quota.total == 1
+        kill(workers, 2)  # of the other host
+        workers.get_state()
+        assert quota.total == 0
+        kill(workers, 0)
+        with pytest.raises(WorkerError, match="no restarts are left"):
+            workers.get_state()
 
 
 @pytest.mark.parametrize(
