@@ -44,6 +44,13 @@ class ShowsItsProcess(Named):
         return obs
 
 
+class CannotRestore(Named):
+    """World whose state cannot be restored."""
+
+    def set_state(self, state: Any) -> None:
+        raise KeyError("first line\nsecond line")
+
+
 class Ends(Named):
     """World that ends its process in one step, again and again, unless a file is there."""
 
@@ -272,6 +279,19 @@ def test_otherwise_episodes_are_truncated_and_the_log_says_why(
     told = [message for message in caplog.messages if "count as truncated" in message]
     assert len(told) == (reason is not None), "once"
     assert reason is None or reason in told[0]
+
+
+def test_an_error_of_a_replay_is_one_line_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(recovery, "EVERY_S", 0.0)
+    with in_workers(CannotRestore, restarts=RestartQuota(1, 1)) as workers:
+        got = shown(workers, 4, lambda step: kill(workers, 1) if step == 3 else None)
+    assert got[-1].lost.tolist() == [False] * 2 + [True] * 2 + [False] * 2
+    (told,) = [message for message in caplog.messages if "count as truncated" in message]
+    assert "truncated: the replay differs in an error: " in told
+    assert "KeyError" in told
+    assert "\n" not in told
 
 
 def test_a_step_that_ends_its_worker_each_time_is_truncated(tmp_path: Path) -> None:
