@@ -75,7 +75,7 @@ class Checkpoints:
             with suppress(Exception) if self.status is Status.FAILED else nullcontext():
                 callbacks.save_states(state.memory)
             with suppress(Exception) if self.status is Status.FAILED else nullcontext():
-                evaluation.store()
+                evaluation.store(self._manager.group)
             episodes.store(is_between=self.status is not Status.UPDATING)
 
         with self._manager.call_before_saves(store):

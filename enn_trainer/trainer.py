@@ -236,7 +236,7 @@ class Trainer:
             clock = Clock(state.step, state.time_used)
             algorithm.begin_update(clock)
             with self.spans.span("rollout"):
-                rollout = collect_in_ranks(collector, self.config, state.step, self.context)
+                rollout = collect_in_ranks(collector, self.config, state, self.context)
             self.callbacks.on_rollout_end(self, rollout)
             metrics: dict[str, float] = algorithm.update(rollout, clock, self.context)
             state.step += rollout.num_frames

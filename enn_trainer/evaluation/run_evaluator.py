@@ -12,6 +12,7 @@ from enn_trainer.evaluation.evaluator import Evaluator, Watch, scalars_of
 from enn_trainer.evaluation.pending import EVALUATIONS, Evaluation, PlayElsewhere
 from enn_trainer.evaluation.results import SuiteResult
 from enn_trainer.experience.envs import global_randomness_kept
+from enn_trainer.scale.group import Group
 from enn_trainer.scale.torch_group import current_group
 from enn_trainer.state import State
 
@@ -169,7 +170,11 @@ class RunEvaluator(Evaluator):
         other._opponents = other._make_opponents()
         if self.group.size > 1 and is_shared(settings):
             return scalars_of(other._measure_together(never, lambda suite, share: None, []))
-        return self.group.lead(lambda: scalars_of(other.measure()), "evaluating")
+
+        def lead(alive: Callable[[], None]) -> dict[str, float]:
+            return scalars_of(other.measure(_never_but(alive))) if self.group.leads else {}
+
+        return self.group.together(lead, "evaluating")[0]
 
     def take(self, evaluation: Evaluation) -> dict[str, float]:
         """Make the results of an evaluation the newest ones, and return its scalars."""
@@ -184,25 +189,32 @@ class RunEvaluator(Evaluator):
         """True if there are evaluations whose results have not counted."""
         return bool(self._pending)
 
-    def store(self) -> None:
+    def store(self, group: Group) -> None:
         """Wait for evaluations under way, and store their results in the state.
+
+        Args:
+            group: processes that wait for rank 0.
 
         Raises:
             Exception: an evaluation failed; `store` leaves it out the next time.
         """
-        memory, waiting = self._state.memory, self._pending
-        if not self.group.leads:
-            return
+        memory = self._state.memory
         memory.pop(EVALUATIONS, None)
-        self._pending = []
-        for i, evaluation in enumerate(waiting):
-            try:
-                self._pending.append(evaluation.waited_for())
-            except BaseException:
-                self._pending += waiting[i + 1 :]
-                raise
-        if self._pending:
+
+        def lead(alive: Callable[[], None]) -> None:
+            if not group.leads:
+                return
+            waiting, self._pending = self._pending, []
+            for i, evaluation in enumerate(waiting):
+                try:
+                    self._pending.append(evaluation.waited_for(_never_but(alive)))
+                except BaseException:
+                    self._pending += waiting[i + 1 :]
+                    raise
             memory[EVALUATIONS] = [one.plain() for one in self._pending]
+
+        if self._pending:
+            group.together(lead, "saving")
 
     def close(self) -> None:
         """End evaluations under way."""
@@ -231,6 +243,16 @@ class RunEvaluator(Evaluator):
         config = self._config
         assert config.eval is not None
         return config.eval.lag * config.rollout.steps * self._state.frames_per_step(config)
+
+
+def _never_but(alive: Callable[[], None]) -> Callable[[], bool]:
+    """Return a function for `stop` that calls `alive` and returns False."""
+
+    def stop() -> bool:
+        alive()
+        return False
+
+    return stop
 
 
 def is_shared(settings: EvalConfig) -> bool:

@@ -1,7 +1,7 @@
 """Start of a run of several ranks: the same settings, code and weights in all of them."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -120,7 +120,15 @@ def check_same(group: Group, about: Mapping[str, Any]) -> None:
     Raises:
         RankError: with the ranks that differ, in all ranks.
     """
-    found = group.gather(dict(about), "start")
+    check_equal(group.gather(dict(about), "start"))
+
+
+def check_equal(found: Sequence[Mapping[str, Any]]) -> None:
+    """Raise if plain data of some rank is not that of rank 0, by that of all.
+
+    Raises:
+        RankError: with the ranks that differ.
+    """
     for name, expected in found[0].items():
         others = [rank for rank, one in enumerate(found) if one[name] != expected]
         if others:

@@ -11,26 +11,30 @@ from torch import Tensor
 from enn_trainer.config import TrainConfig
 from enn_trainer.experience.collector import Collector, Rollout, collect, merged
 from enn_trainer.experience.episodes import Episodes
+from enn_trainer.experience.lessons import CURRICULUM, Lessons
 from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.runtime.interrupt import UpdateAbandoned
+from enn_trainer.scale.joining import check_equal
 from enn_trainer.scale.recording import RankRecorder
+from enn_trainer.state import State
 
 _OF_COLUMNS = ("values", "rewards", "terminated", "truncated", "last_values")
 
 
 def collect_in_ranks(
-    collector: Collector, config: TrainConfig, first_frame: int, context: ExecutionContext
+    collector: Collector, config: TrainConfig, state: State, context: ExecutionContext
 ) -> Rollout:
     """Collect the frames of this rank, and return them with what is known of those of all.
 
     Args:
         collector: the environments of this rank, with the players.
         config: configuration of the run.
-        first_frame: number of frames of the run before.
+        state: state of the run.
         context: interrupt check, timers, shards and processes of the run.
 
     Raises:
         UpdateAbandoned: a rank abandoned its rollout after a request to stop.
+        RankError: a rank draws arguments of environments from other samplers.
     """
     group = context.group
     own: Rollout | None = None
@@ -38,16 +42,17 @@ def collect_in_ranks(
         own = collect(
             collector,
             steps=config.rollout.steps,
-            first_frame=first_frame,
+            first_frame=state.step,
             seq_len=config.ppo.seq_len,
             context=context,
         )
     if own is not None and group.size == 1:
         return own
-    messages = group.gather(None if own is None else _plain(own, context), "collecting")
+    messages = group.gather(None if own is None else _plain(own, state, context), "collecting")
     found = [one for one in messages if one is not None]
     if own is None or len(found) < group.size:
         raise UpdateAbandoned
+    check_equal([{"set_parameters": one["parameters"]} for one in found])
     device = own.values.device
 
     def columns(name: str) -> Tensor:
@@ -73,16 +78,18 @@ def collect_in_ranks(
     )
 
 
-def _plain(own: Rollout, context: ExecutionContext) -> dict[str, Any]:
+def _plain(own: Rollout, state: State, context: ExecutionContext) -> dict[str, Any]:
     """Return what other ranks need to know of the frames of this one, as plain data."""
     finals = torch.zeros_like(own.values).masked_scatter(own.truncated, own.final_values)
     assert context.shards is not None
     ended, metrics, steps = own.episodes
+    lessons = state.parts.get(CURRICULUM)
     return {
         **{name: getattr(own, name).cpu().numpy() for name in _OF_COLUMNS},
         "final_values": finals.cpu().numpy(),
         "decisions": own.num_decisions().reshape(len(own.rewards), -1),
         "actors": own.num_actors(),
+        "parameters": lessons.parameters if isinstance(lessons, Lessons) else {},
         "metrics": list(own.metrics_of_shards),
         "episodes": [ended + context.shards.columns.start, dict(metrics), steps],
     }

@@ -54,7 +54,8 @@ class ParallelEnvList(VecEnv):
         first_env_index: the index of the first among all environments of the run.
         validate: raise for numbers that are not finite, with the environment, step and field.
         timeout_s: a worker that does not answer for so long hangs; None to wait for ever.
-        restarts: the limit on the number of lost workers that are replaced.
+        restarts: the limit on the number of lost workers that are replaced; of those of one host
+            elsewhere, the first counts.
         recover: "exact" to continue the episodes of lost workers, "truncate" to cut them off.
         new_worker: starts one worker, here or elsewhere.
         like: one of the environments, for its sides and its class where these depend on arguments
@@ -110,6 +111,8 @@ class ParallelEnvList(VecEnv):
         self._recovery = Recovery(len(setups), recover)
         self._step: Step | None = None
         self._counted: set[int] = set()
+        # The workers that each host has lost.
+        self._lost_on: dict[str, set[int]] = {}
         # Start all workers before waiting for one; replace those that are lost meanwhile.
         self._new_worker = new_worker
         self._workers: list[Worker] = []
@@ -330,9 +333,7 @@ class ParallelEnvList(VecEnv):
         self._workers[i].kill()
         started: Any = lost
         while isinstance(started, WorkerLostError):
-            if i in self._counted:
-                self._counted.remove(i)
-            elif forbidden := self._restarts.take():
+            if self._is_counted(i) and (forbidden := self._restarts.take()):
                 raise WorkerError(f"{started}\nIt is not replaced: {forbidden}")
             logger.warning("%s was lost, starting another one: %s", setup, started)
             self._workers[i] = self._new_worker(setup)
@@ -340,6 +341,20 @@ class ParallelEnvList(VecEnv):
         if self._tracked:
             self._ask(i, "track", self._tracked)
         return started
+
+    def _is_counted(self, i: int) -> bool:
+        """Return True if the loss of a worker uses up a restart.
+
+        A host that is lost takes all of its workers along, of which the first one counts.
+        """
+        host = self._workers[i].host
+        others = self._lost_on.setdefault(host, set())
+        is_along = bool(host and others) and i not in others
+        others.add(i)
+        if i in self._counted:
+            self._counted.remove(i)
+            return False
+        return not is_along
 
     def _recover(self, i: int, lost: WorkerLostError) -> bool:
         """Replace a lost worker by one in the same state.

@@ -69,10 +69,16 @@ class RayServer:
     """Actor with the environments of a worker. Messages and answers are packed."""
 
     def start(self, message: bytes) -> bytes:
-        """Make the environments; answer with host, versions, and as `WorkerServer.start`."""
+        """Make the environments; answer with host, versions, and as `WorkerServer.start`.
+
+        The host has its name, and the number by which the cluster knows it.
+        """
+        import ray
+
         setup, program, *others = unpacked(message)
         self._server = WorkerServer(setup, joined_path(program), *others)
-        return packed([platform.node(), versions(), self._server.start()])
+        host = [platform.node(), ray.get_runtime_context().get_node_id()]
+        return packed([host, versions(), self._server.start()])
 
     def answer(self, message: bytes) -> bytes:
         """Answer a message."""
@@ -92,7 +98,7 @@ class RayWorker:
     """
 
     def __init__(self, ray: Any, resources: Mapping[str, float], setup: WorkerSetup) -> None:
-        self.setup, self.waited_s = setup, 0.0
+        self.setup, self.waited_s, self.host = setup, 0.0, ""
         self._ray, self._is_lost = ray, False
         self._steps, self._step_s = 0, 0.0
         named = {name: n for name, n in resources.items() if name not in ("CPU", "GPU")}
@@ -118,7 +124,7 @@ class RayWorker:
         answer = self._receive()
         if isinstance(answer, WorkerLostError):
             return answer
-        host, found, started = answer
+        (host, self.host), found, started = answer
         check_same_code(host, found, versions())
         if not isinstance(started, Exception):
             check_same_code(host, started[2], self.setup.code)

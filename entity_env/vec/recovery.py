@@ -145,7 +145,8 @@ class Recovery:
     def log_reason(self) -> None:
         """Log once why episodes of lost workers are truncated, if it is not by a setting."""
         if self._reason:
-            logger.warning("episodes of lost workers count as truncated: %s", self._reason)
+            reason = " ".join(self._reason.split())
+            logger.warning("episodes of lost workers count as truncated: %s", reason)
         self._reason = ""
 
     def catch_up(
@@ -182,7 +183,7 @@ class Recovery:
         except WorkerLostError:
             raise
         except EntityEnvError as error:
-            return f"an error in the replay: {error}"
+            return f"an error: {str(error).strip().splitlines()[-1]}"  # without a traceback
         if shown is None:
             return None
         if answer is None:

@@ -286,10 +286,15 @@ def first_message(setup: WorkerSetup) -> list[Any]:
 
 
 class Worker(Protocol):
-    """The side of a worker on which a `ParallelEnvList` stands; `WorkerProcess` describes it."""
+    """The side of a worker on which a `ParallelEnvList` stands; `WorkerProcess` describes it.
+
+    Attributes:
+        host: tells hosts of workers elsewhere apart; "" here, or if it is not known yet.
+    """
 
     setup: WorkerSetup
     waited_s: float
+    host: str
 
     def send(self, message: Any, is_last: bool = True) -> None:
         """Send a message."""
@@ -417,6 +422,7 @@ class WorkerProcess:
         theirs.close()
         self.channel = Channel(Connection(ours.detach()), asking, answering, rings=bell)
         self.waited_s = 0.0  # for its answers
+        self.host = ""
         self._sent_at = 0.0
 
         # The first message describes the environments.

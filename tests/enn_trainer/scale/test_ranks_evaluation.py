@@ -3,21 +3,22 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 
 from enn_trainer import ConfigError, RankError, StateManager, Trainer, TrainResult
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.eval_config import EnvConfig, EvalEnvConfig, EvalSuiteConfig
+from enn_trainer.evaluation.results import SuiteResult
 from enn_trainer.evaluation.run_evaluator import RunEvaluator
 from enn_trainer.scale.group import Group
 from entity_env.examples import Duel, Minefield
-from tests.enn_trainer.evaluation.test_pending import LatePlayer
+from tests.enn_trainer.evaluation.test_pending import LateEvaluation, LatePlayer
 from tests.enn_trainer.scale.test_ranks import SMALL
 from tests.enn_trainer.scale.test_ranks_with_leagues import LEAGUE
 from tests.enn_trainer.scale.test_torch_group import RUN, torchrun
-from tests.enn_trainer.scale.thread_group import in_ranks
+from tests.enn_trainer.scale.thread_group import ThreadGroup, in_ranks
 from tests.enn_trainer.selfplay.joust import Joust
 
 T = TypeVar("T")
@@ -156,6 +157,61 @@ def test_what_is_recorded_or_played_elsewhere_is_up_to_rank_0_with_the_same_bits
         expected = trainer.run().eval
     assert expected["eval/episodic_reward.count"] == 5
     assert [result.eval for result in [work(), *in_ranks(2, work)]] == [expected] * 3
+
+
+class WaitingPlayer(LatePlayer):
+    """Late player whose evaluations ask to stop once, as they are waited for."""
+
+    def __call__(self, message: bytes, names: Sequence[str]) -> "WaitingEvaluation":
+        return WaitingEvaluation(self, message, names)
+
+
+class WaitingEvaluation(LateEvaluation):
+    """Keeps the number of exchanges of rank 0 meanwhile."""
+
+    told: ClassVar[list[str]] = []
+    waits: ClassVar[list[int]] = []
+
+    def results(
+        self, stop: Callable[[], bool], watch: Callable[[str, float], None]
+    ) -> Mapping[str, SuiteResult] | None:
+        before = len(self.told)
+        assert not stop()
+        self.waits.append(len(self.told) - before)
+        return super().results(stop, watch)
+
+
+def play_waiting(evaluator: RunEvaluator, *_: Any) -> None:
+    """Let rank 0 play evaluations by a `WaitingPlayer`."""
+    if evaluator.group.leads:
+        evaluator.elsewhere = WaitingPlayer()
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+def test_others_hear_of_rank_0_while_it_waits_for_evaluations(
+    lag: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a save waits, so that they do not give rank 0 up."""
+    exchange, told, waits = ThreadGroup.exchange, WaitingEvaluation.told, WaitingEvaluation.waits
+    waits.clear()
+
+    def exchanged(group: ThreadGroup, data: bytes, phase: str) -> list[bytes]:
+        if group.leads:
+            told.append(phase)
+        return exchange(group, data, phase)
+
+    monkeypatch.setattr("enn_trainer.scale.group.ALIVE_S", 0.0)
+    monkeypatch.setattr("enn_trainer.trainer.play_elsewhere", play_waiting)
+    monkeypatch.setattr(ThreadGroup, "exchange", exchanged)
+    settings = [*SMALL, SHORT, "eval.steps=2", "eval.interval=56", "eval.ray=auto"]
+    settings += [f"eval.lag={lag}", "total_timesteps=112", "checkpoint.every_seconds=0"]
+
+    def work(group: Group) -> TrainResult:
+        with Trainer(StateManager(overrides=settings, checkpoint_dir="run"), Minefield) as trainer:
+            return trainer.run()
+
+    assert all(result.eval for result in in_ranks(2, work))
+    assert waits == [1, 1, 1]
 
 
 def in_third_step(

@@ -165,6 +165,23 @@ def test_ranks_whose_parameters_differ_are_named() -> None:
     assert messages[0].startswith("rank 1: expected the parameters of rank 0 after step 112")
 
 
+def test_a_rank_that_draws_arguments_from_other_samplers_is_named() -> None:
+    messages: list[str] = []
+
+    def work(group: Group) -> None:
+        callback = AfterFirstUpdate(1, lambda trainer: trainer.set_parameters({"max_mines": "1"}))
+        manager = StateManager(overrides=SMALL)
+        with Trainer(manager, Minefield, callbacks=[callback]) as trainer:
+            try:
+                trainer.run()
+            except RankError as error:
+                messages.append(str(error))
+
+    in_ranks(2, work)
+    expected = "rank 1: set_parameters: expected that of rank 0, {}, got {'max_mines': '1'}"
+    assert messages == [expected] * 2
+
+
 def failure(
     settings: list[str], env: Any = Minefield, size: int = 2, of_rank: Any = lambda rank: []
 ) -> str:

@@ -148,7 +148,7 @@ def test_packed_messages_come_back_with_arrays_that_can_be_written() -> None:
 
 
 def test_hosts_that_are_killed_and_join_change_nothing() -> None:
-    """Workers of each move to the host that joined last; in a process of its own, for a cluster."""
+    """Both workers of each move to the host that joined last; in a process of its own."""
     program = """
 import functools, time
 from pathlib import Path
@@ -160,10 +160,10 @@ from entity_env.vec.ray_worker import RayWorker
 from entity_env.vec.worker import RestartQuota
 from tests.entity_env.vec.test_recovery import assert_same_frames, shown
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
-hosts = [cluster.add_node(num_cpus=1, resources={"sim": 1}) for _ in range(2)]
+hosts = [cluster.add_node(num_cpus=1, resources={"sim": 2}) for _ in range(2)]
 ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
 new = functools.partial(RayWorker, ray, {"sim": 1})
-envs = ParallelEnvList(Minefield, 4, 2, restarts=RestartQuota(99, 99), new_worker=new)
+envs = ParallelEnvList(Minefield, 4, 4, restarts=RestartQuota(3, 3), new_worker=new)
 
 def workers():
     return [(actor["Address"]["NodeID"], actor["Pid"])
@@ -171,10 +171,10 @@ def workers():
 
 def before(step):
     if step in (5, 12, 20):
-        hosts.append(cluster.add_node(num_cpus=1, resources={"sim": 1}))
+        hosts.append(cluster.add_node(num_cpus=1, resources={"sim": 2}))
         killed = hosts.pop(0)
         pids = [pid for node, pid in workers() if node == killed.node_id]
-        assert pids
+        assert len(pids) == 2
         cluster.remove_node(killed, allow_graceful=False)
         while any(Path(f"/proc/{pid}").exists() for pid in pids):  # it may outlive its host a bit
             time.sleep(0.1)

@@ -18,7 +18,7 @@ from entity_env.examples.duel import Duel
 from entity_env.vec import recovery
 from entity_env.vec.recovery import Recovery, first_difference
 from entity_env.vec.variation import Variation
-from entity_env.vec.worker import RestartQuota
+from entity_env.vec.worker import RestartQuota, WorkerProcess, WorkerSetup
 from tests.entity_env.builders import assert_same, random_choices
 from tests.entity_env.worlds import Named, Walk
 
@@ -42,6 +42,13 @@ class ShowsItsProcess(Named):
         obs = super().act(actions)
         obs.reward = float(os.getpid())
         return obs
+
+
+class CannotRestore(Named):
+    """World whose state cannot be restored."""
+
+    def set_state(self, state: Any) -> None:
+        raise KeyError("first line\nsecond line")
 
 
 class Ends(Named):
@@ -218,6 +225,32 @@ def test_losses_in_a_replay_use_up_the_quota(monkeypatch: pytest.MonkeyPatch) ->
         shown(workers, 9, lambda step: kill(workers, 1) if step == 5 else None)
 
 
+class OfTwoHosts(WorkerProcess):
+    """Worker that says that it is on one of two hosts."""
+
+    def __init__(self, setup: WorkerSetup) -> None:
+        super().__init__(setup)
+        self.host = "first" if setup.first < 4 else "second"
+
+
+def test_a_host_that_is_lost_with_its_workers_uses_up_one_restart() -> None:
+    expected, quota = shown(EnvList(Named, NUM_ENVS), 9), RestartQuota(2, 2)
+
+    def before(step: int) -> None:
+        if step in (3, 4):  # the second one is noticed in another step
+            kill(workers, step - 3)
+
+    with in_workers(Named, restarts=quota, new_worker=OfTwoHosts) as workers:
+        assert_same_frames(shown(workers, 9, before), expected)
+        assert quota.total == 1
+        kill(workers, 2)  # of the other host
+        workers.get_state()
+        assert quota.total == 0
+        kill(workers, 0)
+        with pytest.raises(WorkerError, match="no restarts are left"):
+            workers.get_state()
+
+
 @pytest.mark.parametrize(
     ("create_env", "recover", "reason"),
     [
@@ -246,6 +279,19 @@ def test_otherwise_episodes_are_truncated_and_the_log_says_why(
     told = [message for message in caplog.messages if "count as truncated" in message]
     assert len(told) == (reason is not None), "once"
     assert reason is None or reason in told[0]
+
+
+def test_an_error_of_a_replay_is_one_line_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(recovery, "EVERY_S", 0.0)
+    with in_workers(CannotRestore, restarts=RestartQuota(1, 1)) as workers:
+        got = shown(workers, 4, lambda step: kill(workers, 1) if step == 3 else None)
+    assert got[-1].lost.tolist() == [False] * 2 + [True] * 2 + [False] * 2
+    (told,) = [message for message in caplog.messages if "count as truncated" in message]
+    assert "truncated: the replay differs in an error: " in told
+    assert "KeyError" in told
+    assert "\n" not in told
 
 
 def test_a_step_that_ends_its_worker_each_time_is_truncated(tmp_path: Path) -> None:
