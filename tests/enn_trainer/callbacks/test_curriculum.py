@@ -144,6 +144,18 @@ def test_lessons_are_decided_by_evaluations_which_stand_still(tmp_path: Path) ->
     assert still[0] == still[1]
 
 
+def test_lessons_of_one_curriculum_can_be_decided_by_those_of_another(tmp_path: Path) -> None:
+    """Of one that comes before or after it in the settings."""
+    other = 'lessons: [(name: "x", vary: {"keys": "2"}, until: ["step >= 48"]), '
+    other += '(name: "y", vary: {"keys": "3"})]'
+    for tag, begins in ("lesson", 2 * PER_UPDATE), ("episodes", PER_UPDATE):
+        one = lesson("a", "1", f', until: ["curriculum/other/{tag} >= 1"]')
+        both = [f'"c": (lessons: [({one}), ({LONG})])', f'"other": ({other})']
+        for pair in both, both[::-1]:
+            _, state = run(tmp_path, f"curricula={{{', '.join(pair)}}}", updates=3)
+            assert state["c"].begun["long"][0] == begins
+
+
 def test_an_evaluation_that_only_the_end_of_a_run_asks_for_decides_nothing(tmp_path: Path) -> None:
     until = ', until: ["eval/opened.mean >= 0"]'
     lessons = taught(lesson("a", "1", until), lesson("b", "9"))
