@@ -13,6 +13,7 @@ from enn_trainer.experience.lessons import LessonProgress, Lessons
 from entity_env import Environment, Observation
 from entity_env.errors import InvalidSampler
 from entity_env.examples import Duel, Locks, Minefield
+from entity_env.recording.read_recording import Recording
 from tests.enn_trainer.builders import POOL
 from tests.enn_trainer.chains_match import Skirmish
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks, go, tracked
@@ -35,6 +36,12 @@ def lessons_in(folder: Path) -> list[float]:
     """The lesson in each update of a run."""
     rows = tracked(folder / "run/metrics.jsonl")
     return [row["curriculum/c/lesson"] for row in rows if "curriculum/c/lesson" in row]
+
+
+def recorded(folder: Path) -> list[tuple[int, list[int], Mapping[str, Any]]]:
+    """Number, steps and arguments of the episodes that a run recorded."""
+    episodes = Recording.open(folder / "a.rec").episodes()
+    return [(one.number, one.steps.tolist(), one.parameters) for one in episodes]
 
 
 def taught(*lessons: str, more: str = "", name: str = "c") -> str:
@@ -317,7 +324,7 @@ def test_a_run_with_a_pool_and_memory_resumes_over_changes_of_lessons(
     settings = [
         *(*POOL, 'net.memory=(of: "both", inputs: ["action", "reward"])', "ppo.seq_len=4"),
         *("selfplay.capacity=1", "selfplay.snapshot_every=144", "total_timesteps=1152"),
-        *('env.vary.turns="choice 4"', "optim.bs=36"),
+        *('env.vary.turns="choice 4"', "optim.bs=36", "capture_samples=a.rec"),
         taught(*units, more=f", review: 0.2, restart: {restart}"),
     ]
     one = go(tmp_path / "one", Crowded, *settings)
@@ -332,6 +339,7 @@ def test_a_run_with_a_pool_and_memory_resumes_over_changes_of_lessons(
         assert_same_progress(one, other)
         assert_same(one.state, other.state)
         assert_same_clocks(one.state, other.state)
+        assert recorded(folder) == recorded(tmp_path / "one")
 
 
 @pytest.mark.slow
