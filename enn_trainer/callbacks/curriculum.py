@@ -1,5 +1,6 @@
 """`Curriculum`: the arguments of the episodes of a run, by samplers and lessons."""
 
+import json
 from collections.abc import Mapping
 
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
@@ -54,6 +55,15 @@ class Curriculum(Callback):
         self._variation = Variation()
         for message in part.arrange(config.curricula, state.step):
             manager.say(message)
+        fixed = self._fixed_arguments()
+        for name, text in [*part.parameters.items()]:
+            if name in fixed:
+                manager.say(
+                    f"set_parameters: {name} is set by {fixed[name]} now, {text!r} is dropped"
+                )
+                del part.parameters[name]
+            elif config.env.vary.get(name, text) != text:
+                manager.say(f"env.vary.{name}: not used, as set_parameters replaced it by {text!r}")
         if config.env.vary or part.parameters or config.curricula:
             check_varied(envs, part.groups(config, self._all))
             self._vary("curricula")
@@ -63,12 +73,12 @@ class Curriculum(Callback):
 
         Raises:
             ConfigError: a text cannot be read, the environments do not take an argument, or a
-                curriculum sets it.
+                curriculum or `env.kwargs` sets it.
         """
-        for name, lessons in self._all.items():
-            if both := sorted({*samplers} & {*lessons[0].samplers}):
-                expected = f"arguments that {curriculum_path(name)} does not set"
-                raise ConfigError(f"set_parameters: expected {expected}, got {', '.join(both)}")
+        fixed = self._fixed_arguments()
+        if both := [name for name in samplers if name in fixed]:
+            expected = f"arguments that {fixed[both[0]]} does not set"
+            raise ConfigError(f"set_parameters: expected {expected}, got {both[0]}")
         before = self._lessons.parameters
         self._lessons.parameters = {**before, **samplers}
         try:
@@ -76,6 +86,13 @@ class Curriculum(Callback):
         except BaseException:
             self._lessons.parameters = before
             raise
+
+    def _fixed_arguments(self) -> dict[str, str]:
+        """Return the settings of arguments that `set_parameters` cannot change, by argument."""
+        fixed = dict.fromkeys(json.loads(self._config.env.kwargs), "env.kwargs")
+        for name, curriculum in self._config.curricula.items():
+            fixed |= dict.fromkeys(curriculum.arguments(), curriculum_path(name))
+        return fixed
 
     def on_update_start(self, trainer: RunningTrainer) -> None:
         """Forget the episodes of an update that failed."""

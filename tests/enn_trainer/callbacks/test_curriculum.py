@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from enn_trainer import ConfigError, NotFiniteError, StateManager, Trainer, load_checkpoint
+from enn_trainer import ConfigError, NotFiniteError, StateManager, Trainer, load_checkpoint, train
 from enn_trainer.callbacks import Callback
 from enn_trainer.experience.lessons import LessonProgress, Lessons
 from entity_env import Environment, Observation
@@ -430,6 +430,50 @@ def test_set_parameters_leaves_arguments_of_curricula_alone(tmp_path: Path) -> N
         with pytest.raises(ConfigError, match=r"that curricula\['c'\] does not set, got length"):
             trainer.set_parameters({"length": "2"})
         assert trainer.metrics["parameters/keys.max"] == 2
+
+
+class ThreeKeys(Callback):
+    def on_train_start(self, trainer: Any) -> None:
+        trainer.set_parameters({"keys": "3"})
+
+
+@pytest.mark.parametrize(
+    ("settings", "drawn", "told"),
+    [
+        (['env.vary.keys="2"'], 3, "env.vary.keys: not used, as set_parameters replaced it by '3'"),
+        (['env.kwargs={"keys": 2}'], None, "keys is set by env.kwargs now, '3' is dropped"),
+        (
+            ['curricula={"k": (lessons: [(name: "a", vary: {"keys": "2"})])}'],
+            2,
+            "keys is set by curricula['k'] now, '3' is dropped",
+        ),
+    ],
+)
+def test_settings_of_a_resumed_run_and_set_parameters_do_not_set_an_argument_twice(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    settings: list[str],
+    drawn: int | None,
+    told: str,
+) -> None:
+    with Trainer(
+        StateManager(overrides=[*TINY, *settings[:1], f"data_dir={tmp_path}"]), Locks
+    ) as t:
+        if drawn != 3:
+            with pytest.raises(ConfigError, match="does not set, got keys"):
+                t.set_parameters({"keys": "3"})
+    start = StateManager(
+        overrides=[*TINY, "total_timesteps=48", f"data_dir={tmp_path}"],
+        checkpoint_dir=tmp_path / "run",
+    )
+    train(start, Locks, callbacks=[ThreeKeys()])
+    resumed = go(tmp_path, Locks, *settings, "total_timesteps=144")
+    assert told in capsys.readouterr().out
+    row = tracked(tmp_path / "run/metrics.jsonl")[-1]
+    assert row.get("parameters/keys.max") == drawn
+    assert resumed.state.parts["curriculum"].state_dict().get("parameters") == (
+        {"keys": "3"} if drawn == 3 else None
+    )
 
 
 @pytest.mark.parametrize(
