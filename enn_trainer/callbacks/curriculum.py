@@ -59,6 +59,9 @@ class Curriculum(Callback):
             for name in sorted({*part.parameters} & own):
                 del part.parameters[name]
                 manager.say(f"set_parameters: {name} is forgotten, as {setter} sets it now")
+        for name, text in part.parameters.items():
+            if config.env.vary.get(name, text) != text:
+                manager.say(f"env.vary.{name}: not used, as set_parameters replaced it by {text!r}")
         if config.env.vary or part.parameters or config.curricula:
             check_varied(envs, part.groups(config, self._all))
             self._vary("curricula")
@@ -107,7 +110,7 @@ class Curriculum(Callback):
             first = next(iter(lessons[i].metrics()), None)
             if first is not None and (value := progress.measure(first, step)) is not None:
                 metrics[f"{tag}/measure"] = value
-        self._decide(step)
+        self._decide_by(None, metrics, step)  # with the tags of all curricula
         # Evaluations that the end of the run before did not wait for count now.
         waiting = self._lessons.waiting
         self._lessons.waiting = [one for one in waiting if one[0] > step]
@@ -132,7 +135,7 @@ class Curriculum(Callback):
             self._decide_by(measured, metrics, step)
 
     def _decide_by(self, measured: int | None, metrics: Mapping[str, float], step: int) -> None:
-        """Decide on lessons by an evaluation of the weights of step `measured`."""
+        """Decide on lessons by metrics, of the weights of step `measured` if of an evaluation."""
         for name, lessons in self._all.items():
             progress = self._lessons.curricula[name]
             if measured is None or measured >= progress.step:

@@ -81,7 +81,7 @@ class Curve(NamedTuple):
         values: (n,) float.
         spread: (n,) float, half the width of the band; None if not every run has its own seed.
         left_out: messages about values of the runs that are not in it.
-        changes: step and text of each change of a lesson, of all runs.
+        changes: steps at which lessons change, of all runs, each with a text.
     """
 
     label: str
@@ -283,16 +283,17 @@ def curve_of(label: str, runs: Sequence[Run], tag: str, smooth: int = 1) -> Curv
 
 
 def changes_of(runs: Sequence[Run]) -> tuple[tuple[int, str], ...]:
-    """Return the step and a text for each change of a lesson in runs, in the order of steps."""
-    changes = set()
+    """Return the steps at which lessons change in runs, with a text on all changes of each."""
+    changes: dict[int, set[str]] = {}
     for run in runs:
         for tag, points in run.points.items():
             if match := _LESSON.fullmatch(tag):
                 steps = sorted(points)
                 for before, step in pairwise(steps):
                     if points[before] != points[step]:
-                        changes.add((step, f"{match['name']}: {points[step]:.0f}"))
-    return tuple(sorted(changes))
+                        text = f"{match['name']}: {points[step]:.0f}"
+                        changes.setdefault(step, set()).add(text)
+    return tuple((step, ", ".join(sorted(texts))) for step, texts in sorted(changes.items()))
 
 
 def confidence(values: Floats) -> Floats:

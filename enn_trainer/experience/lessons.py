@@ -328,8 +328,10 @@ class Lessons(StatePart):
                     f"curriculum {name}: lesson {present.name} has other samplers, and begins anew"
                 )
                 progress.begin(present, step, "its samplers were changed")
-            for metric, values in progress.values.items():
-                progress.values[metric] = values[-present.episodes :]
+            # Of bounds that were left out for a time, nothing old counts should they come back.
+            kept, known = present.metrics(), progress.values.items()
+            progress.values = {key: x[-present.episodes :] for key, x in known if key in kept}
+            progress.newest = {key: x for key, x in progress.newest.items() if key in kept}
             arranged[name] = progress
         self.curricula = arranged
         return messages

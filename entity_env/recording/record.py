@@ -52,7 +52,8 @@ class EpisodeClock:
         self._next = first
 
     def restart(self) -> None:
-        """Begin an episode in every environment."""
+        """Begin an episode in every environment; those without a step lose their numbers."""
+        self._next -= int(((self.episode >= 0) & (self.step == 0)).sum())
         self._begin(np.ones(len(self.episode), dtype=np.bool_))
 
     def advance(self, done: npt.NDArray[np.bool_]) -> None:

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from enn_trainer import ConfigError, NotFiniteError, StateManager, Trainer, load_checkpoint
+from enn_trainer import ConfigError, NotFiniteError, StateManager, Trainer, load_checkpoint, train
 from enn_trainer.callbacks import Callback
 from enn_trainer.experience.lessons import LessonProgress, Lessons
 from entity_env import Environment, Observation
 from entity_env.errors import InvalidSampler
 from entity_env.examples import Duel, Locks, Minefield
+from entity_env.recording.read_recording import Recording
 from tests.enn_trainer.builders import POOL
 from tests.enn_trainer.chains_match import Skirmish
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks, go, tracked
@@ -35,6 +36,12 @@ def lessons_in(folder: Path) -> list[float]:
     """The lesson in each update of a run."""
     rows = tracked(folder / "run/metrics.jsonl")
     return [row["curriculum/c/lesson"] for row in rows if "curriculum/c/lesson" in row]
+
+
+def recorded(folder: Path) -> list[tuple[int, list[int], Mapping[str, Any]]]:
+    """Number, steps and arguments of the episodes that a run recorded."""
+    episodes = Recording.open(folder / "a.rec").episodes()
+    return [(one.number, one.steps.tolist(), one.parameters) for one in episodes]
 
 
 def taught(*lessons: str, more: str = "", name: str = "c") -> str:
@@ -142,6 +149,18 @@ def test_lessons_are_decided_by_evaluations_which_stand_still(tmp_path: Path) ->
         with Trainer(manager, Locks) as trainer:
             still.append(trainer.evaluate())
     assert still[0] == still[1]
+
+
+def test_lessons_of_one_curriculum_can_be_decided_by_those_of_another(tmp_path: Path) -> None:
+    """Of one that comes before or after it in the settings."""
+    other = 'lessons: [(name: "x", vary: {"keys": "2"}, until: ["step >= 48"]), '
+    other += '(name: "y", vary: {"keys": "3"})]'
+    for tag, begins in ("lesson", 2 * PER_UPDATE), ("episodes", PER_UPDATE):
+        one = lesson("a", "1", f', until: ["curriculum/other/{tag} >= 1"]')
+        both = [f'"c": (lessons: [({one}), ({LONG})])', f'"other": ({other})']
+        for pair in both, both[::-1]:
+            _, state = run(tmp_path, f"curricula={{{', '.join(pair)}}}", updates=3)
+            assert state["c"].begun["long"][0] == begins
 
 
 def test_an_evaluation_that_only_the_end_of_a_run_asks_for_decides_nothing(tmp_path: Path) -> None:
@@ -305,7 +324,7 @@ def test_a_run_with_a_pool_and_memory_resumes_over_changes_of_lessons(
     settings = [
         *(*POOL, 'net.memory=(of: "both", inputs: ["action", "reward"])', "ppo.seq_len=4"),
         *("selfplay.capacity=1", "selfplay.snapshot_every=144", "total_timesteps=1152"),
-        *('env.vary.turns="choice 4"', "optim.bs=36"),
+        *('env.vary.turns="choice 4"', "optim.bs=36", "capture_samples=a.rec"),
         taught(*units, more=f", review: 0.2, restart: {restart}"),
     ]
     one = go(tmp_path / "one", Crowded, *settings)
@@ -320,6 +339,7 @@ def test_a_run_with_a_pool_and_memory_resumes_over_changes_of_lessons(
         assert_same_progress(one, other)
         assert_same(one.state, other.state)
         assert_same_clocks(one.state, other.state)
+        assert recorded(folder) == recorded(tmp_path / "one")
 
 
 @pytest.mark.slow
@@ -412,25 +432,48 @@ def test_set_parameters_leaves_arguments_of_curricula_alone(tmp_path: Path) -> N
         assert trainer.metrics["parameters/keys.max"] == 2
 
 
-def test_set_parameters_changes_nothing_that_the_settings_fix(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+class ThreeKeys(Callback):
+    def on_train_start(self, trainer: Any) -> None:
+        trainer.set_parameters({"keys": "3"})
+
+
+@pytest.mark.parametrize(
+    ("settings", "drawn", "told"),
+    [
+        (['env.vary.keys="2"'], 3, "env.vary.keys: not used, as set_parameters replaced it by '3'"),
+        (['env.kwargs={"keys": 2}'], None, "keys is forgotten, as env.kwargs sets it now"),
+        (
+            ['curricula={"k": (lessons: [(name: "a", vary: {"keys": "2"})])}'],
+            2,
+            "keys is forgotten, as curricula['k'] sets it now",
+        ),
+    ],
+)
+def test_settings_of_a_resumed_run_and_set_parameters_do_not_set_an_argument_twice(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    settings: list[str],
+    drawn: int | None,
+    told: str,
 ) -> None:
-    fixed = 'env.kwargs={"length": 2}'
-    manager = StateManager(overrides=[*TINY, fixed, f"data_dir={tmp_path}"])
-    expected = r"that env\.kwargs does not set, got length"
-    with Trainer(manager, Locks) as trainer, pytest.raises(ConfigError, match=expected):
-        trainer.set_parameters({"length": "3"})
-    folder = tmp_path / "run"
-    with Trainer(StateManager(checkpoint_dir=folder, overrides=TINY), Locks) as trainer:
-        trainer.set_parameters({"length": "3", "keys": "2"})
-        trainer.step()
-        trainer.save()
-    # Settings that came later hold.
-    saved = StateManager(checkpoint_dir=folder, overrides=[fixed])
-    with Trainer(saved, Locks):
-        parameters = saved.state.parts["curriculum"].state_dict()
-    assert parameters == {"parameters": {"keys": "2"}}
-    assert "set_parameters: length is forgotten, as env.kwargs sets it" in capsys.readouterr().out
+    with Trainer(
+        StateManager(overrides=[*TINY, *settings[:1], f"data_dir={tmp_path}"]), Locks
+    ) as t:
+        if drawn != 3:
+            with pytest.raises(ConfigError, match="does not set, got keys"):
+                t.set_parameters({"keys": "3"})
+    start = StateManager(
+        overrides=[*TINY, "total_timesteps=48", f"data_dir={tmp_path}"],
+        checkpoint_dir=tmp_path / "run",
+    )
+    train(start, Locks, callbacks=[ThreeKeys()])
+    resumed = go(tmp_path, Locks, *settings, "total_timesteps=144")
+    assert told in capsys.readouterr().out
+    row = tracked(tmp_path / "run/metrics.jsonl")[-1]
+    assert row.get("parameters/keys.max") == drawn
+    assert resumed.state.parts["curriculum"].state_dict().get("parameters") == (
+        {"keys": "3"} if drawn == 3 else None
+    )
 
 
 @pytest.mark.parametrize(

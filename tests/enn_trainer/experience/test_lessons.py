@@ -133,8 +133,18 @@ def test_lessons_are_found_by_name_on_resume() -> None:
     progress = part.curricula["c"]
     progress.begin(lesson("b"), 30, "")
     progress.values["win.mean"] = [1.0] * 500
+    progress.newest = {"x": 1.0}
+    bounds = CurriculumConfig(
+        [
+            LessonConfig("b", vary=SOME, until=["win.mean >= 2", "x >= 2"]),
+            LessonConfig("a", vary=SOME),
+        ]
+    )
+    assert part.arrange({"c": bounds}, 40) == []
+    assert (len(progress.values["win.mean"]), progress.newest) == (100, {"x": 1.0})
     assert part.arrange({"c": curriculum("new", "b", "a")}, 40) == []
-    assert (progress.lesson, progress.step, len(progress.values["win.mean"])) == ("b", 30, 100)
+    assert (progress.lesson, progress.step) == ("b", 30)
+    assert (progress.values, progress.newest) == ({}, {})  # of bounds that it has no more
     (message,) = part.arrange({"c": curriculum("new", "b", "a", length="7")}, 50)
     assert message == "curriculum c: lesson b has other samplers, and begins anew"
     assert (progress.step, progress.values, progress.number) == (50, {}, 2)

@@ -234,6 +234,18 @@ def test_an_episode_left_by_a_reset_is_unfinished(tmp_path: Path) -> None:
     ]
 
 
+def test_a_reset_numbers_episodes_as_a_file_that_is_continued_does(tmp_path: Path) -> None:
+    """Those that began in the last step, and have none, leave no gap."""
+    envs = RecordingVecEnv(EnvList(Tiny, 2), tmp_path / "reset")
+    for _ in range(2):
+        play(envs, 2)
+        record_tiny(tmp_path / "continued", 2)
+    envs.close()
+    for name in ("reset", "continued"):
+        numbers = [e.number for e in Recording.open(tmp_path / name).episodes()]
+        assert numbers == [*range(len(numbers))]
+
+
 def test_a_step_can_be_read_as_soon_as_it_is_taken(tmp_path: Path) -> None:
     envs = RecordingVecEnv(EnvList(Tiny, 2), tmp_path / "file")
     obs, rng = envs.reset(envs.obs_space()), np.random.default_rng(0)
