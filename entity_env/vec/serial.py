@@ -447,12 +447,13 @@ class EnvList(VecEnv):
         """
         index, episode = self.first_env_index + i, self._episodes[i // self.sides] - 1 - before
         step = 0 if begins and not before else int(self._steps[i])
+        varied = None if before or self._arguments is None else self._arguments[i // self.sides]
+        drawn = f", with {varied}" if varied else ""
         if isinstance(error, InvalidObservation):
             error.env_index, error.episode, error.step = index, episode, step
+            error.args = (f"{error.args[0]}{drawn}",)
         else:
             error = as_error(error)
-            varied = None if before or self._arguments is None else self._arguments[i // self.sides]
-            drawn = f", with {varied}" if varied else ""
             error.add_note(f"in environment {index}, episode {episode}, step {step}{drawn}")
         return error
 

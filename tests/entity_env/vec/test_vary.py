@@ -165,6 +165,26 @@ def test_values_are_refused_in_one_line(world: Any, squad: int, problem: str) ->
     assert str(raised.value) == f"environment 0, episode 0: {problem}"
 
 
+class Over(Duel):
+    """Duel whose episodes are over at once if its squads are large."""
+
+    def reset(self) -> list[Observation]:
+        """Leave the second side without units."""
+        shown = super().reset()
+        if self.squad > 4:
+            self.hp[self.squad :] = [0] * self.squad
+            return self._observe()
+        return shown
+
+
+def test_what_a_world_returns_wrongly_is_named_with_its_arguments() -> None:
+    envs = EnvList(Over, 2)
+    envs.vary(Variation.of({"squad": "5"}))
+    place = r"environment 0, episode 0, step 0: done: .*, with \{'squad': 5\}$"
+    with pytest.raises(EntityEnvError, match=place):
+        envs.reset(envs.obs_space())
+
+
 class Changing(Anew):
     """Minefield that changes a list that it is given, may leave, and may fail to close."""
 
