@@ -66,8 +66,9 @@ def join(manager: StateManager) -> StateManager:
         else:
             files = {name: saved.read(name) for name in saved.manifest["files"]}
             of_save = [saved.step, {**files, MANIFEST: (saved.path / MANIFEST).read_bytes()}]
-        sources = [*manager.sources.items()]
-        return [dump_config(config), sources, of_save, manager.is_resumed_in_place]
+        sources, text = [*manager.sources.items()], dump_config(config)
+        load_with_sources(manager.config_cls, None, [], text)  # raises if there are too many shards
+        return [text, sources, of_save, manager.is_resumed_in_place]
 
     text_of_0, known, of_save, is_in_place = group.lead(read, "start")
     if not group.leads:

@@ -222,6 +222,12 @@ def test_a_rank_without_the_initial_weights_of_others_is_named() -> None:
     [
         (["scale.shards=2"], Minefield, 3, "scale.shards: expected at least the 3 ranks, got 2"),
         (
+            ["scale=()", "rollout.num_envs=1", "optim.bs=8"],
+            Minefield,
+            2,
+            "scale.shards: expected at most rollout.num_envs=1, got 2",
+        ),
+        (
             ["rollout.num_envs=6", "optim.bs=8"],
             Duel,
             2,
