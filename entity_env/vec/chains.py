@@ -144,20 +144,25 @@ def link(
             linked[before] = _restricted(parent, columns, table, mask.after.when)
 
     # Actors who are left, from the first action of each chain on.
+    opened: dict[ActionName, Bools] = {}  # (actors, labels), labels before that an actor may choose
     for name in names:
         mask, before = linked[name], action_space[name].after
-        possible = mask.legal_by_label().any(axis=1)
+        opens = np.ones((len(mask.actors.values), mask.labels), np.bool_)
         if before is not None:
             parent = linked[before]
             found = places_among(mask.actors, parent.actors)
             assert mask.after is not None
-            reached = _reached(parent, mask.after.when)
+            reached = _reached(parent, mask.after.when, opened[before])
+            if mask.labels == 1:
+                reached = reached.any(axis=1, keepdims=True)
             rows = _flat_rows(Ragged(found, mask.actors.lengths), parent.actors)
             is_there = found >= 0
-            possible &= is_there
-            possible[is_there] &= reached[rows[is_there]]
+            opens[~is_there] = False
+            opens[is_there] = reached[rows[is_there]]
             mask = replace(mask, after=replace(mask.after, rows=Ragged(found, mask.actors.lengths)))  # type: ignore[type-var]
+        possible = (mask.legal_by_label() & opens).any(axis=1)
         linked[name] = mask if possible.all() else mask.keep(possible)
+        opened[name] = opens[possible]
     return linked
 
 
@@ -365,10 +370,20 @@ def _restricted(
     return replace(mask, mask=Ragged(allowed, full.lengths))  # type: ignore[type-var]
 
 
-def _reached(mask: VecActionMask, when: list[int]) -> Bools:
-    """Return which actors may choose one of some labels, (actors,) bool; any choice if empty."""
-    if not when or mask.mask is None:
-        return np.asarray(mask.legal_by_label().any(axis=1))
-    of_labels: Bools = mask.mask.values[:, when].any(axis=1)
-    reached: Bools = of_labels.reshape(len(mask.actors.values), mask.labels).any(axis=1)
-    return reached
+def _reached(mask: VecActionMask, when: list[int], opens: Bools) -> Bools:
+    """Return which labels each actor may choose, after those before that it may choose.
+
+    Args:
+        mask: of an action that others depend on.
+        when: the labels, by their number; all choices if empty.
+        opens: (actors, labels) bool, labels of the action before that an actor may choose.
+
+    Returns:
+        (actors, when) bool; (actors, 1), for any choice, if `when` is empty.
+    """
+    if not when:
+        return np.asarray((mask.legal_by_label() & opens).any(axis=1, keepdims=True))
+    if mask.mask is None:
+        return np.repeat(opens.any(axis=1, keepdims=True), len(when), axis=1)
+    by_label = mask.mask.values.reshape(*opens.shape, mask.mask.values.shape[1])[:, :, when]
+    return np.asarray((by_label & opens[:, :, None]).any(axis=1))
