@@ -20,6 +20,11 @@ LONG = 2000
 """The `max_length` for values that environments return, of which their authors want to see all."""
 
 
+def one_line(error: BaseException) -> str:
+    """Return the message of an error on one line, or its class if it has none."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def short_repr(value: object, max_length: int = 80) -> str:
     """Return the `repr` of a value on one line, truncated where it is longer than `max_length`.
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from entity_env.errors import did_you_mean, short_repr
+from entity_env.errors import did_you_mean, one_line, short_repr
 
 PUBLISHED = "AdamW"
 _PUBLISHED_KWARGS = {"eps": 1e-5}
@@ -133,6 +133,6 @@ def _trial(name: str, kwargs: Mapping[str, Any]) -> str | None:
                 parameter.grad = torch.ones_like(parameter)
             optimizer.step()
     except Exception as error:  # torch's own checks raise whatever suits them
-        return " ".join(str(error).split()) or type(error).__name__
+        return one_line(error)
     finite = all(bool(parameter.isfinite().all()) for parameter in parameters)
     return None if finite else "parameters become infinite or NaN"

@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 
 from enn_trainer.cli.arguments import writable
-from enn_trainer.cli.plot_command import COLOURS, DASHES
+from enn_trainer.cli.plot_command import COLOURS, DASHES, add_legend
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.eval_metrics import (
     Measured,
@@ -208,9 +208,7 @@ def draw_by_value(
     ax.grid(alpha=0.25)
     ax.spines[["top", "right"]].set_visible(False)
     if sum(map(bool, groups.values())) > 1:
-        legend = figure.legend(loc="outside lower center", fontsize=9, frameon=False)
-        for text in legend.get_texts():
-            text.set_parse_math(False)
+        add_legend(figure, *ax.get_legend_handles_labels(), title=None)
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=150, format="png")
     replace_file(path, drawn.getvalue(), path.with_name(f".writing-{path.name}"))

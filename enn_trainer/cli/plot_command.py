@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -311,6 +311,16 @@ def smoothed(values: Floats, n: int) -> Floats:
     return np.asarray((sums[ends] - sums[starts]) / (ends - starts))
 
 
+def add_legend(
+    figure: Any, handles: Sequence[Any], texts: Sequence[str], title: str | None
+) -> None:
+    """Draw a legend below a figure, with its texts as they are, dollars too."""
+    look = {"fontsize": 9, "frameon": False, "title": title}
+    legend = figure.legend(handles, texts, loc="outside lower center", **look)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+
+
 def draw(
     curves: Mapping[str, Sequence[Curve]], path: Path, against: str = "frames", log: bool = False
 ) -> None:
@@ -370,10 +380,7 @@ def draw(
     handles, texts = axes[0].get_legend_handles_labels()
     banded = any(line.spread is not None for lines in curves.values() for line in lines)
     title = "mean and 95% confidence band of the mean" if banded else None
-    look = {"fontsize": 9, "frameon": False, "title": title}
-    legend = figure.legend(handles, texts, loc="outside lower center", **look)
-    for label in legend.get_texts():
-        label.set_parse_math(False)
+    add_legend(figure, handles, texts, title)
 
     # Save the picture.
     drawn = io.BytesIO()

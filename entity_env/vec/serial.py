@@ -19,6 +19,7 @@ from entity_env.errors import (
     as_error,
     exits_as_errors,
     in_environment,
+    one_line,
     unexpected,
 )
 from entity_env.match import CreateEnv, Match, SideActions, Solo, match_of, world_of
@@ -404,7 +405,7 @@ class EnvList(VecEnv):
             if new is not None:
                 new.close()
             where = f"environment {self._index(i)}, episode {self._episodes[i] - 1}"
-            what = " ".join(str(error).split()) or type(error).__name__
+            what = one_line(error)
             if not isinstance(error, InvalidSampler):
                 what = f"{type(world).__name__} does not take {arguments}: {what}"
             raise InvalidSampler(f"{where}: {what}") from error

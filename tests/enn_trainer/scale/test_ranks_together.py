@@ -145,10 +145,8 @@ def test_the_others_are_told_of_an_error_while_one_rank_begins() -> None:
         in_ranks(2, work)
 
 
-def test_ranks_whose_parameters_differ_are_named() -> None:
-    def change(trainer: RunningTrainer) -> None:
-        next(trainer.state.agent.parameters()).data.add_(1)
-
+def errors_after(change: Callable[[RunningTrainer], object]) -> list[str]:
+    """Let rank 1 of two change something after the first update; return the errors of both."""
     messages: list[str] = []
 
     def work(group: Group) -> None:
@@ -161,23 +159,20 @@ def test_ranks_whose_parameters_differ_are_named() -> None:
                 messages.append(str(error))
 
     in_ranks(2, work)
+    return messages
+
+
+def test_ranks_whose_parameters_differ_are_named() -> None:
+    def change(trainer: RunningTrainer) -> None:
+        next(trainer.state.agent.parameters()).data.add_(1)
+
+    messages = errors_after(change)
     assert len(messages) == 2
     assert messages[0].startswith("rank 1: expected the parameters of rank 0 after step 112")
 
 
 def test_a_rank_that_draws_arguments_from_other_samplers_is_named() -> None:
-    messages: list[str] = []
-
-    def work(group: Group) -> None:
-        callback = AfterFirstUpdate(1, lambda trainer: trainer.set_parameters({"max_mines": "1"}))
-        manager = StateManager(overrides=SMALL)
-        with Trainer(manager, Minefield, callbacks=[callback]) as trainer:
-            try:
-                trainer.run()
-            except RankError as error:
-                messages.append(str(error))
-
-    in_ranks(2, work)
+    messages = errors_after(lambda trainer: trainer.set_parameters({"max_mines": "1"}))
     expected = "rank 1: set_parameters: expected that of rank 0, {}, got {'max_mines': '1'}"
     assert messages == [expected] * 2
 
