@@ -27,17 +27,23 @@ def modules(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
 
 
+def names_of(node: ast.AST) -> set[str]:
+    """Return the modules and names that a node imports."""
+    if isinstance(node, ast.Import):
+        return {alias.name for alias in node.names}
+    if isinstance(node, ast.ImportFrom):
+        module = node.module or ""
+        return {module} | {f"{module}.{alias.name}" for alias in node.names}
+    return set()
+
+
 def imports(path: Path, top_level_only: bool = False) -> set[str]:
     tree = ast.parse(path.read_text())
     nodes = tree.body if top_level_only else list(ast.walk(tree))
     found = set()
     for node in nodes:
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            found.add(node.module or "")
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        assert getattr(node, "level", 0) == 0, f"{path}: relative import"
+        found |= names_of(node)
     return found
 
 
@@ -180,6 +186,18 @@ def test_nothing_that_is_read_can_run() -> None:
                 assert path.name == "transport.py", path
             if "cloudpickle" in used:
                 assert path.name in ("worker.py", "parallel.py", "remote.py"), path
+
+
+def test_no_test_module_is_imported() -> None:
+    """What tests share is in modules of its own, beside them."""
+    wrong = []
+    for path in [ROOT / "conftest.py", *modules("tests"), *modules("benchmarks")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                where = f"{path.relative_to(ROOT)}:{node.lineno}"
+                names = [name.rpartition(".")[2] for name in sorted(names_of(node))]
+                wrong += [f"{where}: {name}" for name in names if name.startswith("test_")]
+    assert not wrong, wrong
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -52,7 +52,7 @@ from entity_env.testing import Identity
 from rogue_net.ragged import EntityBatch, RaggedTensor
 from tests.enn_trainer.builders import logs_of
 from tests.enn_trainer.resuming import go, tracked
-from tests.enn_trainer.tracking.test_metrics import SPACE, collected
+from tests.enn_trainer.tracking.rollouts import SPACE, collected
 
 ROOT = Path(__file__).parents[3]
 QUICK = [

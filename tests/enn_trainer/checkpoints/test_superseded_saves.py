@@ -19,6 +19,7 @@ from enn_trainer.config import CheckpointConfig
 from enn_trainer.stop_conditions import Steps, StopsRising
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.checkpoints.failing_disk import failing_disk
+from tests.enn_trainer.checkpoints.save_contents import FILES, NEW, OLD
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks
 from tests.enn_trainer.worlds import Pasture
 from tests.fork_server import run_program
@@ -33,8 +34,6 @@ SETTINGS = [
     "checkpoint.keep=1",
     'checkpoint.best=["eval/good max"]',
 ]
-FILES = {"config.ron": b"(a: 1)", checkpoint.WEIGHTS: b"w" * 100}
-OLD, NEW = {"metrics": {"a": 1.0}}, {"metrics": {"a": 1.0, "eval/good": 2.0}}
 
 
 class Judge(Callback):
@@ -197,7 +196,7 @@ KILLED = """
 import os, sys
 from pathlib import Path
 from enn_trainer.checkpoints import disk, writer
-from tests.enn_trainer.checkpoints.test_superseded_saves import FILES, NEW, OLD
+from tests.enn_trainer.checkpoints.save_contents import FILES, NEW, OLD
 
 root, can_exchange = Path(sys.argv[1]), sys.argv[2] == "exchange"
 if not can_exchange:

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import textwrap
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from enn_trainer.cli import run
 from entity_env.examples import Duel
 from entity_env.recording.read_recording import Recording
 from entity_env.vec.variation import Variation
+from tests.enn_trainer.cli.hand_play import play
 from tests.enn_trainer.one_line import refused
 from tests.entity_env.builders import check_probabilities
 from tests.fork_server import ENN, start_program
@@ -44,20 +44,6 @@ def file(tmp_path: Path) -> str:
     path = tmp_path / "my_world.py"
     path.write_text(textwrap.dedent(SOURCE))
     return str(path)
-
-
-def play(monkeypatch: pytest.MonkeyPatch, arguments: list[str], *lines: str) -> int:
-    """Play with lines that are typed, then the input ends."""
-    rest: Iterator[str] = iter(lines)
-
-    def ask(prompt: str = "") -> str:
-        line = next(rest, None)
-        if line is None:
-            raise EOFError
-        return line
-
-    monkeypatch.setattr("builtins.input", ask)
-    return run(["play", *arguments])
 
 
 def test_world_of_a_file_is_played(

@@ -16,7 +16,7 @@ from entity_env import InvalidAction
 from entity_env.examples import Duel
 from entity_env.named_world import names_bot
 from entity_env.recording.read_recording import Recording
-from tests.enn_trainer.cli.test_play_command import play
+from tests.enn_trainer.cli.hand_play import play
 from tests.enn_trainer.evaluation.builders import DUEL, run_duel
 from tests.enn_trainer.one_line import refused
 from tests.entity_env import duel_bots

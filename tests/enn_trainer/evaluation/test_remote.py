@@ -21,7 +21,7 @@ from entity_env.environment import Environment
 from entity_env.errors import ClusterLostError, WorkerError
 from entity_env.examples import Xor
 from entity_env.ray_cluster import cluster
-from tests.enn_trainer.evaluation.test_pending import SETTINGS, trained
+from tests.enn_trainer.evaluation.late_evaluations import SETTINGS, trained
 from tests.ray_marks import NEEDS_RAY
 
 pytestmark = NEEDS_RAY

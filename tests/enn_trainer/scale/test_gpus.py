@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.enn_trainer.scale.test_ranks import OPTIONS, SMALL
+from tests.enn_trainer.scale.small_runs import OPTIONS, SMALL
 
 PROGRAM, EXCHANGES = (Path(__file__).with_name(f"gpu_{name}.py") for name in ("run", "exchanges"))
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.enn_trainer.scale.test_ranks import SMALL
-from tests.enn_trainer.scale.test_torch_group import run_digest
+from tests.enn_trainer.scale.small_runs import SMALL, run_digest
 
 PROGRAM = Path(__file__).with_name("network_run.py")
 LINK, FIRST, SECOND = "veth", "10.9.0.1", "10.9.0.2"

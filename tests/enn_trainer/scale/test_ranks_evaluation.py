@@ -14,11 +14,10 @@ from enn_trainer.evaluation.results import SuiteResult
 from enn_trainer.evaluation.run_evaluator import RunEvaluator
 from enn_trainer.scale.group import Group
 from entity_env.examples import Duel, Minefield
-from tests.enn_trainer.evaluation.test_pending import LateEvaluation, LatePlayer
-from tests.enn_trainer.scale.test_ranks import SMALL
-from tests.enn_trainer.scale.test_ranks_with_leagues import LEAGUE
-from tests.enn_trainer.scale.test_torch_group import RUN, torchrun
+from tests.enn_trainer.evaluation.late_evaluations import LateEvaluation, LatePlayer
+from tests.enn_trainer.scale.small_runs import LEAGUE, SMALL
 from tests.enn_trainer.scale.thread_group import ThreadGroup, in_ranks
+from tests.enn_trainer.scale.torchrun_programs import RUN, torchrun
 from tests.enn_trainer.selfplay.joust import Joust
 
 T = TypeVar("T")

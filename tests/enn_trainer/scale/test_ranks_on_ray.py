@@ -17,13 +17,12 @@ from enn_trainer.scale.group import Group
 from enn_trainer.scale.packing import digest_of
 from entity_env.examples import Duel, Minefield, Xor
 from entity_env.ray_cluster import cluster
-from tests.enn_trainer.evaluation.test_pending import SETTINGS, Heard
+from tests.enn_trainer.evaluation.late_evaluations import SETTINGS, Heard
 from tests.enn_trainer.losing_workers import StopsAt
-from tests.enn_trainer.scale.test_ranks import OPTIONS, run
-from tests.enn_trainer.scale.test_ranks import SMALL as FEW
-from tests.enn_trainer.scale.test_ranks_together import failure
-from tests.enn_trainer.scale.test_torch_group import torchrun
+from tests.enn_trainer.scale.small_runs import OPTIONS, failure, run
+from tests.enn_trainer.scale.small_runs import SMALL as FEW
 from tests.enn_trainer.scale.thread_group import in_ranks
+from tests.enn_trainer.scale.torchrun_programs import torchrun
 from tests.ray_marks import NEEDS_RAY
 
 pytestmark = NEEDS_RAY

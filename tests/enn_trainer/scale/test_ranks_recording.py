@@ -17,10 +17,9 @@ from entity_env.recording.recording_format import Step
 from tests.enn_trainer.chains_world import Camp
 from tests.enn_trainer.experience.fog import MEMORY
 from tests.enn_trainer.numbers_world import Targets
-from tests.enn_trainer.scale.test_ranks import OPTIONS, SMALL
-from tests.enn_trainer.scale.test_ranks_with_leagues import LEAGUE
-from tests.enn_trainer.scale.test_torch_group import RUN, torchrun
+from tests.enn_trainer.scale.small_runs import LEAGUE, OPTIONS, SMALL
 from tests.enn_trainer.scale.thread_group import in_ranks
+from tests.enn_trainer.scale.torchrun_programs import RUN, torchrun
 from tests.enn_trainer.selfplay.joust import Joust
 from tests.enn_trainer.worlds import Meadow, Pasture
 from tests.entity_env.builders import assert_same

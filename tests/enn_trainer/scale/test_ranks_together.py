@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from enn_trainer import Callback, ConfigError, RankError, StateManager, Trainer, TrainResult
+from enn_trainer import Callback, RankError, StateManager, Trainer, TrainResult
 from enn_trainer.callbacks.callback import RunningTrainer
 from enn_trainer.scale.group import ALONE, Group
 from enn_trainer.scale.torch_group import current_group
 from entity_env.examples import Duel, Minefield
-from tests.enn_trainer.scale.test_ranks import SMALL
+from tests.enn_trainer.scale.small_runs import SMALL, failure
 from tests.enn_trainer.scale.thread_group import in_ranks
 
 
@@ -175,25 +175,6 @@ def test_a_rank_that_draws_arguments_from_other_samplers_is_named() -> None:
     messages = errors_after(lambda trainer: trainer.set_parameters({"max_mines": "1"}))
     expected = "rank 1: set_parameters: expected that of rank 0, {}, got {'max_mines': '1'}"
     assert messages == [expected] * 2
-
-
-def failure(
-    settings: list[str], env: Any = Minefield, size: int = 2, of_rank: Any = lambda rank: []
-) -> str:
-    """Return the message with which all ranks fail to begin."""
-    messages = []
-
-    def work(group: Group) -> None:
-        manager = StateManager(overrides=[*SMALL, *settings, *of_rank(group.rank)])
-        try:
-            Trainer(manager, env).close()
-        except (ConfigError, RankError) as error:
-            messages.append(str(error).removeprefix("rank 0: "))
-
-    in_ranks(size, work)
-    assert len(messages) == size
-    assert len({*messages}) == 1
-    return messages[0]
 
 
 def test_a_rank_with_other_settings_is_named() -> None:

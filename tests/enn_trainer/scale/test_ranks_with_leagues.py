@@ -8,18 +8,10 @@ import pytest
 from enn_trainer import StateManager, Trainer
 from enn_trainer.scale.group import Group
 from entity_env.serialization.messages import pack
-from tests.enn_trainer.scale.test_ranks import Ran, ran
+from tests.enn_trainer.scale.small_runs import LEAGUE, Ran, ran
 from tests.enn_trainer.scale.thread_group import in_ranks
-from tests.enn_trainer.selfplay.joust import SETTINGS, Joust
-from tests.enn_trainer.selfplay.test_pool_faults import AGAINST_COUNTING, COUNTING
-
-LEAGUE = [
-    *(setting for setting in SETTINGS if not setting.startswith("checkpoint")),
-    *("rollout.num_envs=18", "selfplay.share=0.6", "selfplay.snapshot_every=40"),
-    *("selfplay.in_play=3", "selfplay.result=win", "scale.shards=4", "total_timesteps=156"),
-    *("selfplay.opponents=[random]", "checkpoint.every_seconds=inf"),
-]
-"""Nine matches, five of them against the pool: 13 frames of the agent in each of 4 steps."""
+from tests.enn_trainer.selfplay.counting_bot import AGAINST_COUNTING, COUNTING
+from tests.enn_trainer.selfplay.joust import Joust
 
 
 class WithLeague(NamedTuple):

@@ -16,19 +16,8 @@ from enn_trainer import StateManager, Trainer
 from enn_trainer.scale.exchange import are_gathered
 from enn_trainer.scale.packing import digest_of
 from entity_env.examples import Minefield
-from tests.enn_trainer.scale.test_ranks import SMALL
-
-PROGRAM, RUN = (Path(__file__).with_name(f"torch_{name}.py") for name in ("ranks", "run"))
-
-
-def run_digest(folder: Path | None, *settings: str) -> int:
-    """Return the digest of the agent of a run, or of that of the same settings in one process."""
-    overrides = None if folder else [*SMALL, *settings]
-    manager = StateManager(overrides=overrides, checkpoint_dir=folder)
-    with Trainer(manager, Minefield) as trainer:
-        if folder is None:
-            trainer.run()
-        return digest_of(trainer.state.agent)
+from tests.enn_trainer.scale.small_runs import SMALL, run_digest
+from tests.enn_trainer.scale.torchrun_programs import PROGRAM, RUN, torchrun
 
 
 @pytest.mark.slow
@@ -107,19 +96,6 @@ def test_gradients_of_torchrun_have_the_bits_of_one_process(
         found = digest_of(trainer.state.agent)
     assert are_gathered(num_bytes, ranks, shards) == are_whole
     assert found == run_digest(None, *settings)
-
-
-def torchrun(*arguments: str, number: int = 0, ranks: int = 2) -> subprocess.CompletedProcess[str]:
-    """Run a program with some ranks, of which the second sends itself a signal."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    return subprocess.run(
-        [*command, "--nproc-per-node", str(ranks), *arguments],
-        env={**os.environ, "RANK_SIGNAL": str(number)},
-        capture_output=True,
-        text=True,
-        timeout=200.0,
-        check=False,
-    )
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from enn_trainer import ConfigError, StateManager, Trainer, train
 from enn_trainer.policy import frozen_copy
 from enn_trainer.selfplay.tournament import exploit
 from rogue_net.embedding import module_key
+from tests.enn_trainer.selfplay.counting_bot import AGAINST_COUNTING, COUNTING
 from tests.enn_trainer.selfplay.joust import (
     POOL,
     SETTINGS,
@@ -22,24 +23,6 @@ from tests.enn_trainer.selfplay.joust import (
     saves_of,
 )
 from tests.soak.mutations import flipped
-
-COUNTING = """
-from entity_env import Bot, CategoricalAction, PlainState
-
-
-class Counting(PlainState, Bot):
-    def __init__(self):
-        self.turn = 0
-
-    def act(self, observation):
-        self.turn += 1
-        mask, paces = observation.actions["ride"], ["walk", "trot", "charge"]
-        return {"ride": CategoricalAction(mask.actor_ids, [self.turn // 4 % 3], paces)}
-"""
-AGAINST_COUNTING = [
-    'selfplay.opponents=["bots.py:Counting"]',
-    *("selfplay.snapshot_every=0", "selfplay.choose=uniform"),
-]
 
 
 @pytest.fixture(autouse=True)

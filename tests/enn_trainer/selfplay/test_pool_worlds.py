@@ -18,7 +18,7 @@ from entity_env.adapters.from_pettingzoo import FromPettingZoo
 from entity_env.adapters.mapping import FieldMap, Select
 from entity_env.examples import Duel
 from rogue_net import RogueNet, RogueNetConfig
-from tests.enn_trainer.experience.test_bot_player import Grazes, Remembers
+from tests.enn_trainer.experience.meadow_bots import Grazes, Remembers
 from tests.enn_trainer.resuming import assert_same
 from tests.enn_trainer.worlds import Pasture
 from tests.entity_env.adapters.worlds import Hunt, maker
@@ -87,7 +87,7 @@ def test_bots_and_members_play_every_kind_of_action_and_resume_to_the_bit(
     tmp_path: Path, processes: int
 ) -> None:
     """Bots with states too, in running games; and processes change nothing."""
-    bots = ["tests.enn_trainer.experience.test_bot_player:" + b for b in ("Grazes", "Remembers")]
+    bots = ["tests.enn_trainer.experience.meadow_bots:" + b for b in ("Grazes", "Remembers")]
     settings = [f'selfplay.opponents=["{bots[0]}", "{bots[1]}", "random"]', "selfplay.in_play=8"]
     straight = run(tmp_path / "one", Pastures, 6, *settings)
     apart = f"rollout.processes={processes}"

@@ -12,32 +12,13 @@ from hypothesis import strategies as st
 from enn_trainer.algorithms.ppo.returns import advantages
 from enn_trainer.config import OptimizerConfig
 from enn_trainer.config.ppo_config import PPOConfig
-from enn_trainer.experience.collector import Collector, Rollout, collect
-from enn_trainer.experience.players import AgentPlayer
+from enn_trainer.experience.collector import Rollout
 from enn_trainer.tracking.metrics import action_statistics, metric_scalars, num_legal
-from entity_env import EnvList, Metric
+from entity_env import Metric
 from entity_env.spaces import GLOBAL, SelectEntityActionSpace
-from rogue_net import RogueNet, RogueNetConfig
 from rogue_net.ragged import ActionBatch, RaggedTensor
 from tests.enn_trainer.algorithms.ppo.builders import optimize
-from tests.enn_trainer.worlds import Meadow
-
-SPACE = Meadow().action_space()
-
-
-def collected(seed: int, steps: int = 6, num_envs: int = 5) -> tuple[RogueNet, Rollout]:
-    torch.manual_seed(seed)
-    envs = EnvList(Meadow, num_envs)
-    envs.seed(seed)
-    obs_space = envs.obs_space()
-    net = RogueNet(
-        RogueNetConfig(d_model=8, n_layer=1), obs_space, envs.action_space(), {"value": 1}
-    )
-    for head in net.parameters():  # uneven choices, so that nothing is equal by chance
-        torch.nn.init.normal_(head, std=0.5)
-    collector = Collector(envs, AgentPlayer(net, seed))
-    collector.reset(obs_space)
-    return net, collect(collector, steps=steps, first_frame=0)
+from tests.enn_trainer.tracking.rollouts import SPACE, collected
 
 
 def by_loops(rollout: Rollout) -> dict[str, float]:

@@ -1,12 +1,8 @@
 """The page of a running world in Chromium, served by `enn serve`: a person plays in it."""
 
-import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,57 +10,9 @@ import pytest
 
 from entity_env.examples import TreasureHunt
 from tests.enn_trainer.builders import run_small
-from tests.enn_trainer.viewer.tabs import Tab
+from tests.enn_trainer.viewer.live_tabs import LiveTab, served
 
 pytestmark = pytest.mark.slow
-
-
-class LiveTab(Tab):
-    """A page that follows a running world, and loads nothing that its server does not serve."""
-
-    allowed = ("http://127.0.0.1:", "data:", "blob:")
-
-    def __init__(self, browser: Any, address: str, **options: Any) -> None:
-        self.open(browser, address, **options)
-
-    def begun(self) -> "LiveTab":
-        self.page.wait_for_selector("html[data-read]", timeout=60_000)
-        return self
-
-    def step(self) -> tuple[int, int]:
-        return int(self.state("episode")), int(self.state("step"))
-
-    def wait_for_turn(self, name: str = "") -> None:
-        text = self.page.locator("#turn-text", has_text=f"Your turn: {name}")
-        text.wait_for(timeout=10_000)
-
-    def without_choice(self) -> int:
-        (count,) = re.findall(r"\((\d+) without a choice\)", self.page.inner_text("#turn-text"))
-        return int(count)
-
-    def wait_for(self, text: str, where: str) -> None:
-        self.page.locator(where, has_text=text).wait_for(timeout=10_000)
-
-    def wait_past(self, step: tuple[int, int]) -> None:
-        code = "([e, s], d = document.documentElement.dataset) => +d.episode > e || +d.step > s"
-        self.page.wait_for_function(code, arg=step, timeout=10_000)
-
-    def wait_for_other(self, selector: str, attribute: str, value: str | None) -> None:
-        code = "([s, a, v]) => document.querySelector(s).getAttribute(a) !== v"
-        self.page.wait_for_function(code, arg=[selector, attribute, value], timeout=10_000)
-
-
-@contextmanager
-def served(run: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Serve a run; yield the address of the page, and the process."""
-    command = [sys.executable, "-m", "enn_trainer.cli", "serve", str(run), "--port", "0", *options]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
-        try:
-            assert server.stdout is not None
-            yield server.stdout.readline().strip(), server
-        finally:
-            server.kill()
 
 
 @pytest.fixture(scope="module")

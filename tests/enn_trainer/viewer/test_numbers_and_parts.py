@@ -27,11 +27,11 @@ from rogue_net.ragged import EntityBatch, without
 from tests.enn_trainer.builders import run_small
 from tests.enn_trainer.chains_world import Camp
 from tests.enn_trainer.numbers_world import Targets
+from tests.enn_trainer.viewer.live_games import Played, quiet
+from tests.enn_trainer.viewer.live_tabs import LiveTab, served
 from tests.enn_trainer.viewer.replays import agent_of, differences
 from tests.enn_trainer.viewer.tabs import Tab
-from tests.enn_trainer.viewer.test_live import Played, quiet
-from tests.enn_trainer.viewer.test_live_page import LiveTab, served
-from tests.entity_env.play.test_play_numbers import Lucky, LuckyArcher
+from tests.entity_env.play.random_bots import Lucky, LuckyArcher
 
 WORLDS = [Targets, Camp]
 REMEMBERING = MemoryConfig(inputs=["action", "reward"])

@@ -7,9 +7,9 @@ import pytest
 
 from enn_trainer.viewer.replay_format import write_replay
 from entity_env.examples import Duel, Minefield
+from tests.enn_trainer.viewer.live_tabs import LiveTab, served
 from tests.enn_trainer.viewer.replays import played
 from tests.enn_trainer.viewer.tabs import Tab
-from tests.enn_trainer.viewer.test_live_page import LiveTab, served
 
 pytestmark = pytest.mark.slow
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]

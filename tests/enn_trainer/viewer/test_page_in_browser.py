@@ -37,7 +37,7 @@ from entity_env.recording.read_recording import Recording
 from entity_env.recording.record import RecordingVecEnv
 from tests.enn_trainer.viewer.replays import NAMES, played, small_replay
 from tests.enn_trainer.viewer.tabs import Tab
-from tests.entity_env.adapters.test_real_worlds import FORAGERS
+from tests.entity_env.adapters.foragers import FORAGERS
 
 pytestmark = pytest.mark.slow
 WORLDS = [Duel, Minefield, MineSweeper, MultiSnake, RockPaperScissors, TreasureHunt]

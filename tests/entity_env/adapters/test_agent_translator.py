@@ -20,42 +20,21 @@ from entity_env import (
     SelectEntityActionSpace,
 )
 from entity_env.adapters.action_translators import cut_mask
-from entity_env.adapters.agent_translator import AgentTranslator, View
+from entity_env.adapters.agent_translator import AgentTranslator
 from entity_env.adapters.gymnasium_api import EnvNames, names_of
 from entity_env.adapters.gymnasium_spaces import leaves
 from entity_env.adapters.mapping import Choice, FieldMap, Globals, Place, Rows, Select
 from tests import strategies  # noqa: F401 (loads the profile)
-from tests.entity_env.adapters.worlds import SEEN_FROM_ME, VIEW, choose
-
-Space = spaces.Space[Any]
-FLAT = spaces.Box(-9, 9, (2,), np.float32)
-ROWS = spaces.Box(-9, 9, (4, 2), np.float32)
-ANY_ROWS = spaces.Sequence(spaces.Box(-9, 9, (2,), np.float32), stack=True)
-UNITS = {"unit": Rows(columns=["here", "x"], presence="here")}
-
-
-def action_spaces() -> st.SearchStrategy[Space]:
-    leaf = st.one_of(
-        st.builds(lambda n, s: spaces.Discrete(n, start=s), st.integers(1, 4), st.integers(-2, 2)),
-        st.lists(st.integers(1, 3), min_size=1, max_size=3).map(spaces.MultiDiscrete),
-        st.just(spaces.MultiDiscrete([[2, 3], [3, 2]], start=[[0, 1], [5, 5]])),
-        st.builds(spaces.MultiBinary, st.integers(1, 3)),
-    )
-    return st.recursive(
-        leaf,
-        lambda inner: (
-            st.dictionaries(st.sampled_from("ab"), inner, min_size=1).map(spaces.Dict)
-            | st.lists(inner, min_size=1, max_size=2).map(spaces.Tuple)
-        ),
-        max_leaves=4,
-    )
-
-
-def play(translator: AgentTranslator, view: View, rng: np.random.Generator) -> Any:
-    obs = view.to_observation()
-    return translator.translate_actions(
-        view, choose(obs, translator.obs_space, translator.action_space, rng)
-    )
+from tests.entity_env.adapters.agent_spaces import (
+    ANY_ROWS,
+    FLAT,
+    ROWS,
+    UNITS,
+    Space,
+    action_spaces,
+    play,
+)
+from tests.entity_env.adapters.worlds import SEEN_FROM_ME, VIEW
 
 
 @given(action_spaces(), st.integers(0, 2**31 - 1))

@@ -14,7 +14,7 @@ from entity_env import Entity, Flag, InvalidObservation, InvalidSpace, Kind, Obs
 from entity_env.adapters.mapping import FieldMap, Globals, Place, Rows
 from entity_env.adapters.observation_reader import Frame, ObservationReader
 from tests import strategies  # noqa: F401 (loads the profile)
-from tests.entity_env.adapters.test_observation_reader import any_space, box
+from tests.entity_env.adapters.observation_spaces import any_space, box
 
 OBJECTS = ["unseen", "empty", "wall", "ball", "key"]
 COLORS = {"red": 7, "green": 3}

@@ -32,8 +32,7 @@ from entity_env.adapters.from_pettingzoo_turns import FromPettingZooTurns
 from entity_env.adapters.mapping import AnyAction, Choice, FieldMap, Globals, Number, Place, Rows
 from entity_env.random_play import random_choices
 from tests import strategies  # noqa: F401 (loads the profile)
-from tests.entity_env.adapters.same import assert_workers_show_the_same
-from tests.entity_env.adapters.test_agent_translator import (
+from tests.entity_env.adapters.agent_spaces import (
     ANY_ROWS,
     FLAT,
     ROWS,
@@ -42,7 +41,8 @@ from tests.entity_env.adapters.test_agent_translator import (
     action_spaces,
     play,
 )
-from tests.entity_env.adapters.test_from_pettingzoo_turns import Rounds
+from tests.entity_env.adapters.rounds import Rounds
+from tests.entity_env.adapters.same import assert_workers_show_the_same
 from tests.entity_env.adapters.worlds import Hunt, Show, Turns, choose, maker
 
 BOUNDS = st.sampled_from(

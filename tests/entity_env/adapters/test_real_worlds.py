@@ -20,6 +20,7 @@ from entity_env import (
 from entity_env.adapters.from_gymnasium import FromGymnasium
 from entity_env.adapters.from_pettingzoo import FromGymnasiumAgents, FromPettingZoo
 from entity_env.adapters.mapping import FieldMap, Rows
+from tests.entity_env.adapters.foragers import FORAGERS
 from tests.entity_env.adapters.same import assert_workers_show_the_same
 from tests.entity_env.adapters.worlds import (
     FORAGING,
@@ -37,7 +38,6 @@ pytestmark = pytest.mark.filterwarnings(
 
 CARS = FieldMap({"ego": Rows(span=(0, 1)), "car": Rows(span=(1, 15))})
 INTERSECTION = FromGymnasium.of("highway_env:intersection-v0")
-FORAGERS = FromGymnasiumAgents.of(FORAGING_ID, FORAGING)
 FORAGING_TEAM = FromGymnasiumAgents.of(FORAGING_ID, FORAGING, {"all": ["0", "1"]})
 KNIGHTS = FromPettingZoo.of(make_kaz, KAZ, line_death=True, max_cycles=80)
 KNIGHTS_IN_TEAMS = FromPettingZoo.of(make_kaz, KAZ, KAZ_TEAMS, line_death=True, max_cycles=80)

@@ -1,7 +1,7 @@
 """Playing by hand: typed numbers reach the environment, the display and the recording."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,8 @@ import pytest
 
 from entity_env import (
     Action,
-    CategoricalAction,
     EntityEnvError,
     Environment,
-    GlobalCategoricalAction,
     Match,
     Observation,
     batch_obs,
@@ -36,6 +34,7 @@ from entity_env.testing import DelayedIdentity, PickTheMarked
 from entity_env.vec.batching import unbatch_actions
 from entity_env.vec.vec_env import VecSelectEntityActionMask
 from tests.entity_env.builders import check_probabilities
+from tests.entity_env.play.hand_play import Spied, typing
 from tests.entity_env.worlds import Bidding, Walk
 
 CHOICE = re.compile(r"(?:^  |   )(\d+)\) (\S+(?: \S+)*)", re.MULTILINE)
@@ -61,58 +60,6 @@ class Person:
         key, name = choices[self.rng.integers(len(choices))]
         self.meant.append(name)
         return str(key)
-
-
-class Spied:
-    """Makes an environment and notes what it is told to do, and what it earns."""
-
-    def __init__(self, create_env: Callable[[], Environment | Match]) -> None:
-        self.create_env = create_env
-        self.told: list[Any] = []
-        self.closed = 0
-
-    def __call__(self) -> Any:
-        env: Any = self.create_env()
-        act, close = env.act, env.close
-
-        def spied_act(actions: Any) -> Any:
-            self.told.append(actions)
-            return act(actions)
-
-        def spied_close() -> None:
-            self.closed += 1
-            close()
-
-        env.act, env.close = spied_act, spied_close
-        return env
-
-    def names(self) -> Iterator[str]:
-        """What was chosen, in words, one actor after the other."""
-        for step in self.told:
-            for side in step if isinstance(step, list | tuple) else [step]:
-                for action in side.values():
-                    yield from names_of(action)
-
-
-def names_of(action: Action) -> list[str]:
-    if isinstance(action, GlobalCategoricalAction):
-        return [action.label]
-    if isinstance(action, CategoricalAction):
-        return action.labels
-    return [" ".join(map(str, a)) if isinstance(a, tuple) else str(a) for a in action.actees]
-
-
-def typing(*lines: str | type[BaseException]) -> Callable[[str], str]:
-    """Types the lines, then there are no more."""
-    rest = iter(lines)
-
-    def ask(prompt: str) -> str:
-        line = next(rest, EOFError)
-        if isinstance(line, str):
-            return line
-        raise line
-
-    return ask
 
 
 def nothing(text: str) -> None:

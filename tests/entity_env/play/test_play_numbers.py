@@ -1,7 +1,7 @@
 """Numbers and dependent actions by hand: the world gets what was typed, and only what is taken."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,8 @@ from entity_env.vec.batching import batch_obs, unbatch_actions
 from entity_env.vec.chains import is_taken
 from tests.enn_trainer.chains_world import Camp
 from tests.enn_trainer.numbers_world import Targets
-from tests.entity_env.play.test_game import Spied, typing
+from tests.entity_env.play.hand_play import Spied, typing
+from tests.entity_env.play.random_bots import Lucky, LuckyArcher
 
 NUMBER = re.compile(r"^  (\w+)=  (?:from (\S+) to (\S+)|any number|(\S+) alone)$", re.MULTILINE)
 CHOICE = re.compile(r"(?:^  |   )(\d+)\) ", re.MULTILINE)
@@ -145,24 +146,6 @@ class Calm(Bot):
 
     def act(self, observation: Any) -> dict[str, Any]:
         return {name: mask for name, mask in observation.actions.items() if name == "nothing"}
-
-
-class Lucky(Bot):
-    """Makes random legal choices."""
-
-    world: Any = Camp
-
-    def act(self, observation: Any) -> Mapping[str, Any]:
-        spaces = self.world().obs_space(), self.world().action_space()
-        batch = batch_obs([observation], *spaces)
-        chosen = random_choices(batch, spaces[1], self.rng)
-        return unbatch_actions(chosen, batch, [observation], *spaces)[0]
-
-
-class LuckyArcher(Lucky):
-    """Likewise, of archers."""
-
-    world = Targets
 
 
 @pytest.mark.parametrize(("world", "bot"), [(Camp, Lucky), (Targets, LuckyArcher)])

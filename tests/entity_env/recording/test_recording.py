@@ -49,6 +49,7 @@ from tests.entity_env.builders import (
     play,
     random_choices,
 )
+from tests.entity_env.recording.walk_recordings import record
 from tests.entity_env.worlds import Walk
 from tests.strategies import World, worlds
 
@@ -82,14 +83,6 @@ class Replay(VecEnv):
 
     def act(self, actions: Mapping[str, Ragged], obs_filter: ObsSpace) -> VecObs:
         return self.reset(obs_filter)
-
-
-def record(path: Path, steps: int, num_envs: int = 4, **options: Any) -> list[VecObs]:
-    """Record `Walk`; what its environments showed, the first frame first."""
-    envs = RecordingVecEnv(EnvList(Walk, num_envs), path, **options)
-    frames = play(envs, steps)
-    envs.close()
-    return frames
 
 
 def record_tiny(path: Path, steps: int) -> None:
@@ -283,7 +276,7 @@ def test_recording_changes_nothing(tmp_path: Path) -> None:
 KILLED = """
 import sys
 from pathlib import Path
-from tests.entity_env.recording.test_recording import record
+from tests.entity_env.recording.walk_recordings import record
 print("ready", flush=True)
 record(Path(sys.argv[1]), 1_000_000)
 """

@@ -53,7 +53,7 @@ from entity_env import EnvList, ParallelEnvList
 from entity_env.ray_cluster import cluster
 from entity_env.ray_runtime import RuntimeEnv
 from entity_env.vec.ray_worker import RayWorker
-from tests.entity_env.vec.test_recovery import assert_same_frames, shown
+from tests.entity_env.vec.frames import assert_same_frames, shown
 from a_brought_world import Brought
 
 runtime = RuntimeEnv(("a_brought_world.py", "levels"), folder=Path.cwd())
@@ -106,7 +106,7 @@ class TestOnACluster:
         from entity_env.ray_cluster import cluster
         from entity_env.ray_runtime import RuntimeEnv
         from entity_env.vec.ray_worker import RayWorker
-        from tests.entity_env.vec.test_recovery import shown
+        from tests.entity_env.vec.frames import shown
 
         class Asks(Minefield):
             def __init__(self):

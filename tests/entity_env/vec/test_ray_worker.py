@@ -21,7 +21,7 @@ from entity_env.vec import ray_worker
 from entity_env.vec.ray_worker import RayWorker
 from entity_env.vec.transport import packed, unpacked
 from entity_env.vec.worker import RestartQuota
-from tests.entity_env.vec.test_recovery import assert_same_frames, shown
+from tests.entity_env.vec.frames import assert_same_frames, shown
 from tests.entity_env.worlds import Named, Sleeps
 from tests.ray_marks import NEEDS_RAY
 
@@ -158,7 +158,7 @@ from entity_env import EnvList, ParallelEnvList
 from entity_env.examples import Minefield
 from entity_env.vec.ray_worker import RayWorker
 from entity_env.vec.worker import RestartQuota
-from tests.entity_env.vec.test_recovery import assert_same_frames, shown
+from tests.entity_env.vec.frames import assert_same_frames, shown
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
 hosts = [cluster.add_node(num_cpus=1, resources={"sim": 2}) for _ in range(2)]
 ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)

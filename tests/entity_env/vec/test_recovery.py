@@ -20,6 +20,7 @@ from entity_env.vec.recovery import Recovery, first_difference
 from entity_env.vec.variation import Variation
 from entity_env.vec.worker import RestartQuota, WorkerProcess, WorkerSetup
 from tests.entity_env.builders import assert_same, random_choices
+from tests.entity_env.vec.frames import assert_same_frames, shown
 from tests.entity_env.worlds import Named, Walk
 
 pytestmark = pytest.mark.slow
@@ -72,35 +73,6 @@ def in_workers(create_env: Callable[[], Any], **kwargs: Any) -> Iterator[Paralle
 
 def kill(workers: ParallelEnvList, i: int) -> None:
     os.kill(workers._workers[i].process.pid, signal.SIGKILL)
-
-
-def shown(
-    envs: VecEnv,
-    steps: int = 60,
-    before: Callable[[int], None] = lambda step: None,
-    variation: Variation | None = None,
-    track: bool = False,
-) -> list[VecObs]:
-    """Frames of a seeded run with random choices; `before` is called before each step."""
-    rng, space = np.random.default_rng(0), envs.obs_space()
-    envs.seed(5)
-    if variation is not None:
-        envs.vary(variation)
-    if track:
-        envs.track()
-    before(-1)
-    frames = [envs.reset(space)]
-    for step in range(steps):
-        choices = random_choices(envs, frames[-1], rng)
-        before(step)
-        frames.append(envs.act(choices, space))
-    return frames
-
-
-def assert_same_frames(got: list[VecObs], expected: list[VecObs]) -> None:
-    for one, other in zip(got, expected, strict=True):
-        assert_same(one, other)
-        assert not len(one.lost)
 
 
 @pytest.mark.parametrize("create_env", [Minefield, Duel, Named, DrawsGlobally])

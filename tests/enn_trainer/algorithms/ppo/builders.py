@@ -96,3 +96,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "hl_gauss": {"value_loss": "hl_gauss", "clip_vloss": False, "value_bins": BINS},
     "entropy targets": {"ent_targets": {"walk": 0.5, "watch": 0.2}},
 }
+
+
+def moved_rollout(ppo: PPOConfig, num_envs: int = 4) -> tuple[RogueNet, Rollout]:
+    """A rollout, and the network of it after a step, so that ratios differ from 1."""
+    net, rollout = a_rollout(num_envs=num_envs, ppo=ppo)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+    return net.double(), double(rollout)

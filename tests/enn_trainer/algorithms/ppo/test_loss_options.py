@@ -26,7 +26,7 @@ from enn_trainer.algorithms.ppo.returns import Estimate, advantages
 from enn_trainer.experience.collector import Rollout
 from entity_env import Observation
 from rogue_net import RogueNet
-from tests.enn_trainer.algorithms.ppo.builders import OPTIONS, a_rollout, double, optimize
+from tests.enn_trainer.algorithms.ppo.builders import OPTIONS, a_rollout, moved_rollout, optimize
 from tests.enn_trainer.builders import run_small, weights
 from tests.enn_trainer.worlds import Meadow
 
@@ -48,16 +48,6 @@ ON_THE_COMMAND_LINE = {
     "magnet": ["ppo.magnet.coef=1"],
 }
 LEARNT = [*ON_THE_COMMAND_LINE["reward_scaling"], *ON_THE_COMMAND_LINE["ent_targets"]]
-
-
-def moved_rollout(ppo: PPOConfig, num_envs: int = 4) -> tuple[RogueNet, Rollout]:
-    """A rollout, and the network of it after a step, so that ratios differ from 1."""
-    net, rollout = a_rollout(num_envs=num_envs, ppo=ppo)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in net.parameters():
-            parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
-    return net.double(), double(rollout)
 
 
 def step(

@@ -39,8 +39,7 @@ from entity_env import Environment, EnvList
 from rogue_net import RogueNet
 from rogue_net.answer import NetOutput, answer
 from rogue_net.ragged import EntityBatch
-from tests.enn_trainer.algorithms.ppo.builders import a_rollout, double
-from tests.enn_trainer.algorithms.ppo.test_loss_options import moved_rollout
+from tests.enn_trainer.algorithms.ppo.builders import a_rollout, double, moved_rollout
 from tests.toys.world import (
     Lane,
     assert_failed_updates_change_nothing,
