@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["tests.hypothesis_profiles", "tests.processor_times"]
+
 if find_spec("sybil"):  # without the development tools, documentation is not tested
     from sybil.integration.pytest import SybilFile
 

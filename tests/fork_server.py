@@ -17,6 +17,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,13 +32,22 @@ import enn_trainer.cli, tests.fork_server
 for command in enn_trainer.cli.COMMANDS.values():
     command.load()
 code = tests.fork_server.serve(int(sys.argv[1]))
+run = tests.fork_server.run_code
 del sys, enn_trainer, tests, command
-exec(code)
+run(code)
 """
 READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "OMP_", "MKL_", "KMP_", "OPENBLAS_")
 """Variables that the interpreter and its libraries read before the fork."""
 NUMBER = struct.Struct("i")
+STATUS = struct.Struct("id")
+"""The status of a program and the processor seconds of it and its children."""
 PIPE, STDOUT = subprocess.PIPE, subprocess.STDOUT
+_seconds: list[float] = []
+
+
+def programs_seconds() -> float:
+    """Return the processor seconds of all programs that were forked and have ended."""
+    return sum(_seconds)
 
 
 def start_program(arguments: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
@@ -115,7 +125,8 @@ class ForkedProgram:
             if not select.select([self._status], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0)
             with self._status:
-                (status,) = NUMBER.unpack(self._status.read(NUMBER.size))
+                status, seconds = STATUS.unpack(self._status.read(STATUS.size))
+            _seconds.append(seconds)
             self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
 
@@ -199,7 +210,8 @@ def serve(descriptor: int) -> CodeType:
                 poll.unregister(ready)
                 process, pipe = running.pop(ready)
                 with contextlib.suppress(BrokenPipeError):
-                    os.write(pipe, NUMBER.pack(os.waitpid(process, 0)[1]))
+                    _, status, used = os.wait4(process, 0)
+                    os.write(pipe, STATUS.pack(status, used.ru_utime + used.ru_stime))
                 os.close(pipe)
                 os.close(ready)
                 continue
@@ -222,6 +234,36 @@ def serve(descriptor: int) -> CodeType:
                 os.close(stream)
             running[os.pidfd_open(process)] = process, pipe
             poll.register(next(reversed(running)), select.POLLIN)
+
+
+def run_code(code: CodeType) -> None:
+    """Run a program as the interpreter does, and end without clearing all modules.
+
+    Clearing them copies the memory that is shared with the server, in 0.18 s of processor time.
+    """
+    status = 0
+    try:
+        exec(code, vars(sys.modules["__main__"]))
+    except KeyboardInterrupt:
+        raise
+    except SystemExit as exit:
+        if isinstance(exit.code, int):
+            status = exit.code & 0xFF
+        elif exit.code is not None:
+            print(exit.code, file=sys.stderr)
+            status = 1
+    except BaseException as error:
+        traceback = error.__traceback__.tb_next if error.__traceback__ else None
+        sys.excepthook(type(error), error, traceback)  # without the line of `exec`
+        status = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except Exception:  # closed, or the other end of the pipe is
+        sys.exit(status)  # the interpreter says it
+    os._exit(status)
 
 
 def _set_up(
