@@ -10,7 +10,7 @@ COMPILED := setup.py $(wildcard rogue_net/native/*.[ch])
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadgroup
 RUN := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: demo test test-fast test-gpu test-plain test-install docs docs-slow bench soak completion page dist release clean
+.PHONY: demo test test-fast test-gpu test-plain test-install docs docs-slow bench soak generated page dist release clean
 
 demo: .venv/installed
 	$(BIN)/enn train --config configs/move_to_origin.ron total_timesteps=600000 max_train_time=150 \
@@ -20,7 +20,7 @@ test: .venv/developing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(PYTEST) --ignore=tests/install
+	$(PYTEST) -m "not soak" --ignore=tests/install
 
 # What is built for users, each in an environment of its own: wheels, the sdist, a checkout.
 test-install: .venv/developing
@@ -38,7 +38,7 @@ docs-slow: .venv/developing
 # Between edits, two minutes: what takes only a moment.
 test-fast: .venv/developing
 	$(BIN)/ruff check .
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not soak"
 
 # What needs a GPU, of which make test sees none.
 test-gpu: .venv/developing
@@ -57,11 +57,12 @@ bench: .venv/developing
 soak: .venv/developing
 	$(BIN)/python -W error -m tests.soak $(SOAK)
 
-# What `enn completion` prints, made again after a change of commands, worlds or settings.
-completion: .venv/developing
-	$(BIN)/python docs/generate/completion.py
+# Everything that is made from the code: completion scripts, the schema of the settings, the reference
+# pages of the site and the replay page. A test says which of the committed files are out of date.
+generated: page .venv/developing
+	$(BIN)/python -m docs.generate
 
-# The page that plays replays, made again of its sources and checked; needs Node 20 or newer.
+# The replay page alone, and the checks and tests of its sources; needs Node 20 or newer.
 page: PAGE = enn_trainer/viewer/page
 page:
 	cd $(PAGE) && npm ci --ignore-scripts --no-audit --no-fund && npm run check && npm test && npm run build
@@ -69,7 +70,7 @@ page:
 # Files to install from, equal to the byte for the same commit and compiler: the sdist, a wheel of this
 # platform for every Python, and one without the compiled part for the platforms that have none.
 dist: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
-dist: .venv/developing completion
+dist: .venv/developing
 	rm -rf dist build
 	$(BIN)/python -m build --no-isolation --outdir dist .
 	rm -rf build

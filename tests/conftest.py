@@ -12,6 +12,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 import pytest
 
+from tests.page_sources import copy_page_sources
+
 GROUP = "tests of kills, times and threads"
 
 
@@ -31,6 +33,12 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Import a script of `benchmarks/`, which is no package, by its name."""
     monkeypatch.syspath_prepend(Path(__file__).parent.parent / "benchmarks")
     return importlib.import_module
+
+
+@pytest.fixture(scope="session")
+def page_sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the sources of the replay page, with what builds them."""
+    return copy_page_sources(tmp_path_factory.mktemp("viewer"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,9 +1,7 @@
-"""Write the completion scripts that `enn completion` prints.
+"""Completion scripts that `enn completion` prints.
 
-    python docs/generate/completion.py
-
-Made from the parsers of all commands, the names of the worlds and the schema of the configuration;
-a test compares. Needs shtab, which users do not.
+Made from the parsers of all commands, the names of the environments and the settings. Needs shtab,
+which users do not.
 """
 
 import argparse
@@ -14,12 +12,10 @@ import shtab
 from enn_trainer.cli import COMMANDS
 from enn_trainer.cli.arguments import OneLineParser
 from enn_trainer.cli.completion_command import SCRIPTS
-from enn_trainer.config import CloneRunConfig
-from enn_trainer.config.schema import load_schema, schema_of
+from enn_trainer.config import CloneRunConfig, TrainConfig
+from enn_trainer.config.schema import schema_of
 from entity_env.examples import ENV_REGISTRY
 
-ROOT = Path(__file__).parents[2]
-SCHEMA = ROOT / "enn_trainer/config/config_schema.ron"
 NO_SPACE = """
 # A setting goes on with its value.
 _enn() {
@@ -53,9 +49,7 @@ def whole_parser() -> argparse.ArgumentParser:
 
 
 def _add_words(parser: argparse.ArgumentParser, command: str) -> None:
-    fields = [*load_schema(SCHEMA).fields]
-    if command == "clone":
-        fields = [*schema_of(CloneRunConfig).fields]
+    fields = [*schema_of(CloneRunConfig if command == "clone" else TrainConfig).fields]
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for subparser in action.choices.values():
@@ -73,8 +67,3 @@ def scripts() -> dict[str, str]:
     texts = {name: shtab.complete(whole_parser(), shell) for shell, name in SCRIPTS.items()}
     bash, _, _ = texts["enn.bash"].rpartition("complete -o")
     return texts | {"enn.bash": bash.rstrip() + "\n" + NO_SPACE}
-
-
-if __name__ == "__main__":
-    for name, text in scripts().items():
-        (ROOT / "enn_trainer/cli/completion" / name).write_text(text)

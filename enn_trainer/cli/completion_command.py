@@ -6,7 +6,7 @@ from pathlib import Path
 from enn_trainer.cli.arguments import OneLineParser
 
 SCRIPTS = {"bash": "enn.bash", "zsh": "_enn"}
-"""Script of each shell in `completion/`, which `docs/generate/completion.py` writes."""
+"""Script of each shell in `completion/`, which `make generated` writes."""
 _EPILOG = """\
 Commands, options, names of worlds and settings are completed. In ~/.bashrc:
   source <(enn completion bash)

@@ -1,4 +1,3 @@
-import runpy
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,17 +8,7 @@ import enn_trainer
 from enn_trainer.cli import COMMANDS, run
 from entity_env.examples import ENV_REGISTRY
 
-ROOT = Path(__file__).parents[3]
 COMPLETION = Path(enn_trainer.__path__[0]) / "cli" / "completion"
-
-
-@pytest.mark.slow
-def test_scripts_are_those_of_the_parsers_and_the_schema() -> None:
-    """If this fails, type: make completion."""
-    made = runpy.run_path(str(ROOT / "docs/generate/completion.py"))["scripts"]()
-    assert {path.name for path in COMPLETION.iterdir()} == made.keys()
-    for name, text in made.items():
-        assert (COMPLETION / name).read_text() == text, name
 
 
 @pytest.mark.parametrize(("shell", "name"), [("bash", "enn.bash"), ("zsh", "_enn")])

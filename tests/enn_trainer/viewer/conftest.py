@@ -1,30 +1,17 @@
-"""A browser, and the sources of the page with all that they are built and tested with."""
+"""Chromium, started once a session."""
 
-import os
-import shutil
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
-from enn_trainer.viewer.page import PAGE
 from tests.enn_trainer.viewer.tabs import CHROMIUM, OPTIONS
-
-SOURCES = PAGE.with_suffix("")
-
-
-def missing(reason: str) -> NoReturn:
-    """Skip a test that needs a program, and fail where all tests are to run."""
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
+from tests.page_sources import missing
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """Chromium."""
+    """Return Chromium, or skip where there is none."""
     if CHROMIUM is None:
         missing("there is no chromium; apt-get install chromium")
     try:
@@ -35,21 +22,3 @@ def browser() -> Iterator[Any]:
         found = started.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
         yield found
         found.close()
-
-
-@pytest.fixture(scope="session")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of the sources with all that they are built with; skip where there is none."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        missing("there is no Node to build the page with")
-    copy = tmp_path_factory.mktemp("viewer") / "page"
-    shutil.copytree(SOURCES, copy, ignore=shutil.ignore_patterns("node_modules", "build"))
-    installed = SOURCES / "node_modules"
-    if installed.is_dir():
-        (copy / "node_modules").symlink_to(installed)
-        return copy
-    command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-    done = subprocess.run(command, cwd=copy, capture_output=True, text=True, timeout=240)
-    if done.returncode:
-        missing(f"npm ci cannot install what builds the page: {done.stderr.strip()[-200:]}")
-    return copy

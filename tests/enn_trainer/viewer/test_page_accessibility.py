@@ -16,8 +16,8 @@ RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"
 
 
 @pytest.fixture(scope="session")
-def axe(sources: Path) -> str:
-    return (sources / "node_modules/axe-core/axe.min.js").read_text()
+def axe(page_sources: Path) -> str:
+    return (page_sources / "node_modules/axe-core/axe.min.js").read_text()
 
 
 def violations(tab: Tab, axe: str) -> list[str]:

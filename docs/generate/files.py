@@ -1,0 +1,36 @@
+"""Files of the repository that are made from the code, apart from the replay page.
+
+`make generated` writes them, the replay page and the reference pages of the documentation site.
+"""
+
+from pathlib import Path
+
+from enn_trainer.config import TrainConfig
+from enn_trainer.config.schema import dump_schema, load_schema, report, schema_changes, schema_of
+
+from . import completion
+
+SCHEMA = "enn_trainer/config/config_schema.ron"
+
+
+def generated_files() -> dict[str, str]:
+    """Return the text of each file by its path in the repository."""
+    scripts = completion.scripts()
+    return {
+        SCHEMA: dump_schema(schema_of(TrainConfig)),
+        **{f"enn_trainer/cli/completion/{name}": text for name, text in scripts.items()},
+    }
+
+
+def write_files(root: Path) -> None:
+    """Write all files below the root of the repository.
+
+    Raises:
+        SystemExit: older configurations need an upgrade rule first; nothing is written.
+    """
+    schema = load_schema(root / SCHEMA)
+    changes = schema_changes(schema, TrainConfig)
+    if any(change.severity != "INFO" for change in changes):
+        raise SystemExit(f"{report(schema, TrainConfig, changes)}\nerror: nothing was written")
+    for path, text in generated_files().items():
+        (root / path).write_text(text)
