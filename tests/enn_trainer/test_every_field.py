@@ -7,18 +7,19 @@
 import dataclasses
 import functools
 import os
+import sys
 import tempfile
+import types
 import typing
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
 import torch
-import wandb
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from enn_trainer import (
     ConfigError,
@@ -38,6 +39,7 @@ from rogue_net import RogueNet
 from tests.enn_trainer.builders import SMALL, weights
 from tests.enn_trainer.demonstrated import rewrite
 from tests.enn_trainer.network_fields import NETWORK_CASES, net
+from tests.enn_trainer.resuming import tracked
 from tests.enn_trainer.worlds import Seen
 
 
@@ -50,8 +52,8 @@ class Ran(typing.NamedTuple):
 
     def scalars(self, tag: str) -> dict[int, float]:
         """What was tracked under a tag, by step."""
-        events = EventAccumulator(str(self.folder / "run")).Reload()
-        return {event.step: event.value for event in events.Scalars(tag)}
+        rows = tracked(self.folder / "run/metrics.jsonl")
+        return {row["step"]: row[tag] for row in rows if tag in row}
 
     def recorded(self, name: str) -> list[Step]:
         return list(Recording.open(self.folder / name).steps())
@@ -63,21 +65,26 @@ Case: TypeAlias = Callable[[Runs], None]
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """Runs of two updates, each made once."""
-    made: dict[tuple[str, ...], Ran] = {}
+    """Runs of two updates, each made once; without files of their own, of one update."""
+    made: dict[tuple[object, ...], Ran] = {}
 
-    def run(*overrides: str) -> Ran:
-        if overrides not in made:
+    def run(*overrides: str, has_files: bool = True) -> Ran:
+        key = (has_files, *overrides)
+        if key not in made:
             folder = tmp_path_factory.mktemp("run")
-            small = [*SMALL, "total_timesteps=48", f"data_dir={folder}"]
-            manager = StateManager(overrides=[*small, *overrides], checkpoint_dir=folder / "run")
-            made[overrides] = Ran(manager, train(manager, Seen), folder)
-        return made[overrides]
+            small = [*SMALL, f"total_timesteps={48 if has_files else 24}", f"data_dir={folder}"]
+            where = folder / "run" if has_files else None
+            manager = StateManager(overrides=[*small, *overrides], checkpoint_dir=where)
+            made[key] = Ran(manager, train(manager, Seen), folder)
+        return made[key]
 
     return run
 
 
-EVAL = ("eval.steps=3", "eval.interval=24", "eval.num_envs=4")
+AT_FIRST = "max_train_time=0"
+"""The run ends after the evaluation at step 0."""
+EVALS = ("eval.steps=3", "eval.interval=24", "eval.num_envs=4")
+EVAL = (AT_FIRST, *EVALS)
 FILE = "capture_samples=file.rec"
 EAGER = ("optim.lr=0.1", "optim.update_epochs=8")
 BINS = (
@@ -90,6 +97,9 @@ KEEP_1 = "checkpoint.keep=1"
 LEAST_LR = 'checkpoint.best=["charts/learning_rate min"]'
 ENT_TARGET = 'ppo.ent_targets={"walk": 0.1}'
 EVAL_FILE = (*EVAL, "eval.capture_samples=file.rec")
+RIVAL_FILE = (
+    *(*EVALS, "eval.capture_samples=file.rec", "eval.opponent=random", "total_timesteps=24"),
+)
 
 
 def group(settings: str) -> str:
@@ -97,11 +107,14 @@ def group(settings: str) -> str:
     return f'optim.groups=[(pattern: "transformer.*", {settings})]'
 
 
+TWO_UPDATES = "total_timesteps=48"
+
+
 def learns_otherwise(change: str, *beside: str) -> Case:
     """With the change, and other settings beside it, other weights are learnt than without it."""
 
     def case(runs: Runs) -> None:
-        with_it, without = runs(*beside, change), runs(*beside)
+        with_it, without = (runs(*beside, *changes, has_files=False) for changes in ((change,), ()))
         assert not torch.equal(weights(with_it.manager), weights(without.manager))
 
     return case
@@ -119,7 +132,8 @@ def refused(*overrides: str, field: str) -> Case:
 
 FIRST = 'name: "a", vary: {"size": "1"}, until: ["lesson_step >= 24"]'
 SECOND = 'name: "b", vary: {"size": "2"}'
-LONGER = "total_timesteps=480"
+LONGER = ("total_timesteps=96", "rollout.steps=2", "optim.bs=12", "optim.update_epochs=1")
+"""Eight updates, of one optimizer step each."""
 
 
 def taught(first: str = FIRST, second: str = SECOND, more: str = "") -> str:
@@ -158,7 +172,7 @@ def evaluated(frames: int) -> Callable[[Ran], bool]:
     return lambda ran: ran.result.eval["eval/step.count"] == frames
 
 
-EPISODES = ("eval.episodes=5", "eval.interval=24", "eval.num_envs=4")
+EPISODES = (AT_FIRST, "eval.episodes=5", "eval.interval=24", "eval.num_envs=4")
 SUITE = "eval.suites.a.steps=5"
 SUITE_SIZE = 'eval.suites.a.env.kwargs={"size": 3}'
 RIVAL = "eval.suites.a.opponent=random"
@@ -208,7 +222,7 @@ def the_world_is_found_by_its_id(runs: Runs) -> None:
 
 
 def evaluations_leave_pages(runs: Runs) -> None:
-    with_it, without = runs(*EVAL, "eval.capture_replays=true"), runs(*EVAL)
+    with_it, without = runs(*EVALS, "eval.capture_replays=true"), runs(*EVALS)
     assert not (without.folder / "run/replays").exists()
     names = [f"step-{step:012d}.html" for step in (0, 24, 48)]
     assert sorted(page.name for page in (with_it.folder / "run/replays").iterdir()) == names
@@ -258,9 +272,10 @@ def cuts_pieces(limit: str) -> Case:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(RogueNet, "forward", noting)
-            limited = runs(limit)
+            limited = runs(limit, has_files=False)
         assert 1 <= max(sizes) < 10
-        torch.testing.assert_close(weights(limited.manager), weights(runs().manager))
+        whole = runs(has_files=False)
+        torch.testing.assert_close(weights(limited.manager), weights(whole.manager))
 
     return case
 
@@ -302,13 +317,16 @@ def learns_from_a_player(runs: Runs) -> None:
     learns_otherwise("bc.player=step-0", f"bc.path={rewritten(runs, change)}")(runs)
 
 
-DUEL = ("total_timesteps=700", "rollout.num_envs=16", "rollout.steps=12", "selfplay.share=0.5")
+DUEL = (
+    *("total_timesteps=350", "rollout.num_envs=8", "rollout.steps=12", "selfplay.share=0.5"),
+    *("optim.bs=36", "optim.update_epochs=1"),
+)
 
 
 @functools.cache
 def league_after(*overrides: str) -> tuple[str, str]:
     """The states of the pool and of the seats after some updates of a game."""
-    small = [*SMALL, *DUEL, "selfplay.snapshot_every=150", *overrides]
+    small = [*SMALL, *DUEL, "selfplay.snapshot_every=75", *overrides]
     with tempfile.TemporaryDirectory() as folder:
         manager = StateManager(overrides=[*small, f"data_dir={folder}"])
         train(manager, Duel)
@@ -325,20 +343,30 @@ def plays_otherwise(change: str, *beside: str) -> Case:
     return case
 
 
+def stands_in(patch: pytest.MonkeyPatch, name: str, **content: Any) -> None:
+    """Put a module in the place of one that takes a second to import."""
+    module = types.ModuleType(name)
+    module.__spec__ = ModuleSpec(name, None)
+    vars(module).update(content)
+    patch.setitem(sys.modules, name, module)
+
+
 def tells_wandb(*overrides: str, project: str, entity: str | None) -> Case:
-    """With `track=true` and more, the own `init` of W&B is told so; without, it is not called."""
+    """With `track=true` and more, `wandb.init` is told so; without, it is not called.
+
+    tracking/test_track_services.py has the real one.
+    """
 
     def case(runs: Runs) -> None:
         told: list[dict[str, Any]] = []
-        init = wandb.init
 
         def noting(**kwargs: Any) -> Any:
             told.append(kwargs)
-            return init(**kwargs)
+            raise OSError("a failure of W&B, which does not stop the run")
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("WANDB_MODE", "offline")
-            patch.setattr(wandb, "init", noting)
+            stands_in(patch, "wandb", init=noting, Settings=dict)
             runs("total_timesteps=24")
             assert not told
             runs("track=true", "total_timesteps=24", *overrides)
@@ -348,12 +376,21 @@ def tells_wandb(*overrides: str, project: str, entity: str | None) -> Case:
 
 
 def mlflow_is_used(runs: Runs) -> None:
-    """A folder that nobody can write to is MLflow's failure, and does not stop the run."""
+    """A client that cannot be made is MLflow's failure, and does not stop the run."""
+    asked = []
+
+    def client(uri: str) -> Any:
+        asked.append(uri)
+        raise OSError("no server")
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-        ran = runs("mlflow_tracking_uri=nothing://of-this-kind")
+        stands_in(patch, "mlflow", MlflowClient=client)
+        stands_in(patch, "mlflow.entities", Param=None)
+        ran = runs("mlflow_tracking_uri=nothing://of-this-kind", "total_timesteps=24")
+        runs("total_timesteps=24")
+    assert asked == ["nothing://of-this-kind"]
     assert "mlflow" not in ran.manager.state.tracker_ids
-    assert ran.manager.state.step == 48
+    assert ran.manager.state.step == 24
 
 
 CASES: dict[str, Case] = {
@@ -369,7 +406,7 @@ CASES: dict[str, Case] = {
     "OptimizerConfig.bs": learns_otherwise("optim.bs=24"),
     "OptimizerConfig.weight_decay": learns_otherwise("optim.weight_decay=0.5"),
     "OptimizerConfig.micro_bs": cuts_pieces("optim.micro_bs=3"),
-    "OptimizerConfig.anneal_lr": learns_otherwise("optim.anneal_lr=false"),
+    "OptimizerConfig.anneal_lr": learns_otherwise("optim.anneal_lr=false", TWO_UPDATES),
     "OptimizerConfig.update_epochs": learns_otherwise("optim.update_epochs=1"),
     "OptimizerConfig.max_grad_norm": learns_otherwise("optim.max_grad_norm=0.01"),
     "OptimizerConfig.name": learns_otherwise("optim.name=SGD"),
@@ -383,7 +420,9 @@ CASES: dict[str, Case] = {
     ),
     "ParamGroupConfig.lr_factor": learns_otherwise(group("lr_factor: 2.0"), group("")),
     "ParamGroupConfig.weight_decay": learns_otherwise(group("weight_decay: 0.5"), group("")),
-    "ParamGroupConfig.freeze_from": learns_otherwise(group("freeze_from: 24"), group("")),
+    "ParamGroupConfig.freeze_from": learns_otherwise(
+        group("freeze_from: 24"), group(""), TWO_UPDATES
+    ),
     "ParamGroupConfig.freeze_until": learns_otherwise(group("freeze_until: 24"), group("")),
     # PPOConfig
     "PPOConfig.gae": learns_otherwise("ppo.gae=false"),
@@ -395,7 +434,7 @@ CASES: dict[str, Case] = {
     "PPOConfig.ent_coef": learns_otherwise("ppo.ent_coef=0.9"),
     "PPOConfig.vf_coef": learns_otherwise("ppo.vf_coef=0.01"),
     "PPOConfig.target_kl": learns_otherwise("ppo.target_kl=0.00000001"),
-    "PPOConfig.anneal_entropy": learns_otherwise("ppo.anneal_entropy=false"),
+    "PPOConfig.anneal_entropy": learns_otherwise("ppo.anneal_entropy=false", TWO_UPDATES),
     "PPOConfig.seq_len": learns_otherwise("ppo.seq_len=2", 'net.memory=(of: "frame")'),
     "PPOConfig.ratio": learns_otherwise("ppo.ratio=frame", "optim.lr=0.1"),
     "PPOConfig.weight_by": learns_otherwise("ppo.weight_by=frame"),
@@ -414,7 +453,9 @@ CASES: dict[str, Case] = {
     "PPOConfig.magnet": learns_otherwise("ppo.magnet={}"),
     # MagnetConfig
     "MagnetConfig.coef": learns_otherwise("ppo.magnet.coef=0.9", "ppo.magnet.every=1000"),
-    "MagnetConfig.every": learns_otherwise("ppo.magnet.every=1", "ppo.magnet.coef=0.9"),
+    "MagnetConfig.every": learns_otherwise(
+        "ppo.magnet.every=1", "ppo.magnet.coef=0.9", TWO_UPDATES
+    ),
     # ValueBinsConfig
     "ValueBinsConfig.low": learns_otherwise("ppo.value_bins.low=-9", *BINS),
     "ValueBinsConfig.high": learns_otherwise("ppo.value_bins.high=9", *BINS),
@@ -428,7 +469,7 @@ CASES: dict[str, Case] = {
         "rollout.num_envs=7", that=lambda ran: ran.manager.state.step == 56, but=()
     ),
     "RolloutConfig.processes": shows(
-        "rollout.processes=2",
+        *["rollout.processes=2", "total_timesteps=24"],
         that=lambda ran: os.getpid() not in ran.scalars("process.max").values(),
         but=(),
     ),
@@ -443,10 +484,10 @@ CASES: dict[str, Case] = {
     "RolloutConfig.ray_env": refused("rollout.ray_env=sim", field="rollout.ray_env"),
     # EvalConfig
     "EvalConfig.steps": shows(*EVAL, "eval.steps=5", that=evaluated(20), but=EVAL),
-    "EvalConfig.interval": shows(*EVAL, "eval.interval=48", that=evaluated_at(0, 48), but=EVAL),
+    "EvalConfig.interval": shows(*EVALS, "eval.interval=48", that=evaluated_at(0, 48), but=EVALS),
     "EvalConfig.num_envs": shows(*EVAL, "eval.num_envs=7", that=evaluated(21), but=EVAL),
     "EvalConfig.processes": shows(
-        *[*EVAL, "eval.run_on_first_step=false", "eval.interval=1000", "eval.processes=2"],
+        *[*EVAL, "eval.processes=2"],
         that=lambda ran: ran.result.eval["eval/process.max"] != os.getpid(),
         but=EVAL,
     ),
@@ -521,17 +562,17 @@ CASES: dict[str, Case] = {
     "EvalConfig.capture_samples_subsample": shows(
         *EVAL_FILE,
         "eval.capture_samples_subsample=2",
-        that=lambda ran: sum(len(s.kept) for s in ran.recorded("file.rec")) < 3 * 12,
+        that=lambda ran: sum(len(s.kept) for s in ran.recorded("file.rec")) < 12,
         but=EVAL_FILE,
     ),
     "EvalConfig.run_on_first_step": shows(
-        *EVAL, "eval.run_on_first_step=false", that=evaluated_at(24, 48), but=EVAL
+        *EVALS, "eval.run_on_first_step=false", that=evaluated_at(24, 48), but=EVALS
     ),
     "EvalConfig.opponent": shows(*EVAL, "eval.opponent=random", that=evaluated(6), but=EVAL),
     "EvalConfig.opponent_only": shows(
-        *[*EVAL_FILE, "eval.opponent=random", "eval.opponent_only=true"],
+        *[*RIVAL_FILE, "eval.opponent_only=true"],
         that=lambda ran: not any(s.decisions.values.any() for s in ran.recorded("file.rec")),
-        but=(*EVAL_FILE, "eval.opponent=random"),
+        but=RIVAL_FILE,
     ),
     # CurriculumConfig
     "TrainConfig.curricula": shows(
@@ -539,41 +580,43 @@ CASES: dict[str, Case] = {
     ),
     "CurriculumConfig.lessons": refused('curricula={"c": (lessons: [])}', field="curricula"),
     "CurriculumConfig.review": shows(
-        *[LONGER, taught(more=", review: 0.9")],
+        *[*LONGER, taught(more=", review: 0.9")],
         that=lambda ran: min([*ran.scalars("parameters/size.min").values()][5:]) == 1,
-        but=(LONGER, taught()),
+        but=(*LONGER, taught()),
     ),
-    "CurriculumConfig.restart": learns_otherwise(taught(more=", restart: true"), taught()),
+    "CurriculumConfig.restart": learns_otherwise(
+        taught(more=", restart: true"), taught(), TWO_UPDATES
+    ),
     # LessonConfig
     "LessonConfig.name": refused(taught(second=FIRST), field="curricula"),
     "LessonConfig.vary": shows(
-        *[LONGER, taught()],
+        *[*LONGER, taught()],
         that=lambda ran: [*ran.scalars("parameters/size.max").values()][-1] == 2,
-        but=(LONGER, taught(second=SECOND.replace("2", "3"))),
+        but=(*LONGER, taught(second=SECOND.replace("2", "3"))),
     ),
     "LessonConfig.ramp": shows(
-        *[LONGER, taught(RAMP)],
+        *[*LONGER, taught(RAMP)],
         that=lambda ran: 9 in ran.scalars("parameters/size.max").values(),
-        but=(LONGER, taught(RAMP.replace("9", "8"))),
+        but=(*LONGER, taught(RAMP.replace("9", "8"))),
     ),
     "LessonConfig.count": shows(
-        *[LONGER, taught(RAMP)],
+        *[*LONGER, taught(RAMP)],
         that=lambda ran: max(ran.scalars("curriculum/c/lesson").values()) == 2,
-        but=(LONGER, taught(RAMP.replace("count: 2", "count: 5"))),
+        but=(*LONGER, taught(RAMP.replace("count: 2", "count: 5"))),
     ),
     "LessonConfig.until": shows(
         taught(), that=reaches(0, 1), but=(taught(FIRST.replace("24", "48")),)
     ),
     "LessonConfig.back": shows(
-        *["total_timesteps=96", taught(second=f'{SECOND}, back: ["lesson_step >= 24"]')],
-        that=reaches(0, 1, 0, 1),
-        but=("total_timesteps=96", taught()),
+        *[*LONGER, taught(second=f'{SECOND}, back: ["lesson_step >= 24"]')],
+        that=reaches(0, 0, 1, 1, 0, 0, 1, 1),
+        but=(*LONGER, taught()),
     ),
     "LessonConfig.episodes": shows(
-        *[LONGER, taught(FIRST.replace("lesson_step >= 24", "size.mean >= 1") + ", episodes: 1")],
+        *[*LONGER, taught(FIRST.replace("lesson_step >= 24", "size.mean >= 1") + ", episodes: 1")],
         that=lambda ran: max(ran.scalars("curriculum/c/lesson").values()) == 1,
         but=(
-            LONGER,
+            *LONGER,
             taught(FIRST.replace("lesson_step >= 24", "size.mean >= 1") + ", episodes: 9999"),
         ),
     ),
