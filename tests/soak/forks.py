@@ -8,7 +8,6 @@ import contextlib
 import fcntl
 import io
 import os
-import secrets
 import signal
 import subprocess
 import time
@@ -43,6 +42,8 @@ class Forks(Pasture):
     It starts none where their numbers have nowhere to go.
     """
 
+    steps = 0  # of all environments of a process
+
     def reset(self) -> Observation:
         if PIDS in os.environ:
             _note(WORKERS, os.getpid())
@@ -51,10 +52,10 @@ class Forks(Pasture):
     def act(self, actions: Mapping[str, Action]) -> Observation:
         if PIDS not in os.environ:
             return super().act(actions)
-        chance = secrets.randbelow(40)  # not of the episode's numbers, which are compared
-        if chance == 0:
+        Forks.steps += 1
+        if self.steps % 20 == 5:
             _note(CHILDREN, subprocess.Popen(["sleep", "600"], close_fds=False).pid)
-        elif chance <= 2:
+        elif self.steps % 20 == 15:
             child = os.fork()
             if child == 0:
                 time.sleep(600)
@@ -107,9 +108,14 @@ def fork_and_kill(folder: Path, seed: int, count: int) -> Summary:
         run_dir, ended = folder / f"run-{runs}", False
         run_dir.mkdir()
         while not ended:
-            processes = rng.choice((1, 1, 2))
-            most_s = rng.uniform(0, (1 if processes == 1 else 4) * run_s)
-            ended = _lived(run_dir, processes, most_s if kills < count else LIFE_S)
+            processes = (1, 2, 1)[kills % 3]
+            # Killed after the start of some processes, or anywhere; the last one of all is not.
+            most_s, most_children = LIFE_S, None
+            if kills < min(2, count) or (kills < count and rng.random() < 0.6):
+                most_children = rng.randint(1, 4)
+            elif kills < count:
+                most_s = rng.uniform(0, (1 if processes == 1 else 4) * run_s)
+            ended = _lived(run_dir, processes, most_s, most_children)
             kills += not ended
             _check_locks(run_dir)
             workers += _check_workers(run_dir)
@@ -122,14 +128,29 @@ def fork_and_kill(folder: Path, seed: int, count: int) -> Summary:
     return Summary(kills, children, workers, runs, time.monotonic() - start)
 
 
-def _lived(run_dir: Path, processes: int, most_s: float) -> bool:
-    """Let a process continue a run for a time, and return whether it came to its end."""
+def _lived(run_dir: Path, processes: int, most_s: float, most_children: int | None) -> bool:
+    """Let a process continue a run for a time, and return whether it came to its end.
+
+    Args:
+        run_dir: folder of the run.
+        processes: of its environments.
+        most_s: time until it is killed.
+        most_children: number of processes that environments start until it is killed.
+    """
     trainer = os.fork()
     if trainer == 0:
         os.environ[PIDS] = str(run_dir)
         run_and_exit(run_dir / ERRORS, lambda: _train(run_dir, processes))
-    ended = _within(most_s, lambda: os.waitid(os.P_PID, trainer, _PEEK) is not None)
-    assert ended or most_s < LIFE_S, "a run took too long"
+
+    def has_ended() -> bool:
+        return os.waitid(os.P_PID, trainer, _PEEK) is not None
+
+    def is_time() -> bool:
+        return has_ended() or (
+            most_children is not None and len(_numbers(run_dir, CHILDREN)) >= most_children
+        )
+
+    assert _within(most_s, is_time) or most_s < LIFE_S, "a run took too long"
     os.kill(trainer, signal.SIGKILL)
     status = os.waitpid(trainer, 0)[1]
     assert not os.WIFEXITED(status) or os.WEXITSTATUS(status) == 0, (run_dir / ERRORS).read_text()
@@ -191,13 +212,16 @@ def _note(kind: str, pid: int) -> None:
     os.close(file)
 
 
+def _numbers(run_dir: Path, kind: str) -> set[int]:
+    """Return the numbers that processes left."""
+    path = run_dir / kind
+    return {int(line) for line in path.read_text().split()} if path.exists() else set()
+
+
 def _noted(run_dir: Path, kind: str) -> set[int]:
     """Return the numbers that processes left, and forget them."""
-    path = run_dir / kind
-    if not path.exists():
-        return set()
-    pids = {int(line) for line in path.read_text().split()}
-    path.unlink()
+    pids = _numbers(run_dir, kind)
+    (run_dir / kind).unlink(missing_ok=True)
     return pids
 
 

@@ -1,4 +1,4 @@
-"""A run that is killed over and over, at any moment, and goes on each time.
+"""A run that is killed over and over, at any or at chosen moments, and goes on each time.
 
 Processes are forked from one that has torch loaded already, as to load it takes a hundred times
 longer than what is killed.
@@ -13,13 +13,16 @@ import signal
 import statistics
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 
 from enn_trainer import Callback, State, StateManager, Trainer, load_agent, train
+from enn_trainer.checkpoints import disk
 from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.run_dir import SET_ASIDE, RunDir
 from enn_trainer.checkpoints.state_files import read_config, restore
@@ -37,6 +40,13 @@ UPDATES = 12
 """Of a whole run; each of them is saved."""
 LIFE_S = 120.0
 """In which a run that is not killed ends."""
+OPERATIONS = (
+    *("make_dir", "write_file", "link_file", "replace_file"),
+    *("sync_dir", "rename", "remove", "exchange"),
+)
+"""Functions of `enn_trainer.checkpoints.disk`."""
+MINIBATCH = "minibatch"
+"""A moment that is none of an operation."""
 NOTHING = -1
 """Instead of a step, where nothing is saved."""
 RECORDING, SAVES, RUN, ERRORS = "rollouts.rec", "saves", "it", "errors"
@@ -129,8 +139,18 @@ class Summary(NamedTuple):
         )
 
 
-def kill_runs(folder: Path, seed: int, count: int, case: Case = ALONE) -> Summary:
-    """Kill runs until so many kills are done, and look after each what is left.
+def kill_runs(
+    folder: Path, seed: int, count: int, case: Case = ALONE, at_operations: bool = False
+) -> Summary:
+    """Kill runs until `count` kills are done, and look after each what is left.
+
+    Args:
+        folder: to work in.
+        seed: of the moments.
+        count: number of kills.
+        case: kind of run.
+        at_operations: kill in minibatches and before operations on the disk, of each kind in turn,
+            which is a function of the seed; else after a random time.
 
     Raises:
         AssertionError: a save was lost that had been complete, no save was found that should be
@@ -141,13 +161,19 @@ def kill_runs(folder: Path, seed: int, count: int, case: Case = ALONE) -> Summar
     rng, start = Random(seed), time.monotonic()
     straight = folder / "straight"
     pace = _straight(straight, case)
+
+    def next_kill() -> "_KillTime | _KillAt | None":
+        if kills >= count:
+            return None
+        return _next_operation(rng, pace, kills) if at_operations else _kill_time(rng, pace)
+
     moments: Counter[str] = Counter()
     runs = lost = leftovers = kills = 0
     while kills < count:
         run_dir = folder / f"run-{runs}"
         had, ended = NOTHING, False
         while not ended:
-            life = _lived(run_dir, _kill_time(rng, pace) if kills < count else None, case)
+            life = _lived(run_dir, next_kill(), case)
             ended = life.ended
             moments[life.moment] += not ended
             kills += not ended
@@ -164,10 +190,11 @@ def kill_runs(folder: Path, seed: int, count: int, case: Case = ALONE) -> Summar
 
 
 class _Pace(NamedTuple):
-    """How long things take here: a whole run, and a save in the middle of it."""
+    """How long a whole run and a save in the middle of it take here, and what they do how often."""
 
     run_s: float
     save_s: float
+    operations: dict[str, int]
 
 
 class _KillTime(NamedTuple):
@@ -175,6 +202,50 @@ class _KillTime(NamedTuple):
 
     save: int
     seconds: float
+
+
+class _KillAt(NamedTuple):
+    """When a process kills itself: before its nth operation of a kind."""
+
+    operation: str
+    number: int
+
+
+def _next_operation(rng: Random, pace: _Pace, kills: int) -> _KillAt:
+    """Choose one of the first three updates of a process."""
+    operation, in_run = [*pace.operations.items()][kills % len(pace.operations)]
+    return _KillAt(operation, rng.randint(1, max(1, 3 * in_run // UPDATES)))
+
+
+class _Operations:
+    """Counts operations of this process, and kills it at a moment."""
+
+    def __init__(self, kill: _KillAt | None = None) -> None:
+        self.counts: Counter[str] = Counter()
+        self._kill = kill
+
+    def begin(self, operation: str) -> None:
+        """Count an operation, or end here."""
+        self.counts[operation] += 1
+        if self._kill == (operation, self.counts[operation]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Return a context in which operations on the disk are counted."""
+        with contextlib.ExitStack() as stack:
+            for name in OPERATIONS:
+                stack.enter_context(patch.object(disk, name, self._counted(name)))
+            yield
+
+    def _counted(self, name: str) -> Callable[..., Any]:
+        function = getattr(disk, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.begin(name)
+            return function(*args, **kwargs)
+
+        return call
 
 
 def _kill_time(rng: Random, pace: _Pace) -> _KillTime:
@@ -188,27 +259,34 @@ def _straight(run_dir: Path, case: Case) -> _Pace:
     """Run in this process without any kill, after which its children have all that they import."""
     run_dir.mkdir()
     reader, writer = os.pipe()
-    begin = time.monotonic()
-    with contextlib.redirect_stdout(io.StringIO()):
-        _train(run_dir, writer, case)
+    begin, operations = time.monotonic(), _Operations()
+    with contextlib.redirect_stdout(io.StringIO()), operations.watched():
+        _train(run_dir, writer, case, operations)
     os.close(reader)
     os.close(writer)
     run_s = time.monotonic() - begin
     rows = [json.loads(line) for line in (run_dir / METRICS).read_text().splitlines()]
     writes_ms = [row[WRITE_MS] for row in rows if WRITE_MS in row]
-    return _Pace(run_s, statistics.median(writes_ms) / 1e3)
+    return _Pace(run_s, statistics.median(writes_ms) / 1e3, dict(sorted(operations.counts.items())))
 
 
-def _lived(run_dir: Path, kill: _KillTime | None, case: Case) -> Life:
+def _lived(run_dir: Path, kill: "_KillTime | _KillAt | None", case: Case) -> Life:
     """Let a process continue a run until it ends or is killed."""
+    own_kill = kill if isinstance(kill, _KillAt) else None
+
+    def live() -> None:
+        operations = _Operations(own_kill)
+        with operations.watched():
+            _train(run_dir, writer, case, operations)
+
     reader, writer = os.pipe()
     process = os.fork()
     if process == 0:
         os.close(reader)
-        run_and_exit(run_dir / ERRORS, lambda: _train(run_dir, writer, case))
+        run_and_exit(run_dir / ERRORS, live)
     os.close(writer)
     try:
-        said = _listened(reader, process, kill)
+        said = _listened(reader, process, kill if isinstance(kill, _KillTime) else None)
     finally:
         os.close(reader)
         with contextlib.suppress(ProcessLookupError):
@@ -221,7 +299,8 @@ def _lived(run_dir: Path, kill: _KillTime | None, case: Case) -> Life:
     ended = os.WIFEXITED(status)
     assert not ended or os.WEXITSTATUS(status) == 0, (run_dir / ERRORS).read_text()
     left = _half_done(run_dir)
-    return Life(begun, done, ended, _moment(lines, left), bool(left))
+    moment = _moment(lines, left) if own_kill is None else f"at {own_kill.operation}"
+    return Life(begun, done, ended, moment, bool(left))
 
 
 def _listened(reader: int, process: int, kill: _KillTime | None) -> bytes:
@@ -261,14 +340,14 @@ def _moment(lines: list[list[bytes]], left: set[str]) -> str:
     return "before or after writing a save"
 
 
-def _train(run_dir: Path, writer: int, case: Case) -> State:
+def _train(run_dir: Path, writer: int, case: Case, operations: _Operations) -> State:
     """Begin or continue a run that is saved after each update, and says so beforehand."""
     overrides = [*case.settings, *OTHERS, f"total_timesteps={UPDATES * case.steps}"]
     manager = StateManager(
         overrides=[*overrides, f"data_dir={run_dir}"], checkpoint_dir=run_dir / SAVES
     )
     with manager.call_before_saves(lambda: _say(writer, f"begun {manager.state.step}")):
-        train(manager, case.world, callbacks=[_Tells(writer)])
+        train(manager, case.world, callbacks=[_Tells(writer, operations)])
     return manager.state
 
 
@@ -279,8 +358,11 @@ def _say(writer: int, line: str) -> None:
 class _Tells(Callback):
     """Says what is saved completely."""
 
-    def __init__(self, writer: int) -> None:
-        self._writer = writer
+    def __init__(self, writer: int, operations: _Operations) -> None:
+        self._writer, self._operations = writer, operations
+
+    def on_minibatch(self, trainer: Trainer, losses: Mapping[str, float]) -> None:
+        self._operations.begin(MINIBATCH)
 
     def on_update_start(self, trainer: Trainer) -> None:
         _say(self._writer, f"update {trainer.state.step}")
