@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from entity_env import (
@@ -24,10 +23,6 @@ from entity_env import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
-
-# No deadline: how long one example takes says more about the machine than about the code.
-settings.register_profile("default", deadline=None)
-settings.load_profile("default")
 
 FLOATS = st.floats(-1e6, 1e6, width=32)
 Names = tuple[Any, Any]  # (ids, types), as the masks take them

@@ -42,9 +42,7 @@ def test_the_perfect_player_never_loses(games: Any) -> None:
     assert against_itself.payoff.mean[0, 1] == 0.5
 
 
-@settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), moves=st.integers(0, 30))
 def test_four_in_a_row_is_seen_before_it_is_made(games: Any, seed: int, moves: int) -> None:
     rng = np.random.default_rng(seed)

@@ -92,9 +92,7 @@ def test_the_published_shop_has_a_schedule_of_55(benchmark: Any, strangers: Any)
     assert len(frames[0].features["later"]) == 30
 
 
-@settings(
-    deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(jobs=st.integers(1, 5), machines=st.integers(1, 5), data=st.data())
 def test_a_shop_is_what_a_simulation_of_it_says(
     strangers: Any, jobs: int, machines: int, data: Any

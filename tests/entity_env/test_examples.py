@@ -105,7 +105,7 @@ def play_on(match: Match, views: list[Observation], steps: int, seed: int) -> li
 
 
 @pytest.mark.parametrize("name", ENV_REGISTRY)
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(seed=st.integers(0, 2**32), before=st.integers(0, 20), after=st.integers(1, 20))
 def test_a_restored_world_has_the_same_future(
     name: str, seed: int, before: int, after: int

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -24,7 +24,6 @@ def test_entropy_of_known_probabilities() -> None:
     assert gradient.isfinite().all()
 
 
-@settings(max_examples=50)
 @given(
     st.lists(st.floats(-80, 80) | st.just(-math.inf), min_size=1, max_size=6).filter(
         lambda logits: max(logits) > -math.inf
@@ -81,7 +80,6 @@ def test_normalised_entropy_of_nobody_is_nothing() -> None:
     assert nobody.normalised_entropy(torch.zeros(0)).tolist() == [0.0, 0.0]
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=5))
 def test_rows_of_varying_actees_find_their_place(frames: list[tuple[int, int]]) -> None:
     actors, actees = (np.array(n, dtype=np.int64) for n in zip(*frames, strict=True))

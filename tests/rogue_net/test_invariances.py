@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -51,7 +51,6 @@ LARGEST_UNIFORM = 1 - 2**-23
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
 @given(nets_and_batches(), st.randoms(use_true_random=False))
 def test_order_of_entities_within_a_type_does_not_matter(
     net_and_batch: NetAndBatch, random: Any
@@ -83,7 +82,6 @@ def spaces(net: RogueNet) -> tuple[ObsSpace, Mapping[str, ActionSpace]]:
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
 @given(nets_and_batches())
 def test_frame_alone_gets_the_answer_it_gets_in_a_batch(net_and_batch: NetAndBatch) -> None:
     net, batch = net_and_batch
@@ -96,7 +94,6 @@ def test_frame_alone_gets_the_answer_it_gets_in_a_batch(net_and_batch: NetAndBat
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
 @given(nets_and_batches(), st.data())
 def test_entities_of_another_frame_do_not_matter(
     net_and_batch: NetAndBatch, data: st.DataObject
@@ -121,7 +118,6 @@ def with_noise(
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
 @given(nets_and_batches(), st.sampled_from([1, 5, 12]), st.booleans())
 def test_how_many_rows_go_through_the_layers_together_does_not_matter(
     net_and_batch: NetAndBatch, rows: int, trained: bool
@@ -177,7 +173,6 @@ def half_hidden(types: list[str], units: int, rocks: int, goals: int, *, seed: i
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
 @given(nets_and_batches())
 def test_policy_does_not_know_what_is_hidden(net_and_batch: NetAndBatch) -> None:
     assert_hidden_is_hidden(*net_and_batch)
@@ -237,7 +232,6 @@ def test_frame_may_hide_everything(types: list[str]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
 @given(nets_and_batches())
 def test_nothing_is_ever_nan(net_and_batch: NetAndBatch) -> None:
     net, batch = net_and_batch
@@ -430,7 +424,6 @@ def test_fresh_regression_heads_say_zero() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
 @given(nets_and_batches(numbers=False), st.integers(0, 2**32 - 1))
 def test_choices_are_legal_and_their_probabilities_those_of_the_table(
     net_and_batch: NetAndBatch, seed: int
@@ -470,7 +463,6 @@ def legal(net: RogueNet, batch: EntityBatch, name: str) -> list[list[bool]]:
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
 @given(nets_and_batches(numbers=False))
 def test_entropy_counts_what_is_legal(net_and_batch: NetAndBatch) -> None:
     net, batch = net_and_batch
@@ -484,7 +476,6 @@ def test_entropy_counts_what_is_legal(net_and_batch: NetAndBatch) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
 @given(nets_and_batches(numbers=False))
 def test_heads_score_as_a_loop_over_actors_does(net_and_batch: NetAndBatch) -> None:
     net, batch = net_and_batch

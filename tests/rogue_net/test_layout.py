@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 
 from rogue_net.layout import (
     FREE_PADDING,
@@ -22,7 +22,6 @@ def layout_for(lengths: list[list[int]]) -> Layout:
     return make_layout(by_type, CPU)
 
 
-@settings(max_examples=30)
 @given(type_lengths())
 @example([[0]])
 @example([[5]])
@@ -42,7 +41,6 @@ def test_every_entity_has_a_padded_row_of_its_own(lengths: list[list[int]]) -> N
     assert layout.row_of_entity.dtype == torch.int64
 
 
-@settings(max_examples=30)
 @given(type_lengths())
 @example([[0]])
 @example([[0, 0, 0], [0, 0, 0]])
@@ -74,7 +72,6 @@ def test_buckets_hold_each_frame_that_has_entities_once(lengths: list[list[int]]
     assert next_row == layout.num_rows
 
 
-@settings(max_examples=30)
 @given(type_lengths())
 @example([list(range(600))])
 @example([[1] * 500 + [257]])

@@ -50,7 +50,7 @@ def shown(draw: st.DrawFn) -> tuple[list[list[set[int]]], list[list[bool]], int]
     return frames, begun, draw(st.integers(0, 4))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100)
 @given(shown(), st.integers(1, 7))
 def test_links_are_those_of_a_dictionary_of_who_was_last_where(
     case: tuple[list[list[set[int]]], list[list[bool]], int], cut: int
@@ -174,7 +174,6 @@ def test_no_gradient_reaches_frames_before_a_sequence() -> None:
 # -- Sequences ---------------------------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None)
 @given(KINDS, st.integers(0, 10**6), st.integers(0, 4), st.booleans())
 def test_a_sequence_at_once_equals_its_steps(
     kind: dict[str, Any], seed: int, keep: int, hides: bool
@@ -465,7 +464,6 @@ def late_frames(net: RogueNet, played: Episodes, is_in_order: bool) -> EntityBat
 
 
 @pytest.mark.skipif(not library.AVAILABLE, reason="nothing is compiled")
-@settings(max_examples=30, deadline=None)
 @given(KINDS, SIZES, st.integers(0, 10**6), st.booleans(), st.booleans())
 def test_compiled_memory_is_that_of_torch_with_all_its_gradients(
     kind: dict[str, Any], sizes: dict[str, Any], seed: int, hides: bool, is_in_order: bool

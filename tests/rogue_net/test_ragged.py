@@ -51,7 +51,6 @@ def test_rows_know_their_frame() -> None:
 
 
 @pytest.mark.parametrize("columns", [(), (0,), (2,)])
-@settings(max_examples=25)
 @given(data=st.data())
 def test_taken_frames_are_those_asked_for(columns: tuple[int, ...], data: st.DataObject) -> None:
     rows = data.draw(ragged_tensors(columns))
@@ -78,7 +77,6 @@ def test_frames_of_one_length_are_taken_whole(
     assert taken.values.shape == (num_rows * len(frames), *columns)
 
 
-@settings(max_examples=25)
 @given(rows=ragged_tensors(), data=st.data())
 def test_consecutive_frames_are_views(rows: RaggedTensor, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(rows.lengths)))
@@ -90,7 +88,6 @@ def test_consecutive_frames_are_views(rows: RaggedTensor, data: st.DataObject) -
         assert some.values.data_ptr() == rows.values[first:].data_ptr(), "nothing is copied"
 
 
-@settings(max_examples=25)
 @given(st.lists(ragged_tensors(), min_size=1, max_size=4))
 def test_joined_frames_are_those_of_the_pieces(pieces: list[RaggedTensor]) -> None:
     whole = RaggedTensor.cat(pieces)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -208,7 +208,6 @@ def test_what_took_no_part_gets_no_gradient() -> None:
 # Statistics of the input.
 
 
-@settings(max_examples=30)
 @given(
     st.lists(st.integers(0, 40), min_size=1, max_size=6),
     st.integers(0, 2**32 - 1),
@@ -252,7 +251,6 @@ def test_mean_of_many_rows_still_moves_by_the_right_amount() -> None:
     assert norm.squares_sum.item() == 1 - 2.0**-30
 
 
-@settings(max_examples=30)
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False), st.lists(st.integers(0, 9)))
 def test_constant_feature_becomes_zero(value: float, sizes: list[int]) -> None:
     norm = InputNorm(1)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from entity_env import (
@@ -77,7 +77,6 @@ def assert_same(got: NetOutput, expected: NetOutput) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
 @given(larger_spaces(), st.booleans())
 def test_network_is_wired_by_name(shown: ObsSpace, with_positions: bool) -> None:
     """It answers as if it were in the world that it was made for."""
@@ -174,7 +173,6 @@ def test_entities_of_unknown_types_are_not_selected_and_choose_at_random_themsel
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
 @given(st.lists(st.tuples(*[st.integers(0, 3)] * 4), min_size=1, max_size=5), st.data())
 def test_what_a_narrow_network_chooses_is_always_allowed(
     counts: list[tuple[int, int, int, int]], data: st.DataObject

@@ -401,7 +401,7 @@ def assert_close(got: Sums, expected: Sums) -> None:
         assert got[kind] == pytest.approx(numbers, rel=1e-5), kind
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 99))
 def test_sums_of_choices_are_those_of_loops(seed: int) -> None:
     _, rollout = collected(seed)
@@ -435,7 +435,6 @@ ROWS: dict[str, Any] = {
 }
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_constants_are_the_features_without_a_second_value(data: st.DataObject) -> None:
     many = Kind("word", [*map(str, range(300))])

@@ -27,9 +27,7 @@ from tests.entity_env.builders import SAMPLES, play
 
 ROOT = Path(__file__).parents[3]
 SUFFIXES = [".ron", ".yaml", ".toml", ".json", ".rec", ".bin", ".safetensors", ""]
-FUZZ = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+FUZZ = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def inspected(path: object, capsys: pytest.CaptureFixture[str], status: int = 0) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from enn_trainer.config import TrainConfig
@@ -35,7 +35,6 @@ def refused(tmp_path: Path, suffix: str, text: str) -> str:
 
 
 @pytest.mark.slow
-@settings(deadline=None)
 @given(
     st.builds(
         Outer,
@@ -314,7 +313,6 @@ def test_none_in_a_list_cannot_be_written_as_toml(tmp_path: Path) -> None:
         format_text(Path("x.toml"), {"a": [None]})  # type: ignore[arg-type]
 
 
-@settings(deadline=None)
 @given(st.text(alphabet=st.sampled_from(list("{}[]()-:,&*!?|>'\"\\#\n\t 1ea.~=<%@`")), max_size=40))
 def test_whatever_stands_in_a_file_fails_in_one_way(
     tmp_path_factory: pytest.TempPathFactory, text: str

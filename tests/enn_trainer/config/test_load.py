@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any, Dict, List, Optional
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from enn_trainer.config import TrainConfig
@@ -586,7 +586,6 @@ def test_the_environment_of_evaluations_is_that_of_rollouts_if_none_is_named(whe
 # Writing
 
 
-@settings(deadline=None)
 @given(
     st.builds(
         Outer,

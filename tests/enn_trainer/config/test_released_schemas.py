@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, List, Literal, Optional, get_type_hints
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from enn_trainer.config import CheckpointConfig, TrainConfig, ron
@@ -344,7 +344,6 @@ OTHER: dict[str, Any] = {
 }
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(sorted(BY_VERSION)), st.sets(st.sampled_from(sorted(OTHER))), st.data())
 def test_what_a_file_leaves_out_has_the_default_of_its_version(
     config_version: int, named: set[str], data: st.DataObject

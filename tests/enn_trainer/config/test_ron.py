@@ -41,7 +41,6 @@ def error_of(text: str) -> RonError | None:
 
 
 @pytest.mark.slow
-@settings(deadline=None)  # other processes may share the machine
 @given(PLAIN)
 @example("'")
 @example('"')
@@ -52,7 +51,6 @@ def test_what_is_written_is_read_back_exactly(value: Any) -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None)
 @given(PLAIN)
 def test_what_is_written_survives_a_text_file(value: Any) -> None:
     """A file is UTF-8, and reading one turns every line ending into a newline."""
@@ -61,7 +59,7 @@ def test_what_is_written_survives_a_text_file(value: Any) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.lists(FRAGMENTS, max_size=30).map("".join) | st.text())
 def test_any_text_is_read_or_refused_with_its_place(text: str) -> None:
     error = error_of(text)
@@ -71,7 +69,6 @@ def test_any_text_is_read_or_refused_with_its_place(text: str) -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None)
 @given(PLAIN, st.data())
 def test_damaged_documents_are_read_or_refused(value: Any, data: st.DataObject) -> None:
     text = dumps(value)

@@ -23,7 +23,7 @@ def actions_of(lengths: list[list[int]]) -> dict[str, ActionBatch]:
 
 
 @needs_compiled
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     frames=st.lists(
         st.tuples(st.integers(0, 2**62), st.integers(0, 5), st.integers(0, 300)), max_size=6

@@ -5,7 +5,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 import numpy.typing as npt
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from enn_trainer.experience.players import AgentPlayer, Decisions, SeatedPlayers, draw_uniforms
@@ -49,7 +49,6 @@ def of_frame(decisions: Decisions, frame: int) -> list[list[float]]:
     return found
 
 
-@settings(deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 5), min_size=1, max_size=4).filter(any),
     seed=st.integers(0, 1000),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from enn_trainer.errors import ConfigError
@@ -23,7 +23,6 @@ def test_one_process_is_alone() -> None:
     assert ALONE.lead(lambda: 4, "x") == 4
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     shards=st.integers(1, 7),
     ranks=st.integers(1, 7),

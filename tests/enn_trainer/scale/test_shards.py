@@ -69,7 +69,7 @@ def learnt(num_envs: int, count: int, bs: int, ppo: PPOConfig) -> list[torch.Ten
     return [*net.parameters()]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     num_envs=st.integers(2, 7),
     count=st.integers(2, 7),
@@ -110,7 +110,6 @@ def test_shards_of_ranks_have_every_environment_once_in_whole_matches(
     assert sorted(places.tolist()) == [*range(len(frames))]
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     sizes=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40)), min_size=1, max_size=4),
     shards=st.integers(1, 7),

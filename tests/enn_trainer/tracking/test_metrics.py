@@ -80,7 +80,7 @@ def by_loops(rollout: Rollout) -> dict[str, float]:
 
 
 @pytest.mark.slow
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(0, 10**6))
 def test_statistics_are_those_of_a_loop_over_actors(seed: int) -> None:
     _, rollout = collected(seed)

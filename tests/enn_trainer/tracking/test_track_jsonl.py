@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from enn_trainer import ConfigError, StateManager, train
@@ -42,7 +42,6 @@ def test_what_is_not_finite_is_text_that_float_reads(tmp_path: Path, value: floa
     assert str(float(strict["x"])) == str(value)
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 6), st.integers(0, 60))
 def test_no_step_stands_twice_however_the_file_was_torn(step: int, torn: int) -> None:
     path = Path(os.environ.get("TMPDIR", "/tmp")) / f"torn-{os.getpid()}.jsonl"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -147,7 +147,6 @@ def assert_influence_by_hand(net: Any, world: World) -> Explanation:
     return whole
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_influence_is_that_of_the_frame_without_the_entity(data: st.DataObject) -> None:
     world = data.draw(named_worlds())
@@ -231,7 +230,6 @@ def test_hidden_entities_change_the_value_alone_and_no_visible_one_attends_to_th
     assert (np.abs(changes.value) > 1e-4).all()
 
 
-@settings(max_examples=40)
 @given(st.data())
 def test_attention_has_rows_that_sum_to_one_for_every_frame(data: st.DataObject) -> None:
     world = data.draw(worlds().filter(shows_something))

@@ -33,7 +33,7 @@ from tests.enn_trainer.viewer.replays import (
 )
 from tests.strategies import World
 
-ANY_PATH = settings(max_examples=60, suppress_health_check=list(HealthCheck))
+ANY_PATH = settings(suppress_health_check=list(HealthCheck))
 
 
 @ANY_PATH

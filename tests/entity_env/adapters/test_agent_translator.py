@@ -24,7 +24,6 @@ from entity_env.adapters.agent_translator import AgentTranslator
 from entity_env.adapters.gymnasium_api import EnvNames, names_of
 from entity_env.adapters.gymnasium_spaces import leaves
 from entity_env.adapters.mapping import Choice, FieldMap, Globals, Place, Rows, Select
-from tests import strategies  # noqa: F401 (loads the profile)
 from tests.entity_env.adapters.agent_spaces import (
     ANY_ROWS,
     FLAT,

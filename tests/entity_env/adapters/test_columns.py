@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from entity_env import Entity, Flag, InvalidObservation, InvalidSpace, Kind, ObsSpace
 from entity_env.adapters.mapping import FieldMap, Globals, Place, Rows
 from entity_env.adapters.observation_reader import Frame, ObservationReader
-from tests import strategies  # noqa: F401 (loads the profile)
 from tests.entity_env.adapters.observation_spaces import any_space, box
 
 OBJECTS = ["unseen", "empty", "wall", "ball", "key"]

@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from entity_env import EnvList, InvalidObservation, InvalidSpace, check_env
@@ -76,7 +76,6 @@ frames_of = st.lists(
 )
 
 
-@settings(max_examples=50, deadline=None)
 @given(frames_of, st.sampled_from(["row", "who"]), st.booleans())
 def test_an_entity_is_known_by_its_row_or_by_a_column(
     frames: Any, identity: str, shows_all: bool

@@ -31,7 +31,6 @@ from entity_env.adapters.from_pettingzoo import FromGymnasiumAgents, FromPetting
 from entity_env.adapters.from_pettingzoo_turns import FromPettingZooTurns
 from entity_env.adapters.mapping import AnyAction, Choice, FieldMap, Globals, Number, Place, Rows
 from entity_env.random_play import random_choices
-from tests import strategies  # noqa: F401 (loads the profile)
 from tests.entity_env.adapters.agent_spaces import (
     ANY_ROWS,
     FLAT,

@@ -14,7 +14,6 @@ from entity_env import InvalidObservation, InvalidSpace
 from entity_env.adapters import row_readers, space_fields
 from entity_env.adapters.mapping import FieldMap, Globals, Place, Rows
 from entity_env.adapters.observation_reader import Frame, ObservationReader
-from tests import strategies  # noqa: F401 (loads the profile)
 from tests.entity_env.adapters.observation_spaces import Space, any_space, box
 from tests.entity_env.adapters.worlds import SEEN_FROM_ME, VIEW
 

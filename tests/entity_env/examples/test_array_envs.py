@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from entity_env import (
@@ -147,7 +147,6 @@ def test_snakes_grow_win_and_lose() -> None:
     assert len({round(6 * r) for r in returns}) == 7, "every number of growths was seen"
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 2**62),
     max_mines=st.integers(0, 6),
@@ -179,7 +178,6 @@ def test_minefields_go_on_as_plain_ones_from_any_state(
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**62),
     board_size=st.integers(2, 5),

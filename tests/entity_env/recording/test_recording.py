@@ -18,7 +18,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from entity_env import (
@@ -100,7 +100,6 @@ def outcomes(episodes: list[Episode]) -> list[tuple[int, Any]]:
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
 @given(worlds(numbers=True), st.integers(1, 3), st.integers(0, 2**32))
 def test_what_was_seen_and_done_comes_back(world: World, subsample: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -487,7 +486,6 @@ def test_logprobs_are_those_that_were_handed_in(tmp_path: Path) -> None:
     np.testing.assert_allclose(step.decisions.logprobs["go"].values, logprobs, rtol=1e-6)
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.lists(st.text(max_size=5), min_size=3, max_size=3), max_size=4), st.data())
 def test_players_are_kept_by_frame(names: list[list[str]], data: st.DataObject) -> None:
     """Whatever they are called; also in a sub-sample, by episode, and in any order of frames."""

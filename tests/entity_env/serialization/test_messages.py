@@ -7,7 +7,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -62,7 +62,6 @@ def test_what_is_packed_comes_back(value: Any) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=50)
 @given(worlds(numbers=True))
 def test_batches_and_spaces_come_back(world: World) -> None:
     batch = batch_obs(world.frames, world.obs_space, world.action_space)

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from entity_env import (
@@ -35,7 +35,6 @@ from tests.strategies import World, entities_of, worlds
 
 
 @pytest.mark.slow
-@settings(max_examples=50)
 @given(worlds(numbers=True))
 def test_features_rewards_flags_and_metrics_are_those_of_each_frame(world: World) -> None:
     batch = batch_obs(world.frames, world.obs_space, world.action_space)
@@ -62,7 +61,6 @@ def test_features_rewards_flags_and_metrics_are_those_of_each_frame(world: World
 
 
 @pytest.mark.slow
-@settings(max_examples=50)
 @given(worlds())
 def test_visibility_hides_what_each_frame_hides(world: World) -> None:
     batch = batch_obs(world.frames, world.obs_space, world.action_space)
@@ -162,7 +160,6 @@ def choices_for(
 
 
 @pytest.mark.slow
-@settings(max_examples=50)
 @given(worlds(numbers=True))
 def test_a_batch_in_pieces_joins_to_the_whole(world: World) -> None:
     """Worker processes batch a part each."""

@@ -186,7 +186,6 @@ def test_what_actors_may_do_is_what_leads_to_an_end(
             assert path in outcomes(spaces, frame, actor, "first", None)
 
 
-@settings(max_examples=50)
 @given(frames())
 def test_frames_of_chains_are_joined_taken_and_sent(
     world: tuple[dict[str, Any], list[Observation]],

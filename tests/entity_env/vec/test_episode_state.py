@@ -131,7 +131,7 @@ def test_environments_go_on_alone_as_they_do_among_others() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(counts=st.lists(st.integers(1, 3), min_size=1, max_size=4), steps=st.integers(0, 9))
 def test_a_state_that_is_split_and_put_together_is_the_same(counts: list[int], steps: int) -> None:
     envs = EnvList(Named, sum(counts))

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from entity_env import (
     CategoricalActionMask,
@@ -20,7 +20,6 @@ from tests.strategies import World, worlds
 
 
 @pytest.mark.slow
-@settings(max_examples=50)
 @given(worlds(numbers=True))
 def test_positions_by_name_are_those_in_each_frame(world: World) -> None:
     """All frames at once, by type or by id, against one frame at a time."""
@@ -53,7 +52,6 @@ def test_positions_by_name_are_those_in_each_frame(world: World) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=50)
 @given(worlds(numbers=True))
 def test_a_batch_made_before_does_not_change_the_next(world: World) -> None:
     """Even where somebody wrote into the arrays of the first."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from entity_env import (
@@ -138,7 +138,6 @@ def numbers_in(obs: VecObs, i: int) -> Ids:
     return {name: rows[i].values.tolist() for name, rows in obs.identity.items()}
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(scripts, min_size=1, max_size=3))
 def test_numbers_are_those_of_a_list_of_everything_shown(of_envs: list[list[Episode]]) -> None:
     """Entities come, go, return, change places and types, are hidden or have no ids."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as some
 
@@ -196,7 +196,6 @@ def test_arrays_that_arrived_can_be_written_and_lie_where_numbers_lie() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=50)
 @given(worlds(numbers=True))
 def test_a_batch_arrives_as_it_was(world: World) -> None:
     batch = batch_obs(world.frames, world.obs_space, world.action_space)

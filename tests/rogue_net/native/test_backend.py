@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rogue_net.native.backend import MOST_REMEMBERED, packed_layout
@@ -11,7 +11,6 @@ from tests.rogue_net.builders import type_lengths
 CPU = torch.device("cpu")
 
 
-@settings(max_examples=30)
 @given(st.lists(type_lengths(), min_size=1, max_size=4))
 @example([[[1, 2, 3, 4]], [[1, 2], [3, 4]], [[1], [2], [3], [4]], [[1, 2, 3, 4]]])
 @example([[[1] * (MOST_REMEMBERED + 1)]])

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import rogue_net.rogue_net
@@ -64,7 +64,6 @@ def nets_and_batches(draw: st.DrawFn) -> tuple[RogueNet, EntityBatch]:
 
 @pytest.mark.slow
 @needs_compiled
-@settings(deadline=None)
 @given(nets_and_batches())
 def test_it_says_what_torch_says(net_and_batch: tuple[RogueNet, EntityBatch]) -> None:
     net, batch = net_and_batch

@@ -6,7 +6,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from entity_env import ActionSpace, CategoricalActionMask, Entity, Observation, ObsSpace
@@ -111,7 +111,6 @@ def test_probabilities_without_gradient_are_those_with_it(d_model: int, n_head: 
 
 @pytest.mark.slow
 @needs_compiled
-@settings(deadline=None)
 @given(
     runs=st.lists(
         st.tuples(st.sampled_from([0, 1, 2, 8, 9, 31, 32, 33, 63, 64, 65]), st.integers(1, 70)),

@@ -36,7 +36,6 @@ from tests.strategies import worlds
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
 @given(st.data())
 def test_lookup_equals_definition(data: st.DataObject) -> None:
     net, batch = data.draw(random_case())
@@ -85,7 +84,6 @@ def random_case(draw: st.DrawFn) -> tuple[RogueNet, EntityBatch]:
 
 
 @pytest.mark.slow
-@settings(max_examples=30)
 @given(st.data())
 def test_gated_values_do_not_depend_on_how_queries_were_cut(data: st.DataObject) -> None:
     net, batch = data.draw(random_case())
@@ -390,7 +388,6 @@ def test_pooling_leaves_no_place_for_relative_positions() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=50)
 @given(st.data())
 def test_statistics_of_offsets_are_those_of_all_pairs(data: st.DataObject) -> None:
     """Counted pair by pair, in frames of any length, and in pieces."""

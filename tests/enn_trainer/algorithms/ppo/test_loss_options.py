@@ -143,7 +143,7 @@ def test_option_changes_the_gradient(name: str) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(name=st.sampled_from(sorted(OPTIONS)), bs=st.integers(2, 24), micro_bs=st.integers(1, 30))
 def test_micro_bs_changes_nothing_under_any_option(name: str, bs: int, micro_bs: int) -> None:
     """Neither the gradient nor what is reported, which is a mean over all of the update."""

@@ -59,7 +59,7 @@ def gradients_of_one_step(
 
 
 @pytest.mark.slow
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     bs=st.integers(2, 24),
     micro_bs=st.none() | st.integers(1, 30),
@@ -80,7 +80,7 @@ def test_any_cut_gives_the_gradient_of_the_whole_minibatch(
 
 
 @pytest.mark.slow
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     least=st.integers(1, 9),
     most=st.integers(2, 20),

@@ -71,7 +71,6 @@ EVERYTHING: list[dict[str, Any]] = [
 
 @pytest.mark.slow
 @settings(
-    max_examples=25,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # to shrink takes minutes
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

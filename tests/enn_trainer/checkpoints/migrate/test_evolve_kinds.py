@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from enn_trainer import ConfigError, RogueNetConfig
@@ -82,7 +82,6 @@ def rows_of_labels(net: RogueNet, name: str) -> torch.Tensor:
     return embedding.labels.detach()
 
 
-@settings(max_examples=25)
 @given(st.data())
 def test_outputs_stay_for_what_both_worlds_show(data: st.DataObject) -> None:
     """Kinds and labels reordered, added, removed and renamed at once.
