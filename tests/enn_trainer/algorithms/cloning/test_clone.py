@@ -45,7 +45,10 @@ from tests.enn_trainer.demonstrated import SMALL, CutOff, Sorting, config, recor
 from tests.fork_server import ENN, start_program
 
 SAMPLES = Path(__file__).parents[3] / "golden" / "entity_gym_samples"
-SETTINGS = ("clone.lr=0.01", "clone.bs=64")
+STEPS = 30
+"""Of the recordings from which something is learnt."""
+LEARNS = ("clone.epochs=4", "clone.lr=0.04", "clone.bs=48")
+"""Enough to learn it."""
 
 
 def quiet(message: str) -> None:
@@ -64,30 +67,46 @@ def score_kept(result: CloneResult) -> CloneScore:
 @pytest.fixture(scope="module")
 def expert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recording of somebody who knows what to do, with logits."""
-    return record(tmp_path_factory.mktemp("expert") / "expert.rec", logits=True)
+    path = tmp_path_factory.mktemp("expert") / "expert.rec"
+    return record(path, steps=STEPS, logits=True)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("loss", ["cross_entropy", "kl"])
-def test_a_clone_does_what_was_done(expert: Path, loss: str) -> None:
-    result = clone(expert, config(f"clone.loss={loss}"), say=quiet)
-    accuracy = score_kept(result).accuracy
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The beginning of the same, from which little is learnt."""
+    return record(tmp_path_factory.mktemp("few") / "expert.rec", steps=8, logits=True)
+
+
+@pytest.fixture(scope="module")
+def cloned(expert: Path) -> CloneResult:
+    """A clone of it that has learnt all there is."""
+    return clone(expert, config(*LEARNS), say=quiet)
+
+
+def test_a_clone_does_what_was_done(cloned: CloneResult) -> None:
+    accuracy = score_kept(cloned).accuracy
     assert accuracy.keys() == {"side", "pick"}
     assert min(accuracy.values()) > 0.95
 
 
-@pytest.mark.slow
+def test_kl_learns_what_was_done(expert: Path) -> None:
+    """Masks lead to no NaN, although the published loss is NaN as soon as anything is masked."""
+    result = clone(expert, config("clone.loss=kl", "clone.epochs=3", "clone.lr=0.03"), say=quiet)
+    assert min(score_kept(result).accuracy.values()) > 0.95
+    assert torch.isfinite(weights(result)).all()
+    assert np.isfinite(score_kept(result).mean_loss(0.5))
+
+
 def test_what_was_done_at_random_cannot_be_cloned(tmp_path: Path) -> None:
     """A control: the same frames, with choices that do not follow from them."""
-    result = clone(record(tmp_path / "rec", at_random=True), config(), say=quiet)
+    path = record(tmp_path / "rec", steps=STEPS, at_random=True)
+    result = clone(path, config(*LEARNS), say=quiet)
     assert max(score_kept(result).accuracy.values()) < 0.8
 
 
-@pytest.mark.slow
-def test_the_value_function_learns_the_returns(expert: Path) -> None:
+def test_the_value_function_learns_the_returns(expert: Path, cloned: CloneResult) -> None:
     """So that PPO does not begin by unlearning what a value head that knows nothing tells it."""
-    result = clone(expert, config(), say=quiet)
-    assert score_kept(result).explained_variance > 0.9
+    assert score_kept(cloned).explained_variance > 0.9
     without = clone(expert, config("clone.epochs=3", "clone.value_coef=0"), say=quiet)
     assert score_kept(without).explained_variance < 0.1
 
@@ -109,17 +128,8 @@ def test_the_value_function_learns_the_returns(expert: Path) -> None:
 def test_every_kind_of_value_function_learns_the_returns(
     expert: Path, settings: tuple[str, ...]
 ) -> None:
-    result = clone(expert, config(*settings), say=quiet)
+    result = clone(expert, config(*LEARNS, *settings), say=quiet)
     assert score_kept(result).explained_variance > 0.8
-
-
-@pytest.mark.slow
-def test_masks_lead_to_no_nan_in_kl(tmp_path: Path) -> None:
-    """The published loss is NaN as soon as anything is masked."""
-    path = record(tmp_path / "rec", logits=True)
-    result = clone(path, config("clone.loss=kl", "clone.epochs=2"), say=quiet)
-    assert torch.isfinite(weights(result)).all()
-    assert np.isfinite(score_kept(result).mean_loss(0.5))
 
 
 def test_kl_without_logits_is_refused(tmp_path: Path) -> None:
@@ -262,23 +272,20 @@ def read_part(path: Path, settings: Any, of_test: bool) -> Demonstrations:
 
 
 @pytest.mark.slow
-def test_a_clone_is_a_function_of_recording_and_configuration(expert: Path) -> None:
+def test_a_clone_is_a_function_of_recording_and_configuration(few: Path) -> None:
     short = ("clone.epochs=2", "net.resid_pdrop=0.1")
-    first, again = (clone(expert, config(*short), say=quiet) for _ in range(2))
-    other = clone(expert, config(*short, "seed=2"), say=quiet)
+    first, again = (clone(few, config(*short), say=quiet) for _ in range(2))
+    other = clone(few, config(*short, "seed=2"), say=quiet)
     assert torch.equal(weights(first), weights(again))
     assert not torch.equal(weights(first), weights(other))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("limit", ["optim.micro_bs=7", "optim.max_entities=20"])
-def test_the_size_of_a_pass_changes_nothing(expert: Path, limit: str) -> None:
+def test_the_size_of_a_pass_changes_nothing(few: Path) -> None:
     short = ("clone.epochs=1", "net.resid_pdrop=0.1", "optim.name=SGD", "clone.lr=0.1")
-    whole, pieces = (
-        clone(expert, config(*short), say=quiet),
-        clone(expert, config(*short, limit), say=quiet),
-    )
-    torch.testing.assert_close(weights(whole), weights(pieces), rtol=1e-4, atol=1e-5)
+    whole = clone(few, config(*short), say=quiet)
+    for limit in ("optim.micro_bs=7", "optim.max_entities=20"):
+        pieces = clone(few, config(*short, limit), say=quiet)
+        torch.testing.assert_close(weights(whole), weights(pieces), rtol=1e-4, atol=1e-5, msg=limit)
 
 
 def test_statistics_of_the_input_are_of_what_is_trained_on(expert: Path) -> None:
@@ -293,7 +300,7 @@ def test_statistics_of_the_input_are_of_what_is_trained_on(expert: Path) -> None
 @pytest.mark.slow
 def test_ppo_continues_from_a_clone(expert: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    result = clone(expert, config(f"data_dir={tmp_path}"), run_dir, say=quiet)
+    result = clone(expert, config(f"data_dir={tmp_path}", "clone.epochs=1"), run_dir, say=quiet)
     assert result.checkpoint == run_dir / "step-000000000000"
     begun = StateManager(checkpoint_dir=run_dir)
     for name, tensor in result.state.agent.state_dict().items():
@@ -418,8 +425,8 @@ class Won(Sorting):
 @pytest.mark.parametrize("world", [Large, Won])
 def test_what_is_done_is_learnt_whatever_the_rewards_are(tmp_path: Path, world: Any) -> None:
     """Else the value's error fills the clipped gradient, and says which weights are the best."""
-    path = record(tmp_path / "rec", world=world)
-    result = clone(path, config("ppo.gamma=0.99"), say=quiet)
+    path = record(tmp_path / "rec", steps=STEPS, world=world)
+    result = clone(path, config(*LEARNS, "ppo.gamma=0.99"), say=quiet)
     assert min(score_kept(result).accuracy.values()) > 0.95
 
 
@@ -460,7 +467,8 @@ def test_a_long_test_can_be_stopped_and_the_best_so_far_is_kept(expert: Path, te
 @pytest.mark.slow
 def test_frames_without_a_known_return_are_left_out_and_counted(tmp_path: Path) -> None:
     said: list[str] = []
-    result = clone(record(tmp_path / "rec", world=CutOff), config(), say=said.append)
+    path = record(tmp_path / "rec", steps=STEPS, world=CutOff)
+    result = clone(path, config(*LEARNS), say=said.append)
     assert score_kept(result).num_returns == 0
     assert min(score_kept(result).accuracy.values()) > 0.9
     (line,) = [line for line in said if line.startswith("the value function")]
@@ -637,7 +645,12 @@ def test_help_lists_the_settings_of_cloning(capsys: pytest.CaptureFixture[str]) 
     assert "Stop after so many epochs" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.fixture(scope="module")
+def two_epochs(few: Path) -> torch.Tensor:
+    """The weights of a clone with no other setting changed."""
+    return weights(clone(few, config("clone.epochs=2"), say=quiet))
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -647,12 +660,11 @@ def test_help_lists_the_settings_of_cloning(capsys: pytest.CaptureFixture[str]) 
         "clone.lr=0.005",
         "clone.value_coef=0.1",
         "clone.test_fraction=0.5",
-        "clone.max_frames=100",
+        "clone.max_frames=60",
         "optim.weight_decay=0.5",
         "optim.anneal_lr=false",
     ],
 )
-def test_every_setting_has_an_effect(expert: Path, change: str) -> None:
-    short = "clone.epochs=2"
-    with_it = clone(expert, config(short, change), say=quiet)
-    assert not torch.equal(weights(with_it), weights(clone(expert, config(short), say=quiet)))
+def test_every_setting_has_an_effect(few: Path, two_epochs: torch.Tensor, change: str) -> None:
+    with_it = clone(few, config("clone.epochs=2", change), say=quiet)
+    assert not torch.equal(weights(with_it), two_epochs)
