@@ -10,12 +10,12 @@ import pytest
 from enn_trainer import ConfigError, NotFiniteError, StateManager, Trainer, load_checkpoint, train
 from enn_trainer.callbacks import Callback
 from enn_trainer.experience.lessons import LessonProgress, Lessons
-from entity_env import Environment, Observation
+from entity_env import Observation
 from entity_env.errors import InvalidSampler
 from entity_env.examples import Duel, Locks, Minefield
 from entity_env.recording.read_recording import Recording
 from tests.enn_trainer.builders import POOL
-from tests.enn_trainer.chains_match import Skirmish
+from tests.enn_trainer.callbacks.lesson_worlds import Crowded, Forgetful, Slow, Stateless
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks, go, tracked
 from tests.enn_trainer.worlds import Meadow
 
@@ -187,7 +187,7 @@ def test_review_has_its_share_and_does_not_count(tmp_path: Path) -> None:
         lesson("b", "2", ', until: ["step >= 96"]'),
         lesson("c", "3"),
     ]
-    watched, state = run(tmp_path, taught(*lessons, more=", review: 0.4"), updates=40)
+    watched, state = run(tmp_path, taught(*lessons, more=", review: 0.4"), updates=20)
     pairs = [pair for ended in watched.ended[4:] for pair in ended]
     reviewed = [length for number, length in pairs if number == -1]
     assert abs(len(reviewed) / len(pairs) - 0.4) < 4 * np.sqrt(0.24 / len(pairs))
@@ -226,96 +226,57 @@ BOTH = [
 ]
 
 
-class Slow(Locks):
-    """Locks of which each takes several tries, so that episodes are longer than a rollout."""
-
-    def __init__(self, length: int = 12, keys: int = 3, slow: int = 1) -> None:
-        super().__init__(length, keys)
-        self.slow = slow
-
-    def reset(self) -> Observation:
-        self.tries = 0
-        return super().reset()
-
-    def set_parameters(  # type: ignore[override]
-        self, length: int | None = None, keys: int | None = None, slow: int | None = None
-    ) -> None:
-        super().set_parameters(length, keys)
-        self.slow = slow or getattr(self, "slow", 1)
-
-    def act(self, actions: Any) -> Observation:
-        self.tries += 1
-        if self.tries % (self.slow * 3):
-            return self._observe(fits=True)
-        return super().act(actions)
-
-
-class Forgetful(Slow):
-    """The same without a state that can be saved."""
-
-    get_state = None  # type: ignore[assignment]
-
-
-class Stateless(Environment):
-    """Locks, made anew for each episode, without a state that can be saved."""
-
-    def __init__(self, length: int = 12, keys: int = 3, slow: int = 1) -> None:
-        self._locks = Slow(length, keys, slow)
-        self.obs_space, self.action_space = self._locks.obs_space, self._locks.action_space
-        self.act, self.seed = self._locks.act, self._locks.seed  # type: ignore[method-assign]
-
-    def reset(self) -> Observation:
-        return self._locks.reset()
-
-    def obs_space(self) -> Any: ...
-    def action_space(self) -> Any: ...
-    def act(self, actions: Any) -> Any: ...
-
-
 def assert_same_progress(one: StateManager, other: StateManager) -> None:
     assert (
         one.state.parts["curriculum"].state_dict() == other.state.parts["curriculum"].state_dict()
     )
 
 
+@pytest.fixture(scope="module")
+def straight_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[StateManager, Path]:
+    """A run with the settings `BOTH` that nothing stopped, and its folder."""
+    folder = tmp_path_factory.mktemp("straight")
+    return go(folder, Slow, *BOTH), folder
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("first", "second"), [(1, 1), (2, 3), (1, 2)])
+@pytest.mark.parametrize(
+    ("change", "stops", "first", "second"),
+    [
+        *((1, -PER_UPDATE, 1, 1), (2, 0, 1, 1), (0, 0, 1, 1)),
+        *((1, -PER_UPDATE, 2, 3), (2, 0, 1, 2)),
+    ],
+)
 def test_a_resumed_run_equals_one_that_went_straight_on(
-    tmp_path: Path, first: int, second: int
+    straight_run: tuple[StateManager, Path],
+    tmp_path: Path,
+    change: int,
+    stops: int,
+    first: int,
+    second: int,
 ) -> None:
-    """After a SIGTERM, with arguments that vary and two curricula, over several changes."""
-    one = go(tmp_path / "one", Slow, *BOTH)
+    """After a SIGTERM, with arguments that vary and two curricula, before and after a change."""
+    one, straight = straight_run
     changes = sorted(step for step, _ in progress_of(one)["c"].begun.values())
     assert len(changes) == 3
     assert changes[2] > changes[1] > 0
-    for stop in sorted({0, changes[1] - PER_UPDATE, changes[2]}):
-        folder = tmp_path / f"other {stop}"
-        go(folder, Slow, *BOTH, f"rollout.processes={first}", stops=stop)
-        assert load_checkpoint(folder / "run").state.step == stop + PER_UPDATE
-        other = go(folder, Slow, f"rollout.processes={second}")
-        logs = [tracked(path / "run/metrics.jsonl") for path in (folder, tmp_path / "one")]
-        assert logs[0] == logs[1]
-        assert_same_progress(one, other)
-        assert_same(one.state, other.state)
-        assert_same_clocks(one.state, other.state)
-
-
-class Crowded(Skirmish):
-    """A match with numbers and chains of actions, whose number of units is an argument."""
-
-    def __init__(self, units: int = 3, turns: int = 4) -> None:
-        self.units, self.turns = units, turns
-
-    def reset(self) -> list[Observation]:
-        super().reset()
-        self.hp = [[self.rng.random() for _ in range(self.units)] for _ in range(2)]
-        return self._observe()
+    stop = changes[change] + stops
+    go(tmp_path, Slow, *BOTH, f"rollout.processes={first}", stops=stop)
+    assert load_checkpoint(tmp_path / "run").state.step == stop + PER_UPDATE
+    other = go(tmp_path, Slow, f"rollout.processes={second}")
+    logs = [tracked(path / "run/metrics.jsonl") for path in (tmp_path, straight)]
+    assert logs[0] == logs[1]
+    assert_same_progress(one, other)
+    assert_same(one.state, other.state)
+    assert_same_clocks(one.state, other.state)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("restart", ["false", "true"])
+@pytest.mark.parametrize(
+    ("restart", "stops"), [("false", [(1, -144), (2, 0)]), ("true", [(2, -144)])]
+)
 def test_a_run_with_a_pool_and_memory_resumes_over_changes_of_lessons(
-    tmp_path: Path, restart: str
+    tmp_path: Path, restart: str, stops: list[tuple[int, int]]
 ) -> None:
     """The world is made anew for each episode, and a lesson is decided by the rating."""
     units = [f'name: "{n}", vary: {{"units": "int 1 {n}"}}' for n in (1, 2, 3)]
@@ -323,14 +284,15 @@ def test_a_run_with_a_pool_and_memory_resumes_over_changes_of_lessons(
     units[1] += ', until: ["selfplay/elo >= 0", "lesson_step >= 200"]'
     settings = [
         *(*POOL, 'net.memory=(of: "both", inputs: ["action", "reward"])', "ppo.seq_len=4"),
-        *("selfplay.capacity=1", "selfplay.snapshot_every=144", "total_timesteps=1152"),
+        *("selfplay.capacity=1", "selfplay.snapshot_every=144", "total_timesteps=720"),
         *('env.vary.turns="choice 4"', "optim.bs=36", "capture_samples=a.rec"),
         taught(*units, more=f", review: 0.2, restart: {restart}"),
     ]
     one = go(tmp_path / "one", Crowded, *settings)
     changes = sorted(step for step, _ in progress_of(one)["c"].begun.values())
-    assert 0 < changes[1] < changes[2] < 1152
-    for stop in (changes[1] - 144, changes[2] - 144, changes[2]):
+    assert 0 < changes[1] < changes[2] < 720 - 144
+    for change, after in stops:
+        stop = changes[change] + after
         folder = tmp_path / f"other {stop}"
         go(folder, Crowded, *settings, "rollout.processes=2", stops=stop)
         other = go(folder, Crowded, "rollout.processes=1")
