@@ -169,7 +169,9 @@ class CategoricalHead(ActionHead):
     @classmethod
     def choice_layer(cls, space: ActionSpace, d_model: int, width: int) -> nn.Embedding:
         """Return a table with a vector for each label."""
-        return nn.Embedding(len(space.labels), width)
+        # For the module to draw its weights, torch would import its compiler on meta: a second.
+        vectors = torch.randn(len(space.labels), width)
+        return nn.Embedding.from_pretrained(vectors, freeze=False)
 
     @classmethod
     def uniform(cls, space: ActionSpace, action: ActionBatch) -> CategoricalDistribution:
