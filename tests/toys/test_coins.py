@@ -5,8 +5,7 @@ the binomial one, is no table of log-probabilities.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,104 +31,29 @@ from enn_trainer.experience.collector import Collector
 from enn_trainer.experience.players import draw_uniforms
 from entity_env import (
     Action,
-    ActionMask,
     ActionSpace,
     Bot,
-    Entity,
     EnvList,
-    Match,
     Observation,
-    ObsSpace,
     ParallelEnvList,
-    PlainState,
     Ragged,
-    VecActionMask,
-    VecCategoricalActionMask,
     VecObs,
 )
 from entity_env.play.game import play_by_hand
 from entity_env.recording.read_recording import Recording
-from entity_env.spaces import ACTION_SPACES, Actors, Probabilities
 from entity_env.testing import conformance
-from entity_env.vec.frames import Frames
 from rogue_net.distributions import ActionDistribution
 from rogue_net.heads import HEADS, ActionHead
 from rogue_net.layout import Layout
 from rogue_net.ragged import ActionBatch, ActionSubset, EntityBatch, RaggedTensor
-
-NUM_COINS = 3
-
-
-@dataclass
-class CoinsMask(ActionMask):
-    """Every entity throws coins."""
-
-
-@dataclass
-class VecCoinsMask(VecCategoricalActionMask):
-    """The actors of frames in which coins are thrown."""
-
-    num_draws = NUM_COINS
-
-
-@dataclass
-class CoinsAction(Action):
-    """How many coins of each actor fell heads."""
-
-    heads: np.ndarray[Any, Any]
-    probs: np.ndarray[Any, Any] | None = None
-
-    @property
-    def chosen(self) -> list[str]:
-        """The numbers of heads."""
-        return [str(n) for n in self.heads]
-
-
-@dataclass
-class CoinsSpace(ActionSpace):
-    """Each actor throws coins."""
-
-    kind = "coins"
-    mask_type = CoinsMask
-    batch_mask_type = VecCoinsMask
-
-    @property
-    def labels(self) -> list[str]:
-        """The numbers of heads."""
-        return [str(n) for n in range(NUM_COINS + 1)]
-
-    @property
-    def mask_columns(self) -> tuple[int, ...]:
-        """One column per number of heads."""
-        return (NUM_COINS + 1,)
-
-    def num_choices(self, action: Actors) -> Any:
-        """Return the numbers of heads that there are."""
-        return np.full(int(action.actors.lengths.sum()), NUM_COINS + 1)
-
-    def num_parameters(self, action: Actors) -> Any:
-        """Return one per actor."""
-        return np.ones(int(action.actors.lengths.sum()), dtype=np.int64)
-
-    def batch_mask(self, frames: Frames, name: str) -> VecCoinsMask:
-        """Batch the masks of B frames."""
-        masks = self._masks_of(frames, name, None)
-        ids: list[Any] = [() if mask is None else None for mask in masks]
-        return VecCoinsMask(frames.locate(ids, [None] * len(masks), name), None)
-
-    def decode(
-        self,
-        name: str,
-        choices: Ragged,
-        mask: VecActionMask,
-        obs: Sequence[Observation],
-        obs_space: ObsSpace,
-        probs: Probabilities,
-    ) -> Iterator[Action | None]:
-        """Yield the action of each environment."""
-        of_frames = np.split(choices.values, np.cumsum(choices.lengths)[:-1])
-        for heads in of_frames:
-            yield CoinsAction(heads) if len(heads) else None
+from tests.toys.coins import (
+    NUM_COINS,
+    CoinsAction,
+    CoinsMask,
+    CoinsSpace,
+    Tossing,
+    VecCoinsMask,
+)
 
 
 class Binomial(ActionDistribution):
@@ -221,57 +145,7 @@ class CoinsHead(ActionHead):
         return Binomial(torch.zeros(len(action.actors.values)))
 
 
-ACTION_SPACES[CoinsSpace.__name__] = CoinsSpace
 HEADS[CoinsSpace] = CoinsHead
-
-
-class Tossing(PlainState, Match):
-    """Two sides throw coins; each thrower wants heads or tails. Fair coins earn half of the best.
-
-    Args:
-        seen: also show how lucky a thrower is, which says nothing.
-    """
-
-    def __init__(self, seen: bool = False) -> None:
-        self.seen = seen
-
-    def obs_space(self) -> ObsSpace:
-        """Throwers, and what they want."""
-        return ObsSpace(entities={"Thrower": Entity(["luck", "wants"] if self.seen else ["wants"])})
-
-    def action_space(self) -> dict[str, ActionSpace]:
-        """All throwers throw."""
-        return {"toss": CoinsSpace()}
-
-    def reset(self) -> list[Observation]:
-        """Begin a game of three steps."""
-        self.left = 3
-        return self._show([0.0, 0.0])
-
-    def act(self, actions: Sequence[Mapping[str, Action]]) -> list[Observation]:
-        """Pay for heads of those who want heads, and for tails of the others."""
-        rewards = []
-        for side, wants in enumerate(self.wants):
-            toss: Any = actions[side].get("toss")
-            heads = [] if toss is None else toss.heads.tolist()
-            paid = [n if w > 0 else NUM_COINS - n for n, w in zip(heads, wants, strict=True)]
-            rewards.append(sum(paid) / (NUM_COINS * len(paid)))
-        self.left -= 1
-        return self._show(rewards)
-
-    def _show(self, rewards: list[float]) -> list[Observation]:
-        self.wants = [
-            [self.rng.choice([-1.0, 1.0]) for _ in range(self.rng.randint(1, 3))] for _ in range(2)
-        ]
-        return [
-            Observation(
-                features={"Thrower": [[0.5, w] if self.seen else [w] for w in wants]},
-                actions={"toss": CoinsMask()},
-                reward=reward,
-                done=self.left == 0,
-            )
-            for wants, reward in zip(self.wants, rewards, strict=True)
-        ]
 
 
 SMALL = [
@@ -335,10 +209,15 @@ def test_recordings_keep_choices_and_logits(trained: tuple[Path, float]) -> None
     assert {int(n) for e in episodes for n in e.decisions.actions["toss"].values} == {0, 1, 2, 3}
 
 
+FEW_EPOCHS = ("clone.epochs=3", "clone.bs=128", "clone.lr=0.01", "clone.max_frames=2500")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["cross_entropy", "kl"])
 def test_it_is_cloned(trained: tuple[Path, float], loss: str, tmp_path: Path) -> None:
-    config = StateManager(CloneRunConfig, overrides=[*SMALL, f"clone.loss={loss}"]).config
+    config = StateManager(
+        CloneRunConfig, overrides=[*SMALL, *FEW_EPOCHS, f"clone.loss={loss}"]
+    ).config
     cloned = clone(trained[0] / "frames.rec", config, tmp_path / "cloned", say=lambda line: None)
     assert cloned.test is not None
     agent = load_agent(tmp_path / "cloned", deterministic=True)
