@@ -26,7 +26,7 @@ from tests.fork_server import run_program
 
 SETTINGS = [
     *SMALL,
-    "total_timesteps=144",
+    "total_timesteps=96",
     "eval.steps=2",
     "eval.interval=24",
     "eval.num_envs=2",
@@ -82,7 +82,7 @@ def assert_same_saves(one: Path, other: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("best", [24, 72, 144])
+@pytest.mark.parametrize("best", [24, 48, 96])
 def test_interrupted_before_an_evaluation_the_best_save_is_that_of_the_straight_run(
     tmp_path: Path, best: int
 ) -> None:
@@ -102,7 +102,7 @@ def test_run_interrupted_before_every_evaluation_keeps_what_the_straight_run_kee
     settings = ["checkpoint.keep_every_steps=48", "checkpoint.keep_best=2"]
     straight, resumed = tmp_path / "straight", tmp_path / "resumed"
     go(straight, Judge(72), *settings)
-    for stops in range(0, 144, 24):
+    for stops in range(0, 96, 24):
         go(resumed, Judge(72, stops), *settings)
     go(resumed, Judge(72), *settings)
     assert find(straight / "run@best").step == 72
@@ -113,7 +113,7 @@ def test_run_interrupted_before_every_evaluation_keeps_what_the_straight_run_kee
 def test_save_of_step_0_has_the_evaluation_of_step_0(tmp_path: Path) -> None:
     """An agent that begins with the weights of another one may be at its best at once."""
     go(tmp_path, Judge(0))
-    assert steps(tmp_path) == [144, 0]
+    assert steps(tmp_path) == [96, 0]
     saved = find(tmp_path / "run@best")
     assert saved.step == 0
     assert restore(saved, read_config(saved)).next_eval_step == 24
@@ -175,7 +175,7 @@ def test_condition_remembers_the_evaluation_that_was_due_when_the_run_ended(
     straight, parts = tmp_path / "straight", tmp_path / "parts"
     rising = StopsRising("eval/good", patience=2)
     for folder, stop in ((straight, rising), (parts, rising | Steps(72)), (parts, rising)):
-        go(folder, Judge(48), stop=stop)
+        go(folder, Judge(48), "total_timesteps=144", stop=stop)
     assert find(straight / "run").step == find(parts / "run").step == 96
     assert_same_saves(straight, parts)
 
