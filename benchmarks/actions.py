@@ -193,9 +193,9 @@ def medics(overrides: Sequence[str], seed: int) -> dict[str, Any]:
     return done
 
 
-def cloning(overrides: Sequence[str], seed: int, chained: bool) -> dict[str, Any]:
+def cloning(overrides: Sequence[str], seed: int, chained: bool, steps: int = 600) -> dict[str, Any]:
     """Clone an expert that does (heal, a) or (attack, b) evenly; return the loss of a decision."""
-    start, num_envs, steps = time.perf_counter(), 64, 600
+    start, num_envs = time.perf_counter(), 64
     small = ("clone.epochs=2", "clone.value_coef=0", "clone.lr=0.003", "clone.patience=None")
     world = partial(Post, chained)
     with tempfile.TemporaryDirectory() as folder:

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -37,14 +38,14 @@ def names_of(node: ast.AST) -> set[str]:
     return set()
 
 
-def imports(path: Path, top_level_only: bool = False) -> set[str]:
-    tree = ast.parse(path.read_text())
-    nodes = tree.body if top_level_only else list(ast.walk(tree))
-    found = set()
-    for node in nodes:
+@cache
+def imports(path: Path) -> frozenset[str]:
+    """Return the modules and names that a file imports anywhere."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
         assert getattr(node, "level", 0) == 0, f"{path}: relative import"
         found |= names_of(node)
-    return found
+    return frozenset(found)
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -69,8 +70,6 @@ def test_compiled_code_has_one_door() -> None:
 
 @pytest.mark.slow
 def test_entity_env_never_imports_torch() -> None:
-    code = "import sys, entity_env, entity_env.examples; sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)
     for path in modules("entity_env"):
         assert "torch" not in {name.split(".")[0] for name in imports(path)}, path
 
@@ -102,22 +101,13 @@ def test_light_imports_import_nothing_heavy(code: str) -> None:
     assert not (LIGHT[code] | HEAVY_OR_EXTRA) & {*done.stdout.split()}
 
 
-@pytest.mark.slow
-def test_importing_the_package_imports_no_extra_and_no_tracker() -> None:
-    code = (
-        "import sys, enn_trainer, enn_trainer.cli; enn_trainer.train; "
-        "[command.load() for command in enn_trainer.cli.COMMANDS.values()]; "
-        f"found = {HEAVY_OR_EXTRA!r} & set(sys.modules); assert not found, found"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)
-
-
-@pytest.mark.slow
-def test_importing_the_package_costs_little_beside_torch() -> None:
-    """Half of `import torch` at most, as `benchmarks/startup.py` measures: nothing large comes."""
+@pytest.fixture(scope="module")
+def loaded() -> tuple[list[str], list[str]]:
+    """Modules that come with the trainer after torch, and those that come with all commands."""
     code = (
         "import sys, torch; before = set(sys.modules); import enn_trainer; enn_trainer.train; "
-        "print(*sorted(set(sys.modules) - before))"
+        "new = set(sys.modules) - before; print(*sorted(new)); import enn_trainer.cli; "
+        "[command.load() for command in enn_trainer.cli.COMMANDS.values()]; print(*sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -127,7 +117,25 @@ def test_importing_the_package_costs_little_beside_torch() -> None:
         capture_output=True,
         text=True,
     )
-    new = done.stdout.split()
+    with_trainer, with_commands = done.stdout.splitlines()
+    return with_trainer.split(), with_commands.split()
+
+
+@pytest.mark.slow
+def test_importing_the_package_imports_no_extra_and_no_tracker(
+    loaded: tuple[list[str], list[str]],
+) -> None:
+    _, modules = loaded
+    assert "enn_trainer.cli.train_command" in modules
+    assert not HEAVY_OR_EXTRA & {*modules}
+
+
+@pytest.mark.slow
+def test_importing_the_package_costs_little_beside_torch(
+    loaded: tuple[list[str], list[str]],
+) -> None:
+    """Half of `import torch` at most, as `benchmarks/startup.py` measures: nothing large comes."""
+    new, _ = loaded
     assert "enn_trainer.trainer" in new
     # Parts of torch that it does not import itself, as its compiler, take longer than all of it.
     assert not [name for name in new if name.startswith(("torch.", "sympy", "networkx"))]

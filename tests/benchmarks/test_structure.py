@@ -1,6 +1,7 @@
 """The measures of `structure.py`, on small trees."""
 
 import subprocess
+from functools import cache
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -18,6 +19,12 @@ ACTIONS = """
 @pytest.fixture
 def structure(benchmark: Any) -> Any:
     return benchmark("structure")
+
+
+@cache
+def modules_of_checkout(structure: Any) -> list[Any]:
+    """Parse all modules of the packages, once for all tests."""
+    return list(structure.read_modules(structure.ROOT))
 
 
 def write_tree(root: Path, files: dict[str, str]) -> Path:
@@ -131,7 +138,7 @@ def test_exceptions_are_not_above_the_limit(structure: Any) -> None:
 
 @pytest.mark.slow
 def test_exceptions_name_what_exists(structure: Any) -> None:
-    modules = structure.read_modules(structure.ROOT)
+    modules = modules_of_checkout(structure)
     names = [name for m in modules for name, _ in [*m.functions, *m.classes]]
     for pattern, reason in structure.EXCEPTIONS.items():
         assert reason
@@ -261,14 +268,14 @@ def test_two_checkouts_are_two_columns(
 @pytest.mark.slow
 def test_nothing_outside_its_class_asks_for_the_kind_of_an_action(structure: Any) -> None:
     """So that a kind of action is one file, and a line in each of two tables."""
-    modules = structure.read_modules(structure.ROOT)
+    modules = modules_of_checkout(structure)
     assert not [check for module in modules for check in structure.kind_checks(module)]
 
 
 @pytest.mark.slow
 def test_collecting_frames_depends_on_few_modules(structure: Any) -> None:
     """On no checkpoint, recording, configuration or evaluation, and not on the state of a run."""
-    modules = structure.read_modules(structure.ROOT)
+    modules = modules_of_checkout(structure)
     below = structure.modules_below(modules, "enn_trainer/experience/collector.py")
     inside = [path for path in below if path.startswith("enn_trainer/")]
     assert 5 < len(inside) <= 12
