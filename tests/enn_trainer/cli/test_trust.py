@@ -1,6 +1,7 @@
 """Code that a save names is neither imported nor called unless the command line names it."""
 
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,16 +33,26 @@ CALLS_SYSTEM = 'env.id="os:system"', "env.kwargs=" + '{"command": "touch ' + str
 FOREIGN = "foreign_world:World"
 
 
-@pytest.fixture
-def xor_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder of a run in Xor, from the folder where the foreign module lies."""
+@pytest.fixture(autouse=True)
+def _beside_the_foreign_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [*sys.path])
     monkeypatch.delitem(sys.modules, "foreign_world", raising=False)
     Path("foreign_world.py").write_text(SOURCE)
-    with monkeypatch.context() as quiet:
-        quiet.setattr("builtins.print", lambda *_, **__: None)
-        run_small(tmp_path, "env.id=Xor", env=Xor, checkpoint_dir=Path("run"))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run in Xor."""
+    folder = tmp_path_factory.mktemp("trained")
+    run_small(folder, "env.id=Xor", "data_dir=.", env=Xor, checkpoint_dir=folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture
+def xor_run(trained: Path) -> Path:
+    """Return the folder of a copy of the run, from the folder where the foreign module lies."""
+    shutil.copytree(trained, "run")
     return Path("run")
 
 
@@ -251,7 +262,7 @@ def test_program_with_its_own_environment_imports_nothing_of_the_save(
 
 
 def test_a_run_says_how_to_resume_it_with_its_environment(
-    xor_run: Path, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     typed = [f"env.id={FOREIGN}", *SMALL, "data_dir=.", "--checkpoint-dir", "mine"]
     assert run(["train", *typed]) == 0
@@ -275,7 +286,7 @@ def run_line(line: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
 def test_lines_after_training_and_of_show_can_be_typed(
-    settings: list[str], xor_run: Path, capsys: pytest.CaptureFixture[str]
+    settings: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     typed = [f"env.id={FOREIGN}", *SMALL, "data_dir=.", *settings]
     assert run(["train", *typed, "--checkpoint-dir", "my run"]) == 0
