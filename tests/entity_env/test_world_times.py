@@ -10,17 +10,8 @@ import pytest
 from entity_env import Action, Environment, EnvList, Observation, ObsSpace, ParallelEnvList, VecEnv
 from entity_env.vec.vec_env import AddMetricsWrapper
 from tests.entity_env.builders import random_choices
-from tests.entity_env.worlds import SPACE, Bidding, Walk
-
-
-class Slow(Walk):
-    def reset(self) -> Observation:
-        time.sleep(0.002)
-        return super().reset()
-
-    def act(self, actions: Mapping[str, Action]) -> Observation:
-        time.sleep(0.002)
-        return super().act(actions)
+from tests.entity_env.worker_worlds import Slow
+from tests.entity_env.worlds import SPACE, Bidding
 
 
 class FiltersItself(Slow):

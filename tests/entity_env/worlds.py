@@ -148,6 +148,31 @@ class Nan(FailsLater):
     how = "nan"
 
 
+class Breaks(Walk):
+    """Episodes of two steps, cut off; something is wrong at the end of one or the start of one."""
+
+    def __init__(self, wrong: str) -> None:
+        self.wrong, self.begun = wrong, 0
+
+    def reset(self) -> Observation:
+        self.begun += 1
+        self.turn = 0
+        return self.shown(np.nan if self.wrong == "first frame" and self.begun == 3 else 0.0)
+
+    def act(self, actions: Any) -> Observation:
+        self.turn += 1
+        is_last = self.begun == 2 and self.turn == 2
+        obs = self.shown(np.nan if self.wrong == "last frame" and is_last else 0.0)
+        obs.truncated = self.turn == 2
+        if is_last:
+            obs.reward = np.nan if self.wrong == "reward" else 0.0
+            obs.metrics = {"fuel": np.nan} if self.wrong == "metric" else {}
+        return obs
+
+    def shown(self, x: float) -> Observation:
+        return Observation(features={"Thing": [[x]]}, global_features=[0.0])
+
+
 class HoldsTheInterpreter(Walk):
     """Never leaves a call in C that keeps Python's lock, as some regular expressions do."""
 

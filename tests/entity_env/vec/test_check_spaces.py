@@ -87,7 +87,7 @@ def test_wrong_space_is_refused_in_the_words_of_the_check(kind: str) -> None:
 def test_workers_refuse_a_wrong_space_without_a_traceback() -> None:
     create_env, message = WRONG_SPACES["an action without labels"]
     with pytest.raises(InvalidSpace, match=message) as error:
-        ParallelEnvList(create_env, 2, 2)
+        ParallelEnvList(create_env, 2, 1)
     assert "\n" not in str(error.value)
 
 

@@ -1,8 +1,11 @@
 """Environments that go on from a state: the same future, bit for bit, wherever they do."""
 
 import contextlib
+import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,16 +25,15 @@ from entity_env import (
     WorkerError,
 )
 from entity_env.adapters.any_vec_env import AnyVecEnv
-from entity_env.examples import ENV_REGISTRY, Minefield
+from entity_env.examples import ENV_REGISTRY, Duel, Medics, Minefield
 from entity_env.plain_state import from_plain, to_plain
 from entity_env.recording.record import RecordingVecEnv
 from entity_env.serialization.messages import pack, unpack
 from entity_env.vec.episode_state import cat_states, split_state
 from entity_env.vec.worker import RestartQuota
-from tests.entity_env.builders import assert_same, random_choices
+from tests.entity_env.builders import ROOT, assert_same, random_choices
+from tests.entity_env.vec.example_futures import NUM_ENVS, futures
 from tests.entity_env.worlds import Named, NamedInArrays, Walk
-
-NUM_ENVS = 4
 
 
 def future(envs: VecEnv, obs: VecObs, steps: int = 8, seed: int = 1) -> list[VecObs]:
@@ -67,18 +69,27 @@ def assert_same_future(envs: VecEnv, state: Any, expected: list[VecObs]) -> None
         assert_same(got, want)
 
 
+IN_WORKERS = [Duel, Medics, Named, NamedInArrays]
+"""A match, chains of actions, ids of every kind, and ids in arrays."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["in this process", "in workers"])
-@pytest.mark.parametrize("create_env", [*ENV_REGISTRY.values(), Named, NamedInArrays])
+@pytest.mark.parametrize(
+    ("create_env", "has_workers"),
+    [
+        *[(create_env, False) for create_env in (*ENV_REGISTRY.values(), Named, NamedInArrays)],
+        *[(create_env, True) for create_env in IN_WORKERS],
+    ],
+)
 def test_restored_environments_have_the_same_future_six_ways(
-    create_env: Callable[[], Any], kind: str
+    create_env: Callable[[], Any], has_workers: bool
 ) -> None:
+    """Workers send states of all environments by the same messages as `saved`."""
     with contextlib.ExitStack() as stack:
 
         def make(processes: int) -> VecEnv:
-            here = kind == "in this process"
             envs: VecEnv = EnvList(create_env, NUM_ENVS)
-            if not here:
+            if has_workers:
                 envs = ParallelEnvList(create_env, NUM_ENVS, processes)
             stack.callback(envs.close)
             return envs
@@ -105,13 +116,20 @@ def test_restored_environments_have_the_same_future_six_ways(
         last = EnvList(create_env, 2, first_env_index=2)
         got = future(last, restored(last, split_state(state, [2, 2])[1]), 1)[0]
         assert len(got) == 2
-        # in another process
-        if kind == "in this process":
-            assert_same_future(in_workers(create_env, stack), state, expected)
 
 
-def in_workers(create_env: Callable[[], Any], stack: contextlib.ExitStack) -> VecEnv:
-    return stack.enter_context(contextlib.closing(ParallelEnvList(create_env, NUM_ENVS, 2)))
+@pytest.mark.slow
+def test_states_of_all_examples_have_the_same_future_in_another_process(tmp_path: Path) -> None:
+    """Strings have other hashes there, and sets of them another order."""
+    states = {}
+    for name, create_env in ENV_REGISTRY.items():
+        envs = EnvList(create_env, NUM_ENVS)
+        begun(envs)
+        states[name] = envs.get_state()
+    (tmp_path / "states").write_bytes(pack(states, exact=True))
+    module = "tests.entity_env.vec.example_futures"
+    printed = subprocess.check_output([sys.executable, "-m", module, tmp_path / "states"], cwd=ROOT)
+    assert json.loads(printed) == futures(states)
 
 
 def test_environments_go_on_alone_as_they_do_among_others() -> None:
@@ -131,7 +149,7 @@ def test_environments_go_on_alone_as_they_do_among_others() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=20)
+@settings(max_examples=15)
 @given(counts=st.lists(st.integers(1, 3), min_size=1, max_size=4), steps=st.integers(0, 9))
 def test_a_state_that_is_split_and_put_together_is_the_same(counts: list[int], steps: int) -> None:
     envs = EnvList(Named, sum(counts))

@@ -6,54 +6,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from entity_env import Action, Observation, ParallelEnvList
+from entity_env import ParallelEnvList
 from tests.entity_env.builders import stepped
+from tests.entity_env.worker_worlds import LIFE_S, Forks, ForksInStep
 from tests.entity_env.worlds import SPACE, Walk
 
 pytestmark = pytest.mark.skipif(not Path("/proc").exists(), reason="looks processes up in /proc")
 
-LIFE_S = 60
-"""A child that nobody ends would live for so long."""
-SOON_S = 15
-"""Far less than that, and far more than a busy machine needs."""
-
-
-class Forks(Walk):
-    """Start a child that lives on, then lose the worker in the next step."""
-
-    def __init__(self, how: str, pids: str) -> None:
-        self.how, self.pids = how, Path(pids)
-
-    def reset(self) -> Observation:
-        pid = self._start()
-        with self.pids.open("a") as file:
-            file.write(f"{pid}\n")
-        obs = super().reset()
-        self.last = 100
-        return obs
-
-    def act(self, actions: Mapping[str, Action]) -> Observation:
-        os._exit(7)
-
-    def _start(self) -> int | None:
-        if self.how == "fork":
-            pid = os.fork()
-            if pid == 0:
-                time.sleep(LIFE_S)
-                os._exit(0)
-            return pid
-        if self.how == "exec":
-            return subprocess.Popen(["sleep", str(LIFE_S)], close_fds=False).pid
-        import multiprocessing
-
-        process = multiprocessing.get_context("fork").Process(target=time.sleep, args=[LIFE_S])
-        process.start()
-        return process.pid
+SOON_S = 40
+"""Less than children live, and far more than a busy machine needs."""
 
 
 @pytest.fixture
@@ -133,21 +99,6 @@ def test_child_lets_go_of_what_its_parent_shares_with_workers(pids: Path) -> Non
         stepped(workers, workers.reset(SPACE))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-
-
-class ForksInStep(Forks):
-    """Start a child in the first step, and go on."""
-
-    def reset(self) -> Observation:
-        obs = Walk.reset(self)
-        self.last = 100
-        return obs
-
-    def act(self, actions: Mapping[str, Action]) -> Observation:
-        if self.clock == 0:
-            with self.pids.open("a") as file:
-                file.write(f"{self._start()}\n")
-        return Walk.act(self, actions)
 
 
 @pytest.mark.alone

@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 from entity_env import (
     Action,
     AddMetricsWrapper,
-    CategoricalActionMask,
-    CategoricalActionSpace,
     Entity,
     EntityEnvError,
     Environment,
@@ -26,7 +24,6 @@ from entity_env import (
     Observation,
     ObsSpace,
     ParallelEnvList,
-    PlainState,
     Ragged,
     VecEnv,
     VecObs,
@@ -39,9 +36,10 @@ from entity_env.serialization.messages import pack, unpack
 from entity_env.vec.episode_state import cat_states, split_state
 from entity_env.vec.vec_obs import take_obs
 from tests.entity_env.builders import assert_same, play, random_choices
+from tests.entity_env.worker_worlds import CROWD, Crowd
 
-TYPES = ["Cat", "Dog", "Rock"]
-SPACE = ObsSpace(entities={name: Entity(["x"]) for name in TYPES})
+SPACE = CROWD
+TYPES = [*SPACE.entities]
 Ids = dict[str, list[Any]]
 
 
@@ -171,42 +169,6 @@ def test_only_tracked_types_have_numbers_and_only_where_they_are_shown() -> None
     assert numbers_in(obs.final, 0) == {"Dog": [0, 1]}
 
 
-class Crowd(PlainState, Environment):
-    """A crowd of which others are shown in each step, with ids of all kinds."""
-
-    names: tuple[Any, ...] = (0, "0", (0, ("1", None)), None, 2.5, b"x", np.int16(7), 2**70)
-
-    def obs_space(self) -> ObsSpace:
-        return SPACE
-
-    def action_space(self) -> dict[str, Any]:
-        return {"go": CategoricalActionSpace(["l", "r"])}
-
-    def reset(self) -> Observation:
-        self.left = self.rng.randint(1, 9)
-        return self.observe()
-
-    def act(self, actions: Mapping[str, Action]) -> Observation:
-        self.left -= 1
-        return self.observe()
-
-    def observe(self) -> Observation:
-        names = self.rng.sample(self.names, self.rng.randint(0, len(self.names)))
-        cut = self.rng.randint(0, len(names))
-        ids = {"Cat": names[:cut], "Dog": names[cut:]} if self.rng.random() < 0.8 else {}
-        over, is_cut_off = self.left == 0, self.rng.random() < 0.5
-        return Observation(
-            features={
-                "Rock": [[0.0]] * self.rng.randint(0, 2),
-                **{name: [[self.rng.random()]] * len(of_type) for name, of_type in ids.items()},
-            },
-            ids=ids,
-            actions={"go": CategoricalActionMask(actor_types=["Rock"])},
-            terminated=over and not is_cut_off,
-            truncated=over and is_cut_off,
-        )
-
-
 def future(envs: VecEnv, obs: VecObs, steps: int = 12) -> list[VecObs]:
     rng, shown = np.random.default_rng(1), [obs]
     for _ in range(steps):
@@ -253,8 +215,7 @@ def test_each_side_of_a_match_has_numbers_of_its_own() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("create_env", [Crowd, Duel])
-@pytest.mark.parametrize("processes", [1, 2, 3])
+@pytest.mark.parametrize(("create_env", "processes"), [(Crowd, 1), (Crowd, 3), (Duel, 2)])
 def test_numbers_do_not_depend_on_processes(create_env: Callable[[], Any], processes: int) -> None:
     with contextlib.closing(ParallelEnvList(create_env, 6, processes)) as workers:
         expected = play(tracked(EnvList(create_env, 6)), 25)
@@ -268,7 +229,7 @@ def test_numbers_go_on_from_a_state_in_any_number_of_processes() -> None:
     with contextlib.ExitStack() as stack:
         workers = [
             stack.enter_context(contextlib.closing(ParallelEnvList(Crowd, 5, processes)))
-            for processes in (2, 3)
+            for processes in (1, 2)
         ]
         here = tracked(EnvList(Crowd, 5))
         obs = play(here, 6)[-1]

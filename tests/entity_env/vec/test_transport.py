@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import os
-from collections.abc import Mapping
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
@@ -15,58 +14,16 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as some
 
 from entity_env import (
-    Action,
-    CategoricalAction,
-    CategoricalActionMask,
     EnvList,
-    Observation,
     ParallelEnvList,
     Ragged,
     batch_obs,
 )
 from entity_env.vec.transport import Channel, ChannelClosedError, SharedMemory
 from tests.entity_env.builders import assert_same
+from tests.entity_env.worker_worlds import Doubles, KeepsActions
 from tests.entity_env.worlds import SPACE, Walk
 from tests.strategies import World, worlds
-
-
-class Doubles(Walk):
-    """Twice as many things in each step: after 16 steps a frame takes more than a megabyte."""
-
-    def observe(self, reward: float) -> Observation:
-        rows = np.arange(2**self.clock, dtype=np.float32).reshape(-1, 1)
-        return Observation(
-            features={"Thing": rows if self.clock else rows[:0]},
-            global_features=[self.clock],
-            actions={"move": CategoricalActionMask(actor_ids=[])},
-        )
-
-    def act(self, actions: Mapping[str, Action]) -> Observation:
-        self.clock += 1
-        return self.observe(0.0)
-
-
-class KeepsActions(Walk):
-    """Rewards 1 if what it was sent first still is what it was."""
-
-    def reset(self) -> Observation:
-        self.sent: list[np.ndarray] = []  # type: ignore[type-arg]
-        super().reset()
-        return self.observe(0.0)
-
-    def act(self, actions: Mapping[str, Action]) -> Observation:
-        move = actions["move"]
-        assert isinstance(move, CategoricalAction)
-        self.sent.append(move.indices)
-        return self.observe(float(self.sent[0].tolist() == [0, 0]))
-
-    def observe(self, reward: float) -> Observation:
-        return Observation(
-            features={"Thing": [[0.0], [1.0]]},
-            global_features=[0.0],
-            actions={"move": CategoricalActionMask(actor_types=["Thing"])},
-            reward=reward,
-        )
 
 
 def none_chosen(num_envs: int) -> dict[str, Ragged]:
