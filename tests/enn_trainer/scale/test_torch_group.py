@@ -1,14 +1,8 @@
-"""`TorchGroup`: ranks that torchrun starts."""
+"""`TorchGroup`: ranks that torchrun starts, most of them forked."""
 
-import os
 import re
 import signal
-import socket
-import subprocess
-import sys
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,8 +10,11 @@ from enn_trainer import StateManager, Trainer
 from enn_trainer.scale.exchange import are_gathered
 from enn_trainer.scale.packing import digest_of
 from entity_env.examples import Minefield
+from tests.enn_trainer.scale.forked_ranks import run_hosts, run_ranks
 from tests.enn_trainer.scale.small_runs import SMALL, run_digest
-from tests.enn_trainer.scale.torchrun_programs import PROGRAM, RUN, torchrun
+from tests.enn_trainer.scale.torchrun_programs import RUN, torchrun
+
+SAVES = ["checkpoint.every_seconds=0", "--checkpoint-dir", "run", "--resume-or-start"]
 
 
 @pytest.mark.slow
@@ -25,8 +22,7 @@ def test_a_killed_rank_ends_all_and_torchrun_resumes_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    run = [*SMALL, "checkpoint.every_seconds=0", "--checkpoint-dir", "run", "--resume-or-start"]
-    done = torchrun("--max-restarts", "1", str(RUN), *run, number=signal.SIGKILL)
+    (done,) = run_hosts("torch_run", *SMALL, *SAVES, ranks=2, number=signal.SIGKILL)
     assert done.returncode == 0, done.stderr
     assert "rank 1 (" in done.stderr
     assert "does not answer" in done.stderr
@@ -40,24 +36,10 @@ def test_ranks_of_several_hosts_begin_anew_together(
 ) -> None:
     """Each torchrun counts restarts in its own way: the loss of another's rank is none."""
     monkeypatch.chdir(tmp_path)
-    with socket.create_server(("localhost", 0)) as server:
-        port = server.getsockname()[1]
-    meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{port}", "--rdzv-id", "1"]
-    hosts = ["--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "2", *meet]
-    saves = ["--checkpoint-dir", "run", "--resume-or-start", "checkpoint.every_seconds=0"]
-    command = [sys.executable, "-m", "torch.distributed.run", *hosts, str(RUN), *SMALL, *saves]
-    environment = {**os.environ, "RANK_SIGNAL": str(int(signal.SIGKILL))}
-    with ExitStack() as stack:
-        of_hosts = []
-        for _ in range(2):
-            options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-            process = subprocess.Popen(command, env=environment, text=True, **options)
-            stack.callback(process.kill)
-            of_hosts.append(process)
-        for process in of_hosts:
-            printed = process.communicate(timeout=200.0)[0]
-            assert process.returncode == 0, printed
-            assert "step 168 total_timesteps of 168 reached" in printed
+    options = {"hosts": 2, "restarts": 2, "number": signal.SIGKILL}
+    for done in run_hosts("torch_run", *SMALL, *SAVES, **options):
+        assert done.returncode == 0, done.stdout
+        assert "step 168 total_timesteps of 168 reached" in done.stdout
     assert run_digest(tmp_path / "run") == run_digest(None)
 
 
@@ -88,7 +70,7 @@ def test_gradients_of_torchrun_have_the_bits_of_one_process(
     """Those of small networks are sent whole, of large ones in slices; shards may be uneven."""
     monkeypatch.chdir(tmp_path)
     settings = [f"scale.shards={shards}", f"net.d_model={width}", "total_timesteps=112"]
-    done = torchrun(str(RUN), *SMALL, *settings, "--checkpoint-dir", "run", ranks=ranks)
+    done = run_ranks("torch_run", *SMALL, *settings, "--checkpoint-dir", "run", ranks=ranks)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("step 112 total_timesteps of 112 reached") == ranks
     with Trainer(StateManager(checkpoint_dir=Path("run")), Minefield) as trainer:
@@ -100,7 +82,7 @@ def test_gradients_of_torchrun_have_the_bits_of_one_process(
 
 @pytest.mark.slow
 def test_ranks_of_torchrun_exchange_messages_and_sums() -> None:
-    done = torchrun(str(PROGRAM), "fine")
+    done = run_ranks("torch_ranks", "fine")
     assert done.returncode == 0, done.stderr
     for rank in range(2):  # lines of two processes may be mixed
         assert done.stdout.count(f"rank {rank} is done") == 1
@@ -112,7 +94,7 @@ def test_ranks_of_torchrun_exchange_messages_and_sums() -> None:
     [("killed", "does not answer"), ("fails", "failed with ValueError: no such thing")],
 )
 def test_the_others_name_a_rank_that_is_lost(case: str, why: str) -> None:
-    done = torchrun(str(PROGRAM), case)
+    done = run_ranks("torch_ranks", case)
     assert done.returncode != 0
     assert "rank 0 (" in done.stdout, done.stderr
     assert "ends while learning: rank 1 (" in done.stdout
@@ -122,7 +104,7 @@ def test_the_others_name_a_rank_that_is_lost(case: str, why: str) -> None:
 
 @pytest.mark.slow
 def test_ranks_that_do_not_make_the_same_calls_end_with_the_phases() -> None:
-    done = torchrun(str(PROGRAM), "crossed")
+    done = run_ranks("torch_ranks", "crossed")
     assert done.returncode != 0
     assert re.search(r"rank 0 \(\S+\) exchanges while evaluating, rank 1 does not", done.stdout)
     assert re.search(r"rank 1 \(\S+\) exchanges while learning, rank 0 does not", done.stdout)
@@ -130,13 +112,13 @@ def test_ranks_that_do_not_make_the_same_calls_end_with_the_phases() -> None:
 
 @pytest.mark.slow
 def test_a_rank_that_does_not_begin_is_named() -> None:
-    done = torchrun(str(PROGRAM), "absent")
+    done = run_ranks("torch_ranks", "absent")
     assert "ends while start: expected 2 ranks within 3 s, 1 did not begin" in done.stdout
 
 
 @pytest.mark.slow
 def test_a_rank_that_hangs_is_named_after_the_timeout() -> None:
-    done = torchrun(str(PROGRAM), "stopped")
+    done = run_ranks("torch_ranks", "stopped")
     assert done.returncode != 0
     assert "ends while learning: rank 1 (" in done.stdout, done.stderr
     assert "scale.timeout_s=4" in done.stdout
