@@ -90,6 +90,11 @@ def manager_of(tmp_path: Path, *overrides: str, checkpoint_dir: Path | None = No
     )
 
 
+SCRIPT = (
+    "-c",
+    "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')",
+)
+"""The arguments of Python that run a script, before its path and its own arguments."""
 OURS = """
     from enn_trainer import StateManager, command, train
     from entity_env.examples import TreasureHunt

@@ -25,11 +25,10 @@ from enn_trainer import (
 from enn_trainer.cli import run
 from enn_trainer.cli.trust import raised_bounds
 from entity_env.examples import Xor
-from tests.enn_trainer.builders import OURS, SMALL
-from tests.fork_server import ENN, PIPE, start_program
+from tests.enn_trainer.builders import OURS, SCRIPT, SMALL
+from tests.fork_server import ENN, PIPE, run_program, start_program
 
 XOR = ["env.id=Xor", *SMALL]
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(
@@ -120,18 +119,19 @@ def test_envs_lists_the_worlds(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "program",
-    [["-m", "enn_trainer.train"], ["-c", "from enn_trainer.cli import main; main()", "train"]],
-)
-def test_both_commands_train(tmp_path: Path, program: list[str]) -> None:
-    result = subprocess.run(
-        [sys.executable, *program, *XOR, f"data_dir={tmp_path}"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+@pytest.mark.parametrize("is_module", [False, True])
+def test_both_commands_train(tmp_path: Path, is_module: bool) -> None:
+    arguments = [*XOR, f"data_dir={tmp_path}"]
+    if is_module:
+        result = subprocess.run(
+            [sys.executable, "-m", "enn_trainer.train", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+    else:
+        result = run_program([*ENN, "train", *arguments], text=True, check=True)
     assert "step 72/72 (100%)" in result.stdout
     assert result.stderr == ""
 
@@ -185,18 +185,22 @@ def test_program_of_a_user_trains_saves_and_resumes(
     script = tmp_path / "mine.py"
     script.write_text(textwrap.dedent(source))
     arguments = [*SMALL, f"data_dir={tmp_path}", "--checkpoint-dir", str(tmp_path / "run")]
-    arguments[2] = "rollout.processes=2"
     if source is OURS:
         arguments.append("--resume-or-start")
     for total in (72, 96):
-        result = subprocess.run(
-            [sys.executable, str(script), f"total_timesteps={total}"]
-            + [a for a in arguments if not a.startswith("total_timesteps")],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        settings = [a for a in arguments if not a.startswith("total_timesteps")]
+        settings.insert(0, f"total_timesteps={total}")
+        if source is OURS and total == 72:  # as typed; worker processes import the script
+            settings[settings.index("rollout.processes=1")] = "rollout.processes=2"
+            result = subprocess.run(
+                [sys.executable, str(script), *settings],
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+        else:
+            result = run_program([*SCRIPT, str(script), *settings], text=True)
         assert result.returncode == 0, result.stderr
         assert f"step {total}/{total} (100%)" in result.stdout
     assert "resumed" in result.stdout
@@ -206,13 +210,7 @@ def test_program_of_a_user_trains_saves_and_resumes(
 def test_own_command_ends_a_mistake_with_status_2(tmp_path: Path) -> None:
     script = tmp_path / "mine.py"
     script.write_text(textwrap.dedent(OURS))
-    result = subprocess.run(
-        [sys.executable, str(script), "optim.lrr=1"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    result = run_program([*SCRIPT, str(script), "optim.lrr=1"], text=True)
     assert result.returncode == 2
     assert result.stderr.count("\n") == 1
     assert "optim.lr" in result.stderr

@@ -91,7 +91,7 @@ def test_settings_exist_and_make_the_world_with_the_arguments_of_its_facts() -> 
 def test_the_list_has_a_plain_line_for_each_world(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["envs"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 1 + len(ENV_REGISTRY) + 1
+    assert len(lines) == 1 + len(KNOWN_WORLDS) + 1
     columns = ["world", "entities", "actions", "teaches", "frames", "minutes", "return"]
     assert lines[0].split() == columns
     hunt = next(line for line in lines if line.startswith("TreasureHunt"))
@@ -102,7 +102,7 @@ def test_the_list_has_a_plain_line_for_each_world(capsys: pytest.CaptureFixture[
 def test_the_list_as_json_has_the_spaces_and_facts(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["envs", "--json"]) == 0
     worlds = {world["name"]: world for world in json.loads(capsys.readouterr().out)}
-    assert worlds.keys() == ENV_REGISTRY.keys()
+    assert worlds.keys() == KNOWN_WORLDS.keys()
     assert worlds["Duel"]["entities"] == {"Ally": ["hp", "damage"], "Enemy": ["hp", "damage"]}
     assert worlds["Duel"]["measure"] == "of matches won"
     assert worlds["MineSweeper"]["frames"] is None

@@ -173,12 +173,10 @@ class Orchard(PlainState, Environment):
 
 
 @pytest.fixture(scope="session")
-def workplace(
-    tmp_path_factory: pytest.TempPathFactory, xor_run: Path, mines_run: Path, duel_run: Path
-) -> Path:
+def workplace(tmp_path_factory: pytest.TempPathFactory, xor_run: Path, mines_run: Path) -> Path:
     """A folder with what examples name: runs, a recording, a world, a configuration."""
     folder = tmp_path_factory.mktemp("workplace")
-    for name, path in (("xor", xor_run), ("mines", mines_run), ("duel", duel_run)):
+    for name, path in (("xor", xor_run), ("mines", mines_run)):
         shutil.copytree(path, folder / "runs" / name)
     shutil.copytree(GOLDEN, folder / "runs" / "old")
     (folder / "orchard.py").write_text(ORCHARD)
@@ -188,7 +186,7 @@ def workplace(
         arguments = ["env.id=orchard.py:Orchard", *SMALL, "--checkpoint-dir", "runs/orchard"]
         assert run(["train", *arguments]) == 0
         pool = ["selfplay.share=0.5", "selfplay.snapshot_every=30"]
-        duel = ["Duel", *SMALL, *pool, "--checkpoint-dir", "runs/duel", "--force"]
+        duel = ["Duel", *SMALL, *pool, "--checkpoint-dir", "runs/duel"]
         assert run(["train", *duel]) == 0
         status, _, error = enn("play Minefield --record mine.rec --episodes 2", folder, "1\n" * 500)
         assert status == 0, error

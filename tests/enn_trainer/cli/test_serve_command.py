@@ -1,11 +1,9 @@
 """`enn serve`: a game that a person steps in and out of, and what is left of it."""
 
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +14,8 @@ import pytest
 from enn_trainer.cli import run
 from enn_trainer.viewer.replay_format import read_replay
 from entity_env.recording.read_recording import Recording
+from tests.enn_trainer.builders import SMALL
+from tests.fork_server import ENN, PIPE, start_program
 
 pytest.importorskip("websockets")
 from websockets.sync.client import connect
@@ -32,10 +32,8 @@ class Served(NamedTuple):
 
 @contextmanager
 def served(*arguments: str) -> Iterator[Served]:
-    command = [sys.executable, "-m", "enn_trainer.cli", "serve", *arguments, "--port", "0"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
-    ) as process:
+    command = [*ENN, "serve", *arguments, "--port", "0"]
+    with start_program(command, stdout=PIPE, stderr=PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             address = process.stdout.readline().strip()
@@ -116,20 +114,16 @@ def test_a_person_takes_a_place_in_the_middle_and_a_clone_learns_what_they_chose
 @pytest.mark.alone
 def test_follow_plays_the_newest_save(duel_run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    settings = [
-        "env.id=Duel",
-        "rollout.num_envs=8",
-        "rollout.steps=8",
-        "net.d_model=8",
-        "optim.bs=64",
-    ]
-    first = ["train", *settings, "total_timesteps=64", "--checkpoint-dir", str(folder)]
-    assert run(first) == 0
+    settings = [*SMALL, "total_timesteps=24", "env.id=Duel"]
+    assert run(["train", *settings, "--checkpoint-dir", str(folder)]) == 0
     with served(str(folder), "--follow", "--fps", "1000") as game, tab(game) as page:
-        assert told(page, "episode")["about"] == "step 64 of the run"
-        assert run(["resume", str(folder), "total_timesteps=128"]) == 0
-        abouts = {told(page, "episode")["about"] for _ in range(50)}
-    assert "step 128 of the run" in abouts
+        assert told(page, "episode")["about"] == "step 24 of the run"
+        assert run(["resume", str(folder), "total_timesteps=48"]) == 0
+        for _ in range(10_000):  # until it has looked for a save again
+            about = told(page, "episode")["about"]
+            if about != "step 24 of the run":
+                break
+    assert about == "step 48 of the run"
 
 
 @pytest.mark.parametrize(

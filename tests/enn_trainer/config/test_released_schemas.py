@@ -130,11 +130,17 @@ def unexplained(old: Schema, cls: type[Versioned]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("path", SCHEMAS, ids=lambda path: path.stem)
-def test_every_change_since_a_release_is_explained(path: Path) -> None:
-    assert unexplained(load_schema(path), TrainConfig) == [], (
-        "add a version with upgrade rules to TrainConfig, or a field that by default changes "
-        "nothing to NEUTRAL"
+def of_a_change(old: Schema, cls: type[Versioned]) -> list[str]:
+    """Return what is unexplained in a class, but not in `TrainConfig`, from which it was made."""
+    before = unexplained(old, TrainConfig)
+    return [c for c in unexplained(old, cls) if c.replace("rollouts.", "rollout.") not in before]
+
+
+def test_every_change_since_a_release_is_explained() -> None:
+    found = {path.stem: unexplained(load_schema(path), TrainConfig) for path in SCHEMAS}
+    assert {change for changes in found.values() for change in changes} == set(), (
+        f"add a version with upgrade rules to TrainConfig, or a field that by default changes "
+        f"nothing to NEUTRAL: {found}"
     )
 
 
@@ -262,10 +268,10 @@ CHANGES: dict[str, tuple[Callable[..., type[Versioned]], RewriteRule]] = {
 def test_a_change_without_a_rule_fails_and_passes_with_one(
     changed: Callable[..., type[Versioned]], rule: RewriteRule
 ) -> None:
-    assert unexplained(BY_VERSION[5], changed(config_version=5))
-    assert unexplained(BY_VERSION[5], changed(config_version=6)), "a version alone is no rule"
+    assert of_a_change(BY_VERSION[5], changed(config_version=5))
+    assert of_a_change(BY_VERSION[5], changed(config_version=6)), "a version alone is no rule"
     for release in BY_VERSION.values():
-        assert unexplained(release, changed(config_version=6, rule=rule)) == []
+        assert of_a_change(release, changed(config_version=6, rule=rule)) == []
 
 
 def test_a_rule_of_a_version_that_was_released_is_too_late() -> None:
@@ -274,19 +280,19 @@ def test_a_rule_of_a_version_that_was_released_is_too_late() -> None:
     rules = TrainConfig.upgrade_rules()
     rules[4] = [*rules[4], ChangeDefault(("ppo", "gamma"), 0.99, 0.9)]
     late.upgrade_rules = classmethod(lambda cls: rules)  # type: ignore[assignment, method-assign]
-    assert unexplained(BY_VERSION[4], late) == []
-    assert unexplained(BY_VERSION[5], late)
+    assert of_a_change(BY_VERSION[4], late) == []
+    assert of_a_change(BY_VERSION[5], late)
 
 
 def test_a_rule_from_another_default_than_the_released_one_does_not_count() -> None:
     rule = ChangeDefault(("ppo", "gamma"), 0.95, 0.9)
     changed = doctored("ppo", "gamma", ("gamma", float, 0.9), rule=rule)
-    assert unexplained(BY_VERSION[5], changed)
+    assert of_a_change(BY_VERSION[5], changed)
 
 
 def test_a_new_field_that_changes_what_runs_do_has_to_be_thought_of() -> None:
     """Its default is no proof that older configurations mean what they meant."""
-    assert unexplained(BY_VERSION[5], doctored("ppo", "", ("bonus", float, 1.0)))
+    assert of_a_change(BY_VERSION[5], doctored("ppo", "", ("bonus", float, 1.0)))
 
 
 def test_a_file_of_a_release_means_with_the_rule_what_it_meant() -> None:
