@@ -14,12 +14,12 @@ from tests.entity_env.adapters.worlds import FORAGING, FORAGING_ID, KAZ, KAZ_TEA
 
 SMALL = [
     "rollout.num_envs=4",
-    "rollout.steps=8",
+    "rollout.steps=4",
     "rollout.processes=1",
-    "optim.bs=16",
+    "optim.bs=8",
     "net.d_model=8",
     "net.n_layer=1",
-    "total_timesteps=96",
+    "total_timesteps=32",
 ]
 
 
@@ -49,4 +49,4 @@ def test_adapted_worlds_train(make: Any, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     manager = StateManager(overrides=[*SMALL, f"data_dir={tmp_path}"])
     train(manager, make())
-    assert manager.state.step == 96
+    assert manager.state.step == 32
