@@ -29,11 +29,12 @@ ENN = ("-c", "from enn_trainer.cli import main; main()")
 START = """
 import sys
 import enn_trainer.cli, tests.fork_server
+import torch.utils.tensorboard.summary, tensorboard.summary.writer.record_writer  # by each run
 for command in enn_trainer.cli.COMMANDS.values():
     command.load()
 code = tests.fork_server.serve(int(sys.argv[1]))
 run = tests.fork_server.run_code
-del sys, enn_trainer, tests, command
+del sys, enn_trainer, tests, torch, tensorboard, command
 run(code)
 """
 READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "OMP_", "MKL_", "KMP_", "OPENBLAS_")
