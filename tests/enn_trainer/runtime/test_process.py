@@ -2,7 +2,6 @@
 
 import gc
 import os
-import subprocess
 import sys
 import weakref
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from enn_trainer.runtime.process import (
 )
 from tests.enn_trainer.builders import run_small
 from tests.enn_trainer.worlds import Meadow
+from tests.fork_server import run_program
 
 # By default glibc returns large blocks only until it has seen some, and the end of its heap only
 # where nothing lies behind it, which depends on what else was allocated. With a fixed threshold it
@@ -52,17 +52,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
     reason="needs glibc",
 )
 def test_blocks_that_were_freed_are_used_again() -> None:
-    """In a process of its own: it cannot be undone."""
+    """In forked processes: it cannot be undone."""
     faults = {
-        how: int(
-            subprocess.run(
-                [sys.executable, "-c", ALLOCATES, how],
-                check=True,
-                timeout=100,
-                capture_output=True,
-                text=True,
-            ).stdout
-        )
+        how: int(run_program(["-c", ALLOCATES, how], check=True, text=True).stdout)
         for how in ("kept", "given back")
     }
     assert faults["kept"] * 10 < faults["given back"], faults  # 0 and 100,000 were seen
