@@ -1,7 +1,6 @@
 import math
 import resource
 import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -78,16 +77,6 @@ def test_files_are_closed_when_the_run_fails(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="crash"):
         crash()
     assert read(tmp_path).Scalars("x")[0].value == 1.0
-
-
-@pytest.mark.slow
-def test_no_service_is_imported_with_the_modules() -> None:
-    """It takes seconds, which every command would pay."""
-    code = (
-        "import sys, enn_trainer.tracking.track; "
-        "sys.exit(bool({'tensorboard', 'wandb', 'mlflow', 'matplotlib'} & set(sys.modules)))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def cli(
