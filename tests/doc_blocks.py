@@ -11,8 +11,9 @@ comments before a block, which readers do not see, say how it runs:
     <!-- not run: needs a GPU -->     it is not run; `tests/test_docs.py` counts these
     <!-- setup: enn train Xor -->     is a shell block that readers do not see
 
-Training ends after `MAX_TRAIN_TIME` seconds. Output is compared word by word, where any number
-stands for every other, and `...` for anything.
+Runs and evaluations are short, as `tests/short_runs.py` says, except those of a setup that has
+`total_timesteps`. Output is compared word by word, where any number stands for every other, and
+`...` for anything.
 """
 
 import contextlib
@@ -37,15 +38,25 @@ from sybil.parsers.rest import DocTestParser
 from tests.fork_server import ENN, run_program
 
 ROOT = Path(__file__).parent.parent
-MAX_TRAIN_TIME = 2
 TIMEOUT_S = 200
 PROGRAM = (
     "-c",
     "import runpy, sys; sys.path.insert(0, '')\n"
     "runpy.run_path(sys.argv.pop(1), run_name='__main__')",
 )
+SHORT = f"""
+import sys
+sys.path.append({str(ROOT)!r})
+from tests.short_runs import short_runs
+sys.path.pop()
+runs = short_runs()
+runs.__enter__()
+"""
+"""Before a program whose runs are short."""
 INSTALLERS = ("pip", ".venv/bin/pip", "python3", "make", "git")
 """Commands that set up a machine; tests/install runs them in environments of their own."""
+SHORTENED = ("train", "resume", "eval")
+"""Commands of `enn` that train or evaluate, which are short."""
 OLD_RUN = "tests/golden/published_checkpoints/treasure_hunt"
 _COMMAND = re.compile(
     r"(\$ )?([A-Z]\w*=\S* |[A-Z]\w*='[^']*' )*(enn|python3?|(\.venv/bin/)?pip|make|git|torchrun) "
@@ -67,6 +78,7 @@ class Block:
     start: int
     end: int
     options: dict[str, str]
+    is_setup: bool = False
 
 
 def blocks(text: str) -> Iterator[Block]:
@@ -85,7 +97,7 @@ def blocks(text: str) -> Iterator[Block]:
         if found["fenced"] and (name := saved_as(text[end : found.start()], text[found.end() :])):
             language, options["file"] = language.replace("text", "file"), name
         if language in ("python", "shell", "file"):
-            yield Block(language, source, *found.span(), options)
+            yield Block(language, source, *found.span(), options, option == "setup")
         options, end = {}, found.end()
 
 
@@ -112,7 +124,8 @@ def run_block(example: Example) -> None:
         Path(name).write_text(block.source)
     if block.language == "shell":
         for command, expected in commands(block.source):
-            run_command(command, expected, slow=slow)
+            is_exact = slow or (block.is_setup and "total_timesteps=" in command)
+            run_command(command, expected, slow=slow, is_short=not is_exact)
     elif name and block.language == "python":
         importlib.invalidate_caches()
         example.namespace.update(vars(importlib.import_module(Path(name).stem)))
@@ -120,7 +133,10 @@ def run_block(example: Example) -> None:
         return
     else:
         code = compile("\n" * example.line + block.source, example.path, "exec")
-        exec(code, example.namespace)
+        from tests.short_runs import short_runs  # here, as it imports torch
+
+        with short_runs():
+            exec(code, example.namespace)
 
 
 def commands(source: str) -> Iterator[tuple[str, str | None]]:
@@ -134,24 +150,28 @@ def commands(source: str) -> Iterator[tuple[str, str | None]]:
         yield command, output
 
 
-def run_command(command: str, expected: str | None, *, slow: bool) -> None:
+def run_command(command: str, expected: str | None, *, slow: bool, is_short: bool) -> None:
     """Run a command of `enn` or `python`, and compare what it prints."""
     words = shlex.split(command, comments=True)
     if not words or words[0] in INSTALLERS:
         return
     settings = {"COLUMNS": "200"}
     if not slow and words[:2] != ["enn", "clone"]:
-        settings |= {"ENN_MAX_TRAIN_TIME": str(MAX_TRAIN_TIME), "ENN_ROLLOUT__PROCESSES": "1"}
+        settings |= {"ENN_ROLLOUT__PROCESSES": "1"}
     while "=" in words[0]:
         name, _, value = words.pop(0).partition("=")
         settings[name] = value
     words = [path for word in words for path in matching(word)]
-    program = {"enn": ENN, "python": PROGRAM}[words[0]]
+    option, code, *arguments = {"enn": ENN, "python": PROGRAM}[words[0]]
+    if is_short and (words[0] == "python" or words[1] in SHORTENED) and "--dry-run" not in words:
+        code = SHORT + code
     with pytest.MonkeyPatch.context() as patch:
         for name, value in settings.items():
             patch.setenv(name, value)
         done = run_program(
-            [*program, *words[1:]], cwd=Path.cwd(), timeout=3600 if slow else TIMEOUT_S
+            [option, code, *arguments, *words[1:]],
+            cwd=Path.cwd(),
+            timeout=3600 if slow else TIMEOUT_S,
         )
     output = (done.stdout + done.stderr).decode()
     if expected is None:

@@ -205,11 +205,11 @@ def test_output_is_compared_without_numbers() -> None:
 
 def test_a_command_whose_output_differs_fails(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    run_command("enn envs --help", "usage: ...", slow=False)
+    run_command("enn envs --help", "usage: ...", slow=False, is_short=True)
     with pytest.raises(AssertionError, match="printed"):
-        run_command("enn envs --help", "something else", slow=False)
+        run_command("enn envs --help", "something else", slow=False, is_short=True)
     with pytest.raises(AssertionError, match="ended with 2"):
-        run_command("enn train seeed=1", None, slow=False)
+        run_command("enn train seeed=1", None, slow=False, is_short=True)
 
 
 def test_every_shipped_configuration_can_be_read() -> None:
