@@ -47,6 +47,6 @@ def test_mistake_of_a_bot_is_a_problem_with_its_remedy(
 
 def test_bot_is_not_judged_in_a_world_that_is_wrong() -> None:
     world = Returns(frame(reward=float("nan")))
-    report = check_env(world, episodes=1, bot=duel_bots.Raises)
+    report = check_env(world, episodes=1, max_steps=20, bot=duel_bots.Raises)
     assert {problem.field for problem in report.problems} == {"reward"}
-    assert check_env(Good, bot=duel_bots.Raises).problems[0].field == "bot.act"
+    assert check_env(Good, max_steps=20, bot=duel_bots.Raises).problems[0].field == "bot.act"

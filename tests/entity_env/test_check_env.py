@@ -508,7 +508,7 @@ def test_global_generators_are_as_before() -> None:
 
 @pytest.mark.parametrize("name", ENV_REGISTRY)
 def test_examples_pass(name: str) -> None:
-    report = check_env(ENV_REGISTRY[name], episodes=2, max_steps=100)
+    report = check_env(ENV_REGISTRY[name], episodes=2, max_steps=40)
     assert report.ok, str(report)
 
 

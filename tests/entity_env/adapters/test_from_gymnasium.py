@@ -86,7 +86,7 @@ def test_adapted_world_conforms() -> None:
 def test_workers_show_what_one_process_shows() -> None:
     create_env = functools.partial(FromGymnasium, maker(Countdown), None, longest=3)
     assert_workers_show_the_same(
-        ParallelEnvList(create_env, 4, 2), EnvList(create_env, 4), steps=12
+        ParallelEnvList(create_env, 4, 1), EnvList(create_env, 4), steps=12
     )
 
 
@@ -94,7 +94,7 @@ def test_workers_show_what_one_process_shows() -> None:
 def test_view_from_a_place_conforms_and_is_the_same_in_workers(mapping: FieldMap) -> None:
     view = FromGymnasium.of(lambda: Show(copy.deepcopy(VIEW)), mapping)
     conformance(view)
-    assert_workers_show_the_same(ParallelEnvList(view, 4, 2), EnvList(view, 4), 12)
+    assert_workers_show_the_same(ParallelEnvList(view, 4, 1), EnvList(view, 4), 12)
 
 
 def test_numbers_that_no_span_covers_are_logged_by_the_main_process_alone(
@@ -105,8 +105,8 @@ def test_numbers_that_no_span_covers_are_logged_by_the_main_process_alone(
     flat = spaces.Box(-1, 1, (7,), np.float32)
     world = FromGymnasium.of(functools.partial(Show, flat), FieldMap({"unit": rows}))
     warned.clear()
-    for _ in range(2):
-        ParallelEnvList(world, 4, 2).close()
+    for workers in (2, 1):
+        ParallelEnvList(world, 4, workers).close()
         EnvList(world, 2).close()
         assert caplog.text.count("FieldMap: no span covers (0, 1), (5, 7)") == 1
     assert "no span" not in capfd.readouterr().err

@@ -76,7 +76,7 @@ def test_adapted_match_is_without_problems(teams: Any, kinds: bool) -> None:
 @pytest.mark.slow
 def test_matches_step_in_lists_and_workers() -> None:
     cls = FromPettingZoo.of(maker(Hunt, LIVES), PICK, TEAMS)
-    assert_workers_show_the_same(ParallelEnvList(cls, 8, 2), EnvList(cls, 8), steps=12)
+    assert_workers_show_the_same(ParallelEnvList(cls, 8, 1), EnvList(cls, 8), steps=12)
 
 
 def test_team_sees_its_living_members_and_what_they_see() -> None:

@@ -59,15 +59,14 @@ def greedy(obs: VecObs, rng: np.random.Generator) -> Ragged:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("play", ["driving", "at random"])
 @pytest.mark.parametrize(
-    "kwargs",
+    ("kwargs", "play"),
     [
-        {},
-        {"translate": True, "width": 80.0, "max_steps": 60},
-        {"max_mines": 0, "width": 10.0},
-        {"max_mines": 1, "max_steps": 1},
-        {"max_mines": 40, "width": 60.0, "max_steps": 25},
+        ({}, "driving"),
+        ({"translate": True, "width": 80.0, "max_steps": 60}, "at random"),
+        ({"max_mines": 0, "width": 10.0}, "driving"),
+        ({"max_mines": 1, "max_steps": 1}, "at random"),
+        ({"max_mines": 40, "width": 60.0, "max_steps": 25}, "driving"),
     ],
     ids=str,
 )
@@ -79,9 +78,8 @@ def test_minefields_are_those_of_the_plain_world(kwargs: dict[str, Any], play: s
     obs = envs.reset(envs.obs_space())
     plain = OneByOne(envs, go_on=False)
     assert_shown(obs, plain.shown())
-    for _ in range(150):
-        drives = play == "driving" and not kwargs.get("translate")
-        choices = driving(obs, rng) if drives else choices_of(obs, 3, rng)
+    for _ in range(80):
+        choices = driving(obs, rng) if play == "driving" else choices_of(obs, 3, rng)
         obs = envs.act({"move": choices}, envs.obs_space())
         assert_shown(obs, plain.act(choices))
 
@@ -104,20 +102,28 @@ def test_vehicles_arrive_are_blown_up_and_run_out_of_time() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("play", ["greedy", "at random"])
 @pytest.mark.parametrize(
-    "kwargs",
+    ("kwargs", "play", "steps"),
     [
-        {},
-        {"num_snakes": 1, "max_snake_length": 3},
-        {"board_size": 5, "num_snakes": 4, "num_players": 2, "max_snake_length": 3},
-        {"board_size": 3, "num_snakes": 4, "max_snake_length": 6, "max_steps": 9},
-        {"board_size": 2, "num_snakes": 2, "num_players": 2, "max_snake_length": 2},
-        {"board_size": 10, "num_snakes": 9, "num_players": 3, "max_snake_length": 4},
+        ({}, "greedy", 60),
+        ({"num_snakes": 1, "max_snake_length": 3}, "at random", 60),
+        ({"num_snakes": 1, "max_snake_length": 3}, "greedy", 60),
+        (
+            {"board_size": 5, "num_snakes": 4, "num_players": 2, "max_snake_length": 3},
+            "greedy",
+            60,
+        ),
+        ({"board_size": 3, "num_snakes": 4, "max_snake_length": 6, "max_steps": 9}, "greedy", 60),
+        ({"board_size": 2, "num_snakes": 2, "num_players": 2, "max_snake_length": 2}, "greedy", 60),
+        (
+            {"board_size": 10, "num_snakes": 9, "num_players": 3, "max_snake_length": 4},
+            "at random",
+            25,
+        ),
     ],
     ids=str,
 )
-def test_snakes_are_those_of_the_plain_world(kwargs: dict[str, Any], play: str) -> None:
+def test_snakes_are_those_of_the_plain_world(kwargs: dict[str, Any], play: str, steps: int) -> None:
     """Boards of 3 and 2 get full, so that there is no cell for food."""
     envs = VecMultiSnake(8, **kwargs)
     envs.seed(3)
@@ -125,7 +131,7 @@ def test_snakes_are_those_of_the_plain_world(kwargs: dict[str, Any], play: str) 
     obs = envs.reset(envs.obs_space())
     plain = OneByOne(envs, go_on=False)
     assert_shown(obs, plain.shown())
-    for _ in range(120):
+    for _ in range(steps):
         choices = greedy(obs, rng) if play == "greedy" else choices_of(obs, 4, rng)
         obs = envs.act({"move": choices}, envs.obs_space())
         assert_shown(obs, plain.act(choices))

@@ -83,7 +83,7 @@ def test_every_world_can_be_played_and_recorded(name: str, tmp_path: Path) -> No
     def ask(prompt: str) -> str:
         nonlocal steps
         steps += 1
-        if steps > 60:
+        if steps > 30:
             raise EOFError
         return person.ask(prompt)
 
@@ -287,7 +287,7 @@ def uniform_agent(env: Environment | Match, value: float = 0.25) -> Agent:
 def test_agent_gives_advice_in_every_world(name: str, tmp_path: Path) -> None:
     cls, path = ENV_REGISTRY[name], tmp_path / "file"
     shown: list[str] = []
-    lines = typing(*["*"] * 20)
+    lines = typing(*["*"] * 10)
 
     def ask(prompt: str) -> str:
         return "" if "Enter" in prompt else lines(prompt)

@@ -285,14 +285,14 @@ def test_chains_that_cannot_be_are_refused_in_the_header(
 
 def test_a_mask_by_many_labels_takes_no_memory_beyond_the_bytes(tmp_path: Path) -> None:
     """Labels times actors are a table, of which the file has only two sides."""
-    labels = [f"l{k}" for k in range(20_000)]
+    labels = [f"l{k}" for k in range(8_000)]
     spaces: dict[str, ActionSpace] = {
         "do": CategoricalActionSpace(labels),
         "whom": SelectEntityActionSpace(after="do", when=labels),
     }
     good = payload_of(tmp_path / "good", Camp)
     obs: VecObs = good["obs"]
-    many = Ragged(np.zeros(50_000, np.int8), np.array([50_000]))
+    many = Ragged(np.zeros(30_000, np.int8), np.array([30_000]))
     masks = {
         "do": replace(obs.action_masks["do"], actors=many, mask=None),  # type: ignore[type-var]
         "whom": replace(  # type: ignore[type-var]
@@ -300,7 +300,7 @@ def test_a_mask_by_many_labels_takes_no_memory_beyond_the_bytes(tmp_path: Path) 
             actors=many,
             actees=Ragged(np.zeros(0, np.int64), np.array([0])),
             mask=None,
-            after=replace(obs.action_masks["whom"].after, rows=many, when=[*range(20_000)]),  # type: ignore[type-var]
+            after=replace(obs.action_masks["whom"].after, rows=many, when=[*range(8_000)]),  # type: ignore[type-var]
         ),
     }
     types = ("Medic", "Ill", "Foe")
