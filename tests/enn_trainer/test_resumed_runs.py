@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from enn_trainer import CheckpointError, State, StateManager, Trainer, load_chec
 from enn_trainer.algorithms.ppo.reward_scaling import RewardScaling
 from enn_trainer.callbacks import Callback
 from enn_trainer.checkpoints import state_files
-from enn_trainer.checkpoints.format import verify
+from enn_trainer.checkpoints.format import save_name, verify
 from enn_trainer.checkpoints.writer import save
 from enn_trainer.experience.envs import env_factory
 from enn_trainer.experience.running_episodes import continue_episodes
@@ -96,9 +97,12 @@ WORKERS = [("Minefield", 1, 2), ("Duel", 2, 1)]
 def test_every_example_resumes_to_the_bit(
     tmp_path: Path, name: str, first: int, second: int
 ) -> None:
+    """From the save of the first of two updates."""
     env = ENV_REGISTRY[name]
-    go(tmp_path / "straight", env, *TINY)
-    go(tmp_path / "resumed", env, *TINY, f"rollout.processes={first}", stops=0)
+    every_update = ["checkpoint.every_seconds=0", f"rollout.processes={first}"]
+    go(tmp_path / "straight", env, *TINY, *every_update)
+    shutil.copytree(tmp_path / "straight", tmp_path / "resumed")
+    shutil.rmtree(tmp_path / "resumed/run" / save_name(48))
     assert load_checkpoint(tmp_path / "resumed/run").state.step == 24
     resumed = go(tmp_path / "resumed", env, f"rollout.processes={second}")
     assert resumed.state.restart == 1

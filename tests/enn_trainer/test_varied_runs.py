@@ -19,20 +19,11 @@ from entity_env.vec.variation import Variation
 from entity_env.vec.worker import RestartQuota, WorkerProcess
 from tests.enn_trainer.builders import POOL, SMALL, run_small
 from tests.enn_trainer.resuming import StopsAt, assert_same, assert_same_clocks, go, tracked
+from tests.enn_trainer.worlds import MadeAnew
 
 SAMPLERS = {"max_mines": "int 0 20", "width": "uniform 150 250"}
 VARY = [f"env.vary={json.dumps(SAMPLERS)}", 'env.kwargs={"max_steps": 7}']
 SQUADS = 'env.vary.squad="int 1 4"'
-
-
-class MadeAnew(Minefield):
-    """Minefield that hides `set_parameters` once it is made."""
-
-    def __getattribute__(self, name: str) -> Any:
-        """Return an attribute; that one is for the constructor alone."""
-        if name == "set_parameters" and "max_mines" in vars(self):
-            raise AttributeError(name)
-        return super().__getattribute__(name)
 
 
 class Changes(Callback):

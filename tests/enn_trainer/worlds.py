@@ -21,6 +21,7 @@ from entity_env import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
+from entity_env.examples import Minefield
 
 
 class Meadow(Environment):
@@ -151,6 +152,16 @@ class Seen(Meadow):
             "size": float(self.size),
         }
         return obs
+
+
+class MadeAnew(Minefield):
+    """Minefield that hides `set_parameters` once it is made."""
+
+    def __getattribute__(self, name: str) -> Any:
+        """Return an attribute; that one is for the constructor alone."""
+        if name == "set_parameters" and "max_mines" in vars(self):
+            raise AttributeError(name)
+        return super().__getattribute__(name)
 
 
 class Ring(Match):
