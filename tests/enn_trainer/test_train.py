@@ -103,7 +103,7 @@ def test_max_train_time_counts_the_time_before_a_restart(tmp_path: Path) -> None
     assert again.state.step == first.state.step
     assert again.state.time_used == first.state.time_used >= 1
     longer = run_small(tmp_path, "max_train_time=2", endless, **where)
-    assert longer.state.step > first.state.step
+    assert first.state.step < longer.state.step <= 2 * first.state.step
     assert 2 <= longer.state.time_used < first.state.time_used + 3
 
 
