@@ -25,7 +25,7 @@ from rogue_net.config import MemoryConfig, RogueNetConfig
 from rogue_net.rogue_net import RogueNet
 from rogue_net.wiring import Wired
 from tests.enn_trainer.builders import MINES
-from tests.enn_trainer.experience.fog import Fog
+from tests.enn_trainer.experience.fog_world import Fog
 from tests.enn_trainer.viewer.replays import differences
 
 

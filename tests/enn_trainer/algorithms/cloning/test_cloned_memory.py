@@ -45,7 +45,8 @@ from tests.enn_trainer.demonstrated import (
     rewrite,
     tries_all_arms,
 )
-from tests.enn_trainer.experience.fog import MEMORY, Fog, run
+from tests.enn_trainer.experience.fog import MEMORY, run
+from tests.enn_trainer.experience.fog_world import Fog
 from tests.enn_trainer.resuming import assert_same
 
 CPU = torch.device("cpu")
