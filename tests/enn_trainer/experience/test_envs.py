@@ -43,17 +43,26 @@ MAKERS = [
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("processes", [1, 2])
-@pytest.mark.parametrize("make", MAKERS)
+SHORT = "total_timesteps=48"
+
+
+@pytest.fixture(scope="module")
+def trained_by_class(tmp_path_factory: pytest.TempPathFactory) -> dict[type, torch.Tensor]:
+    """The weights after a run, by the class of its environments."""
+    folder = tmp_path_factory.mktemp("class")
+    return {cls: weights(run_small(folder, SHORT, env=cls)) for cls in (Meadow, Pasture)}
+
+
+@pytest.mark.parametrize(("make", "processes"), [(make_meadow, 2), *((make, 1) for make in MAKERS)])
 def test_function_that_makes_an_environment_trains_like_its_class(
-    tmp_path: Path, make: Callable[..., Environment], processes: int
+    tmp_path: Path,
+    trained_by_class: dict[type, torch.Tensor],
+    make: Callable[..., Environment],
+    processes: int,
 ) -> None:
-    if processes == 2 and make is not make_meadow:
-        pytest.skip("one is enough")
-    trained = run_small(tmp_path / "function", f"rollout.processes={processes}", env=make)
+    trained = run_small(tmp_path, SHORT, f"rollout.processes={processes}", env=make)
     cls = Pasture if make is make_pasture else Meadow
-    assert torch.equal(weights(trained), weights(run_small(tmp_path / "class", env=cls)))
+    assert torch.equal(weights(trained), trained_by_class[cls])
 
 
 def test_arguments_of_the_configuration_are_passed_to_a_function(tmp_path: Path) -> None:
@@ -69,16 +78,17 @@ def test_arguments_of_the_configuration_are_passed_to_a_function(tmp_path: Path)
         run_small(tmp_path, env=make)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("processes", [1, 2])
-def test_function_that_makes_a_match_has_its_sides(tmp_path: Path, processes: int) -> None:
+@pytest.mark.parametrize(("make", "processes"), [(make_ring, 1), (make_ring, 2), (Ring, 1)])
+def test_function_that_makes_a_match_has_its_sides(
+    tmp_path: Path, make: Any, processes: int
+) -> None:
     settings = ["rollout.num_envs=6", f"rollout.processes={processes}", 'env.kwargs={"n": 3}']
-    for env in (make_ring, Ring):
-        run_small(tmp_path, *settings, "eval.steps=4", env=env)
+    run_small(tmp_path, *settings, "eval.steps=4", "total_timesteps=24", env=make)
+    if processes == 1:
         with pytest.raises(
             ConfigError, match=r"^rollout.num_envs: expected multiples of 3, .*got 8"
         ):
-            run_small(tmp_path, *settings, "rollout.num_envs=8", env=env)
+            run_small(tmp_path, *settings, "rollout.num_envs=8", env=make)
 
 
 def test_suite_with_other_sides_names_the_number_that_does_not_fit(tmp_path: Path) -> None:
