@@ -94,7 +94,7 @@ def assert_choose_as_alone(
 @needs_compiled
 @pytest.mark.parametrize("with_values", range(len(FRAMES)))
 @pytest.mark.parametrize("sampled", [True, False])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_networks_choose_together_as_they_do_alone(
     with_values: int, sampled: bool, seed: int
 ) -> None:

@@ -35,23 +35,26 @@ def test_it_chooses_what_torch_chooses(drawn: bool) -> None:
         assert same > 0.99, "rounding may move one of many across a border"
 
 
-@pytest.mark.slow
 @needs_compiled
 def test_what_is_drawn_is_as_probable_as_is_said() -> None:
-    net, batch = large_case("plain", 16)
-    action = batch.actions["move"]
-    n, trials = len(action.actors.values), 4000
-    with torch.no_grad():
-        p = net(batch).log_probs["move"].exp()
-        counts = torch.zeros_like(p)
-        for i in range(trials):
-            draws = {
-                name: torch.full_like(u, (i + 0.5) / trials)
-                for name, u in uniforms_for(batch).items()
-            }
-            chosen = net(batch, uniforms=draws).actions["move"]
-            counts[torch.arange(n), chosen] += 1
-    torch.testing.assert_close(counts / trials, p, rtol=0, atol=2 / trials)
+    """Each frame as often in a batch as there are numbers to draw for it."""
+    net, frames = large_case("plain", 16)
+    trials = 4000
+    numbers = (torch.arange(trials) + 0.5) / trials
+    for i in (2, 6, 7):  # with 2, 15 and 16 actors
+        batch = frames.take(np.full(trials, i))
+        n = int(batch.actions["move"].actors.lengths[0])
+        assert n == (0, 1, 2, 7, 8, 9, 15, 16)[i]
+        draws = {
+            name: numbers.repeat_interleave(torch.from_numpy(action.actors.lengths))
+            for name, action in batch.actions.items()
+        }
+        with torch.no_grad():
+            p = net(frames.take(np.array([i]))).log_probs["move"].exp()
+            chosen = net(batch, uniforms=draws).actions["move"].view(trials, n)
+        for actor, row in enumerate(p):
+            counts = chosen[:, actor].bincount(minlength=len(row))
+            torch.testing.assert_close(counts / trials, row, rtol=0, atol=2 / trials)
 
 
 @needs_compiled
