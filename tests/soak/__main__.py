@@ -32,7 +32,7 @@ def main() -> None:
     """Do what the command line asks for; an exception says what went wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--seed", type=int, help="of all choices; a new one by default")
-    parser.add_argument("--flip-every", type=int, default=2, help="of how many bytes one flips")
+    parser.add_argument("--flip-every", type=int, default=1, help="of how many bytes one flips")
     parser.add_argument("--truncations", type=int, default=1_000)
     parser.add_argument("--mutations", type=int, default=8_000)
     parser.add_argument("--episodes", type=int, default=800)
