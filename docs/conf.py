@@ -1,5 +1,6 @@
 """Configuration of the documentation, which `make docs` builds."""
 
+import functools
 import re
 import sys
 from pathlib import Path
@@ -29,6 +30,7 @@ myst_heading_anchors = 4
 
 default_role = "literal"  # of docstrings, whose code is in single backticks
 autodoc_member_order = "bysource"
+autodoc_use_type_comments = False  # there are none; each function would be parsed to look for them
 napoleon_use_ivar = True  # fields of classes are members as well
 napoleon_attr_annotations = False
 napoleon_use_rtype = False
@@ -64,9 +66,16 @@ def show_colons(app, kind, name, subject, options, lines):
     lines[:] = [line.replace(HIDDEN_COLON, ":") for line in lines]
 
 
+def keep_lookups(app, env):
+    """Search for each name once, when all are known: most of them occur on many pages."""
+    python = env.domains.python_domain
+    python.find_obj = functools.cache(python.find_obj)
+
+
 def setup(app):
     """Make the generated pages before Sphinx looks for pages."""
     app.connect("config-inited", lambda app, config: generate.write_pages(ROOT))
+    app.connect("env-check-consistency", keep_lookups)
     app.connect("source-read", link_results)
     app.connect("autodoc-process-docstring", read_docstring, priority=400)
     app.connect("autodoc-process-docstring", show_colons, priority=600)

@@ -1,8 +1,6 @@
 """Documentation: examples beyond their own blocks, blocks that are not run, tables and places."""
 
 import re
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from rogue_net.distributions import ActionDistribution
 from rogue_net.heads import ActionHead
 from tests.doc_blocks import blocks, comparable, pages, run_command
 from tests.enn_trainer.builders import SMALL, run_small, weights
-from tests.fork_server import run_program
+from tests.fork_server import ENN, run_program
 
 ROOT = Path(__file__).parent.parent
 
@@ -45,17 +43,10 @@ def test_the_world_of_the_readme_resumes_in_the_middle_of_its_episodes(
 
 @pytest.mark.slow
 def test_demonstration_of_a_trained_agent_runs(tmp_path: Path) -> None:
-    program = [sys.executable, "-m", "enn_trainer.train", "env.id=MoveToOrigin", *SMALL]
-    where = [f"data_dir={tmp_path}", "--checkpoint-dir", str(tmp_path / "run")]
-    subprocess.run([*program, *where], check=True, timeout=120)
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "docs/act.py"), str(tmp_path / "run"), "2"],
-        check=True,
-        timeout=120,
-        capture_output=True,
-        text=True,
-    )
-    assert "episode 1: 32 steps, return" in done.stdout
+    where = [f"data_dir={tmp_path}", "--checkpoint-dir", "run"]
+    run_program([*ENN, "train", "env.id=MoveToOrigin", *SMALL, *where], cwd=tmp_path, check=True)
+    printed = run_script(str(ROOT / "docs/act.py"), "run", "2", folder=tmp_path)
+    assert "episode 1: 32 steps, return" in printed
 
 
 def run_script(path: str, *arguments: str, folder: Path) -> str:
