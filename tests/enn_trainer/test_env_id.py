@@ -1,6 +1,5 @@
 """Worlds named by `env.id`: in a file, in a module, or shipped."""
 
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 from enn_trainer import load_agent, load_checkpoint
 from enn_trainer.cli import run
 from tests.enn_trainer.builders import SMALL
+from tests.fork_server import ENN, run_program
 
 SOURCE = """
     import functools
@@ -70,12 +70,16 @@ FILE = "worlds/my_world.py"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", [1, 2])
-@pytest.mark.parametrize("name", ["Mine", "sized", "Ours", "make_match"])
+@pytest.mark.parametrize(
+    ("name", "processes"), [("Mine", 1), ("sized", 2), ("Ours", 1), ("make_match", 2)]
+)
 def test_a_world_of_a_file_is_trained_in(
     name: str, processes: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With two processes the workers, which are fresh interpreters, import it themselves."""
+    """With two processes the workers, which are fresh interpreters, import it themselves.
+
+    `test_the_number_of_processes_changes_nothing` trains in a class with two processes.
+    """
     arguments = [f"env.id={FILE}:{name}", *RUN, f"rollout.processes={processes}"]
     assert run(["train", *arguments]) == 0, capsys.readouterr().err
     assert "step 72/72 (100%)" in capsys.readouterr().out
@@ -112,7 +116,7 @@ def test_evaluation_may_be_in_another_file(capsys: pytest.CaptureFixture[str]) -
     other = Path("elsewhere")
     other.mkdir()
     (other / "my_world.py").write_text("from entity_env.examples import Xor\nclass Mine(Xor): ...")
-    evaluation = ["eval.steps=2", "eval.interval=24", f"eval.env.id={other}/my_world.py:Mine"]
+    evaluation = ["eval.steps=2", "eval.interval=72", f"eval.env.id={other}/my_world.py:Mine"]
     arguments = [f"env.id={FILE}:Mine", *RUN, *evaluation, "rollout.processes=2"]
     assert run(["train", *arguments]) == 0, capsys.readouterr().err
     assert "[eval]" in capsys.readouterr().out
@@ -195,9 +199,9 @@ def test_loading_an_agent_imports_no_world() -> None:
     mark = Path("worlds/imported")
     mark.unlink()
     code = "import enn_trainer; enn_trainer.load_agent('run'); enn_trainer.load_checkpoint('run')"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
-    print_config = [sys.executable, "-m", "enn_trainer.train", "--print-config"]
-    subprocess.run([*print_config, "--checkpoint-dir", "run", "--resume"], check=True, timeout=120)
+    run_program(["-c", code], check=True)
+    print_config = [*ENN, "train", "--print-config", "--checkpoint-dir", "run", "--resume"]
+    run_program(print_config, check=True)
     assert not mark.exists()
     Path("worlds/my_world.py").unlink()
     assert load_agent("run").obs_space.entities.keys() == {"Input"}

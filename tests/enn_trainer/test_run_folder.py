@@ -2,7 +2,6 @@
 
 import functools
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -20,7 +19,7 @@ from enn_trainer.config import EnvConfig
 from enn_trainer.errors import CheckpointError
 from enn_trainer.experience.handed_in import HANDED_IN, record_world
 from entity_env.examples import Xor
-from tests.enn_trainer.builders import SMALL, run_small
+from tests.enn_trainer.builders import SCRIPT, SMALL, run_small
 from tests.enn_trainer.worlds import Meadow, Pasture
 from tests.fork_server import ENN, run_program, start_program
 
@@ -368,9 +367,7 @@ def test_the_commands_that_are_printed_for_a_program_work(
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub/orchard.py").write_text(PROGRAM)
     settings = [*SMALL, 'env.kwargs={"trees":3}']
-    done = subprocess.run(
-        [sys.executable, "sub/orchard.py", *settings], capture_output=True, text=True, check=False
-    )
+    done = run_program([*SCRIPT, "sub/orchard.py", *settings], text=True)
     assert done.returncode == 0, done.stderr
     assert names("runs") == {"Orchard-1"}
     assert enn(["checkpoints", "show", "runs/Orchard-1"]) == 0
@@ -438,33 +435,53 @@ def test_a_program_that_a_signal_ends_has_its_status() -> None:
     assert "after training" in done.stdout
 
 
-AS_ENN = "from enn_trainer.cli import main; print('on', flush=True); main()"
-AS_MODULE = """
-import runpy, enn_trainer
-print('on', flush=True)
-runpy.run_module('enn_trainer.train', run_name='__main__')
-"""
+AS_ENN = "from enn_trainer.cli import main; main()"
+AS_MODULE = "import runpy; runpy.run_module('enn_trainer.train', run_name='__main__')"
+INTERRUPTS = {
+    "imports torch": """
+import os, signal, sys
+class Finder:
+    def find_spec(name, path=None, target=None):
+        if name == "torch":
+            sys.meta_path.remove(Finder)
+            os.killpg(0, signal.SIGINT)
+sys.meta_path.insert(0, Finder)
+""",
+    "makes a manager": """
+import os, signal, enn_trainer.state_manager
+def interrupt(*args, **kwargs):
+    os.killpg(0, signal.SIGINT)
+    make(*args, **kwargs)
+make = enn_trainer.state_manager.StateManager.__init__
+enn_trainer.state_manager.StateManager.__init__ = interrupt
+""",
+    "starts workers": """
+import os, signal, subprocess
+class Popen(subprocess.Popen):
+    def __init__(self, command, **options):
+        super().__init__(command, **options)
+        if "entity_env.vec.worker" in str(command):
+            os.killpg(0, signal.SIGINT)
+subprocess.Popen = Popen
+""",
+}
+"""Code that sends SIGINT to all processes of a program, as a terminal does, when it does that."""
 
 
 @pytest.mark.slow
-@pytest.mark.alone
-@pytest.mark.parametrize("delay_s", [0.1, 0.5, 1.5])
+@pytest.mark.parametrize("doing", INTERRUPTS)
 @pytest.mark.parametrize("program", [[AS_ENN, "train"], [AS_MODULE]])
-def test_ctrl_c_in_the_first_seconds_is_one_line(program: list[str], delay_s: float) -> None:
-    """While it imports, parses and starts worker processes, all of which the terminal signals."""
+def test_ctrl_c_in_the_first_seconds_is_one_line(program: list[str], doing: str) -> None:
     settings = [*SMALL, "rollout.processes=2", "total_timesteps=10000000"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", *program, "env.id=Xor", *settings],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+    code, *words = program
+    arguments = ["-c", INTERRUPTS[doing] + code, *words, "env.id=Xor", *settings]
+    pipe = subprocess.PIPE
+    streams: dict[str, Any] = {"stdout": pipe, "stderr": pipe, "text": True}
+    process = (
+        subprocess.Popen([sys.executable, *arguments], **streams, start_new_session=True)
+        if doing == "imports torch"  # which a fork has imported
+        else start_program(arguments, **streams, start_new_session=True)
     )
-    assert process.stdout is not None
-    process.stdout.readline()
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(delay_s)
-    os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert len([line for line in err.splitlines() if line]) == 1, err

@@ -1,5 +1,6 @@
 """Runs whose settings follow schedules: obeyed, told, saved, resumed and handed on."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,10 +9,12 @@ import pytest
 import torch
 
 from enn_trainer import (
+    Callback,
     ConfigError,
     State,
     StateManager,
     TrainConfig,
+    Trainer,
     init_train_state,
     load_checkpoint,
     train,
@@ -89,19 +92,61 @@ def test_every_number_of_the_configuration_can_follow_a_schedule_or_says_why_not
     }
 
 
+FIXED = ["optim.anneal_lr=false", "ppo.anneal_entropy=false"]
+
+
+class WeightsOfUpdates(Callback):
+    """The weights of the network after each update, by step."""
+
+    def __init__(self) -> None:
+        self.weights: dict[int, torch.Tensor] = {}
+
+    def on_update_end(self, trainer: Trainer, metrics: Mapping[str, float]) -> None:
+        self.weights[trainer.state.step] = weights(trainer.manager)
+
+
+def trained(tmp_path: Path, *overrides: str) -> dict[int, torch.Tensor]:
+    """Return the weights after each of the updates of a run."""
+    run_small(tmp_path, *FIXED, *overrides, callbacks=[seen := WeightsOfUpdates()])
+    return seen.weights
+
+
+@pytest.fixture(scope="module")
+def constant(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str], tuple[list[str], dict[int, torch.Tensor]]]:
+    """Return settings in which a field has the first value of `EFFECTS`, and the weights of a run.
+
+    Fields that need no others share a run, in which all of them have their first values.
+    """
+    folder = tmp_path_factory.mktemp("constant")
+    firsts = [f"{path}={first}" for path, (first, _) in EFFECTS.items() if not BESIDE.get(path)]
+    shared = trained(folder, *firsts)
+
+    def settings_and_weights(path: str) -> tuple[list[str], dict[int, torch.Tensor]]:
+        if not BESIDE.get(path):
+            return firsts, shared
+        settings = [*BESIDE[path], f"{path}={EFFECTS[path][0]}"]
+        return settings, trained(folder, *settings)
+
+    return settings_and_weights
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EFFECTS)
-def test_a_schedule_is_obeyed_from_its_step_on(tmp_path: Path, path: str) -> None:
+def test_a_schedule_is_obeyed_from_its_step_on(
+    tmp_path: Path,
+    path: str,
+    constant: Callable[[str], tuple[list[str], dict[int, torch.Tensor]]],
+) -> None:
     """Until the jump the run is that of the one number, after it that of neither."""
+    settings, expected = constant(path)
     first, then = EFFECTS[path]
-    fixed = ["optim.anneal_lr=false", "ppo.anneal_entropy=false", *BESIDE.get(path, [])]
-    schedule = f"{path}=step: {first}@0 step {then}@48"
-
-    def after(total: int, override: str) -> torch.Tensor:
-        return weights(run_small(tmp_path, *fixed, override, f"total_timesteps={total}"))
-
-    assert torch.equal(after(48, schedule), after(48, f"{path}={first}"))
-    assert not torch.equal(after(72, schedule), after(72, f"{path}={first}"))
+    scheduled = trained(tmp_path, *settings, f"{path}=step: {first}@0 step {then}@48")
+    assert scheduled.keys() == expected.keys() == {24, 48, 72}
+    assert torch.equal(scheduled[24], expected[24])
+    assert torch.equal(scheduled[48], expected[48])
+    assert not torch.equal(scheduled[72], expected[72])
 
 
 @pytest.mark.slow

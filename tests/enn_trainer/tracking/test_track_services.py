@@ -3,7 +3,6 @@
 import json
 import os
 import socket
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from enn_trainer.tracking.track_services import has_key, metric_name
 from entity_env.examples import MoveToOrigin
 from tests.enn_trainer.builders import SMALL, run_small
 from tests.enn_trainer.worlds import Meadow
+from tests.fork_server import run_program
 
 
 @pytest.fixture(autouse=True)
@@ -218,15 +218,14 @@ def test_offline_the_same_run_goes_on_with_full_names_and_the_code(
 
 @pytest.mark.slow
 def test_wandb_is_imported_only_where_it_is_asked_for(tmp_path: Path) -> None:
-    import subprocess
-
+    """Not by any command, all of which the fork has imported."""
     program = (
         "import sys\nfrom enn_trainer import StateManager, train\n"
         "from tests.enn_trainer.worlds import Meadow\n"
         f"train(StateManager(overrides={[*SMALL, f'data_dir={tmp_path}']!r}), Meadow)\n"
         "assert not {'wandb', 'mlflow', 'matplotlib'} & set(sys.modules)\n"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    run_program(["-c", program], check=True)
 
 
 def test_a_key_is_found_where_wandb_keeps_it(
