@@ -1,15 +1,14 @@
 """Tabs of Chromium that follow a running world, and its server."""
 
-import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.enn_trainer.viewer.tabs import Tab
+from tests.enn_trainer.viewer.tabs import TIMEOUT_MS, Tab
+from tests.fork_server import ENN, start_program
 
 
 class LiveTab(Tab):
@@ -21,7 +20,7 @@ class LiveTab(Tab):
         self.open(browser, address, **options)
 
     def begun(self) -> "LiveTab":
-        self.page.wait_for_selector("html[data-read]", timeout=60_000)
+        self.page.wait_for_selector("html[data-read]", timeout=TIMEOUT_MS)
         return self
 
     def step(self) -> tuple[int, int]:
@@ -29,30 +28,29 @@ class LiveTab(Tab):
 
     def wait_for_turn(self, name: str = "") -> None:
         text = self.page.locator("#turn-text", has_text=f"Your turn: {name}")
-        text.wait_for(timeout=10_000)
+        text.wait_for(timeout=TIMEOUT_MS)
 
     def without_choice(self) -> int:
         (count,) = re.findall(r"\((\d+) without a choice\)", self.page.inner_text("#turn-text"))
         return int(count)
 
     def wait_for(self, text: str, where: str) -> None:
-        self.page.locator(where, has_text=text).wait_for(timeout=10_000)
+        self.page.locator(where, has_text=text).wait_for(timeout=TIMEOUT_MS)
 
     def wait_past(self, step: tuple[int, int]) -> None:
         code = "([e, s], d = document.documentElement.dataset) => +d.episode > e || +d.step > s"
-        self.page.wait_for_function(code, arg=step, timeout=10_000)
+        self.page.wait_for_function(code, arg=step, timeout=TIMEOUT_MS)
 
     def wait_for_other(self, selector: str, attribute: str, value: str | None) -> None:
         code = "([s, a, v]) => document.querySelector(s).getAttribute(a) !== v"
-        self.page.wait_for_function(code, arg=[selector, attribute, value], timeout=10_000)
+        self.page.wait_for_function(code, arg=[selector, attribute, value], timeout=TIMEOUT_MS)
 
 
 @contextmanager
 def served(run: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Serve a run; yield the address of the page, and the process."""
-    command = [sys.executable, "-m", "enn_trainer.cli", "serve", str(run), "--port", "0", *options]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
+    command = [*ENN, "serve", str(run), "--port", "0", *options]
+    with start_program(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
             yield server.stdout.readline().strip(), server

@@ -8,6 +8,7 @@ from typing import Any, Self
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
 QUIET = ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--no-first-run", *QUIET]
+TIMEOUT_MS = 60_000
 
 
 class Tab:
@@ -17,7 +18,7 @@ class Tab:
 
     def __init__(self, browser: Any, path: Path, hash: str = "", **options: Any) -> None:
         self.open(browser, f"file://{path}{hash}", offline=True, **options)
-        self.page.wait_for_selector("html[data-read]", timeout=60_000)
+        self.page.wait_for_selector("html[data-read]", timeout=TIMEOUT_MS)
 
     def open(self, browser: Any, address: str, **options: Any) -> None:
         self.context = browser.new_context(**options)
@@ -54,7 +55,7 @@ class Tab:
 
     def wait(self, **expected: object) -> None:
         for name, value in expected.items():
-            self.page.wait_for_selector(f'html[data-{name}="{value}"]', timeout=10_000)
+            self.page.wait_for_selector(f'html[data-{name}="{value}"]', timeout=TIMEOUT_MS)
 
     def numbers(self, selector: str, attribute: str) -> list[float]:
         code = "(all, name) => all.map(one => one.getAttribute(name))"
