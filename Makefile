@@ -53,8 +53,10 @@ test-plain:
 bench: .venv/developing
 	$(BIN)/python benchmarks/bench.py $(BENCH)
 
-# Damages saves and kills runs for many minutes; the tests do some of it. SOAK="--seed 7" repeats one.
+# What is random or long, in 30 minutes: long tests, properties with more examples, damaged saves, killed
+# runs. SOAK="--seed 7" repeats the damage and the kills of one.
 soak: .venv/developing
+	HYPOTHESIS_PROFILE=soak $(PYTEST) -m "soak or hypothesis" tests
 	$(BIN)/python -W error -m tests.soak $(SOAK)
 
 # Everything that is made from the code: completion scripts, the schema of the settings, the reference
