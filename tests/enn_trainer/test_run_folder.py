@@ -456,12 +456,14 @@ make = enn_trainer.state_manager.StateManager.__init__
 enn_trainer.state_manager.StateManager.__init__ = interrupt
 """,
     "starts workers": """
-import os, signal, subprocess
+import subprocess
 class Popen(subprocess.Popen):
+    has_interrupted = False
     def __init__(self, command, **options):
+        if "entity_env.vec.worker" in str(command) and not Popen.has_interrupted:
+            Popen.has_interrupted = True
+            command[2] = "import os, signal; os.killpg(0, signal.SIGINT); " + command[2]
         super().__init__(command, **options)
-        if "entity_env.vec.worker" in str(command):
-            os.killpg(0, signal.SIGINT)
 subprocess.Popen = Popen
 """,
 }

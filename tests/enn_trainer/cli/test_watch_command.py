@@ -18,7 +18,7 @@ from entity_env.examples import MineSweeper, Shells
 from entity_env.recording.entity_gym_samples import open_entity_gym_samples
 from entity_env.seeding import derive_seed
 from entity_env.vec.serial import EnvList
-from tests.enn_trainer.builders import MINES, run_small
+from tests.enn_trainer.builders import MINES, SMALL, run_small
 from tests.enn_trainer.viewer.replays import differences
 from tests.entity_env.builders import SAMPLES
 
@@ -125,7 +125,8 @@ def test_pictures_are_those_that_the_environment_renders(mines_run: Path, tmp_pa
 @pytest.mark.slow
 def test_recording_is_shown(mines_run: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.rec"
-    options = ["total_timesteps=512", f"capture_samples={file}", "capture_logits=true"]
+    kwargs = f"env.kwargs={json.dumps(MINES)}"
+    options = [*SMALL, kwargs, f"capture_samples={file}", "capture_logits=true"]
     into = ["--checkpoint-dir", str(tmp_path / "run")]
     assert run(["train", "MineSweeper", *options, *into]) == 0
     shown = watched(tmp_path, str(file), "--episodes", "2")
@@ -159,7 +160,8 @@ def test_recording_of_entity_gym_is_shown(name: str, tmp_path: Path) -> None:
 def test_agent_answers_to_the_frames_of_a_recording(tmp_path: Path) -> None:
     file = tmp_path / "mine.rec"
     once = ["eval.episodes=2", "eval.interval=9999", "eval.run_on_first_step=false"]
-    options = ["total_timesteps=512", *once, f"eval.capture_samples={file}"]
+    kwargs = f"env.kwargs={json.dumps(MINES)}"
+    options = [*SMALL, kwargs, *once, f"eval.capture_samples={file}"]
     into = ["--checkpoint-dir", str(tmp_path / "run")]
     assert run(["train", "MineSweeper", *options, *into]) == 0
     shown = watched(tmp_path, str(file), "--episodes", "2", "--agent", str(tmp_path / "run"))
