@@ -1,6 +1,6 @@
 """Cases for the compiled network, and its answers beside those of torch."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import replace
@@ -101,20 +101,21 @@ def large_case(kind: str, d_model: int, visible: bool = False) -> tuple[RogueNet
     return net, batch
 
 
-def assert_same(net: RogueNet, batch: EntityBatch) -> None:
+def assert_same(
+    net: RogueNet, batch: EntityBatch, each: Iterable[Callable[[], object]] = (lambda: None,)
+) -> None:
     """Compare outputs and gradients with torch's in float32.
+
+    They are computed after each call of `each`, as of a function that selects instructions.
 
     Some networks make a large difference of rounding: with logits of 150, the seventh digit of them
     is the third digit of a gradient. Torch's own error is measured in float64, and a gradient may
     have some times the largest one beside the usual tolerance.
     """
     expected, expected_gradient = answers(net, batch, compiled=False)
-    got, gradient = answers(net, batch, compiled=True)
     exact_net, exact_batch = deepcopy(net).double(), in_float64(batch)
     _, exact_gradient = answers(exact_net, exact_batch, False, expected.actions)
-    for ours, theirs in zip(by_frame(got, batch), by_frame(expected, batch), strict=True):
-        for name in theirs:
-            torch.testing.assert_close(ours[name], theirs[name], rtol=1e-3, atol=1e-3, msg=name)
+    of_frames = by_frame(expected, batch)
     scales = {n: float(g.abs().max()) if g.numel() else 0.0 for n, g in expected_gradient.items()}
     largest = max(scales.values(), default=0.0)
     error = max(
@@ -122,9 +123,15 @@ def assert_same(net: RogueNet, batch: EntityBatch) -> None:
         for n, g in expected_gradient.items()
         if scales[n] > 0
     )
-    for name, theirs in expected_gradient.items():
-        atol = (1e-3 + 4 * error) * scales[name] + 1e-5 * largest + 1e-5
-        torch.testing.assert_close(gradient[name], theirs, rtol=0, atol=atol, msg=name)
+    for prepare in each:
+        prepare()
+        got, gradient = answers(net, batch, compiled=True)
+        for ours, of_torch in zip(by_frame(got, batch), of_frames, strict=True):
+            for name, p in of_torch.items():
+                torch.testing.assert_close(ours[name], p, rtol=1e-3, atol=1e-3, msg=name)
+        for name, theirs in expected_gradient.items():
+            atol = (1e-3 + 4 * error) * scales[name] + 1e-5 * largest + 1e-5
+            torch.testing.assert_close(gradient[name], theirs, rtol=0, atol=atol, msg=name)
 
 
 @st.composite

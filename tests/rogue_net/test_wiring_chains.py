@@ -166,7 +166,7 @@ def test_choices_are_legal_and_judged_as_they_were_made(world: Any) -> None:
     net = wired(network(), world)
     collector = Collector(EnvList(world, ENVS), AgentPlayer(net, seed=3))
     with torch.no_grad():
-        play(collector, world().obs_space(), 20, seed=1)  # the environments refuse what is illegal
+        play(collector, world().obs_space(), 8, seed=1)  # the environments refuse what is illegal
         batch = batch_in(world)
         for draws in (None, torch.Generator().manual_seed(1)):
             out = net(batch, generator=draws)

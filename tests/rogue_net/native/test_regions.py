@@ -1,9 +1,7 @@
 """Arrays of the compiled code: overruns are noticed, and no cast or shift is undefined."""
 
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ import torch
 import rogue_net
 from rogue_net.native import library
 from rogue_net.relpos.cells import between, grid_cells
+from tests.fork_server import run_program
 from tests.rogue_net.builders import needs_compiled
 
 NATIVE = Path(rogue_net.__file__).parent / "native"
@@ -86,14 +85,7 @@ for kind in KINDS:
 print("defined")
 """
     root = Path(rogue_net.__file__).parents[1]
-    said = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    said = run_program(["-c", program], cwd=root, text=True)
     assert (said.returncode, said.stdout) == (0, "defined\n"), said.stderr
 
 
