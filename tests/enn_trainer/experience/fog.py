@@ -1,8 +1,12 @@
 """A world in which entities come, go, return, are hidden and are chosen: memory has to be kept."""
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 from enn_trainer import StateManager, train
+from enn_trainer.checkpoints.format import save_name
+from enn_trainer.checkpoints.run_dir import RunDir
 from tests.enn_trainer.experience.fog_world import Fog
 
 MEMORY = 'net.memory=(of: "both", inputs: ["action", "reward"], keep_absent: 2, d_memory: 12)'
@@ -23,3 +27,11 @@ def run(folder: Any, updates: int, *settings: str, **options: Any) -> StateManag
     manager = StateManager(overrides=overrides, checkpoint_dir=folder, **options)
     train(manager, Fog)
     return manager
+
+
+def copy_until(folder: Path, step: int, copy: Path) -> None:
+    """Copy a run as it was when it was saved at a step."""
+    shutil.copytree(folder, copy)
+    for path in RunDir(copy).saved_paths():
+        if path.name > save_name(step):
+            shutil.rmtree(path)

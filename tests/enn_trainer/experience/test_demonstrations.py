@@ -26,6 +26,8 @@ from tests.enn_trainer.demonstrated import CutOff, Rearranged, Sorting, record
 from tests.enn_trainer.worlds import Clockwork
 
 CPU = torch.device("cpu")
+FEW = 16
+"""Steps that hold episodes of all lengths."""
 
 
 def read(
@@ -70,7 +72,7 @@ def test_every_return_is_that_of_its_own_episode(tmp_path: Path) -> None:
     # Each step gives 1, so n steps are worth 1 + 0.5 + ... = 2 - 0.5 ** (n - 1).
     torch.testing.assert_close(shown.returns[known], 2 - 0.5 ** (left - 1)[known])
     assert shown.endings.keys() == {"unfinished"}
-    assert read(record(tmp_path / "cut", world=CutOff)).returns.isnan().all()
+    assert read(record(tmp_path / "cut", world=CutOff, steps=FEW)).returns.isnan().all()
 
 
 def test_a_sub_sample_has_the_returns_of_all_steps(tmp_path: Path) -> None:
@@ -84,8 +86,8 @@ def test_a_sub_sample_has_the_returns_of_all_steps(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_files_in_another_order_of_names_are_the_same(tmp_path: Path) -> None:
     """A position in a frame depends on the order of types, so actors and actees move with it."""
-    one = read(record(tmp_path / "one", logits=True), "kl")
-    other_path = record(tmp_path / "other", world=Rearranged, logits=True, x=1)
+    one = read(record(tmp_path / "one", logits=True, steps=FEW), "kl")
+    other_path = record(tmp_path / "other", world=Rearranged, logits=True, x=1, steps=FEW)
     other = read(other_path, "kl")
     for name, rows in one.batch.features.items():
         assert torch.equal(rows.values, other.batch.features[name].values), name
@@ -102,7 +104,8 @@ def test_files_in_another_order_of_names_are_the_same(tmp_path: Path) -> None:
 
 
 def test_several_files_are_one_after_the_other(tmp_path: Path) -> None:
-    one, other = record(tmp_path / "one"), record(tmp_path / "two", world=Rearranged, x=1, steps=9)
+    one = record(tmp_path / "one", steps=FEW)
+    other = record(tmp_path / "two", world=Rearranged, x=1, steps=9)
     recordings = open_recordings([one, other])
     shown = Reading(Sorting().obs_space(), 0.5, CPU).read(recordings)
     assert shown is not None
@@ -128,7 +131,7 @@ def test_a_limit_bounds_what_is_read(tmp_path: Path) -> None:
 
 
 def test_frames_without_actors_are_known_and_can_be_left_out(tmp_path: Path) -> None:
-    shown = read(record(tmp_path / "rec"))
+    shown = read(record(tmp_path / "rec", steps=FEW))
     acting = with_actors(shown)
     assert 0 < len(acting) < len(shown)
     assert (acting.num_actors() > 0).all()
@@ -139,7 +142,7 @@ def test_frames_without_actors_are_known_and_can_be_left_out(tmp_path: Path) -> 
 def test_choices_of_an_agent_are_left_out_where_a_file_says_who_chose(
     tmp_path: Path, subsample: int
 ) -> None:
-    path = record(tmp_path / "rec", logits=True, says_who=True, subsample=subsample)
+    path = record(tmp_path / "rec", logits=True, says_who=True, subsample=subsample, steps=FEW)
     whole, own = read(path, "kl"), read(path, "kl", who="hand")
     who = [e.decisions.by_hand for e in Recording.open(path).episodes() if len(e.decisions)]
     assert len(own) == len(whole)
@@ -158,11 +161,11 @@ def test_choices_of_an_agent_are_left_out_where_a_file_says_who_chose(
 
 
 def test_a_file_that_does_not_say_who_chose_is_read_whole(tmp_path: Path) -> None:
-    path = record(tmp_path / "rec")
+    path = record(tmp_path / "rec", steps=FEW)
     own, whole = read(path, who="hand"), read(path)
     assert own.num_actors().sum() == whole.num_actors().sum()
     # Likewise the part of a file that does not say it, which a later part does.
-    record(path, says_who=True)
+    record(path, says_who=True, steps=FEW)
     assert whole.num_actors().sum() < read(path, who="hand").num_actors().sum()
     assert read(path, who="hand").num_actors().sum() < read(path).num_actors().sum()
 
@@ -183,8 +186,8 @@ def test_frames_of_one_player_have_the_returns_of_their_side(tmp_path: Path, pla
     Here players even change in the middle of an episode, as where an opponent is lost.
     """
     turns = ["", "a", "b", "a"]
-    whole = read(record(tmp_path / "plain", logits=True), "kl")
-    path = record(tmp_path / "played", logits=True, players=turns)
+    whole = read(record(tmp_path / "plain", logits=True, steps=FEW), "kl")
+    path = record(tmp_path / "played", logits=True, players=turns, steps=FEW)
     own = read(path, "kl", player=player)
     said = [e.decisions.player for e in Recording.open(path).episodes() if len(e.decisions)]
     frames = np.flatnonzero(np.concatenate(said) == player)
@@ -208,9 +211,9 @@ def test_a_limit_counts_the_frames_of_the_player(tmp_path: Path) -> None:
 
 def test_a_person_beside_others_is_learnt_from(tmp_path: Path) -> None:
     """The choices of the person in the frames of the player, if a file says both."""
-    path = record(tmp_path / "rec", says_who=True, players=["", "a"])
+    path = record(tmp_path / "rec", steps=FEW, says_who=True, players=["", "a"])
     both, own = read(path, who="hand"), read(path)
-    assert len(both) == len(own) == 16 * 60 // 2
+    assert len(both) == len(own) == 16 * FEW // 2
     assert 0 < both.num_actors().sum() < own.num_actors().sum()
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import signal
 from copy import copy
 from dataclasses import replace
@@ -15,8 +14,6 @@ import torch
 
 from enn_trainer import CheckpointError, ConfigError, StateManager, Trainer, check_agent, load_agent
 from enn_trainer.algorithms.minibatches import minibatches_of_units, pieces_of_units
-from enn_trainer.checkpoints.format import save_name
-from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.cli.play_command import SideAgents
 from enn_trainer.errors import AgentError
 from enn_trainer.experience.collector import Collector, Rollout, collect
@@ -29,7 +26,7 @@ from entity_env.examples import Duel, Minefield
 from entity_env.serialization.messages import pack, unpack
 from rogue_net import RogueNet, RogueNetConfig
 from rogue_net.config import MemoryConfig
-from tests.enn_trainer.experience.fog import FRAMES, MEMORY, SETTINGS, run
+from tests.enn_trainer.experience.fog import FRAMES, MEMORY, SETTINGS, copy_until, run
 from tests.enn_trainer.experience.fog_world import Fog, Mist
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks
 
@@ -112,10 +109,7 @@ def test_a_resumed_run_remembers_to_the_bit(
     """In the middle of episodes, with entities that are out of sight, and of opponents."""
     frames = 24 if "optim.bs=6" in settings else FRAMES
     straight = run(tmp_path / "straight", 3, *settings, frames=frames)
-    shutil.copytree(tmp_path / "straight", tmp_path / "parts")
-    for path in RunDir(tmp_path / "parts").saved_paths():
-        if path.name > save_name(2 * frames):
-            shutil.rmtree(path)
+    copy_until(tmp_path / "straight", 2 * frames, tmp_path / "parts")
     more = [*settings, f"rollout.processes={processes}"]
     parts = run(tmp_path / "parts", 3, *more, frames=frames)
     assert_same(straight.state, parts.state)
@@ -131,7 +125,7 @@ def test_opponents_of_other_widths_remember_their_own_games(tmp_path: Path) -> N
     settings = [MEMORY, *POOL, f'selfplay.opponents=["{tmp_path}/rival"]']
     settings.append("selfplay.snapshot_every=0")
     straight = run(tmp_path / "straight", 3, *settings, frames=24)
-    run(tmp_path / "parts", 2, *settings, frames=24)
+    copy_until(tmp_path / "straight", 48, tmp_path / "parts")
     parts = run(tmp_path / "parts", 3, *settings, frames=24)
     assert_same(straight.state, parts.state)
     states = straight.state.parts["players"].state_dict()
@@ -214,7 +208,8 @@ def test_an_agent_in_a_world_of_another_order_remembers_the_same(tmp_path: Path)
 def test_a_loaded_agent_remembers_from_call_to_call(tmp_path: Path) -> None:
     """As the players of a run do, for each position of a batch."""
     run(tmp_path, 3, MEMORY, OF_VALUES)
-    agent, fresh = load_agent(tmp_path, deterministic=True), load_agent(tmp_path)
+    agent, other = (load_agent(tmp_path, deterministic=True) for _ in range(2))
+    fresh = load_agent(tmp_path)
     envs = EnvList(Fog, 2)
     envs.seed(5)
     player = AgentPlayer(agent.agent, None)
@@ -237,7 +232,6 @@ def test_a_loaded_agent_remembers_from_call_to_call(tmp_path: Path) -> None:
         assert found == pytest.approx(decisions.values.tolist(), rel=1e-4, abs=1e-5)
         assert explained.value == pytest.approx(found[0], rel=1e-4, abs=1e-5)
         differs += fresh.act(frames[0], first=True).value != pytest.approx(found[0], rel=1e-5)
-        other = load_agent(tmp_path, deterministic=True)
         other.set_state(unpack(pack(state, exact=True)))
         assert other.explain(frames[0]).influence.value.tolist() == pytest.approx(
             explained.influence.value.tolist(), rel=1e-3, abs=1e-4

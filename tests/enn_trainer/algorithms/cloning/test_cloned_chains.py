@@ -323,7 +323,7 @@ class Apart(Post):
     chained = False
 
 
-def record_post(path: Path, world: Any, steps: int = 60) -> Path:
+def record_post(path: Path, world: Any, steps: int = 16) -> Path:
     envs = RecordingVecEnv(EnvList(world, 64), path)
     envs.seed(1)
     envs.reset(envs.obs_space())
@@ -335,7 +335,6 @@ def record_post(path: Path, world: Any, steps: int = 60) -> Path:
     return path
 
 
-@pytest.mark.slow
 def test_an_expert_of_two_ways_is_cloned_by_a_chain_and_not_by_independent_actions(
     tmp_path: Path,
 ) -> None:
@@ -420,8 +419,10 @@ def test_errors_of_numbers_are_shares_of_the_range_that_an_actor_has(tmp_path: P
     assert score.accuracy["aim"] == pytest.approx(error, rel=1e-4)
 
 
-@pytest.mark.parametrize("memory", ["None", '(of: "frame", inputs: ["action", "reward"])'])
-@pytest.mark.parametrize("world", [Camp, Targets])
+@pytest.mark.parametrize(
+    ("world", "memory"),
+    [(Camp, '(of: "frame", inputs: ["action", "reward"])'), (Targets, "None")],
+)
 def test_cloning_beside_ppo_resumes_to_the_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: Any, memory: str
 ) -> None:

@@ -45,7 +45,7 @@ from tests.enn_trainer.demonstrated import (
     rewrite,
     tries_all_arms,
 )
-from tests.enn_trainer.experience.fog import MEMORY, run
+from tests.enn_trainer.experience.fog import FRAMES, MEMORY, copy_until, run
 from tests.enn_trainer.experience.fog_world import Fog
 from tests.enn_trainer.resuming import assert_same
 
@@ -121,14 +121,14 @@ def played(folder: Path, world: Environment, games: int) -> float:
 def shells(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recording of somebody who knows where the ball is."""
     path = tmp_path_factory.mktemp("shells") / "shells.rec"
-    return record_knowing(path, Shells, knows_the_ball, 48)
+    return record_knowing(path, Shells, knows_the_ball, 48, num_envs=32)
 
 
 def test_a_clone_remembers_who_showed_what_and_goes_on_with_ppo(
     shells: Path, tmp_path: Path
 ) -> None:
     """Of 3 to 6 cups that look alike, one in .24 is right without memory."""
-    small = ("clone.epochs=3", *BESIDE)
+    small = ("clone.epochs=3", "clone.lr=0.02", *BESIDE)
     result = clone(shells, config("net.memory=()", *small), tmp_path / "run", say=quiet)
     assert result.test is not None
     assert result.test.accuracy["choose"] > 0.9
@@ -142,7 +142,9 @@ def test_a_clone_remembers_who_showed_what_and_goes_on_with_ppo(
 def test_without_memory_or_identity_nobody_can_know(shells: Path, tmp_path: Path) -> None:
     """Controls: the same choices, which do not follow from what the network knows."""
     without = clone(shells, config("clone.epochs=3"), say=quiet)
-    nameless = record_knowing(tmp_path / "rec", Shells, knows_the_ball, 48, track=False)
+    nameless = record_knowing(
+        tmp_path / "rec", Shells, knows_the_ball, 48, track=False, num_envs=32
+    )
     said: list[str] = []
     settings = ("net.memory=()", "clone.epochs=3", *BESIDE)
     by_frame = clone(nameless, config(*settings), say=said.append)
@@ -154,9 +156,12 @@ def test_without_memory_or_identity_nobody_can_know(shells: Path, tmp_path: Path
     assert "entities of Cup have no identity, so memory of them learns nothing there" in line
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_own_choices_and_rewards_of_a_recording_enter_memory(tmp_path: Path) -> None:
-    """Nothing else tells which arm pays; 4 of 20 pulls do by chance, 18 at best."""
+    """Nothing else tells which arm pays; 4 of 20 pulls do by chance, 18 at best.
+
+    That they enter memory as they did while acting, the comparison of probabilities below shows.
+    """
     path = record_knowing(tmp_path / "rec", HiddenArm, tries_all_arms, 60, num_envs=32)
     memory = 'net.memory=(of: "frame", inputs: ["action", "reward"])'
     clone(path, config(memory, "clone.epochs=15", *BESIDE), tmp_path / "run", say=quiet)
@@ -302,11 +307,11 @@ def test_whole_sequences_are_drawn_and_fit() -> None:
 def test_a_resumed_run_learns_the_same_sequences(tmp_path: Path) -> None:
     path = record_fog(tmp_path / "fog.rec", network())
     settings = [MEMORY, f"bc.path={path}", "bc.bs=8", "bc.seq_len=4"]
-    straight = run(tmp_path / "straight", 4, *settings)
-    run(tmp_path / "parts", 2, *settings)
-    parts = run(tmp_path / "parts", 4, *settings)
+    straight = run(tmp_path / "straight", 3, *settings)
+    copy_until(tmp_path / "straight", 2 * FRAMES, tmp_path / "parts")
+    parts = run(tmp_path / "parts", 3, *settings)
     assert_same(straight.state, parts.state)
-    other = run(tmp_path / "other", 4, *settings[:-1], "bc.seq_len=2")
+    other = run(tmp_path / "other", 3, *settings[:-1], "bc.seq_len=2")
     weights = [
         torch.cat([p.flatten() for p in m.state.agent.parameters()]) for m in (straight, other)
     ]

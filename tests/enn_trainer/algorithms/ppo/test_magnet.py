@@ -289,16 +289,20 @@ def test_coefficient_follows_a_schedule(tmp_path: Path) -> None:
     assert tracked == [False, False, False, True]
 
 
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The state after a run of five updates that nothing stopped."""
+    return everything(run(tmp_path_factory.mktemp("straight"), 80, *MAGNET).state)
+
+
 @pytest.mark.parametrize("stops", [16, 32, 48])
-def test_runs_resume_to_the_bit(tmp_path: Path, stops: int) -> None:
+def test_runs_resume_to_the_bit(tmp_path: Path, straight: dict[str, Any], stops: int) -> None:
     """Stopped just after the magnet was changed, before it is, and in between."""
-    straight = run(tmp_path, 80, *MAGNET)
     for frames in (stops, 80):
         resumed = run(tmp_path, frames, *MAGNET, checkpoint_dir=tmp_path / "parts")
     assert resumed.state.restart == 1
-    found = everything(straight.state)
-    assert_same(found, everything(resumed.state))
-    assert any(name.startswith("algorithm/magnet/agent/") for name in found)
+    assert_same(straight, everything(resumed.state))
+    assert any(name.startswith("algorithm/magnet/agent/") for name in straight)
 
 
 def test_failed_updates_leave_the_magnet_as_it_was(tmp_path: Path) -> None:
