@@ -250,7 +250,7 @@ class Taken:
     "named",
     [
         CART_POLE,
-        JUNCTION,
+        pytest.param(JUNCTION, marks=pytest.mark.soak),
         ROCK_PAPER_SCISSORS,
         "pettingzoo:two_groups",
         "gymnasium:all_kinds:AllKinds-v0",
