@@ -35,22 +35,22 @@ from enn_trainer.callbacks.notices import (
     window_frames,
 )
 from enn_trainer.cli import run
-from entity_env import (
-    Entity,
-    Flag,
-    GlobalCategoricalActionMask,
-    GlobalCategoricalActionSpace,
-    Kind,
-    Match,
-    Observation,
-    ObsSpace,
-    PlainState,
-)
+from entity_env import Entity, Flag, Kind, ObsSpace
 from entity_env.examples import ENV_REGISTRY
 from entity_env.kinds import label_dtype
 from entity_env.testing import Identity
 from rogue_net.ragged import EntityBatch, RaggedTensor
 from tests.enn_trainer.builders import logs_of
+from tests.enn_trainer.callbacks.coin import Coin
+from tests.enn_trainer.callbacks.notice_runs import (
+    CORRIDORS,
+    ELSEWHERE,
+    RECORDED,
+    SHARES,
+    record,
+    replay,
+    run_of,
+)
 from tests.enn_trainer.resuming import go, tracked
 from tests.enn_trainer.tracking.rollouts import SPACE, collected
 
@@ -78,50 +78,39 @@ def trained(tmp_path: Path, env: Any, *settings: str) -> tuple[StateManager, lis
 
 # -- Worlds with a fault, and without ------------------------------------------------------------
 
-SHORT, LONG = 12 * 1024, (PATIENCE + 2) * 3072
-"""Frames, of more than the windows that notices about the world, and about learning and constant
-returns, take."""
-FEW = ["rollout.num_envs=8", "rollout.steps=128"]
+SHORT, LONG = (
+    [f"total_timesteps={num * 512}", "rollout.num_envs=32", "rollout.steps=8"]
+    for num in (4, PATIENCE + 2)
+)
+"""Frames, more than the windows of 512 frames that notices of facts and equal returns take."""
+LEARNING = [f"total_timesteps={(PATIENCE + 2) * 1024}", "rollout.num_envs=64", "optim.bs=128"]
+"""As long in windows of 1024 frames, in which something is learnt."""
+FEW = ["total_timesteps=2560", "rollout.num_envs=2", "rollout.steps=128"]
 FAULTS: dict[str, tuple[str, dict[str, Any], dict[str, Any], set[str], list[str]]] = {
-    "choice": (
-        *("Gate", {"shown": False}, {}, {"choice/do", "entropy/do"}),
-        [f"total_timesteps={LONG}"],
-    ),
-    "value": ("Luck", {"shown": False}, {}, {"explained"}, [f"total_timesteps={LONG}"]),
-    "feature": (
-        *("Marked", {"shown": False}, {}, {"feature/Mark", "offered/never"}),
-        [f"total_timesteps={LONG}"],
-    ),
-    "reward": ("Steps", {"scale": 0}, {}, {"reward"}, [f"total_timesteps={SHORT}"]),
-    "return": (
-        *("Steps", {"scale": 0, "cost": 1}, {"length": 1, "cost": 1}, {"return"}),
-        [f"total_timesteps={LONG}"],
-    ),
-    "episodes": (
-        *("Steps", {"length": 0}, {"length": 20}, {"episodes"}),
-        [f"total_timesteps={SHORT}", *FEW],
-    ),
+    "choice": ("Gate", {"shown": False}, {}, {"choice/do", "entropy/do"}, LEARNING),
+    "value": ("Luck", {"shown": False}, {}, {"explained"}, LEARNING),
+    "feature": ("Marked", {"shown": False}, {}, {"feature/Mark", "offered/never"}, LEARNING),
+    "reward": ("Steps", {"scale": 0}, {}, {"reward"}, SHORT),
+    "return": ("Steps", {"scale": 0, "cost": 1}, {"length": 1, "cost": 1}, {"return"}, LONG),
+    "episodes": ("Steps", {"length": 0}, {"length": 20}, {"episodes"}, FEW),
     "actors": (
-        *("Steps", {"length": 20, "every": 20}, {"length": 20, "every": 5}, {"actors"}),
-        [f"total_timesteps={SHORT}"],
+        *("Steps", {"length": 20, "every": 20}, {"length": 20, "every": 5}, {"actors"}, SHORT),
     ),
 }
 """Environment, its arguments with the fault and without it, notices, and settings."""
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        pytest.param(
-            fault, marks=[pytest.mark.slow] if f"total_timesteps={LONG}" in about[4] else []
-        )
-        for fault, about in FAULTS.items()
-    ],
-)
+@pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_told_once_and_a_world_without_it_has_no_notice(
-    fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], worlds: Any
+    fault: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    worlds: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world, faulty, sound, keys, settings = FAULTS[fault]
+    monkeypatch.setattr(notices, "LEAST_WINDOW", 1024 if settings is LEARNING else 512)
+    monkeypatch.setattr(notices, "EXAMINE_EVERY", 512)
     env = partial(getattr(worlds, world), **faulty)
     _, rows = trained(tmp_path / "faulty", env, *settings)
     assert sorted(row["notice"] for row in rows) == sorted(keys)
@@ -129,57 +118,6 @@ def test_a_fault_is_told_once_and_a_world_without_it_has_no_notice(
     assert lines == [f"notice: {row['text']}; see {row['page']}" for row in rows]
     env = partial(getattr(worlds, world), **sound)
     assert trained(tmp_path / "sound", env, *settings)[1] == []
-
-
-def told_in_corridor(tmp_path: Path, worlds: Any, *settings: str) -> list[str]:
-    """Train with the default settings but these, and return the keys of the notices."""
-    overrides = [f"data_dir={tmp_path}", "rollout.processes=1", *settings]
-    manager = StateManager(overrides=overrides)
-    train(manager, partial(worlds.Corridor, cells=8))
-    told: list[str] = manager.state.memory[NOTICES]["told"]
-    return told
-
-
-@pytest.mark.slow
-def test_a_collapse_to_few_long_episodes_is_a_choice_given_up(tmp_path: Path, worlds: Any) -> None:
-    """Whose return, 0, is the best one that was seen: to go has only been punished."""
-    settings = "total_timesteps=81920", "optim.bs=1024", "ppo.ent_coef=0"
-    assert told_in_corridor(tmp_path, worlds, *settings) == ["choice/do", "entropy/do"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_world_whose_first_success_comes_late_has_no_notice(
-    seed: int, tmp_path: Path, worlds: Any
-) -> None:
-    """Every episode ended with -1 in the first fifth of the run; in the end nearly all with 1."""
-    settings = "total_timesteps=40960", "optim.bs=256", f"seed={seed}"
-    assert told_in_corridor(tmp_path, worlds, *settings) == []
-
-
-class Coin(PlainState, Match):
-    """A coin decides after two steps which of two sides wins; its feature never varies."""
-
-    def obs_space(self) -> ObsSpace:
-        return ObsSpace(["x"])
-
-    def action_space(self) -> dict[str, Any]:
-        return {"say": GlobalCategoricalActionSpace(["a", "b"])}
-
-    def reset(self) -> list[Observation]:
-        self.steps = 0
-        return self.observe(0.0)
-
-    def act(self, actions: Any) -> list[Observation]:
-        self.steps += 1
-        return self.observe(self.rng.choice([-1.0, 1.0]) if self.steps == 2 else 0.0)
-
-    def observe(self, reward: float) -> list[Observation]:
-        offered = {"say": GlobalCategoricalActionMask()}
-        return [
-            Observation(global_features=[3.0], actions=offered, reward=x, done=self.steps == 2)
-            for x in (reward, -reward)
-        ]
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -196,38 +134,49 @@ def test_a_flat_return_of_both_sides_of_a_match_is_no_sign(
     assert {notice.key for notice in of_one} == {"explained", "feature/__global__"}
 
 
-SHARES = {
-    **dict.fromkeys(
-        ("multi_armed_bandit", "not_hotdog", "count", "floor_is_lava", "rock_paper_scissors"), 1.0
-    ),
-    **{"treasure_hunt": 1.0, "duel": 0.5, "xor": 0.4, "move_to_origin": 0.2, "minefield": 0.05},
-    **{"minefield-relattn1": 0.05, "minefield-relattn2": 0.05, "cherry_pick": 0.03},
-    **{"multisnake_1snakes11len": 0.05, "pick_matching_balls": 0.014},
-    **{"duel_pool": 0.03, "kuhn_poker": 0.03},
-    **{"shells": 0.03, "hidden_arm": 0.03, "pairs": 0.004},
-    **{"tugs": 0.03, "medics": 0.1, "locks": 0.3},
-    **{"locks_lessons": 0.3, "locks_ramp": 0.3, "minefield_varied": 0.05},
-}
-"""Share of `total_timesteps` of each configuration for which it is trained here."""
-ELSEWHERE = {"foraging_8x8", "foraging_10x10", "multisnake_2snakes11len", "pendulum", "tic_tac_toe"}
-"""Configurations of other packages' worlds, and for a GPU."""
-
-
 def test_every_configuration_is_trained_here_or_listed() -> None:
     names = {path.stem for path in (ROOT / "configs").glob("*.ron")}
     assert names == {*SHARES, *ELSEWHERE}
+    assert json.loads(RECORDED.read_text()).keys() == {*SHARES, *CORRIDORS}
 
 
-@pytest.mark.slow
+TOLD = {"a collapse to few long episodes": ["choice/do", "entropy/do"]}
+"""Notices of runs; the others have none."""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", [*SHARES, *CORRIDORS])
+def test_training_has_the_expected_notices(name: str, tmp_path: Path) -> None:
+    env, manager = run_of(name, tmp_path)
+    train(manager, env)
+    assert manager.state.memory[NOTICES]["told"] == TOLD.get(name, [])
+
+
+@pytest.mark.parametrize("name", [*SHARES, *CORRIDORS])
+def test_recorded_sums_have_the_expected_notices(name: str) -> None:
+    """The windows of the same training, of which the rules are tested without it."""
+    recorded = json.loads(RECORDED.read_text())[name]
+    env, manager = run_of(name)
+    assert recorded["total_timesteps"] == manager.config.total_timesteps
+    world = env(**json.loads(manager.config.env.kwargs)) if name in SHARES else env()
+    assert recorded["told"] == replay(recorded, world) == TOLD.get(name, [])
+
+
+def test_recorded_windows_are_those_of_their_training() -> None:
+    recorded = json.loads(RECORDED.read_text())["rock_paper_scissors"]
+    assert record("rock_paper_scissors") == recorded
+
+
 @pytest.mark.parametrize("name", SHARES)
-def test_no_example_has_a_notice_at_its_committed_configuration(name: str, tmp_path: Path) -> None:
-    path, share = ROOT / f"configs/{name}.ron", SHARES[name]
-    manager = StateManager(init_path=path, overrides=[f"data_dir={tmp_path}"])
+def test_committed_configuration_trains(name: str, tmp_path: Path) -> None:
+    """For one update with few frames."""
+    few = ["rollout.num_envs=8", "rollout.steps=32", "rollout.processes=1", "optim.bs=160"]
+    few += ["optim.update_epochs=1", "total_timesteps=1", f"data_dir={tmp_path}"]
+    manager = StateManager(init_path=ROOT / f"configs/{name}.ron", overrides=few)
     config = manager.config
     config.eval = None
-    config.total_timesteps = int(share * config.total_timesteps)
     train(manager, ENV_REGISTRY[config.env.id])
-    assert manager.state.memory[NOTICES]["told"] == []
+    assert manager.state.step > 0
 
 
 def test_the_page_explains_every_notice() -> None:

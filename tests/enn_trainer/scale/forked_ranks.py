@@ -25,6 +25,8 @@ _START = "import sys; from {module} import main; main(*sys.argv[1:])"
 _COMMAND = "from {module} import main; main()"
 _AGENTS = f"import sys; from {_PACKAGE}.forked_ranks import serve_host; serve_host(*sys.argv[1:])"
 _WAIT_S = 200.0
+_KILLED_S = 30.0
+"""Time from SIGTERM to SIGKILL, as of torchrun."""
 
 
 def run_ranks(
@@ -58,6 +60,7 @@ def run_ranks(
             with _environment(**common, RANK=str(rank), LOCAL_RANK=str(rank)):
                 streams = {"stdout": out.fileno(), "stderr": err.fileno()}
                 process = start_program(["-c", code, *arguments], **streams)
+            stack.enter_context(process)
             stack.callback(process.kill)
             processes.append(process)
         status = _ended(processes)
@@ -69,13 +72,17 @@ def run_ranks(
 def _ended(processes: Sequence["subprocess.Popen[Any]"]) -> int:
     """Wait for the end of ranks; return the first status that is not 0."""
     end_s, first = time.monotonic() + _WAIT_S, 0
+    kill_s = end_s
     while any(process.poll() is None for process in processes):
         assert time.monotonic() < end_s, f"ranks go on for {_WAIT_S:g} s"
         failed = [process.returncode for process in processes if process.returncode]
         if failed and not first:
-            first = failed[0]
+            first, kill_s = failed[0], time.monotonic() + _KILLED_S
             for process in processes:
                 process.terminate()
+        if time.monotonic() > kill_s:
+            for process in processes:
+                process.kill()
         time.sleep(0.02)
     return first or next((one.returncode for one in processes if one.returncode), 0)
 
@@ -113,6 +120,7 @@ def run_hosts(
         options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         processes = [start_program(command, text=True, **options) for _ in range(hosts)]
         for process in processes:
+            stack.enter_context(process)
             stack.callback(process.kill)
         for process in processes:
             printed, _ = process.communicate(timeout=_WAIT_S)

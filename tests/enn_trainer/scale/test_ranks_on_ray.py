@@ -19,21 +19,19 @@ from entity_env.examples import Duel, Minefield, Xor
 from entity_env.ray_cluster import cluster
 from tests.enn_trainer.evaluation.late_evaluations import SETTINGS, Heard
 from tests.enn_trainer.losing_workers import StopsAt
+from tests.enn_trainer.scale.forked_ranks import run_hosts, run_ranks
 from tests.enn_trainer.scale.small_runs import OPTIONS, failure, run
 from tests.enn_trainer.scale.small_runs import SMALL as FEW
 from tests.enn_trainer.scale.thread_group import in_ranks
-from tests.enn_trainer.scale.torchrun_programs import torchrun
 from tests.ray_marks import NEEDS_RAY
 
 pytestmark = NEEDS_RAY
-PROGRAM = Path(__file__).with_name("torch_on_ray.py")
 ON_RAY = ["rollout.ray=auto", "rollout.processes=2", "rollout.ray_resources={CPU: 0.1}"]
 
 
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))  # of programs
 
 
 @pytest.fixture
@@ -95,8 +93,8 @@ def test_evaluations_elsewhere_have_the_metrics_and_best_saves_of_one_process(
 
 
 def on_ray(what: str, *settings: str) -> tuple[str, list[int]]:
-    """Run two ranks that torchrun starts until it fails; return their lines, and processes."""
-    done = torchrun(str(PROGRAM), what, *FEW, *ON_RAY, *settings)
+    """Run two ranks until they fail; return their lines, and processes."""
+    done = run_ranks("torch_on_ray", what, *FEW, *ON_RAY, *settings)
     assert done.returncode == 1, done.stderr
     lines = done.stdout + done.stderr
     started = " ".join(re.findall(r"^rank 0 at \S+ has \[(.+)\]$", lines, re.MULTILINE))
@@ -133,10 +131,9 @@ def test_ranks_join_a_cluster_that_is_given_or_share_one_of_their_own(
 
 @pytest.mark.usefixtures("_without_token")
 def test_a_killed_rank_ends_all_and_they_resume_on_another_cluster_with_the_same_bits() -> None:
-    program = str(Path(__file__).with_name("torch_run.py"))
     saved = ["checkpoint.every_seconds=0", "--checkpoint-dir", "run", "--resume-or-start"]
     settings = [*FEW, *ON_RAY, *saved]
-    done = torchrun("--max-restarts", "1", program, *settings, number=signal.SIGKILL)
+    (done,) = run_hosts("torch_run", *settings, ranks=2, number=signal.SIGKILL)
     assert done.returncode == 0, done.stderr
     assert "its episodes go on" in done.stdout
     (expected,) = run(1, Minefield, [])

@@ -1,4 +1,4 @@
-"""Program of ranks that torchrun starts, whose environments step on a Ray cluster.
+"""Program of ranks whose environments step on a Ray cluster.
 
 The first argument says what happens after the first update of its last run.
 """
@@ -71,13 +71,14 @@ def rehearse() -> None:
 
 
 @command()
-def main(manager: StateManager) -> None:
+def train_until(manager: StateManager) -> None:
     """Train until something happens."""
     train(manager, Minefield, callbacks=[AfterFirstUpdate(WHAT, [])])
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Do what the first argument says."""
     if WHAT == "rank 1 raises":
         rehearse()
         del os.environ["RAY_AUTH_TOKEN"]  # that of the given cluster
-    main()
+    train_until()
