@@ -169,9 +169,9 @@ class CategoricalHead(ActionHead):
     @classmethod
     def choice_layer(cls, space: ActionSpace, d_model: int, width: int) -> nn.Embedding:
         """Return a table with a vector for each label."""
-        # For the module to draw its weights, torch would import its compiler on meta: a second.
-        vectors = torch.randn(len(space.labels), width)
-        return nn.Embedding.from_pretrained(vectors, freeze=False)
+        # On meta, torch imports its compiler to draw the weights of a module: a second.
+        weight = torch.randn(len(space.labels), width)
+        return nn.Embedding(*weight.shape, _weight=weight)
 
     @classmethod
     def uniform(cls, space: ActionSpace, action: ActionBatch) -> CategoricalDistribution:
