@@ -171,7 +171,7 @@ class CategoricalHead(ActionHead):
         """Return a table with a vector for each label."""
         # On meta, torch imports its compiler to draw the weights of a module: a second.
         weight = torch.randn(len(space.labels), width)
-        return nn.Embedding(*weight.shape, _weight=weight)
+        return nn.Embedding(len(space.labels), width, _weight=weight)
 
     @classmethod
     def uniform(cls, space: ActionSpace, action: ActionBatch) -> CategoricalDistribution:

@@ -22,6 +22,21 @@ TESTS = [
 ]
 NEED_TORCH = ["tests/entity_env/vec/test_check_spaces.py", "tests/entity_env/test_lazy_exports.py"]
 NEED_EXTRAS = ["tests/entity_env/adapters"]
+SAME_IN_EVERY_PYTHON = [
+    "tests/enn_trainer/config/test_released_schemas.py",
+    "tests/entity_env/examples",
+    "tests/entity_env/play",
+    "tests/entity_env/recording/test_recorded_chains.py",
+    "tests/entity_env/test_check_bot.py",
+    "tests/entity_env/test_check_env.py",
+    "tests/entity_env/test_check_variation.py",
+    "tests/entity_env/test_examples.py",
+    "tests/entity_env/test_kinds.py",
+    "tests/entity_env/vec/test_chains.py",
+]
+"""Rules of environments and of checks: their modules run in other tests, too."""
+UV = ROOT / ".venv/bin/uv"
+"""Installs in a second; pip takes twenty."""
 
 
 def installed() -> Path:
@@ -31,10 +46,14 @@ def installed() -> Path:
     if stamp.exists() and stamp.stat().st_mtime > project.stat().st_mtime:
         return python
     shutil.rmtree(folder, ignore_errors=True)
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    has_uv = UV.exists()
+    venv = [sys.executable, "-m", "venv", *(["--without-pip"] if has_uv else []), folder]
+    subprocess.run(venv, check=True)
     dependencies = tomllib.loads(project.read_text())["project"]["dependencies"]
     light = [d for d in dependencies if not d.startswith(WITH_TORCH_OR_SLOW_TO_INSTALL)]
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    if has_uv:
+        pip = [UV, "pip", "install", "--quiet", "--python", python]
     subprocess.run([*pip, *TOOLS, *light], check=True)
     subprocess.run([*pip, "--no-deps", "--no-build-isolation", "-e", ROOT], check=True)
     stamp.touch()
@@ -46,16 +65,10 @@ def main() -> None:
     python = installed()
     assert subprocess.run([python, "-c", "import torch"], stderr=subprocess.DEVNULL).returncode
     # `conftest.py` of the trainer trains runs.
-    options = [
-        "--noconftest",
-        "-n",
-        "auto",
-        "-m",
-        "not slow and not alone",
-        "-p",
-        "no:cacheprovider",
-    ]
-    left_out = [f"--ignore={path}" for path in (*NEED_TORCH, *NEED_EXTRAS)]
+    plugins = ["no:cacheprovider", "tests.hypothesis_profiles", "tests.processor_times"]
+    options = ["--noconftest", "-n", "auto", *(f"-p{name}" for name in plugins)]
+    options += ["-m", "not slow and not alone and not soak"]
+    left_out = [f"--ignore={p}" for p in (*NEED_TORCH, *NEED_EXTRAS, *SAME_IN_EVERY_PYTHON)]
     command = [python, "-m", "pytest", *options, *left_out, *TESTS]
     sys.exit(subprocess.run(command, cwd=ROOT).returncode)
 

@@ -58,6 +58,7 @@ def varied(envs: VecEnv, seed: int = 3) -> VecEnv:
     return envs
 
 
+@pytest.mark.slow
 def test_episodes_are_the_same_in_any_number_of_processes_and_made_anew() -> None:
     shown = steps(varied(EnvList(MAKE, 4)), 12)
     assert not equal(shown, steps(varied(EnvList(MAKE, 4), seed=4), 12))
@@ -276,6 +277,7 @@ def test_a_world_that_is_made_anew_closes_the_old_one() -> None:
     assert closed == made
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_replaced_draws_as_the_lost_one_would_have() -> None:
     envs = ParallelEnvList(MAKE, 4, 2, recover="truncate")
     try:
