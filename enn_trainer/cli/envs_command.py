@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from enn_trainer.cli.arguments import OneLineParser
-from enn_trainer.cli.known_worlds import KNOWN_WORLDS, KnownWorld
+from enn_trainer.cli.known_worlds import KNOWN_WORLDS, KnownWorld, without_facts
 from enn_trainer.cli.load_world import load_world, make_any_world, parse_kwargs
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.eval_metrics import with_interval
@@ -57,7 +57,10 @@ def envs_command(arguments: Sequence[str]) -> None:
     if options.env is None:
         if typed:
             raise ConfigError(f"ENV: expected the name of a world before {typed[0]}, got none")
-        worlds = [facts(world, ENV_REGISTRY[name]()) for name, world in KNOWN_WORLDS.items()]
+        worlds = [
+            facts(KNOWN_WORLDS.get(name, without_facts(name)), create())
+            for name, create in ENV_REGISTRY.items()
+        ]
         if options.json:
             print(json.dumps(worlds))
         else:

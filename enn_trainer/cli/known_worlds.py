@@ -14,7 +14,7 @@ class KnownWorld(NamedTuple):
         teaches: subject of the world in a few words.
         config: name of its settings in `configs/`; "" without any.
         measure: unit of `learnt`, if that is not the return: then it is the share against `random`.
-        best: the highest possible mean return.
+        best: the highest possible mean return; None if it is not known.
         frames: frames of training with these settings; None without any, like the following.
         minutes: minutes of training, median of three seeds.
         learnt: mean return after training, median of three seeds.
@@ -25,7 +25,7 @@ class KnownWorld(NamedTuple):
     teaches: str
     config: str
     measure: str
-    best: float
+    best: float | None
     frames: int | None
     minutes: float | None
     learnt: float | None
@@ -37,6 +37,11 @@ def _read() -> Iterator[KnownWorld]:
     for line in text.splitlines():
         cells = line.split("|")
         yield KnownWorld._make([*cells[:4], *map(json.loads, cells[4:])])
+
+
+def without_facts(name: str) -> KnownWorld:
+    """Return the row of a world that has no line in the file."""
+    return KnownWorld(name, "", "", "", None, None, None, None, {})
 
 
 KNOWN_WORLDS = {world.name: world for world in _read()}

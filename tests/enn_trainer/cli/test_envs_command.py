@@ -72,8 +72,17 @@ def test_numbers_of_training_are_those_of_the_committed_results(name: str) -> No
     assert (world.frames, world.minutes, world.learnt) == measured_rows()[row]
 
 
-def test_every_shipped_world_has_its_facts_in_the_same_order() -> None:
-    assert list(KNOWN_WORLDS) == list(ENV_REGISTRY)
+def test_facts_are_of_shipped_environments_in_their_order() -> None:
+    assert list(KNOWN_WORLDS) == [name for name in ENV_REGISTRY if name in KNOWN_WORLDS]
+
+
+def test_an_environment_without_facts_is_listed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delitem(KNOWN_WORLDS, "Count")
+    assert run(["envs"]) == 0
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Count"))
+    assert re.split(r"  +", row.strip()) == ["Count", "Player, Bean", "count", "-", "-", "-"]
 
 
 def test_settings_exist_and_make_the_world_with_the_arguments_of_its_facts() -> None:
@@ -91,7 +100,7 @@ def test_settings_exist_and_make_the_world_with_the_arguments_of_its_facts() -> 
 def test_the_list_has_a_plain_line_for_each_world(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["envs"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 1 + len(KNOWN_WORLDS) + 1
+    assert len(lines) == 1 + len(ENV_REGISTRY) + 1
     columns = ["world", "entities", "actions", "teaches", "frames", "minutes", "return"]
     assert lines[0].split() == columns
     hunt = next(line for line in lines if line.startswith("TreasureHunt"))
@@ -102,7 +111,7 @@ def test_the_list_has_a_plain_line_for_each_world(capsys: pytest.CaptureFixture[
 def test_the_list_as_json_has_the_spaces_and_facts(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["envs", "--json"]) == 0
     worlds = {world["name"]: world for world in json.loads(capsys.readouterr().out)}
-    assert worlds.keys() == KNOWN_WORLDS.keys()
+    assert worlds.keys() == ENV_REGISTRY.keys()
     assert worlds["Duel"]["entities"] == {"Ally": ["hp", "damage"], "Enemy": ["hp", "damage"]}
     assert worlds["Duel"]["measure"] == "of matches won"
     assert worlds["MineSweeper"]["frames"] is None
