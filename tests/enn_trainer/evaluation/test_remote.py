@@ -131,6 +131,14 @@ def test_the_command_gives_the_same_report(
     assert len(reports[0][0]["suites"]) == 4
 
 
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that is only read."""
+    folder = tmp_path_factory.mktemp("remote") / "run"
+    trained(folder)
+    return folder
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
@@ -140,8 +148,7 @@ def test_the_command_gives_the_same_report(
     ],
 )
 def test_bad_options_are_refused(
-    options: list[str], problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: list[str], problem: str, run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trained(tmp_path / "run")
-    assert enn(["eval", str(tmp_path / "run"), *options]) == 2
+    assert enn(["eval", str(run_dir), *options]) == 2
     assert problem in capsys.readouterr().err

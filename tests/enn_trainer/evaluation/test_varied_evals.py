@@ -16,19 +16,11 @@ from enn_trainer.evaluation.eval_metrics import PlayedEpisode
 from enn_trainer.evaluation.results import SuiteResult
 from enn_trainer.trainer import Trainer
 from enn_trainer.viewer.replay_format import read_replay
-from entity_env import (
-    Action,
-    ActionSpace,
-    Environment,
-    GlobalCategoricalAction,
-    GlobalCategoricalActionMask,
-    GlobalCategoricalActionSpace,
-    Observation,
-    ObsSpace,
-)
 from entity_env.recording.read_recording import Recording
 from entity_env.seeding import derive_seed
 from entity_env.vec.variation import Variation
+from tests.enn_trainer.evaluation import sized
+from tests.enn_trainer.evaluation.sized import Sized
 from tests.enn_trainer.one_line import refused
 
 SETTINGS = [
@@ -45,34 +37,6 @@ SETTINGS = [
     "cuda=false",
 ]
 INT = "int 0 1000"
-
-
-class Sized(Environment):
-    """Pays its size at once."""
-
-    def __init__(self, size: int = 5, offset: int = 0) -> None:
-        self.size, self.offset = size, offset
-
-    def obs_space(self) -> ObsSpace:
-        return ObsSpace(global_features=["one"])
-
-    def action_space(self) -> Mapping[str, ActionSpace]:
-        return {"go": GlobalCategoricalActionSpace(["on", "off"])}
-
-    def set_parameters(self, size: int = 5, offset: int = 0) -> None:
-        self.size, self.offset = size, offset
-
-    def reset(self) -> Observation:
-        return self._frame(done=False)
-
-    def act(self, actions: Mapping[str, Action]) -> Observation:
-        assert isinstance(actions["go"], GlobalCategoricalAction)
-        return self._frame(done=True)
-
-    def _frame(self, done: bool) -> Observation:
-        mask = {"go": GlobalCategoricalActionMask()}
-        reward = float(self.size + self.offset) if done else 0.0
-        return Observation(global_features=[1.0], actions=mask, done=done, reward=reward)
 
 
 def evaluations(folder: Path, *settings: str) -> list[dict[str, float]]:
@@ -130,7 +94,7 @@ def test_arguments_that_cannot_vary_are_named(tmp_path: Path) -> None:
 
 
 def test_arguments_are_checked_before_the_first_update(tmp_path: Path) -> None:
-    late = ["eval.episodes=4", "eval.run_on_first_step=false", f"data_dir={tmp_path}"]
+    late = [*SETTINGS, "eval.run_on_first_step=false", f"data_dir={tmp_path}"]
     for section in ("eval.env", "eval.suites.s.env"):
         manager = StateManager(overrides=[*late, f'{section}.vary.sizes="int 0 9"'])
         with pytest.raises(ConfigError, match=r"env\.vary: .*did you mean size"):
@@ -139,7 +103,7 @@ def test_arguments_are_checked_before_the_first_update(tmp_path: Path) -> None:
 
 def test_the_command_draws_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evaluations(tmp_path / "run", f'env.vary.size="{INT}"')
-    world = f"{__file__}:Sized"
+    world = f"{sized.__file__}:Sized"
     command = ["eval", str(tmp_path / "run"), "--env", world, "--episodes", "8", "--num-envs", "4"]
 
     def report(*options: str) -> tuple[float, float]:

@@ -86,21 +86,24 @@ def _process(namespaces: list[str]) -> Iterator[int]:
 
 @contextmanager
 def ranks(hosts: Hosts, folder: Path, *settings: str) -> Iterator[list["subprocess.Popen[str]"]]:
-    """Return a context of a run with a rank on each host, which ends with it."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
-    master = ["--nproc-per-node", "1", "--master-addr", FIRST, "--master-port", "29500"]
+    """Return a context of a run with a rank on each host, which ends with it.
+
+    Without torchrun, whose store the first rank has here: both import torch.
+    """
+    command = [sys.executable, str(PROGRAM), *SMALL, *settings]
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": LINK, "OMP_NUM_THREADS": "1"}
+    environment |= {"MASTER_ADDR": FIRST, "MASTER_PORT": "29500", "WORLD_SIZE": "2"}
+    environment |= {"TORCHELASTIC_RUN_ID": "two hosts", "LOCAL_RANK": "0"}
     with ExitStack() as stack:
         started = []
         for host in range(2):
-            rank = ["--node-rank", str(host), str(PROGRAM), *SMALL, *settings]
             process = subprocess.Popen(
-                hosts.command(host, *command, *master, *rank),
+                hosts.command(host, *command),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
                 cwd=folder,
-                env=environment,
+                env={**environment, "RANK": str(host)},
                 start_new_session=True,
             )
             stack.callback(_end, process)

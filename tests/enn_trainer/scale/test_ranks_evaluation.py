@@ -15,9 +15,9 @@ from enn_trainer.evaluation.run_evaluator import RunEvaluator
 from enn_trainer.scale.group import Group
 from entity_env.examples import Duel, Minefield
 from tests.enn_trainer.evaluation.late_evaluations import LateEvaluation, LatePlayer
+from tests.enn_trainer.scale.forked_ranks import run_ranks
 from tests.enn_trainer.scale.small_runs import LEAGUE, SMALL
 from tests.enn_trainer.scale.thread_group import ThreadGroup, in_ranks
-from tests.enn_trainer.scale.torchrun_programs import RUN, torchrun
 from tests.enn_trainer.selfplay.joust import Joust
 
 T = TypeVar("T")
@@ -296,7 +296,7 @@ def evals_of(folder: Path) -> list[dict[str, float]]:
 
 @pytest.mark.slow
 def test_ranks_of_torchrun_share_evaluations_out() -> None:
-    done = torchrun(str(RUN), *SAVED, "--checkpoint-dir", "ranks")
+    done = run_ranks("torch_run", *SAVED, "--checkpoint-dir", "ranks")
     assert done.returncode == 0, done.stderr
     with Trainer(StateManager(overrides=SAVED, checkpoint_dir="one"), Minefield) as trainer:
         trainer.run()

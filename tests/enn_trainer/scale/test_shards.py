@@ -161,8 +161,10 @@ def test_sums_of_gradients_do_not_depend_on_ranks_nor_on_how_they_are_sent(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env", [Meadow, Minefield])
-def test_runs_of_any_number_of_shards_end_alike_to_rounding(tmp_path: Path, env: Any) -> None:
+@pytest.mark.parametrize(("env", "counts"), [(Meadow, (2, 4)), (Minefield, (3,))])
+def test_runs_of_any_number_of_shards_end_alike_to_rounding(
+    tmp_path: Path, env: Any, counts: tuple[int, ...]
+) -> None:
     """After 20 updates, of which the actions are drawn from slightly other probabilities."""
 
     def run(count: int) -> State:
@@ -170,7 +172,7 @@ def test_runs_of_any_number_of_shards_end_alike_to_rounding(tmp_path: Path, env:
         return run_small(tmp_path, *options, env=env).state
 
     whole = {name: p for name, p in run(1).agent.state_dict().items() if p.is_floating_point()}
-    for count in (2, 3, 4):
+    for count in counts:
         cut = run(count).agent.state_dict()
         norms = [(cut[n] - p).norm() / p.norm().clamp(min=1e-3) for n, p in whole.items()]
         assert max(norms) < 1e-5

@@ -1,6 +1,5 @@
 """A pool in worlds of every kind: all actions, teams, cooperation, and networks of one's own."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,14 @@ from enn_trainer.checkpoints.weights import tensors_of
 from enn_trainer.selfplay.league import League
 from enn_trainer.selfplay.seating import Seating
 from enn_trainer.selfplay.tournament import play_league
-from entity_env import Action, Match, Observation, ObsSpace
+from entity_env import Observation
 from entity_env.adapters.from_pettingzoo import FromPettingZoo
 from entity_env.adapters.mapping import FieldMap, Select
 from entity_env.examples import Duel
 from rogue_net import RogueNet, RogueNetConfig
 from tests.enn_trainer.experience.meadow_bots import Grazes, Remembers
 from tests.enn_trainer.resuming import assert_same
-from tests.enn_trainer.worlds import Pasture
+from tests.enn_trainer.selfplay.pastures import Pastures
 from tests.entity_env.adapters.worlds import Hunt, maker
 
 SMALL = [
@@ -51,38 +50,7 @@ def games_of(manager: StateManager) -> dict[str, float]:
     return {member.name: member.games for member in league.members}
 
 
-class Pastures(Match):
-    """Two sides with the same pasture and every kind of action; who gets more wins."""
-
-    num_sides = 2
-
-    def __init__(self) -> None:
-        self.pastures = [Pasture(), Pasture()]
-
-    def obs_space(self) -> ObsSpace:
-        return self.pastures[0].obs_space()
-
-    def action_space(self) -> dict[str, Any]:
-        return self.pastures[0].action_space()
-
-    def seed(self, seed: int) -> None:
-        for pasture in self.pastures:
-            pasture.seed(seed)
-
-    def reset(self) -> list[Observation]:
-        return [pasture.reset() for pasture in self.pastures]
-
-    def get_state(self) -> list[Any]:
-        return [pasture.get_state() for pasture in self.pastures]
-
-    def set_state(self, state: list[Any]) -> list[Observation]:
-        return [p.set_state(own) for p, own in zip(self.pastures, state, strict=True)]
-
-    def act(self, actions: Sequence[Mapping[str, Action]]) -> list[Observation]:
-        return [pasture.act(own) for pasture, own in zip(self.pastures, actions, strict=True)]
-
-
-@pytest.mark.parametrize("processes", [1, 4])
+@pytest.mark.parametrize("processes", [1, 2])
 def test_bots_and_members_play_every_kind_of_action_and_resume_to_the_bit(
     tmp_path: Path, processes: int
 ) -> None:
