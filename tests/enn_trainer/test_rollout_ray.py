@@ -5,9 +5,9 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,29 +21,47 @@ from entity_env import EnvList, VecEnv
 from entity_env.errors import EntityEnvError
 from entity_env.examples import Minefield
 from entity_env.examples.minefield_vec import VecMinefield
+from entity_env.ray_cluster import cluster
 from entity_env.vec.ray_worker import RayWorker
 from tests.enn_trainer.builders import SMALL, run_small
 from tests.enn_trainer.losing_workers import with_losses_and_without
 from tests.enn_trainer.resuming import assert_same
+from tests.fork_server import ENN, run_program, start_program
 from tests.ray_marks import NEEDS_RAY
 
 pytestmark = NEEDS_RAY
 RAY = ("rollout.ray=auto", "rollout.ray_resources={CPU: 0.5}", "rollout.processes=2")
 
 
+@pytest.fixture(scope="module")
+def _in_a_cluster() -> Iterator[None]:
+    """Start one cluster, which all runs of this process join."""
+    with cluster("auto", "rollout.ray"):
+        yield
+
+
+@pytest.fixture
+def _without_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the token of the cluster of this process, as programs start others."""
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+
+
+@pytest.mark.usefixtures("_in_a_cluster")
 def test_a_run_on_a_cluster_learns_the_bits_of_one_process(tmp_path: Path) -> None:
     elsewhere = run_small(tmp_path / "ray", *RAY, env=Minefield)
     here = run_small(tmp_path / "here", env=Minefield)
     assert_same(elsewhere.state, here.state)
 
 
-def test_a_run_that_loses_ten_actors_learns_the_bits_of_one_that_loses_none(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("_in_a_cluster")
+def test_a_run_that_loses_actors_learns_the_bits_of_one_that_loses_none(tmp_path: Path) -> None:
     kinds = {"kind": RayWorker, "kill": lambda worker: worker._ray.kill(worker._actor)}
-    disturbed, undisturbed, losses = with_losses_and_without(tmp_path, 10, *RAY, **kinds)
-    assert losses >= 10
+    disturbed, undisturbed, losses = with_losses_and_without(tmp_path, 5, *RAY, **kinds)
+    assert losses >= 5
     assert_same(disturbed, undisturbed)
 
 
+@pytest.mark.usefixtures("_in_a_cluster")
 def test_bad_settings_are_errors_that_name_them(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"rollout\.ray: .*VecMinefield, which steps where it is"):
         run_small(tmp_path, *RAY, env=VecMinefield)
@@ -70,13 +88,13 @@ def children(pid: int) -> dict[int, str]:
     return {int(child): name for child, name in pairs}
 
 
+@pytest.mark.usefixtures("_without_token")
 def test_a_head_that_goes_away_ends_the_run_with_one_line_and_a_save(tmp_path: Path) -> None:
     (tmp_path / "slow_world.py").write_text(WORLD)
     saves = tmp_path / "saves"
     settings = [*SMALL, *RAY, "total_timesteps=10000000", "checkpoint.every_seconds=3600"]
-    command = [sys.executable, "-W", "ignore", "-m", "enn_trainer.cli", "train"]
-    run = subprocess.Popen(
-        [*command, "slow_world.py:Slow", *settings, "--checkpoint-dir", str(saves)],
+    run = start_program(
+        [*ENN, "train", "slow_world.py:Slow", *settings, "--checkpoint-dir", str(saves)],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -121,6 +139,7 @@ def handed_on(config: EnvConfig, num_envs: int, processes: int, first: int) -> V
     return env_factory(Minefield)(config, num_envs, processes, first)
 
 
+@pytest.mark.usefixtures("_in_a_cluster")
 def test_a_factory_whose_environments_step_here_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"rollout\.ray: .*got EnvList, which steps where it is"):
         run_small(tmp_path, *RAY, env=own_factory)
@@ -134,6 +153,7 @@ class Locked(Minefield):
         super().__init__()
 
 
+@pytest.mark.usefixtures("_in_a_cluster")
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
@@ -162,20 +182,18 @@ class ReadsFile(Minefield):
 """
 
 
+@pytest.mark.usefixtures("_without_token")
 def test_rollouts_and_evaluations_have_the_files_of_the_settings(tmp_path: Path) -> None:
     (tmp_path / "a_world.py").write_text(READS_A_FILE)
     (tmp_path / "levels").mkdir()
     (tmp_path / "levels" / "mines.txt").write_text("3")
     evaluation = ["eval.ray=auto", "eval.steps=4", "eval.num_envs=2", "eval.lag=1"]
     settings = [*SMALL, *RAY, *evaluation, 'rollout.ray_files=["levels"]', "eval.interval=24"]
-    command = [sys.executable, "-W", "ignore", "-m", "enn_trainer.cli", "train"]
-    run = subprocess.run(
-        [*command, "a_world.py:ReadsFile", *settings, "--checkpoint-dir", "run"],
+    run = run_program(
+        [*ENN, "train", "a_world.py:ReadsFile", *settings, "--checkpoint-dir", "run"],
         cwd=tmp_path,
-        capture_output=True,
         text=True,
         timeout=240,
-        check=False,
     )
     assert run.returncode == 0, run.stderr
     lines = updates(tmp_path / "run")

@@ -25,6 +25,7 @@ from tests.entity_env.worlds import Named, Walk
 
 pytestmark = pytest.mark.slow
 NUM_ENVS = 6
+STEPS, NUM_KILLS = 40, 5
 
 
 class DrawsGlobally(Named):
@@ -75,20 +76,22 @@ def kill(workers: ParallelEnvList, i: int) -> None:
     os.kill(workers._workers[i].process.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("create_env", [Minefield, Duel, Named, DrawsGlobally])
-@pytest.mark.parametrize("every_s", [20.0, 0.0])
-def test_ten_workers_killed_at_random_moments_leave_no_trace(
+@pytest.mark.parametrize(
+    ("create_env", "every_s"),
+    [(Minefield, 20.0), (Duel, 0.0), (Named, 20.0), (DrawsGlobally, 20.0), (DrawsGlobally, 0.0)],
+)
+def test_workers_killed_at_random_moments_leave_no_trace(
     create_env: Callable[[], Any], every_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where states are taken between the losses, before nearly every step."""
     monkeypatch.setattr(recovery, "EVERY_S", every_s)
     if create_env is DrawsGlobally:  # generators of a process are those of its environments
         with in_workers(create_env) as undisturbed:
-            expected = shown(undisturbed)
+            expected = shown(undisturbed, STEPS)
     else:
-        expected = shown(EnvList(create_env, NUM_ENVS))
+        expected = shown(EnvList(create_env, NUM_ENVS), STEPS)
     rng = np.random.default_rng(1)
-    moments = {*rng.choice(60, 10, replace=False).tolist()}
+    moments = {*rng.choice(STEPS, NUM_KILLS, replace=False).tolist()}
     timers = []
 
     def before(step: int) -> None:
@@ -99,10 +102,10 @@ def test_ten_workers_killed_at_random_moments_leave_no_trace(
 
     with in_workers(create_env) as workers:
         pids = {worker.process.pid for worker in workers._workers}
-        assert_same_frames(shown(workers, before=before), expected)
+        assert_same_frames(shown(workers, STEPS, before), expected)
         for timer in timers:
             timer.join()
-        assert len(timers) == 10
+        assert len(timers) == NUM_KILLS
         assert {worker.process.pid for worker in workers._workers} != pids
 
 
