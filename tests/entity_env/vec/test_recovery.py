@@ -2,17 +2,16 @@
 
 import contextlib
 import os
-import random
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from entity_env import Action, EnvList, Observation, ParallelEnvList, VecEnv, VecObs, WorkerError
+from entity_env import EnvList, ParallelEnvList, VecEnv, VecObs, WorkerError
 from entity_env.examples import Minefield
 from entity_env.examples.duel import Duel
 from entity_env.vec import recovery
@@ -21,48 +20,12 @@ from entity_env.vec.variation import Variation
 from entity_env.vec.worker import RestartQuota, WorkerProcess, WorkerSetup
 from tests.entity_env.builders import assert_same, random_choices
 from tests.entity_env.vec.frames import assert_same_frames, shown
+from tests.entity_env.vec.lost_worlds import CannotRestore, DrawsGlobally, Ends, ShowsItsProcess
 from tests.entity_env.worlds import Named, Walk
 
 pytestmark = pytest.mark.slow
 NUM_ENVS = 6
 STEPS, NUM_KILLS = 40, 5
-
-
-class DrawsGlobally(Named):
-    """World that draws from the global generators."""
-
-    def act(self, actions: Mapping[str, Action]) -> Observation:
-        obs = super().act(actions)
-        obs.reward = random.random() + np.random.rand()  # noqa: NPY002
-        return obs
-
-
-class ShowsItsProcess(Named):
-    """World whose rewards depend on the process."""
-
-    def act(self, actions: Mapping[str, Action]) -> Observation:
-        obs = super().act(actions)
-        obs.reward = float(os.getpid())
-        return obs
-
-
-class CannotRestore(Named):
-    """World whose state cannot be restored."""
-
-    def set_state(self, state: Any) -> None:
-        raise KeyError("first line\nsecond line")
-
-
-class Ends(Named):
-    """World that ends its process in one step, again and again, unless a file is there."""
-
-    file: Path | None = None
-
-    def act(self, actions: Mapping[str, Action]) -> Observation:
-        obs = super().act(actions)
-        if self.t == 3 and self.file is not None and not self.file.exists():
-            os._exit(3)
-        return obs
 
 
 @contextlib.contextmanager
