@@ -2,13 +2,17 @@
 
 import re
 import signal
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torch.distributed import HashStore
 
 from enn_trainer import StateManager, Trainer
 from enn_trainer.scale.exchange import are_gathered
 from enn_trainer.scale.packing import digest_of
+from enn_trainer.scale.torch_group import TorchGroup
 from entity_env.examples import Minefield
 from tests.enn_trainer.scale.forked_ranks import run_hosts, run_ranks
 from tests.enn_trainer.scale.small_runs import SMALL, run_digest
@@ -41,6 +45,30 @@ def test_ranks_of_several_hosts_begin_anew_together(
         assert done.returncode == 0, done.stdout
         assert "step 168 total_timesteps of 168 reached" in done.stdout
     assert run_digest(tmp_path / "run") == run_digest(None)
+
+
+def started(store: HashStore, rank: int) -> Any:
+    """Return the store of a start of two ranks, as a rank gets it."""
+    group = TorchGroup.__new__(TorchGroup)
+    group.rank, group.size, group._timeout_s, group._host = rank, 2, 60.0, "here"
+    return group._store_of_start(store)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_store_of_start_has_no_keys_of_an_earlier_start(first: int) -> None:
+    """And is the same one in all ranks, of which one begins long before the other."""
+    store = HashStore()
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(3):
+            early = pool.submit(started, store, first)
+            # It shows whom it sees, and may see the other one of the earlier start.
+            wait([early], timeout=0.1)
+            assert not early.done()
+            late = pool.submit(started, store, 1 - first)
+            one, other = early.result(), late.result()
+            assert not other.check(["written"])
+            one.set("written", "")
+            assert other.check(["written"])
 
 
 @pytest.mark.slow

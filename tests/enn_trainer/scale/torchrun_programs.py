@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PROGRAM, RUN = (Path(__file__).with_name(f"torch_{name}.py") for name in ("ranks", "run"))
+RUN = Path(__file__).with_name("torch_run.py")
 
 
 def torchrun(*arguments: str, number: int = 0, ranks: int = 2) -> subprocess.CompletedProcess[str]:
