@@ -37,6 +37,8 @@ EPISODES = 2000
 """Episodes to measure an agent in."""
 MINES = (0, 5, 10, 20, 40)
 OF_A_MATCH = "return of a match"
+MATCHES = 670
+"""Matches of foraging in an evaluation, each of three players."""
 GAMES = 400
 """Games of a pair of agents."""
 SPEED_FRAMES = 2048
@@ -235,16 +237,22 @@ def evaluations_of(row: Row) -> dict[str, EvalConfig]:
     """Return settings of evaluations after training, by the names of their results."""
     if row.world == "Locks":
         env = EnvConfig(id="Locks")
-        return {"return": EvalConfig(episodes=EPISODES, num_envs=200, env=env, deterministic=True)}
+        return {
+            "return": EvalConfig(
+                episodes=EPISODES, num_envs=min(200, EPISODES), env=env, deterministic=True
+            )
+        }
     if row.world == "Minefield":
         envs = {n: EnvConfig(id="Minefield", kwargs=json.dumps({"max_mines": n})) for n in MINES}
         return {
-            f"{n} mines": EvalConfig(episodes=EPISODES, num_envs=200, env=env, seed=1)
+            f"{n} mines": EvalConfig(
+                episodes=EPISODES, num_envs=min(200, EPISODES), env=env, seed=1
+            )
             for n, env in envs.items()
         }
     if row.world == "Duel":
         return {}
-    return {OF_A_MATCH: EvalConfig(episodes=3 * 670, num_envs=201, seed=1)}
+    return {OF_A_MATCH: EvalConfig(episodes=3 * MATCHES, num_envs=3 * min(67, MATCHES), seed=1)}
 
 
 # -- Results -----------------------------------------------------------------------------------

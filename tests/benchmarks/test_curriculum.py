@@ -33,6 +33,7 @@ def test_every_kind_of_row_is_trained_and_measured(
     curriculum: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(curriculum, "EPISODES", 12)
+    monkeypatch.setattr(curriculum, "MATCHES", 2)
     monkeypatch.setattr(curriculum, "GAMES", 4)
     tiny = [row._replace(overrides=(*row.overrides, *TINY)) for row in curriculum.ROWS]
     monkeypatch.setattr(curriculum, "ROWS", tiny)

@@ -128,7 +128,7 @@ def test_version_says_why_nothing_is_compiled(tmp_path: Path) -> None:
 def test_unforeseen_error_keeps_its_traceback_and_says_where_to_report_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("enn_trainer.cli.envs_command.ENV_REGISTRY", None)
+    monkeypatch.setattr("enn_trainer.cli.envs_command.ENV_REGISTRY", {"Xor": None})
     with pytest.raises(TypeError) as caught:
         run(["envs"])
     assert caught.value.__notes__ == [REPORT]
