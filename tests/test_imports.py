@@ -48,6 +48,7 @@ def imports(path: Path) -> frozenset[str]:
     return frozenset(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", PACKAGES)
 def test_imports_never_point_up(package: str) -> None:
     above = set(PACKAGES[PACKAGES.index(package) + 1 :])
@@ -196,6 +197,7 @@ def test_nothing_that_is_read_can_run() -> None:
                 assert path.name in ("worker.py", "parallel.py", "remote.py"), path
 
 
+@pytest.mark.slow
 def test_no_test_module_is_imported() -> None:
     """What tests share is in modules of its own, beside them."""
     wrong = []

@@ -71,6 +71,7 @@ RULES: dict[str, Callable[[], list[str]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_there_are_no_violations(rule: str) -> None:
     places = RULES[rule]()

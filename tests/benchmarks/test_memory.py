@@ -80,6 +80,7 @@ def test_a_player_that_remembers_every_card_takes_as_few_moves_as_is_possible(me
     assert memory.moves_of_script(1000) == pytest.approx(9.2, abs=0.15)
 
 
+@pytest.mark.slow
 def test_page_has_medians_and_the_ratio_of_frames(memory: Any) -> None:
     by_name = {row.name: row for row in memory.ROWS}
     row, without = by_name["MoveToOrigin"], by_name["MoveToOrigin, no memory"]
@@ -114,6 +115,7 @@ def test_a_row_is_trained_and_measured(
     assert result.get("almost", "not asked") == (None if row.almost else "not asked")
 
 
+@pytest.mark.slow
 def test_rows_of_another_trainer_are_left_out_where_it_is_not(
     memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

@@ -71,6 +71,7 @@ def test_library_world_is_trained_in_whatever_the_number_of_processes(
     assert load_checkpoint("run1").config.env.id == env_id
 
 
+@pytest.mark.slow
 def test_save_names_a_library_world_that_has_to_be_named_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

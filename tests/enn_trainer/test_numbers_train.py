@@ -100,6 +100,7 @@ def test_deviation_beyond_its_limits_is_refused(std: str) -> None:
         assert manager.config
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [Targets, Camp])
 def test_a_run_does_not_depend_on_workers_or_pieces(tmp_path: Path, world: Any) -> None:
     alone = run_small(tmp_path, env=world)
@@ -110,6 +111,7 @@ def test_a_run_does_not_depend_on_workers_or_pieces(tmp_path: Path, world: Any) 
     torch.testing.assert_close(weights(alone), weights(pieces), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("world", "more"),
     [
@@ -262,6 +264,7 @@ def test_spaces_are_read_back_from_text() -> None:
 CAMP = Camp().obs_space(), Camp().action_space()
 
 
+@pytest.mark.slow
 def test_dependent_actions_are_trained_with_all_ways_to_weigh_decisions(tmp_path: Path) -> None:
     run_small(tmp_path, "ppo.ratio=frame", "ppo.weight_by=frame", env=Camp)
     run_small(tmp_path, "ppo.ent_targets={whom: 0.5, do: 0.5}", env=Camp)

@@ -419,6 +419,7 @@ def as_plain(value: Any) -> Any:
     return value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "data",
     [

@@ -232,6 +232,7 @@ def test_a_run_of_an_earlier_release_continues_where_its_metrics_are(
     assert sorted(read_run(tmp_path / "runs/a").points["fps"]) == [24, 48, 72]
 
 
+@pytest.mark.slow
 def test_runs_are_listed_with_metrics_in_either_place(
     earlier_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -386,6 +387,7 @@ def test_the_commands_that_are_printed_for_a_program_work(
     assert enn(resume) == 0
 
 
+@pytest.mark.slow
 def test_resume_is_train_in_the_folder(capsys: pytest.CaptureFixture[str]) -> None:
     run_small(Path(), env=Pasture, checkpoint_dir=Path("a"))
     assert enn(["resume", "a", "total_timesteps=96"]) == 2

@@ -71,6 +71,7 @@ def test_density_does_not_depend_on_the_size_of_the_range() -> None:
     torch.testing.assert_close(small.entropy(), large.entropy(), rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_entropies_and_their_gradients_are_those_of_numerical_integration() -> None:
     for _mean, _std, found in all_of():
         m, log_s = found.mean.clone().requires_grad_(), found.log_std.clone().requires_grad_()

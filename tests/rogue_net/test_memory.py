@@ -174,6 +174,7 @@ def test_no_gradient_reaches_frames_before_a_sequence() -> None:
 # -- Sequences ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(KINDS, st.integers(0, 10**6), st.integers(0, 4), st.booleans())
 def test_a_sequence_at_once_equals_its_steps(
     kind: dict[str, Any], seed: int, keep: int, hides: bool
@@ -463,6 +464,7 @@ def late_frames(net: RogueNet, played: Episodes, is_in_order: bool) -> EntityBat
     return batch.take(order.T.flatten() if is_in_order else order.flatten())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not library.AVAILABLE, reason="nothing is compiled")
 @given(KINDS, SIZES, st.integers(0, 10**6), st.booleans(), st.booleans())
 def test_compiled_memory_is_that_of_torch_with_all_its_gradients(

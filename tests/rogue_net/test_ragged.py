@@ -134,6 +134,7 @@ def legal(action: ActionBatch, space: ActionSpace, i: int) -> list[tuple[int, li
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(worlds(numbers=True), st.data())
 def test_batch_of_picked_frames_has_all_that_belongs_to_them(

@@ -144,6 +144,7 @@ def test_networks_choose_beside_one_with_values_and_without_it() -> None:
         assert len(out.values) == (2 if first is agent else 0)
 
 
+@pytest.mark.slow
 @needs_compiled
 def test_networks_that_are_prepared_are_forgotten() -> None:
     nets = [new_network(NARROW, seed) for seed in range(len(FRAMES))]

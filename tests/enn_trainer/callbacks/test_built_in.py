@@ -75,6 +75,7 @@ def test_missing_compiled_code_is_said_with_the_line_to_type(
     assert str(compiled.advice()).endswith("in a checkout, type: pip install .")
 
 
+@pytest.mark.slow
 def test_random_play_does_not_change_the_run(tmp_path: Path) -> None:
     found = []
     for measured in (True, False):

@@ -123,6 +123,7 @@ def test_only_episodes_that_began_in_the_lesson_count(tmp_path: Path) -> None:
     assert watched.of("episodes")[5:] == [12, 30]
 
 
+@pytest.mark.slow
 def test_arguments_are_those_of_the_lesson_in_which_an_episode_begins(tmp_path: Path) -> None:
     watched, _ = run(tmp_path, taught(LATER, lesson("b", "2")))
     pairs = [pair for ended in watched.ended for pair in ended]
@@ -132,6 +133,7 @@ def test_arguments_are_those_of_the_lesson_in_which_an_episode_begins(tmp_path: 
     assert {number for number, _ in watched.ended[4]} == {1.0}
 
 
+@pytest.mark.slow
 def test_lessons_are_decided_by_evaluations_which_stand_still(tmp_path: Path) -> None:
     until = ', until: ["eval/opened.mean >= 0"]'
     settings = [taught(lesson("a", "1", until), lesson("b", "9")), *EVAL, "total_timesteps=240"]
@@ -151,6 +153,7 @@ def test_lessons_are_decided_by_evaluations_which_stand_still(tmp_path: Path) ->
     assert still[0] == still[1]
 
 
+@pytest.mark.slow
 def test_lessons_of_one_curriculum_can_be_decided_by_those_of_another(tmp_path: Path) -> None:
     """Of one that comes before or after it in the settings."""
     other = 'lessons: [(name: "x", vary: {"keys": "2"}, until: ["step >= 48"]), '
@@ -181,6 +184,7 @@ def test_a_way_back(tmp_path: Path) -> None:
     assert state["c"].begun["a"] == [6 * PER_UPDATE, "lesson_step >= 96: 96"]
 
 
+@pytest.mark.slow
 def test_review_has_its_share_and_does_not_count(tmp_path: Path) -> None:
     lessons = [
         lesson("a", "1", ', until: ["step >= 48"]'),
@@ -197,6 +201,7 @@ def test_review_has_its_share_and_does_not_count(tmp_path: Path) -> None:
     assert watched.of("episodes")[-1] == state["c"].episodes == counted
 
 
+@pytest.mark.slow
 def test_a_ramp_equals_its_lessons_written_out(tmp_path: Path) -> None:
     rest = ', until: ["opened.mean >= 0.3"], back: ["opened.mean <= 0.1"], episodes: 9'
     ramp = f'name: "wider", ramp: {{"length": ["int 1 1", "int 2 6"]}}, count: 3{rest}'
@@ -350,6 +355,7 @@ class Lopsided(Duel):
         return sides
 
 
+@pytest.mark.slow
 def test_in_matches_against_a_pool_the_seats_of_the_agent_count_alone(tmp_path: Path) -> None:
     squads = [f'name: "{n}", vary: {{"squad": "{n}"}}' for n in (1, 2)]
     lessons = taught(squads[0] + ', until: ["side.mean >= 2", "selfplay/elo >= 0"]', squads[1])
@@ -517,6 +523,7 @@ def test_a_metric_that_never_comes_is_told_once(
     assert "did you mean 'opened.mean'" in text
 
 
+@pytest.mark.slow
 def test_changed_lessons_are_told_on_resume(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -100,6 +100,7 @@ FAULTS: dict[str, tuple[str, dict[str, Any], dict[str, Any], set[str], list[str]
 """Environment, its arguments with the fault and without it, notices, and settings."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_told_once_and_a_world_without_it_has_no_notice(
     fault: str,
@@ -181,6 +182,7 @@ def sum_names(pair: list[Sums]) -> list[dict[str, set[str]]]:
     return [{kind: set(part) for kind, part in sums.items()} for sums in pair]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHARES)
 def test_committed_configuration_trains(name: str, tmp_path: Path) -> None:
     """For one update with few frames."""
@@ -205,6 +207,7 @@ def test_the_page_explains_every_notice() -> None:
 # -- Saves and files -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [1536, 3072])
 def test_a_resumed_run_tells_the_same_notices_at_the_same_steps(
     stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worlds: Any
@@ -364,6 +367,7 @@ def assert_close(got: Sums, expected: Sums) -> None:
         assert got[kind] == pytest.approx(numbers, rel=1e-5), kind
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(st.integers(0, 99))
 def test_sums_of_choices_are_those_of_loops(seed: int) -> None:

@@ -73,6 +73,7 @@ BAD: list[tuple[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("field", "value"), BAD)
 def test_manifest_with_a_wrong_field_is_damaged_for_every_command(
     field: str, value: object, run_dir: Path, capsys: pytest.CaptureFixture[str]

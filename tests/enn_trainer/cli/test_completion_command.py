@@ -64,6 +64,7 @@ def options(command: str) -> set[str]:
     return {option for action in actions for option in action.option_strings}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 @pytest.mark.parametrize(
     ("words", "least", "among"),

@@ -84,6 +84,7 @@ def first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_all_parts_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     status, checks = examined(capsys)
     assert status == 0
@@ -111,6 +112,7 @@ def test_report_has_the_system(capsys: pytest.CaptureFixture[str]) -> None:
     assert report["machine"] == os.uname().machine
 
 
+@pytest.mark.slow
 def test_table_ends_with_the_lines_to_type(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +156,7 @@ def test_broken_torch_is_reported(
         assert checks["numpy"]["status"] == checks["compiled part"]["status"] == "ok"
 
 
+@pytest.mark.slow
 def test_gpu_that_torch_cannot_use_is_named(
     first: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -178,6 +181,7 @@ backends = SimpleNamespace(mps=SimpleNamespace(is_available=lambda: False))
     assert "driver on your system is too old" in checks["device"]["found"]
 
 
+@pytest.mark.slow
 def test_gpus_are_named(first: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (first / "torch.py").write_text(
         """
@@ -304,6 +308,7 @@ def test_packages_that_need_numpy_2_are_named(first: Path, monkeypatch: pytest.M
     assert "held" not in doctor_command._check_numpy(1.0).found
 
 
+@pytest.mark.slow
 def test_broken_numpy_stops_training(first: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (first / "numpy.py").write_text("raise ImportError('libopenblas')")
     status, checks = examined(capsys)

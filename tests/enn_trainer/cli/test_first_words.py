@@ -37,6 +37,7 @@ class World(Xor):
 """
 
 
+@pytest.mark.slow
 def test_first_word_trains_in_a_world_with_its_shipped_configuration(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

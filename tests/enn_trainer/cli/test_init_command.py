@@ -108,6 +108,7 @@ def typed(command: Sequence[str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_world_that_is_written_has_nothing_wrong(
     kind: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

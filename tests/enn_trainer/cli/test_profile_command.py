@@ -286,6 +286,7 @@ class Slow(Xor):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_worlds_that_are_made_anew_have_a_row_of_their_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], processes: int

@@ -115,6 +115,7 @@ def test_two_arguments_of_a_run_cannot_become_one(
     assert new.parameters == {"keys": "int 2 4"}
 
 
+@pytest.mark.slow
 def test_evolve_keeps_and_checks_the_arguments_of_evaluations(
     folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

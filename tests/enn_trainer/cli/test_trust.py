@@ -284,6 +284,7 @@ def run_line(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(shlex.split(line)[1:]) == 0, line + capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
 def test_lines_after_training_and_of_show_can_be_typed(
     settings: list[str], capsys: pytest.CaptureFixture[str]

@@ -64,6 +64,7 @@ def test_names_of_bots_are_told_from_those_of_saves(name: str, is_bot: bool) -> 
     assert names_bot(name) == is_bot
 
 
+@pytest.mark.slow
 def test_bot_is_measured_in_training_and_in_suites(tmp_path: Path) -> None:
     suites = f'eval.suites={{"weak": (opponent: "{MODULE}:Shoots")}}'
     _, result = run_duel(tmp_path, *EVAL, f"eval.opponent={BOTS}:Greedy", suites)
@@ -76,6 +77,7 @@ def test_bot_is_measured_in_training_and_in_suites(tmp_path: Path) -> None:
     assert own.eval["eval/win.mean"] == strong
 
 
+@pytest.mark.slow
 def test_bots_play_both_sides_and_processes_change_nothing(tmp_path: Path) -> None:
     alone = [*EVAL, f"eval.opponent={BOTS}:Waits", "eval.opponent_only=true"]
     _, one = run_duel(tmp_path, *alone, "eval.processes=1")
@@ -116,6 +118,7 @@ def test_illegal_action_names_bot_match_side_and_step(tmp_path: Path) -> None:
         run_duel(tmp_path, *EVAL, f"eval.opponent={BOTS}:ShootsItself")
 
 
+@pytest.mark.slow
 def test_commands_take_bots(
     duel_run: Path,
     tmp_path: Path,
@@ -152,6 +155,7 @@ def test_commands_take_bots(
         assert (probs == 1).all()
 
 
+@pytest.mark.slow
 def test_bot_of_a_save_is_not_imported_unless_it_is_named(
     foreign: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

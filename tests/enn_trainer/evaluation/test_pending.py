@@ -38,6 +38,7 @@ def player(monkeypatch: pytest.MonkeyPatch) -> LatePlayer:
     return player
 
 
+@pytest.mark.slow
 def test_evaluations_elsewhere_have_the_numbers_of_those_here(
     tmp_path: Path, player: LatePlayer
 ) -> None:
@@ -52,6 +53,7 @@ def test_evaluations_elsewhere_have_the_numbers_of_those_here(
     assert saves[0] == saves[1]
 
 
+@pytest.mark.slow
 def test_late_results_count_at_a_fixed_update_and_at_the_end(
     tmp_path: Path, player: LatePlayer
 ) -> None:
@@ -73,6 +75,7 @@ def test_a_late_result_ends_the_run_at_its_update(tmp_path: Path, player: LatePl
     assert (here.step, late.step) == (0, 96)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_counts_what_was_under_way(tmp_path: Path, player: LatePlayer) -> None:
     late = ("eval.ray=auto", "eval.lag=3")
     straight, heard = trained(tmp_path / "straight", *late)
@@ -156,6 +159,7 @@ def taught(folder: Path, *totals: int) -> LessonProgress:
     return part.curricula["c"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("player")
 def test_evaluations_that_the_end_did_not_wait_for_decide_lessons_of_the_extended_run(
     tmp_path: Path,

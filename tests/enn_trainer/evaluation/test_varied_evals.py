@@ -60,6 +60,7 @@ def test_arguments_of_training_do_not_change_evaluations(tmp_path: Path) -> None
     assert [returns_of(one) for one in [*fixed, *varied]] == [(5.0, 5.0)] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_arguments_of_evaluations_are_drawn_from_their_seed(tmp_path: Path, processes: int) -> None:
     folder = tmp_path / "run"
@@ -171,6 +172,7 @@ def test_returns_are_compared_by_the_value_of_an_argument(
         assert f"{group['mean']:.4g} ± {group['ci95']:.3g}" in shown
 
 
+@pytest.mark.slow
 def test_episodes_have_their_arguments_and_the_worst_stands_first(
     moded_run: Path, tmp_path: Path
 ) -> None:

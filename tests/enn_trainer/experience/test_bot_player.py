@@ -54,6 +54,7 @@ def played(envs: VecEnv, player: Any, steps: int) -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bot", [Grazes, Remembers])
 def test_choices_are_a_function_of_the_seed_and_not_of_processes(bot: type[Bot]) -> None:
     envs = EnvList(Meadow, 6)

@@ -124,6 +124,7 @@ def test_files_of_different_worlds_are_refused(tmp_path: Path) -> None:
         open_recordings([one, tmp_path / "other"])
 
 
+@pytest.mark.slow
 def test_a_limit_bounds_what_is_read(tmp_path: Path) -> None:
     path = record(tmp_path / "rec")
     assert 100 <= len(read(path, max_frames=100)) < 110
@@ -179,6 +180,7 @@ def test_who_chose_has_to_fit_the_choices(tmp_path: Path) -> None:
         read(changed(tmp_path, by_hand={"side": fewer}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("player", ["", "a", "b"])
 def test_frames_of_one_player_have_the_returns_of_their_side(tmp_path: Path, player: str) -> None:
     """Differential: the frames of that player among those of a file that does not say who played.

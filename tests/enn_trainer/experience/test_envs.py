@@ -53,6 +53,7 @@ def trained_by_class(tmp_path_factory: pytest.TempPathFactory) -> dict[type, tor
     return {cls: weights(run_small(folder, SHORT, env=cls)) for cls in (Meadow, Pasture)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "processes"), [(make_meadow, 2), *((make, 1) for make in MAKERS)])
 def test_function_that_makes_an_environment_trains_like_its_class(
     tmp_path: Path,
@@ -78,6 +79,7 @@ def test_arguments_of_the_configuration_are_passed_to_a_function(tmp_path: Path)
         run_small(tmp_path, env=make)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "processes"), [(make_ring, 1), (make_ring, 2), (Ring, 1)])
 def test_function_that_makes_a_match_has_its_sides(
     tmp_path: Path, make: Any, processes: int

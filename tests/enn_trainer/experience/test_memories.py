@@ -87,6 +87,7 @@ def test_frames_are_judged_as_they_were_acted_in(settings: list[str]) -> None:
         assert any(len(one.carried) for one in pasts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", ["optim.micro_bs=2", "optim.max_entities=6"])
 def test_how_a_minibatch_is_cut_changes_nothing_of_what_is_learnt(cut: str) -> None:
     found = []
@@ -98,6 +99,7 @@ def test_how_a_minibatch_is_cut_changes_nothing_of_what_is_learnt(cut: str) -> N
         torch.testing.assert_close(found[1][name], parameter, rtol=1e-4, atol=1e-5, msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "processes"),
     [([MEMORY], 2), ([MEMORY, OF_VALUES], 1), ([MEMORY, *POOL], 2)],
@@ -119,6 +121,7 @@ def test_a_resumed_run_remembers_to_the_bit(
     assert any(name.endswith("policy/states") for name in states[0])
 
 
+@pytest.mark.slow
 def test_opponents_of_other_widths_remember_their_own_games(tmp_path: Path) -> None:
     narrow = ["net.d_model=4", 'net.memory=(of: "both", d_memory: 4)']
     run(tmp_path / "rival", 2, *narrow)
@@ -133,6 +136,7 @@ def test_opponents_of_other_widths_remember_their_own_games(tmp_path: Path) -> N
     assert widths == {4, 12}
 
 
+@pytest.mark.slow
 def test_an_agent_without_memory_plays_against_one_that_remembers(tmp_path: Path) -> None:
     run(tmp_path / "rival", 2, MEMORY)
     settings = [*POOL, f'selfplay.opponents=["{tmp_path}/rival"]', "ppo.seq_len=None"]
@@ -143,6 +147,7 @@ def test_an_agent_without_memory_plays_against_one_that_remembers(tmp_path: Path
     assert remembered == ["memory/rival-64/policy/states"]
 
 
+@pytest.mark.slow
 def test_where_episodes_begin_anew_so_does_memory(tmp_path: Path) -> None:
     run(tmp_path, 2, MEMORY)
     manager = StateManager(
@@ -158,6 +163,7 @@ def test_where_episodes_begin_anew_so_does_memory(tmp_path: Path) -> None:
         trainer.step()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "player"),
     [([MEMORY], ""), ([MEMORY, *POOL], ""), ([MEMORY, *POOL], "step-0")],
@@ -179,6 +185,7 @@ def test_saved_states_of_another_width_are_one_line(
         pass
 
 
+@pytest.mark.slow
 def test_evaluating_changes_nothing_that_is_remembered() -> None:
     found = []
     for evaluates in (False, True):
@@ -191,6 +198,7 @@ def test_evaluating_changes_nothing_that_is_remembered() -> None:
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
 
 
+@pytest.mark.slow
 def test_an_agent_in_a_world_of_another_order_remembers_the_same(tmp_path: Path) -> None:
     run(tmp_path, 3, MEMORY, OF_VALUES)
     values = []
@@ -205,6 +213,7 @@ def test_an_agent_in_a_world_of_another_order_remembers_the_same(tmp_path: Path)
     torch.testing.assert_close(values[0], values[1], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_loaded_agent_remembers_from_call_to_call(tmp_path: Path) -> None:
     """As the players of a run do, for each position of a batch."""
     run(tmp_path, 3, MEMORY, OF_VALUES)
@@ -263,6 +272,7 @@ def test_entities_of_a_worker_that_died_are_new() -> None:
         assert (memory.known.age[of_lost] == 0).all()
 
 
+@pytest.mark.slow
 def test_an_agent_that_plays_several_sides_remembers_each_of_them(tmp_path: Path) -> None:
     run(tmp_path, 3, MEMORY)
     network = load_agent(tmp_path).agent

@@ -161,6 +161,7 @@ def test_a_watched_collector_leaves_the_bytes_that_the_wrapper_does(
     assert len(run_steps(tmp_path / "told")) == 16
 
 
+@pytest.mark.slow
 def test_a_sub_sample_does_not_depend_on_processes(tmp_path: Path) -> None:
     sampled = [*CAPTURE, "capture_samples_subsample=3"]
     run_small(tmp_path / "one", *sampled)
@@ -219,6 +220,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+@pytest.mark.slow
 def test_a_run_against_a_pool_records_all_sides_and_who_played(pool: Path) -> None:
     steps = steps_of(pool / "pool.rec")
     assert [step.run_step for step in steps] == list(range(0, 576, 12)), "frames of the agent"
@@ -261,6 +263,7 @@ def test_frames_that_are_said_to_be_the_agents_are_those_that_it_learns_from(
         assert one.tolist() == other.tolist()
 
 
+@pytest.mark.slow
 def test_a_resumed_run_against_a_pool_records_the_same_bytes(pool: Path, tmp_path: Path) -> None:
     """Its games go on with their players; steps that no save has are recorded again."""
     run = tmp_path / "run"
@@ -275,6 +278,7 @@ def test_a_resumed_run_against_a_pool_records_the_same_bytes(pool: Path, tmp_pat
     assert straight == resumed
 
 
+@pytest.mark.slow
 def test_a_run_that_remembers_records_who_is_who(tmp_path: Path) -> None:
     """Rollouts and evaluations; a run that remembers no entity writes nothing of it."""
     for memory, expected in ((MEMORY, {"Scout", "Beast"}), ('net.memory=(of: "frame")', set())):
@@ -301,6 +305,7 @@ def steps_as_bytes(path: Path) -> bytes:
     return path.read_bytes()[header.end :]
 
 
+@pytest.mark.slow
 def test_a_recording_of_a_run_against_a_pool_is_watched(pool: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     assert enn(["watch", str(pool / "pool.rec"), "--out", str(page), "--episodes", "3"]) == 0

@@ -29,6 +29,7 @@ def drawn(tmp_path: Path, *settings: str) -> list[dict[str, float]]:
     return [{t: v for t, v in m.items() if t.startswith("parameters/")} for m in updates]
 
 
+@pytest.mark.slow
 def test_arguments_are_the_same_in_any_number_of_processes(tmp_path: Path) -> None:
     one, two = (drawn(tmp_path, VARY, f"rollout.processes={n}") for n in (1, 2))
     assert one == two
@@ -74,6 +75,7 @@ def test_options_of_gymnasium_worlds_vary(tmp_path: Path) -> None:
         Trainer(bad, fall)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_recordings_of_rollouts_have_the_arguments_by_episode(
     tmp_path: Path, processes: int

@@ -39,6 +39,7 @@ class SlowGroup(ThreadGroup):
         self.messages += 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ranks", "shards", "width", "latency_s", "bytes_per_s"),
     [

@@ -31,12 +31,14 @@ def assert_equal(env: Any, settings: Sequence[str] = (), sizes: Sequence[int] = 
     return expected
 
 
+@pytest.mark.slow
 def test_any_number_of_ranks_gives_the_same_bits() -> None:
     expected = assert_equal(Minefield)
     assert expected.step == 168
     assert expected.metrics["episodic_reward.count"] >= 0
 
 
+@pytest.mark.slow
 def test_gradients_in_slices_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of large networks, which are not sent whole."""
     (expected,) = run(1, Minefield, ["total_timesteps=56"])
@@ -47,11 +49,13 @@ def test_gradients_in_slices_give_the_same_bits(monkeypatch: pytest.MonkeyPatch)
     assert whole == [expected] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_option_gives_the_same_bits(option: str) -> None:
     assert_equal(Minefield, OPTIONS[option], sizes=(3,))
 
 
+@pytest.mark.slow
 def test_cloning_beside_learning_gives_the_same_bits(tmp_path: Path) -> None:
     recorded = ["capture_samples=shown.rec", "scale.shards=1", "data_dir=."]
     run(1, Minefield, recorded, tmp_path / "shown")
@@ -59,6 +63,7 @@ def test_cloning_beside_learning_gives_the_same_bits(tmp_path: Path) -> None:
     assert_equal(Minefield, [f"bc.path={path}", "bc.bs=8"], sizes=(3,))
 
 
+@pytest.mark.slow
 def test_ranks_with_other_demonstrations_are_named(tmp_path: Path) -> None:
     for rank in range(2):
         recorded = ["capture_samples=shown.rec", "scale.shards=1", "data_dir=.", f"seed={rank}"]
@@ -80,11 +85,13 @@ def test_ranks_with_other_demonstrations_are_named(tmp_path: Path) -> None:
     assert len(messages) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", [Duel, Targets, Camp])
 def test_every_kind_of_world_gives_the_same_bits(env: Any) -> None:
     assert_equal(env, ["rollout.num_envs=10"], sizes=(2, 4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings", [[], OPTIONS["memory"], OPTIONS["scaled rewards"], OPTIONS["lessons"]]
 )

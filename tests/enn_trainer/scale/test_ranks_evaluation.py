@@ -65,6 +65,7 @@ def assert_equal(
     return expected
 
 
+@pytest.mark.slow
 def test_any_number_of_ranks_measures_the_same_bits() -> None:
     varied = EnvConfig("{}", "Minefield", vary={"max_mines": "int 0 6", "max_steps": "int 3 9"})
     suites = {
@@ -93,6 +94,7 @@ def test_any_number_of_ranks_measures_the_same_bits() -> None:
     assert lengths[0] < lengths[1] <= 9
 
 
+@pytest.mark.slow
 def test_matches_are_shared_out_as_a_whole_with_bots_and_pools() -> None:
     Path("bots.py").write_text(DICING)
     evaluations = {
@@ -107,6 +109,7 @@ def test_matches_are_shared_out_as_a_whole_with_bots_and_pools() -> None:
     assert expected["bot alone"] != expected["itself"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", [Minefield, Duel])
 def test_an_agent_with_memory_is_measured_by_the_same_bits(env: Any) -> None:
     memory = [*SMALL, "net.memory=(of: frame)", "ppo.seq_len=4", "rollout.num_envs=10"]
@@ -119,6 +122,7 @@ SAVED = [
 ]
 
 
+@pytest.mark.slow
 def test_best_saves_are_those_of_one_process() -> None:
     def work(group: Group | None = None) -> TrainResult:
         folder = "one" if group is None else "ranks"
@@ -140,6 +144,7 @@ def play_late(evaluator: RunEvaluator, config: TrainConfig, *_: Any) -> None:
         evaluator.elsewhere = LatePlayer()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", ["capture_samples=e.rec", "capture_replays=true", "ray=auto"])
 def test_what_is_recorded_or_played_elsewhere_is_up_to_rank_0_with_the_same_bits(
     setting: str, monkeypatch: pytest.MonkeyPatch
@@ -186,6 +191,7 @@ def play_waiting(evaluator: RunEvaluator, *_: Any) -> None:
         evaluator.elsewhere = WaitingPlayer()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lag", [0, 2])
 def test_others_hear_of_rank_0_while_it_waits_for_evaluations(
     lag: int, monkeypatch: pytest.MonkeyPatch

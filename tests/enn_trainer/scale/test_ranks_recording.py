@@ -87,6 +87,7 @@ RUNS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_any_number_of_ranks_records_the_bytes_of_one_process(name: str) -> None:
     env, settings = RUNS[name]
@@ -111,6 +112,7 @@ def test_any_number_of_ranks_records_the_bytes_of_one_process(name: str) -> None
         assert steps[0].decisions.obs.identity
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lessons", "subsample", "league"])
 def test_a_run_resumed_with_other_numbers_of_ranks_leaves_the_same_file(name: str) -> None:
     env, settings = RUNS[name]
@@ -123,6 +125,7 @@ def test_a_run_resumed_with_other_numbers_of_ranks_leaves_the_same_file(name: st
     assert recorded == expected
 
 
+@pytest.mark.slow
 def test_episodes_that_begin_anew_after_a_resume_are_numbered_as_in_one_process() -> None:
     """Those of a world that has no state to save."""
     for size in (1, 1, 1):
@@ -154,6 +157,7 @@ class AbandonsLater(Abandons):
         self.signal(trainer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("callback", "num_rollouts"), [(Abandons, 1), (AbandonsLater, 2)])
 @pytest.mark.parametrize("size", [1, 2])
 def test_an_abandoned_update_is_recorded_again_after_a_resume(
@@ -181,6 +185,7 @@ class Fails(Callback):
             raise ZeroDivisionError
 
 
+@pytest.mark.slow
 def test_new_episodes_after_an_error_have_new_numbers() -> None:
     def work(group: Group | None = None) -> None:
         folder = "1" if group is None else "3"
@@ -211,6 +216,7 @@ def test_a_file_that_rank_0_cannot_take_is_an_error_in_all_ranks() -> None:
     assert Path("run/a.rec").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_only_rank_0_makes_files() -> None:
     evals = ["eval.interval=60", "eval.steps=5", "eval.num_envs=3", "eval.processes=1"]
     settings = [*SMALL, *evals, "eval.capture_samples=evals.rec"]

@@ -66,6 +66,7 @@ def test_a_signal_to_any_rank_ends_all_at_one_update_saved_once() -> None:
     assert sorted(path.name for path in Path("run").glob("step-*"))[-1] == "step-000000000056"
 
 
+@pytest.mark.slow
 def test_an_update_that_one_rank_abandons_is_discarded_in_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -93,11 +94,13 @@ def test_an_update_that_one_rank_abandons_is_discarded_in_all(
             assert result.stopped_by == "interrupted mid-update; the update was discarded"
 
 
+@pytest.mark.slow
 def test_a_save_that_one_rank_requests_is_one_of_all() -> None:
     for _, callback in trained(2, lambda trainer: trainer.save()):
         assert callback.saves == ["step-000000000056", "step-000000000168"]
 
 
+@pytest.mark.slow
 def test_callbacks_of_all_ranks_get_equal_metrics() -> None:
     (_, first), (_, second) = trained(2, lambda trainer: None)
     assert len(first.metrics) == 3

@@ -49,6 +49,7 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [[], ["net.memory=(of: frame)", "ppo.seq_len=2"]])
 def test_leagues_have_the_same_members_seats_and_results(settings: list[str]) -> None:
     (expected,) = run(1, settings)
@@ -58,6 +59,7 @@ def test_leagues_have_the_same_members_seats_and_results(settings: list[str]) ->
             assert of_rank == expected, size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [["net.memory=(of: frame)", "ppo.seq_len=2"], [*AGAINST_COUNTING]],

@@ -38,6 +38,7 @@ def test_shards_are_whole_matches_and_ranks_have_consecutive_ones() -> None:
     assert tree_sum(["a", "b", "c", "d", "e"], "({}{})".format) == "(((ab)(cd))e)"
 
 
+@pytest.mark.slow
 def test_four_shards_learn_what_one_learns_but_for_rounding() -> None:
     net, rollout = a_rollout(num_envs=7)
     rollout, nets = double(rollout), [copy.deepcopy(net).double() for _ in range(2)]
@@ -69,6 +70,7 @@ def learnt(num_envs: int, count: int, bs: int, ppo: PPOConfig) -> list[torch.Ten
     return [*net.parameters()]
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(
     num_envs=st.integers(2, 7),

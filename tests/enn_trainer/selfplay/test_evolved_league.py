@@ -61,6 +61,7 @@ def probs(path: str, world: Any, seed: int = 3) -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 def test_all_members_are_upgraded_and_play_as_before(jousts: Path, tmp_path: Path) -> None:
     """In an evolved world, with another name of the type and a feature in front."""
     upgraded = evolved(jousts, Tourney())
@@ -100,6 +101,7 @@ def test_an_upgraded_league_goes_on(jousts: Path, tmp_path: Path) -> None:
     assert len({(path / "opponent-step-24.safetensors").stat().st_ino for path in saves}) == 1
 
 
+@pytest.mark.slow
 def test_a_run_that_begins_with_an_upgraded_league_is_a_function_of_it(
     jousts: Path, tmp_path: Path
 ) -> None:
@@ -163,6 +165,7 @@ def test_the_same_world_keeps_results(jousts: Path) -> None:
         assert one.weights == other.weights
 
 
+@pytest.mark.slow
 def test_labels_in_another_order_are_followed_on_resume(jousts: Path, tmp_path: Path) -> None:
     shutil.copytree(jousts, tmp_path / "run")
     state = run(tmp_path / "run", 8, env=Tilt).state

@@ -107,6 +107,7 @@ def test_a_single_save_is_complete(jousts: Path, tmp_path: Path) -> None:
     assert {*members(state)} >= {"step-0", "step-24", "step-48", "step-72"}
 
 
+@pytest.mark.slow
 def test_the_best_save_outlives_the_pool_that_it_had(tmp_path: Path) -> None:
     """A member that left the pool long ago is still in the save that needs it."""
     run(

@@ -93,6 +93,7 @@ def test_members_in_play_are_distinct_and_have_a_weight(
     assert drawn.tolist() == draw_in_play(weights, count, seed, step).tolist()
 
 
+@pytest.mark.slow
 def test_members_are_drawn_by_weight_without_replacement() -> None:
     weights = np.array([1.0, 2.0, 3.0])
     drawn = [tuple(draw_in_play(weights, 2, 0, step)) for step in range(20_000)]

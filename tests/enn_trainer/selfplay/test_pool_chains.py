@@ -48,6 +48,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_against_everybody_resumes_to_the_bit(pool: Path, tmp_path: Path) -> None:
     straight = StateManager(checkpoint_dir=pool).state
     run(tmp_path / "run", 2)
@@ -59,6 +60,7 @@ def test_a_run_against_everybody_resumes_to_the_bit(pool: Path, tmp_path: Path) 
     assert one[-1000:] == other[-1000:]
 
 
+@pytest.mark.slow
 def test_a_run_that_remembers_resumes_to_the_bit(tmp_path: Path) -> None:
     memory = 'net.memory=(of: "both", inputs: ["action", "reward"])'
     more = (memory, "optim.bs=12", "ppo.seq_len=2")
@@ -96,6 +98,7 @@ def test_everybody_is_recorded_with_what_they_know(pool: Path) -> None:
             assert np.isfinite(log_std).all()
 
 
+@pytest.mark.slow
 def test_each_player_of_a_recording_is_cloned(pool: Path) -> None:
     quiet: Any = lambda line: None  # noqa: E731
     for player in ("", "random", "Brawler"):

@@ -42,6 +42,7 @@ def flip(save: Path, pattern: str) -> None:
         file.write_bytes(flipped(file.read_bytes(), 500, 2))
 
 
+@pytest.mark.slow
 def test_own_snapshots_join_beside_those_of_another_run() -> None:
     """They have the same names there."""
     run(Path("rival"), 3, "seed=5", 'selfplay.opponents=["random"]')
@@ -64,6 +65,7 @@ def test_a_run_whose_only_member_is_lost_takes_another_snapshot() -> None:
     assert list(members(manager.state)) == ["step-48"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [True, False])
 def test_a_run_whose_named_member_is_lost_does_not_need_its_path(given: bool) -> None:
     run(Path("rival"), 1, pool=False)
@@ -82,6 +84,7 @@ def test_a_new_opponent_that_there_is_not_is_an_error_on_resume() -> None:
         run(Path("own"), 2, 'selfplay.opponents=["rival"]')
 
 
+@pytest.mark.slow
 def test_bots_that_count_all_their_turns_are_resumed() -> None:
     straight = run(Path("straight"), 8, *AGAINST_COUNTING)
     run(Path("cut"), 3, *AGAINST_COUNTING)

@@ -50,6 +50,7 @@ def games_of(manager: StateManager) -> dict[str, float]:
     return {member.name: member.games for member in league.members}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_bots_and_members_play_every_kind_of_action_and_resume_to_the_bit(
     tmp_path: Path, processes: int
@@ -76,6 +77,7 @@ def test_a_bot_plays_against_itself() -> None:
     assert np.isfinite(played.payoff.mean[~np.eye(3, dtype=bool)]).all()
 
 
+@pytest.mark.slow
 def test_teams_play_against_the_pool() -> None:
     lives = {"wolf_0": 2, "wolf_1": 5, "deer_0": 3, "deer_1": 5}
     teams = {"wolves": ["wolf_0", "wolf_1"], "deer": ["deer_0", "deer_1"]}
@@ -96,6 +98,7 @@ class Together(Duel):
         return frames
 
 
+@pytest.mark.slow
 def test_sides_that_cooperate_are_not_compared() -> None:
     settings = ['selfplay.result=""', "selfplay.choose=uniform"]
     manager = StateManager(overrides=[*SMALL, *settings, "total_timesteps=10000"])
@@ -164,6 +167,7 @@ def test_saves_of_a_network_of_ones_own_are_opponents_of_one_like_it(
         assert "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_network_of_ones_own_plays_against_its_earlier_selves_and_resumes(
     tmp_path: Path,
 ) -> None:
@@ -178,6 +182,7 @@ def test_a_network_of_ones_own_plays_against_its_earlier_selves_and_resumes(
     assert games["step-0"] > 0
 
 
+@pytest.mark.slow
 def test_a_member_that_left_the_pool_plays_its_games_to_the_end() -> None:
     settings = ["selfplay.capacity=1", "selfplay.choose=latest", "rollout.steps=2", "optim.bs=12"]
     manager = StateManager(overrides=[*SMALL, *settings, "selfplay.snapshot_every=24"])

@@ -68,6 +68,7 @@ def test_steps_are_the_frames_of_the_agent() -> None:
     assert [m["selfplay/opponent_frames"] for m in watch.metrics] == [48.0, 96.0, 144.0]
 
 
+@pytest.mark.slow
 def test_the_copy_before_the_first_update_plays_and_others_follow() -> None:
     watch = Watch()
     manager = run(None, f"total_timesteps={4 * FRAMES}", callbacks=[watch])
@@ -79,6 +80,7 @@ def test_the_copy_before_the_first_update_plays_and_others_follow() -> None:
     assert watch.metrics[0]["selfplay/oldest_step"] == 0.0
 
 
+@pytest.mark.slow
 def test_members_never_change() -> None:
     manager = StateManager(overrides=[*SMALL, "total_timesteps=100000"])
     with Trainer(manager, Duel) as trainer:
@@ -102,6 +104,7 @@ def test_without_a_share_the_run_is_that_without_the_section() -> None:
     assert other.state.step == one.state.step == 576
 
 
+@pytest.mark.slow
 def test_nothing_of_opponents_is_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rewards of opponents may be anything: the agent is the same to the bit."""
     results = []
@@ -142,6 +145,7 @@ def act(env: Any, actions: Any, shown: Any) -> Any:
     return env.wait()
 
 
+@pytest.mark.slow
 def test_episode_metrics_are_of_the_agent_alone() -> None:
     watch = Watch()
     run(None, f"total_timesteps={5 * FRAMES}", "selfplay.share=1", "optim.bs=36", callbacks=[watch])
@@ -151,6 +155,7 @@ def test_episode_metrics_are_of_the_agent_alone() -> None:
         assert len(rollout.episodes.environment) == 2 * int(ended.sum())
 
 
+@pytest.mark.slow
 def test_the_agent_takes_each_seat_equally_often() -> None:
     manager = StateManager(overrides=[*SMALL, "total_timesteps=100000"])
     seats: list[int] = []
@@ -168,6 +173,7 @@ def test_the_agent_takes_each_seat_equally_often() -> None:
     assert len(seats) > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after", "choose"), [(1, 1, "uniform"), (1, 1, "pfsp"), (2, 2, "pfsp")]
 )
@@ -204,6 +210,7 @@ def test_a_resumed_run_is_the_run_that_went_on(
     assert kinds[0] == kinds[1]
 
 
+@pytest.mark.slow
 def test_a_failed_update_changes_neither_league_nor_seats() -> None:
     manager = StateManager(overrides=[*SMALL, "total_timesteps=100000"])
     with Trainer(manager, Duel) as trainer:
@@ -228,6 +235,7 @@ def test_a_failed_update_changes_neither_league_nor_seats() -> None:
         assert (seating.games > 0).all()
 
 
+@pytest.mark.slow
 def test_a_game_that_a_lost_worker_cut_off_has_no_result() -> None:
     workers = ["rollout.processes=2", "rollout.recover=truncate"]
     manager = StateManager(overrides=[*SMALL, *workers, "total_timesteps=100000"])
@@ -283,6 +291,7 @@ def test_a_metric_that_a_side_does_not_give_is_named() -> None:
         run(None, "selfplay.result=cheese", "total_timesteps=5000")
 
 
+@pytest.mark.slow
 def test_saves_of_another_run_are_copied_in(tmp_path: Path) -> None:
     rival = run(tmp_path / "rival", f"total_timesteps={FRAMES}", "seed=5")
     manager = run(

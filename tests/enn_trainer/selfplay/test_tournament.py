@@ -120,6 +120,7 @@ def test_each_pair_of_three_sides_is_one_comparison() -> None:
     np.testing.assert_array_equal(np.nan_to_num(played.payoff.mean), [[0, 0], [1, 0]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_the_result_depends_neither_on_processes_nor_on_the_matches_at_a_time(
     processes: int,
@@ -159,6 +160,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.slow
 def test_a_league_of_three_sides_counts_pairs() -> None:
     settings = [*SMALL, "selfplay.share=0.5", "selfplay.snapshot_every=200", "total_timesteps=1500"]
     manager = StateManager(overrides=settings)
@@ -173,6 +175,7 @@ def test_a_league_of_three_sides_counts_pairs() -> None:
     assert league.members[0].results.shape == (3, 3)
 
 
+@pytest.mark.slow
 def test_a_pool_of_bots_resumes_to_the_bit(tmp_path: Path) -> None:
     Path("bots.py").write_text(
         "from entity_env import Bot, SelectEntityAction\n\n\n"
@@ -219,6 +222,7 @@ def pooled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_evaluation_against_the_pool_spreads_episodes_over_members_and_seats(pooled: Path) -> None:
     out = Path("report.json")
     assert (
@@ -233,6 +237,7 @@ def test_evaluation_against_the_pool_spreads_episodes_over_members_and_seats(poo
     assert suite["metrics"]["score"]["ci95"] > 0
 
 
+@pytest.mark.slow
 def test_a_run_is_evaluated_against_its_own_pool_while_it_trains(tmp_path: Path) -> None:
     settings = [*SMALL, "selfplay.share=0.5", "total_timesteps=400", f"data_dir={tmp_path}"]
     manager = StateManager(overrides=settings)
@@ -242,6 +247,7 @@ def test_a_run_is_evaluated_against_its_own_pool_while_it_trains(tmp_path: Path)
     assert result.eval["eval/episodic_reward.count"] == 8
 
 
+@pytest.mark.slow
 def test_before_the_first_update_the_pool_has_named_members_alone(tmp_path: Path) -> None:
     settings = [*SMALL, "selfplay.share=0.5", "total_timesteps=400", f"data_dir={tmp_path}"]
     for named, expected in ([], 0), (['selfplay.opponents=["random"]'], 1):
@@ -265,6 +271,7 @@ def test_a_pool_that_there_is_not_is_named(tmp_path: Path) -> None:
         train(manager, Duel)
 
 
+@pytest.mark.slow
 def test_an_exploiter_beats_what_always_throws_rock(tmp_path: Path) -> None:
     Path("throws.py").write_text(
         "from entity_env import Bot, CategoricalAction\n\n\n"

@@ -264,6 +264,7 @@ def test_mlflow_gets_parameters_and_metrics_of_one_run(tmp_path: Path) -> None:
     assert {"trace/rollout/own", "trace/rollout/act"} <= found.data.metrics.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # mlflow's own
 @pytest.mark.parametrize(("what", "suffix"), [("video", "mp4"), ("replay", "html")])
 def test_films_and_pages_of_evaluations_reach_a_service(

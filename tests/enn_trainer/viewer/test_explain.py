@@ -147,6 +147,7 @@ def assert_influence_by_hand(net: Any, world: World) -> Explanation:
     return whole
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_influence_is_that_of_the_frame_without_the_entity(data: st.DataObject) -> None:
     world = data.draw(named_worlds())
@@ -230,6 +231,7 @@ def test_hidden_entities_change_the_value_alone_and_no_visible_one_attends_to_th
     assert (np.abs(changes.value) > 1e-4).all()
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_attention_has_rows_that_sum_to_one_for_every_frame(data: st.DataObject) -> None:
     world = data.draw(worlds().filter(shows_something))

@@ -223,6 +223,7 @@ def typed(message: dict[str, Any], space: Any, rng: np.random.Generator, game: A
     return {**step, "choices": [[side, a, position, choice]]}, (name, row, choice)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("memory", [None, REMEMBERING])
 def test_a_person_chooses_part_by_part(world: Any, memory: Any) -> None:

@@ -53,6 +53,7 @@ def test_episodes_are_those_that_the_command_shows(
             assert not [*differences(getattr(one, name), getattr(other, name))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [MineSweeper, Duel])
 def test_replay_is_written_and_changes_nothing_else(world: Any, tmp_path: Path) -> None:
     own = world()
@@ -132,6 +133,7 @@ class Shown(Fog):
         return [copy(one) for one in self.shown[-1]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of", ["frame", "entity", "both"])
 def test_explanations_know_what_an_agent_remembered_in_each_frame(of: Any) -> None:
     """They are those of an agent that is asked as it plays, also beside another one."""

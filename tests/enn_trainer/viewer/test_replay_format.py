@@ -36,6 +36,7 @@ from tests.strategies import World
 ANY_PATH = settings(suppress_health_check=list(HealthCheck))
 
 
+@pytest.mark.slow
 @ANY_PATH
 @given(replay=replays())
 def test_a_replay_comes_back_to_the_bit(tmp_path_factory: Any, replay: Replay) -> None:
@@ -49,6 +50,7 @@ def test_a_replay_comes_back_to_the_bit(tmp_path_factory: Any, replay: Replay) -
     assert path.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_each_rung_keeps_its_size_and_its_errors(tmp_path: Path) -> None:
     replay, path = smooth(small_replay()), tmp_path / "replay.html"
     whole = megabytes(replay, path)
@@ -146,6 +148,7 @@ def test_each_damaged_chunk_is_named_and_the_others_are_read(tmp_path: Path) -> 
         read_replay(path)
 
 
+@pytest.mark.slow
 def test_no_damage_is_anything_but_an_error(tmp_path: Path) -> None:
     path = tmp_path / "replay.html"
     write_replay(small_replay(steps=5), path)

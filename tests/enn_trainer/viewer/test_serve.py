@@ -210,6 +210,7 @@ def test_ninth_tab_is_refused_until_another_is_closed(server: serve.LiveServer) 
         tab.close()
 
 
+@pytest.mark.slow
 def test_slow_tab_misses_steps_and_stops_nobody(server: serve.LiveServer) -> None:
     steps = [{"type": "steps", "first": i, "raw": "x" * 50_000} for i in range(1_000)]
     with opened(server, max_queue=1) as slow, opened(server) as quick:
@@ -239,6 +240,7 @@ def test_slow_tab_misses_steps_and_stops_nobody(server: serve.LiveServer) -> Non
     assert [m["first"] for m in missed[:-1]] == sorted(m["first"] for m in missed[:-1])
 
 
+@pytest.mark.slow
 def test_a_signal_in_the_middle_of_a_message_leaves_no_lock_behind() -> None:
     """Ctrl-C ends the server anywhere, whose threads then need the queues to end."""
 

@@ -91,6 +91,7 @@ def test_frames_of_all_lengths_and_all_instructions(kind: str, d_model: int, lev
     assert_same(*large_case(kind, d_model), levels)
 
 
+@pytest.mark.slow
 @needs_compiled
 @pytest.mark.parametrize("d_model", [16, 128])
 @pytest.mark.parametrize("space", [kinds_case.SPACE, kinds_case.OWN_ONLY], ids=["globals", "own"])

@@ -115,6 +115,7 @@ class Sizes(TorchDispatchMode):
         return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gate", "interpolate", "extent"),
     [(None, False, 2), (None, True, 17), ("relu", True, 2), ("relu", False, 17)],

@@ -134,6 +134,7 @@ def test_a_chain_is_one_decision_with_the_sum_of_its_parts(tmp_path: Path) -> No
     torch.testing.assert_close(torch.stack(parts).sum(), imitation)
 
 
+@pytest.mark.slow
 def test_parts_that_a_person_chose_are_learnt_given_those_of_the_agent(tmp_path: Path) -> None:
     net = network(Camp)
     path = record_net(tmp_path / "file", Camp, net)
@@ -335,6 +336,7 @@ def record_post(path: Path, world: Any, steps: int = 16) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_an_expert_of_two_ways_is_cloned_by_a_chain_and_not_by_independent_actions(
     tmp_path: Path,
 ) -> None:
@@ -419,6 +421,7 @@ def test_errors_of_numbers_are_shares_of_the_range_that_an_actor_has(tmp_path: P
     assert score.accuracy["aim"] == pytest.approx(error, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("world", "memory"),
     [(Camp, '(of: "frame", inputs: ["action", "reward"])'), (Targets, "None")],
@@ -442,6 +445,7 @@ def test_cloning_beside_ppo_resumes_to_the_bit(
     assert all(np.isfinite(row["losses/bc_loss"]) for row in one.numbers)  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_a_clone_of_its_rollouts(tmp_path: Path) -> None:
     """Recorded, split, cloned, and played by PPO."""
     small = ["rollout.num_envs=4", "rollout.steps=12", "rollout.processes=1", "optim.bs=12"]

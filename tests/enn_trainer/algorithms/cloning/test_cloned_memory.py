@@ -124,6 +124,7 @@ def shells(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return record_knowing(path, Shells, knows_the_ball, 48, num_envs=32)
 
 
+@pytest.mark.slow
 def test_a_clone_remembers_who_showed_what_and_goes_on_with_ppo(
     shells: Path, tmp_path: Path
 ) -> None:
@@ -139,6 +140,7 @@ def test_a_clone_remembers_who_showed_what_and_goes_on_with_ppo(
     assert played(tmp_path / "run", Shells(), 40) > 0.9
 
 
+@pytest.mark.slow
 def test_without_memory_or_identity_nobody_can_know(shells: Path, tmp_path: Path) -> None:
     """Controls: the same choices, which do not follow from what the network knows."""
     without = clone(shells, config("clone.epochs=3"), say=quiet)
@@ -189,6 +191,7 @@ def test_recorded_frames_are_judged_as_they_were_acted_in(tmp_path: Path, value_
     np.testing.assert_allclose(values, recorded.values, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_sequence_within_an_episode_begins_with_nothing_remembered(tmp_path: Path) -> None:
     """Sequences of one episode do not depend on each other, and rewards before them are known."""
     net = network()
@@ -318,6 +321,7 @@ def test_a_resumed_run_learns_the_same_sequences(tmp_path: Path) -> None:
     assert not torch.equal(*weights)
 
 
+@pytest.mark.slow
 def test_a_run_says_which_entities_its_recording_does_not_identify(tmp_path: Path) -> None:
     path = record_fog(tmp_path / "fog.rec", network())
 

@@ -72,6 +72,7 @@ def test_it_pulls_towards_what_was_recorded(expert: Path, tmp_path: Path, loss: 
     assert losses[-1] < 0.5 * losses[0]
 
 
+@pytest.mark.slow
 def test_without_weight_nothing_changes_at_all(expert: Path, tmp_path: Path) -> None:
     without = trained(tmp_path, "name=without")
     assert not scalars(tmp_path, without, "losses/bc_loss")

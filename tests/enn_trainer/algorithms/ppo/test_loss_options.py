@@ -117,6 +117,7 @@ def plain_loss(net: RogueNet, rollout: Rollout, ppo: PPOConfig) -> torch.Tensor:
     return total + ppo.vf_coef * 0.5 * squares.mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["as published", "joint ratio", "equal frames", "joint ratio of equal frames"],
@@ -195,6 +196,7 @@ def test_range_of_the_value_does_not_follow_that_of_the_policy() -> None:
     assert not torch.equal(policy[head], both[head])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "updates"),
     [("as published", 12), ("huber", 20), ("hl_gauss", 12), ("range of its own", 12)],

@@ -251,6 +251,7 @@ def test_magnet_is_the_agent_of_the_last_multiple(tmp_path: Path) -> None:
     assert any(not torch.equal(agents[48][n], agents[80][n]) for n in names)
 
 
+@pytest.mark.slow
 def test_a_strong_magnet_holds_the_policy(tmp_path: Path) -> None:
     kls = [
         run(tmp_path, 160, f"ppo.magnet.coef={coef}", "optim.lr=0.02").state.metrics[
@@ -295,6 +296,7 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return everything(run(tmp_path_factory.mktemp("straight"), 80, *MAGNET).state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stops", [16, 32, 48])
 def test_runs_resume_to_the_bit(tmp_path: Path, straight: dict[str, Any], stops: int) -> None:
     """Stopped just after the magnet was changed, before it is, and in between."""
@@ -320,6 +322,7 @@ def test_it_conforms() -> None:
     check_state_part(magnet, Magnet(config_of(), nn.Linear(2, 3)))
 
 
+@pytest.mark.slow
 def test_it_can_be_switched_on_and_off_at_a_restart(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run(tmp_path, 32, checkpoint_dir=folder)

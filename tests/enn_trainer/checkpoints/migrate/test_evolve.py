@@ -93,6 +93,7 @@ def test_order_of_names_is_no_difference_for_a_run_that_continues(
     assert train(longer, Turned).step == 96
 
 
+@pytest.mark.slow
 def test_agent_acts_in_a_world_of_another_order_by_name(saved_run: Path) -> None:
     plain, turned = load_agent(saved_run), load_agent(saved_run, env=Turned())
     said, other = (a.act(Clockwork().reset()) for a in (plain, turned))

@@ -82,6 +82,7 @@ def rows_of_labels(net: RogueNet, name: str) -> torch.Tensor:
     return embedding.labels.detach()
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_outputs_stay_for_what_both_worlds_show(data: st.DataObject) -> None:
     """Kinds and labels reordered, added, removed and renamed at once.
