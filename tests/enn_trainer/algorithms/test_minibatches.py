@@ -9,12 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enn_trainer.algorithms import minibatches as module
-from enn_trainer.algorithms.minibatches import minibatches, pieces
+from enn_trainer.algorithms.minibatches import minibatches, minibatches_by_length, pieces
 
 
 def test_epochs_differ_in_their_order() -> None:
     first, second = minibatches(50, 50, 2, seed=1)
     assert not np.array_equal(first, second)
+
+
+def test_minibatch_of_sequences_may_be_exactly_full() -> None:
+    batches = minibatches_by_length(np.array([2, 2, 3, 1]), 4, epochs=1, seed=1, shuffle=False)
+    assert [batch.tolist() for batch in batches] == [[0, 1], [2, 3]]
 
 
 @given(

@@ -22,6 +22,8 @@ from entity_env import (
     ObsSpace,
     Ragged,
     SelectEntityAction,
+    SelectEntityActionMask,
+    SelectEntityActionSpace,
     VecActionMask,
     VecObs,
     VecSelectEntityActionMask,
@@ -174,6 +176,19 @@ TWO_ACTORS = Observation(
     features={"A": [[1.0], [2.0]]},
     actions={"move": CategoricalActionMask(mask=[[True, True], [False, True]])},
 )
+
+
+def test_actors_without_actees_are_left_out() -> None:
+    """Also where there is no mask; the second frame has an actor and nothing to select."""
+    space = ObsSpace(entities={"Unit": Entity(["x"]), "Aim": Entity(["x"])})
+    actions = {"shoot": SelectEntityActionSpace()}
+    mask = SelectEntityActionMask(actor_types=["Unit"], actee_types=["Aim"])
+    frames = [
+        Observation(features={"Unit": [[0.0]], "Aim": aims}, actions={"shoot": mask})
+        for aims in ([[0.0], [1.0]], [])
+    ]
+    batch = batch_obs(frames, space, actions).action_masks["shoot"]
+    assert batch.actors.lengths.tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(

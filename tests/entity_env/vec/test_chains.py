@@ -149,6 +149,24 @@ def test_an_action_that_only_a_forbidden_choice_leads_to_has_no_actors() -> None
     assert [masks[name].actors.items() for name in spaces] == [1, 1, 0]
 
 
+def test_an_action_follows_if_any_permitted_choice_leads_to_it() -> None:
+    """Of the two choices before it, `b` leads to the third action and `a` does not."""
+    spaces = {
+        "first": CategoricalActionSpace(LABELS),
+        "second": CategoricalActionSpace(LABELS, after="first", when=["a", "b"]),
+        "third": CategoricalActionSpace(["p", "q"], after="second", when=["b"]),
+    }
+    of_second = [[[False, False, True], [False, True, False]]]
+    actions: dict[str, Any] = {
+        "first": CategoricalActionMask(actor_ids=["u0"], mask=np.array([[True, True, False]])),
+        "second": CategoricalActionMask(actor_ids=["u0"], mask=np.array(of_second)),
+        "third": CategoricalActionMask(actor_ids=["u0"]),
+    }
+    frame = Observation(features={"Unit": [[0.0]]}, ids={"Unit": ["u0"]}, actions=actions)
+    masks = batch_obs([frame], SPACE, spaces).action_masks
+    assert [masks[name].actors.items() for name in spaces] == [1, 1, 1]
+
+
 @settings(max_examples=300)
 @given(frames(), st.integers(0, 2**32 - 1))
 def test_what_actors_may_do_is_what_leads_to_an_end(

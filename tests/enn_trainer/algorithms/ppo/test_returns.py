@@ -2,12 +2,15 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from enn_trainer.algorithms.ppo.returns import discounted_returns, gae, next_values
+from enn_trainer import PPOConfig
+from enn_trainer.algorithms.ppo.returns import advantages, discounted_returns, gae, next_values
 
 GOLDEN = Path(__file__).parents[3] / "golden"
 
@@ -57,3 +60,32 @@ def test_terminated_episode_has_no_future() -> None:
     terminated = torch.tensor([[True], [True]])
     following = next_values(values, torch.tensor([9.0]), terminated, ~terminated, torch.zeros(0))
     assert following.tolist() == [[0.0], [0.0]]
+
+
+@pytest.mark.parametrize(
+    ("is_gae", "expected"),
+    [
+        (True, [[2.375, 3.0], [7.0, 2.125], [-1.5, 9.0]]),
+        (False, [[5.0, 3.0], [7.0, 5.5], [-1.5, 9.0]]),
+    ],
+)
+def test_advantages_of_a_rollout_with_truncated_episodes(
+    is_gae: bool, expected: list[list[float]]
+) -> None:
+    """Two environments, whose episodes are truncated at different steps and not in their order."""
+    rollout: Any = SimpleNamespace(
+        values=torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]),
+        last_values=torch.tensor([7.0, 8.0]),
+        rewards=torch.tensor([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]]),
+        terminated=torch.zeros(3, 2, dtype=torch.bool),
+        truncated=torch.tensor([[False, True], [True, False], [False, True]]),
+        final_values=torch.tensor([10.0, 20.0, 30.0]),
+    )
+    # V(s_{t+1}), first environment: 3, 20, 7; second: 10, 6, 30.
+    # delta_t = r_t + V(s_{t+1}) / 2 - V(s_t), first: 1.5, 7, -1.5; second: 3, 1, 9.
+    # GAE: A_0 = 1.5 + 7 / 8 in the first, A_1 = 1 + 9 / 8 in the second; the others are deltas.
+    # Returns, first: 1 + 10 / 2, 20 / 2, 7 / 2; second: 10 / 2, 2 + 15 / 2, 30 / 2.
+    ppo = PPOConfig(gae=is_gae, gamma=0.5, gae_lambda=0.25)
+    assert advantages(rollout, ppo).advantages.tolist() == expected
+    doubled = advantages(rollout, ppo, 2 * rollout.rewards)
+    assert doubled.advantages[1, 1] == expected[1][1] + 2
