@@ -1,8 +1,10 @@
 """Recorded frames beside PPO: drawn by the step, added to the gradient, and off by default."""
 
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,7 @@ from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
 from enn_trainer.runtime.interrupt import UpdateAbandoned
 from entity_env.recording.recording_format import RecordingError
 from rogue_net import RogueNet, RogueNetConfig
+from rogue_net.distributions import CategoricalDistribution
 from tests.enn_trainer.demonstrated import SMALL, Sorting, record
 from tests.enn_trainer.resuming import assert_same
 from tests.enn_trainer.worlds import Clockwork, Meadow
@@ -172,6 +175,19 @@ def opened(path: Path) -> tuple[Demonstrations, RogueNet]:
     config = RogueNetConfig(d_model=8)
     net = RogueNet(config, recording.obs_space, recording.action_space, {"value": 1})
     return with_actors(read), net
+
+
+def test_kl_loss_is_the_divergence_of_the_network_from_the_teacher() -> None:
+    network = CategoricalDistribution(torch.tensor([[0.25, 0.75]]).log())
+    shown: Any = SimpleNamespace(
+        teacher={"walk": SimpleNamespace(values=torch.tensor([[0.5, 0.5]]).log())},
+        batch=SimpleNamespace(actions={"walk": SimpleNamespace(actees=None)}),
+        per_decision=lambda losses: losses,
+    )
+    out: Any = SimpleNamespace(distribution=lambda name: network)
+    # KL(teacher, network) = log(.5 / .25) / 2 + log(.5 / .75) / 2
+    expected = torch.tensor([math.log(0.5 / 0.25) / 2 + math.log(0.5 / 0.75) / 2])
+    torch.testing.assert_close(imitation_losses(out, shown, "kl")["walk"], expected)
 
 
 def test_its_gradient_is_that_of_the_drawn_frames_however_they_are_cut(expert: Path) -> None:
