@@ -23,6 +23,7 @@ from tests.fork_server import ENN, run_program
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.mark.slow
 def test_the_world_of_the_readme_resumes_in_the_middle_of_its_episodes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

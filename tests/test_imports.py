@@ -56,6 +56,7 @@ def test_imports_never_point_up(package: str) -> None:
         assert not above & {name.split(".")[0] for name in imports(path)}, path
 
 
+@pytest.mark.slow
 def test_compiled_code_has_one_door() -> None:
     """So that networks, heads and layouts never ask whether they are compiled."""
     native, door = "rogue_net.native", "rogue_net.native.backend"

@@ -11,6 +11,7 @@ from tests.processor_times import Recorder, processor_seconds, table
 BURN = "import time\nwhile time.process_time() < {}: pass"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the fork server")
 def test_forked_programs_count() -> None:
     run_program(["-c", "pass"])  # starts the server

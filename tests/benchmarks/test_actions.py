@@ -65,6 +65,7 @@ def test_a_row_is_trained_and_measured(
     assert ("unseen" in result) == (name == "Tugs")
 
 
+@pytest.mark.slow
 def test_page_has_medians_and_the_ratio_of_frames(actions: Any) -> None:
     results = [
         {"row": name, "seed": seed, "frames": 1000, "value": seed / 10, "seconds": 1.0}

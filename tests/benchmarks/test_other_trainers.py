@@ -33,6 +33,7 @@ def test_players_of_a_world_are_neighbours_and_end_together(benchmark: Any) -> N
     assert np.abs(worlds.obs).max() <= 1
 
 
+@pytest.mark.slow
 def test_ours_is_the_world_that_the_adapters_show(benchmark: Any) -> None:
     """Frames, masks, rewards and ends of whole episodes that are played in the same way."""
     env_id = "Foraging-6x6-3p-2f-v3"

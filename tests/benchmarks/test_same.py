@@ -49,6 +49,7 @@ def test_twins_do_not_differ(benchmark: Any, pair: tuple[Path, Path]) -> None:
     assert lines(benchmark, pair) == []
 
 
+@pytest.mark.slow
 def test_a_number_of_a_tensor_is_found(benchmark: Any, pair: tuple[Path, Path]) -> None:
     path = newest(pair[1]) / "state.agent.safetensors"
     with safe_open(path, framework="pt") as file:

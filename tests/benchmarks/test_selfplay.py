@@ -35,6 +35,7 @@ def test_perfect_play_of_tic_tac_toe_is_a_draw_and_wins_what_can_be_won(games: A
     assert games.value_of((-1, 0, -1, 0, 1, 0, -1, 0, 1)) == -1
 
 
+@pytest.mark.slow
 def test_the_perfect_player_never_loses(games: Any) -> None:
     played = play_league(["random", games.Perfect], games.TicTacToe, 60, metric="episodic_reward")
     assert played.payoff.mean[1, 0] > 0.7
@@ -61,6 +62,7 @@ def test_four_in_a_row_is_seen_before_it_is_made(games: Any, seed: int, moves: i
             assert games.makes_four(board, column, side) == made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["TicTacToe", "ConnectFour"])
 def test_board_games_and_bots_keep_the_contract(games: Any, name: str) -> None:
     bot = {"TicTacToe": games.Perfect, "ConnectFour": games.WinOrBlock}[name]

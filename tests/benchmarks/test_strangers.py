@@ -149,6 +149,7 @@ def test_a_run_with_default_settings_plays_worlds_of_other_sizes(strangers: Any)
     assert [*result["plays"]] == [one.name for one in world.plays]
 
 
+@pytest.mark.slow
 def test_greedy_play_is_the_same_for_all_seeds(
     benchmark: Any, strangers: Any, tmp_path: Path
 ) -> None:

@@ -122,6 +122,7 @@ def test_evaluation_may_be_in_another_file(capsys: pytest.CaptureFixture[str]) -
     assert "[eval]" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_run_remembers_its_file(capsys: pytest.CaptureFixture[str]) -> None:
     config = Path("config.toml")
     config.write_text(f'version = 5\n[env]\nid = "{FILE}:Mine"\nkwargs = {{size = 4}}\n')

@@ -71,6 +71,7 @@ def metric_steps(folder: Path) -> list[int]:
     return [json.loads(line)["step"] for line in lines]
 
 
+@pytest.mark.slow
 def test_a_run_is_saved_by_default_with_everything_in_one_folder(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -314,6 +315,7 @@ def test_a_world_that_was_handed_in_is_named_for_commands() -> None:
     assert recorded(many, before="mine") == "mine", "which a factory may read"
 
 
+@pytest.mark.slow
 def test_a_run_records_the_world_that_was_handed_in(capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.ron").write_text("TrainConfig(version: 5, total_timesteps: 72)")
     settings = [setting for setting in SMALL if "total" not in setting]
@@ -334,6 +336,7 @@ def test_a_run_records_the_world_that_was_handed_in(capsys: pytest.CaptureFixtur
     assert "a program handed it in, and can continue the run" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_world_that_is_typed_for_a_program_with_its_own_is_said_to_be_unused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -345,6 +348,7 @@ def test_a_world_that_is_typed_for_a_program_with_its_own_is_said_to_be_unused(
     assert "not used" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_episodes_of_a_save_that_names_the_default_world_continue(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -170,6 +170,7 @@ def test_resumed_run_continues(tmp_path: Path) -> None:
         assert all(torch.equal(moments[key], expected[key]) for key in expected), name
 
 
+@pytest.mark.slow
 def test_resumed_run_is_deterministic(tmp_path: Path) -> None:
     run_small(tmp_path, "total_timesteps=48", checkpoint_dir=tmp_path / "run")
     results = [weights(run_small(tmp_path, init_path=tmp_path / "run")) for _ in range(2)]
@@ -413,6 +414,7 @@ def test_run_leaves_global_generators_as_they_were(tmp_path: Path) -> None:
     assert random.getstate() == expected
 
 
+@pytest.mark.slow
 def test_settings_of_the_optimizer_can_change_at_resume(tmp_path: Path) -> None:
     run_small(tmp_path, "total_timesteps=48", checkpoint_dir=tmp_path / "run")
     results = [

@@ -162,6 +162,7 @@ def test_a_run_against_a_pool_resumes_with_its_arguments_to_the_bit(tmp_path: Pa
     assert_same(straight.state, go(tmp_path / "resumed", Duel).state)
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_the_same_to_the_bit_whatever_varies_in_training(tmp_path: Path) -> None:
     evals = ["eval.episodes=12", "eval.interval=1000", "eval.num_envs=4"]
     found = []
@@ -174,6 +175,7 @@ def test_an_evaluation_is_the_same_to_the_bit_whatever_varies_in_training(tmp_pa
     assert all(scalars == found[0] for scalars in found)
 
 
+@pytest.mark.slow
 def test_a_run_without_samplers_is_the_run_of_before(tmp_path: Path) -> None:
     """Also where the arguments vary by nothing."""
     plain, constant, empty = (

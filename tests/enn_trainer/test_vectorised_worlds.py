@@ -35,6 +35,7 @@ def test_a_resumed_run_is_the_one_that_went_on(tmp_path: Path, env: Any) -> None
     assert_same_clocks(manager.state, resumed.state)
 
 
+@pytest.mark.slow
 def test_a_vectorised_world_of_a_module_is_trained_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -169,6 +169,7 @@ def test_fixed_numbers_have_no_density_and_no_entropy() -> None:
 FLOATS = st.floats(-1e30, 1e30, width=32)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(
     st.floats(-1e6, 1e6, width=32),

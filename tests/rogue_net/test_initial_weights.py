@@ -58,6 +58,7 @@ def shares_of_logits(init: Init, d_model: int, n_layer: int) -> float:
     return sum(found) / len(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_layer", [1, 2, 4])
 @pytest.mark.parametrize("d_model", [16, 32, 64, 128, 256])
 def test_logits_depend_on_the_frame_alike_at_every_width(d_model: int, n_layer: int) -> None:

@@ -53,6 +53,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 PATHS = [False] + [True] * AVAILABLE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("space", [SPACE, OWN_ONLY], ids=["globals", "own"])
 @pytest.mark.parametrize("name", SETTINGS)
 @settings(max_examples=6)

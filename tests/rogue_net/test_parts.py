@@ -129,6 +129,7 @@ def test_probabilities_of_all_outcomes_add_up_and_entropies_are_those_of_the_who
         torch.testing.assert_close((p * torch.stack(mean)).sum(), expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_draws_keep_to_the_masks_and_fit_the_probabilities() -> None:
     net, n = network(), 4000
     batch = batch_of(*[FRAME] * n)

@@ -309,6 +309,7 @@ def test_statistics_keep_their_precision_in_a_converted_network(dtype: torch.dty
 STATISTICS = ("norm.count", "norm.mean", "norm.squares_sum")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("options", OPTIONS)
 def test_network_in_half_precision_answers_nearly_the_same(

@@ -161,6 +161,7 @@ def test_entities_of_unknown_types_take_no_part_in_the_chains_of_others() -> Non
     torch.testing.assert_close(probs[probs > 0], (1 / possible).expand(-1, 3)[probs > 0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [TurnedCamp, StrangeCamp, StrangersFirst, Both])
 def test_choices_are_legal_and_judged_as_they_were_made(world: Any) -> None:
     net = wired(network(), world)

@@ -264,6 +264,7 @@ def names_that_moved(one: State, other: State) -> set[str]:
     return changed(snapshot(one.agent), other.agent)
 
 
+@pytest.mark.slow
 def test_trunk_waits_while_a_new_head_is_tuned(tmp_path: Path) -> None:
     """And thaws with the update that begins at the stated step."""
     trunk = (
@@ -340,6 +341,7 @@ def untrained(tmp_path_factory: pytest.TempPathFactory) -> State:
     return run_small(folder, "max_train_time=0", env=Clockwork).state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kwargs"),
     [
@@ -401,6 +403,7 @@ def test_no_optimizer_of_torch_decays_by_itself() -> None:
         assert {group["weight_decay"] for group in optimizer.param_groups} == {0.0}, name
 
 
+@pytest.mark.slow
 def test_optimizer_of_a_run_that_continues_cannot_change(tmp_path: Path) -> None:
     """Its moments would mean something else, or be missing."""
     first = run_small(tmp_path, checkpoint_dir=tmp_path / "run").state.agent

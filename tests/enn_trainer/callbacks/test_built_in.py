@@ -123,6 +123,7 @@ def test_slow_worlds_are_not_played_at_random(
     assert "random play" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [[], ["step", "step"]])
 def test_a_resumed_run_keeps_the_returns_of_the_whole_run(steps: list[str], tmp_path: Path) -> None:
     straight = run_small(tmp_path, "total_timesteps=96", env=Xor)

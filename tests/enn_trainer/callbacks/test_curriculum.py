@@ -95,6 +95,7 @@ def progress_of(manager: StateManager) -> Mapping[str, LessonProgress]:
     return part.curricula
 
 
+@pytest.mark.slow
 def test_a_lesson_begins_once_the_agent_is_good_enough_at_the_one_before(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,6 +112,7 @@ def test_a_lesson_begins_once_the_agent_is_good_enough_at_the_one_before(
     assert f"curriculum c: lesson long begins after short, as {why}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_only_episodes_that_began_in_the_lesson_count(tmp_path: Path) -> None:
     """Those that go on over a change, and over ends of rollouts, have the arguments of before."""
     long = 'name: "{}", vary: {{"max_steps": "{}"}}'
@@ -166,6 +168,7 @@ def test_lessons_of_one_curriculum_can_be_decided_by_those_of_another(tmp_path: 
             assert state["c"].begun["long"][0] == begins
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_only_the_end_of_a_run_asks_for_decides_nothing(tmp_path: Path) -> None:
     until = ', until: ["eval/opened.mean >= 0"]'
     lessons = taught(lesson("a", "1", until), lesson("b", "9"))
@@ -176,6 +179,7 @@ def test_an_evaluation_that_only_the_end_of_a_run_asks_for_decides_nothing(tmp_p
     assert progress_of(go(tmp_path, Locks, "total_timesteps=192"))["c"].begun["b"][0] == 96
 
 
+@pytest.mark.slow
 def test_a_way_back(tmp_path: Path) -> None:
     back = f', back: ["lesson_step >= {2 * PER_UPDATE}"]'
     first = lesson("a", "1", f', until: ["lesson_step >= {PER_UPDATE}"]')
@@ -323,6 +327,7 @@ def test_episodes_of_worlds_without_state_begin_anew_in_the_right_lesson(
     assert progress_of(other)["c"].episodes > 0
 
 
+@pytest.mark.slow
 def test_an_update_that_fails_leaves_lessons_as_they_were(tmp_path: Path) -> None:
     class Fails(Callback):
         def on_rollout_end(self, trainer: Any, rollout: Any) -> None:
@@ -381,6 +386,7 @@ def test_sides_of_a_match_have_the_same_lesson(tmp_path: Path) -> None:
     assert watched.of("episodes")[-1] > 0
 
 
+@pytest.mark.slow
 def test_a_lesson_can_cut_off_running_episodes(tmp_path: Path) -> None:
     long = 'name: "{}", vary: {{"max_steps": "{}"}}'
     lessons = [long.format("a", 40) + f', until: ["step >= {PER_UPDATE}"]', long.format("b", 3)]
@@ -405,6 +411,7 @@ class ThreeKeys(Callback):
         trainer.set_parameters({"keys": "3"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "drawn", "told"),
     [

@@ -121,6 +121,7 @@ def test_a_fault_is_told_once_and_a_world_without_it_has_no_notice(
     assert trained(tmp_path / "sound", env, *settings)[1] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("processes", "env"),
     [(1, Coin), (2, Coin), pytest.param(1, lambda: Coin(), id="1-factory")],
@@ -166,6 +167,7 @@ def test_recorded_sums_have_the_expected_notices(name: str) -> None:
     assert recorded["told"] == replay(recorded, world) == TOLD.get(name, [])
 
 
+@pytest.mark.slow
 def test_recorded_windows_have_the_sums_of_their_training() -> None:
     """By name, and the numbers of frames: processors differ in what is drawn and learnt."""
     recorded = json.loads(RECORDED.read_text())["rock_paper_scissors"]
@@ -228,6 +230,7 @@ def test_a_resumed_run_tells_the_same_notices_at_the_same_steps(
     assert [row["step"] for row in told[0]] == [2048]
 
 
+@pytest.mark.slow
 def test_a_save_made_before_the_notice_drops_its_row_when_it_is_resumed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -306,6 +309,7 @@ def test_enn_inspect_tells_the_notices_of_a_run(
     assert "notices:" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_enn_inspect_tells_the_notices_of_a_run_without_saves(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], worlds: Any
 ) -> None:
@@ -402,6 +406,7 @@ ROWS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_constants_are_the_features_without_a_second_value(data: st.DataObject) -> None:
     many = Kind("word", [*map(str, range(300))])

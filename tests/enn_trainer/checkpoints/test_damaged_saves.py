@@ -194,6 +194,7 @@ def test_a_world_of_very_many_types_is_refused_before_it_is_made(copy: Path) -> 
     refused(copy, "asks for more than")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(20)
 def test_a_type_of_very_many_features_is_refused_before_it_is_made(copy: Path) -> None:
     names = "".join(f'"{i}",' for i in range(100_000))

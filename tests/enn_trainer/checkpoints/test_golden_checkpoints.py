@@ -73,6 +73,7 @@ def steps_of(manager: StateManager) -> float:
     return max((float(entry["step"]) for entry in entries), default=0.0)
 
 
+@pytest.mark.slow
 @every_version
 def test_its_run_takes_another_update(path: Path, tmp_path: Path) -> None:
     manager = resumed(tmp_path, path)

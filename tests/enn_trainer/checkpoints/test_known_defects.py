@@ -182,6 +182,7 @@ class Halves(RogueNet):
         return out._replace(values={"value": out.values["value"] + self.sixteen_bits.sum().float()})
 
 
+@pytest.mark.slow
 def test_numbers_of_sixteen_bits_are_saved_and_come_back(tmp_path: Path) -> None:
     """hyperstate's tensors went through numpy, which has no bfloat16."""
     manager = run_small(tmp_path, agent=Halves(Meadow()), checkpoint_dir=tmp_path / "run")
@@ -212,6 +213,7 @@ def test_no_source_stops_in_a_debugger() -> None:
             assert not names & {"breakpoint", "pdb.set_trace"}, path
 
 
+@pytest.mark.slow
 def test_pickle_in_the_place_of_a_file_of_a_save_is_not_run(tmp_path: Path) -> None:
     """The published loader unpickled what a state named, if an environment variable said so."""
     run_small(tmp_path, checkpoint_dir=tmp_path / "run")

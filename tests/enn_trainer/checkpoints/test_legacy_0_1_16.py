@@ -38,6 +38,7 @@ def numbers(tensor: Any) -> torch.Tensor:
     return torch.from_numpy(data.copy()).reshape(tensor[b"shape"])
 
 
+@pytest.mark.slow
 def test_state_is_that_of_the_files() -> None:
     state = StateManager(init_path=GOLDEN).state
     assert (state.step, state.restart, state.next_eval_step) == (4096, 0, None)
@@ -78,6 +79,7 @@ def test_moments_are_those_of_the_parameters_in_the_file() -> None:
     assert len(restored) == 3 * (43 - 8)
 
 
+@pytest.mark.slow
 def test_run_continues_in_its_own_folder(tmp_path: Path) -> None:
     settings = ["total_timesteps=5120", "optim.anneal_lr=false", "optim.lr=0.0001"]
     manager = StateManager(
@@ -255,6 +257,7 @@ def test_projections_that_do_not_fit_together_are_refused(copy: Path) -> None:
     refused(copy, r"state\.agent\.msgpack: cannot be read: Sizes of tensors must match")
 
 
+@pytest.mark.slow
 def test_every_cut_of_the_moments_is_found(copy: Path) -> None:
     file = copy / "state.optimizer.msgpack"
     whole = file.read_bytes()

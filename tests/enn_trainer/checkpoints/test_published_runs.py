@@ -295,6 +295,7 @@ def continued(
     return manager
 
 
+@pytest.mark.slow
 @every_run
 def test_run_takes_two_more_updates(name: str, tmp_path: Path) -> None:
     """Its folder has an older save and something else beside the newest one."""

@@ -463,6 +463,7 @@ def test_run_whose_folder_another_process_took_ends_and_writes_nothing(
         taken.__exit__()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["run", LOCK])
 def test_run_ends_and_saves_nothing_where_another_run_was_saved_meanwhile(
     tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
@@ -494,6 +495,7 @@ def contents(run_dir: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in files if not path.name.startswith(left_out)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["run", LOCK])
 def test_run_that_was_resumed_knows_its_saves_though_they_were_copied(
     tmp_path: Path, what: str

@@ -240,6 +240,7 @@ def test_a_run_goes_on_after_the_loss_and_saves_are_whole_again(damaged: Path) -
     assert SECOND not in newest.manifest["files"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["league", "players"])
 def test_runs_without_a_league_keep_that_of_the_save(tmp_path: Path, part: str) -> None:
     trained(tmp_path, 16, initial_state=with_pool(FIRST, SECOND, part=part))

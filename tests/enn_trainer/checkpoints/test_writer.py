@@ -417,6 +417,7 @@ def test_disk_that_stays_full_is_told_of_once_and_the_end_of_the_run_fails(
     assert rubbish(tmp_path / "run") == []
 
 
+@pytest.mark.slow
 def test_full_disk_at_the_end_is_one_line_and_status_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -104,6 +104,7 @@ def test_all_parts_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert " GB; /dev/shm " in checks["memory"]["found"]
 
 
+@pytest.mark.slow
 def test_report_has_the_system(capsys: pytest.CaptureFixture[str]) -> None:
     run(["doctor", "--json"])
     report = json.loads(capsys.readouterr().out)
@@ -129,6 +130,7 @@ def test_table_ends_with_the_lines_to_type(
 # Torch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "found"),
     [
@@ -242,6 +244,7 @@ def test_doctor_imports_no_torch() -> None:
 # Packages
 
 
+@pytest.mark.slow
 def test_missing_and_old_requirements_are_named(
     first: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -60,6 +60,7 @@ def test_first_word_trains_in_a_world_with_its_shipped_configuration(
     assert NOTE in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_world_of_a_file_is_a_first_word_that_is_trusted_when_resuming(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -142,6 +142,7 @@ def test_runs_whose_settings_are_not_known_stay_alone() -> None:
     assert [(label, len(group)) for label, group in grouped([run, run])] == [("same", 1)] * 2
 
 
+@pytest.mark.slow
 def test_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = [
         write_run(tmp_path / "a", 1, [1.0, 2.0, float("nan")]),
@@ -181,6 +182,7 @@ def test_run_whose_save_does_not_name_its_logs_is_refused(tmp_path: Path) -> Non
         read_run(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_changes_of_lessons_are_marked(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", 1, [0.0, 1.0, 1.0, 0.0])
     text = (run / "metrics.jsonl").read_text()

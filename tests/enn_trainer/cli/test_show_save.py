@@ -66,6 +66,7 @@ def test_diff_compares_lessons(folder: Path, capsys: pytest.CaptureFixture[str])
     assert rows[:2] == [["c.lesson", '"a"', '"b"'], ["c.began", "0", "48"]]
 
 
+@pytest.mark.slow
 def test_evolve_keeps_lessons_and_renames_their_arguments(
     folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

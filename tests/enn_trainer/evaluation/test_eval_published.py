@@ -30,6 +30,7 @@ def observation(case: Any) -> Observation:
     return Observation(features=case["entities"], ids=case["ids"], actions=masks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_agent_says_what_it_said(case: Any) -> None:
     agent = load_agent(GOLDEN)

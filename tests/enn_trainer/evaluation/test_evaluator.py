@@ -352,6 +352,7 @@ def test_evaluation_in_a_world_of_other_entities_is_refused(tmp_path: Path) -> N
     run_duel(tmp_path, *EVAL, here, "eval.env.id=Duel", env=worlds)
 
 
+@pytest.mark.slow
 def test_an_odd_number_of_environments_leaves_one_more_to_the_agent(tmp_path: Path) -> None:
     """Worlds without sides may have any number; those with an odd index are the opponent's."""
     _, three = run_duel(tmp_path, *EVAL, "eval.num_envs=3", "eval.opponent=random", env=Meadow)

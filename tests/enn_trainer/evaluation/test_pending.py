@@ -68,6 +68,7 @@ def test_late_results_count_at_a_fixed_update_and_at_the_end(
     assert len(means) > 1  # else it shows nothing
 
 
+@pytest.mark.slow
 def test_a_late_result_ends_the_run_at_its_update(tmp_path: Path, player: LatePlayer) -> None:
     stop = 'stop=["eval/episodic_reward.count >= 1"]'
     here, _ = trained(tmp_path / "here", stop)

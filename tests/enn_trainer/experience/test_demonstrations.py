@@ -161,6 +161,7 @@ def test_choices_of_an_agent_are_left_out_where_a_file_says_who_chose(
     assert torch.equal(own.teacher["side"].values, whole.teacher["side"].values[rows])
 
 
+@pytest.mark.slow
 def test_a_file_that_does_not_say_who_chose_is_read_whole(tmp_path: Path) -> None:
     path = record(tmp_path / "rec", steps=FEW)
     own, whole = read(path, who="hand"), read(path)

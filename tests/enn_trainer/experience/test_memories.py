@@ -57,6 +57,7 @@ def rollout_of(trainer: Trainer) -> Rollout:
     return collect(collector, steps=steps, first_frame=trainer.state.step, seq_len=ppo.seq_len)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -318,6 +319,7 @@ class Leaking(RogueNet):
         return super().forward(batch, actions, *args, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "expected"),
     [

@@ -334,6 +334,7 @@ def frames(rows: Any) -> list[Any]:
     return [rows[i].values for i in range(len(rows))]
 
 
+@pytest.mark.slow
 def test_a_path_lies_under_data_dir_and_its_folders_are_made(tmp_path: Path) -> None:
     elsewhere = tmp_path / "else" / "where.rec"
     run_small(

@@ -269,6 +269,7 @@ def test_a_signal_that_comes_last_is_one_of_all() -> None:
     assert in_third_step(signalled, 3, work) == [(0, True, {})] * 3
 
 
+@pytest.mark.slow
 def test_an_error_of_a_rank_is_told_to_all_who_can_go_on() -> None:
     def fail(trainer: Any) -> None:
         raise ConfigError("of the world")

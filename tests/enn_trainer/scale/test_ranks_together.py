@@ -51,12 +51,14 @@ def trained(
     return in_ranks(size, work)
 
 
+@pytest.mark.slow
 def test_a_request_to_stop_in_any_rank_ends_all_at_one_update() -> None:
     for result, _ in trained(3, lambda trainer: trainer.request_stop("enough")):
         assert (result.step, result.stopped_by) == (56, "enough")
     assert sorted(path.name for path in Path("run").glob("step-*"))[-1] == "step-000000000056"
 
 
+@pytest.mark.slow
 def test_a_signal_to_any_rank_ends_all_at_one_update_saved_once() -> None:
     def signalled(trainer: Any) -> None:
         trainer.stopping.interrupts.take(15)
@@ -109,6 +111,7 @@ def test_callbacks_of_all_ranks_get_equal_metrics() -> None:
     assert str(first.metrics) == str(second.metrics)
 
 
+@pytest.mark.slow
 def test_an_error_of_one_rank_ends_all() -> None:
     ended: list[str] = []
 
@@ -165,6 +168,7 @@ def errors_after(change: Callable[[RunningTrainer], object]) -> list[str]:
     return messages
 
 
+@pytest.mark.slow
 def test_ranks_whose_parameters_differ_are_named() -> None:
     def change(trainer: RunningTrainer) -> None:
         next(trainer.state.agent.parameters()).data.add_(1)

@@ -87,6 +87,7 @@ def test_all_members_are_upgraded_and_play_as_before(jousts: Path, tmp_path: Pat
     assert {*upgraded.report.opponents} == {*before}
 
 
+@pytest.mark.slow
 def test_an_upgraded_league_goes_on(jousts: Path, tmp_path: Path) -> None:
     evolved(jousts, Tourney()).save(tmp_path / "new")
     before = {member.name: member for member in members_of(tmp_path / "new")}
@@ -113,6 +114,7 @@ def test_a_run_that_begins_with_an_upgraded_league_is_a_function_of_it(
     assert repr(league_of(states[0]).state_dict()) == repr(league_of(states[1]).state_dict())
 
 
+@pytest.mark.slow
 def test_members_of_another_version_of_the_world_are_upgraded_too(
     jousts: Path, tmp_path: Path
 ) -> None:
@@ -132,6 +134,7 @@ def test_members_of_another_version_of_the_world_are_upgraded_too(
     assert np.allclose(one, other, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_member_that_cannot_be_upgraded_leaves_by_name(jousts: Path, tmp_path: Path) -> None:
     """Here one whose own world has both the old and the new name."""
 
@@ -181,6 +184,7 @@ def test_labels_in_another_order_are_followed_on_resume(jousts: Path, tmp_path: 
     assert isinstance(state.parts["players"], Seating)
 
 
+@pytest.mark.slow
 def test_a_league_that_the_run_does_not_use_is_upgraded_too(jousts: Path, tmp_path: Path) -> None:
     shutil.copytree(jousts, tmp_path / "run")
     run(tmp_path / "run", 8, "selfplay=None", pool=False)

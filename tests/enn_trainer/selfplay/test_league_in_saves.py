@@ -156,6 +156,7 @@ def test_runs_go_on_after_a_member_is_lost(copied: Path) -> None:
     assert "opponent-step-0.safetensors" not in newest.manifest["files"]
 
 
+@pytest.mark.slow
 def test_a_run_without_the_section_keeps_its_league(copied: Path) -> None:
     with_league = quiet(copied)[0].state
     before = members(with_league)
@@ -311,6 +312,7 @@ def duels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_eval_measures_a_member_and_against_one(
     duels: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -329,6 +331,7 @@ def test_eval_measures_a_member_and_against_one(
     (duels / "eval-opponent-step-24.json").unlink()
 
 
+@pytest.mark.slow
 def test_training_is_evaluated_against_a_member(duels: Path, tmp_path: Path) -> None:
     settings = [
         f"eval.opponent={duels}@opponent:step-24",

@@ -69,6 +69,7 @@ def test_a_run_that_remembers_resumes_to_the_bit(tmp_path: Path) -> None:
     assert_same(straight, run(tmp_path / "two", 4, *more).state)
 
 
+@pytest.mark.slow
 def test_everybody_is_recorded_with_what_they_know(pool: Path) -> None:
     steps = [*Recording.open(pool / "pool.rec").steps()]
     everything: dict[str, list[Any]] = {name: [] for name in ("", "Brawler", "random")}

@@ -141,6 +141,7 @@ def own_net(d_model: int = 4, **more: Any) -> OwnNet:
     return net
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["", "@{step}", "@opponent:step-0", "@opponents"])
 def test_saves_of_a_network_of_ones_own_are_opponents_of_one_like_it(
     tmp_path: Path, form: str

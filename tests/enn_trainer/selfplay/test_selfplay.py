@@ -95,6 +95,7 @@ def test_members_never_change() -> None:
         assert not all(torch.equal(now[name], tensor) for name, tensor in of_agent.items())
 
 
+@pytest.mark.slow
 def test_without_a_share_the_run_is_that_without_the_section() -> None:
     plain = [setting for setting in SMALL if not setting.startswith("selfplay")]
     one = StateManager(overrides=[*plain, "total_timesteps=576"])
@@ -254,6 +255,7 @@ def test_a_game_that_a_lost_worker_cut_off_has_no_result() -> None:
         assert counted == metrics["selfplay/games"] == len(players.ended) - len(lost)
 
 
+@pytest.mark.slow
 def test_a_matchmaker_replaces_the_weights() -> None:
     asked: list[tuple[list[str], int]] = []
 

@@ -264,6 +264,7 @@ def test_before_the_first_update_the_pool_has_named_members_alone(tmp_path: Path
             assert trainer.evaluate()["eval/episodic_reward.count"] == 8
 
 
+@pytest.mark.slow
 def test_a_pool_that_there_is_not_is_named(tmp_path: Path) -> None:
     manager = StateManager(overrides=[*SMALL, "total_timesteps=100"])
     manager.config.eval = EvalConfig(episodes=8, opponent="pool")
@@ -289,6 +290,7 @@ def test_an_exploiter_beats_what_always_throws_rock(tmp_path: Path) -> None:
     assert found.path == tmp_path / "new"
 
 
+@pytest.mark.slow
 def test_league_commands_show_and_play(pooled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert enn(["league", "show", str(pooled)]) == 0
     shown = capsys.readouterr().out

@@ -94,6 +94,7 @@ def test_an_evaluation_that_comes_again_is_dropped(tmp_path: Path) -> None:
         assert rows(tmp_path / "m")[-1]["eval/reward.mean"] == i
 
 
+@pytest.mark.slow
 def test_a_run_that_is_over_and_started_again_evaluates_its_end_once(tmp_path: Path) -> None:
     settings = ["eval.steps=2", "eval.interval=48", "total_timesteps=72"]
     run_small(tmp_path, *settings, checkpoint_dir=tmp_path / "c")

@@ -242,6 +242,7 @@ def test_a_key_is_found_where_wandb_keeps_it(
     assert has_key()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # mlflow's own
 def test_mlflow_gets_parameters_and_metrics_of_one_run(tmp_path: Path) -> None:
     pytest.importorskip("mlflow")

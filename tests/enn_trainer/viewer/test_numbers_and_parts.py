@@ -107,6 +107,7 @@ def test_who_does_not_take_an_action_has_no_probabilities(shown: Replay) -> None
                 np.testing.assert_allclose(rows[taken].sum(axis=1), 1, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_numbers_fall_into_their_range_as_often_as_it_says() -> None:
     agent = agent_of(Targets)
     episodes = replay(agent, Targets, episodes=40).episodes

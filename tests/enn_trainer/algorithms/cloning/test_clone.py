@@ -83,6 +83,7 @@ def cloned(expert: Path) -> CloneResult:
     return clone(expert, config(*LEARNS), say=quiet)
 
 
+@pytest.mark.slow
 def test_a_clone_does_what_was_done(cloned: CloneResult) -> None:
     accuracy = score_kept(cloned).accuracy
     assert accuracy.keys() == {"side", "pick"}
@@ -97,6 +98,7 @@ def test_kl_learns_what_was_done(expert: Path) -> None:
     assert np.isfinite(score_kept(result).mean_loss(0.5))
 
 
+@pytest.mark.slow
 def test_what_was_done_at_random_cannot_be_cloned(tmp_path: Path) -> None:
     """A control: the same frames, with choices that do not follow from them."""
     path = record(tmp_path / "rec", steps=STEPS, at_random=True)
@@ -174,6 +176,7 @@ def test_the_frames_of_a_player_and_no_others_are_cloned(league: Path, player: s
     assert torch.equal(weights(own), weights(by_default)) == (player == "")
 
 
+@pytest.mark.slow
 def test_the_command_clones_a_player(
     league: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -241,6 +244,7 @@ def test_fewer_frames_than_a_batch_and_none_to_test_on_are_enough(tmp_path: Path
         clone(path, config("clone.test_fraction=0.999999"), say=quiet)
 
 
+@pytest.mark.slow
 def test_the_best_weights_are_kept_and_patience_ends(tmp_path: Path) -> None:
     """What was done at random can be learnt by heart, which makes it worse elsewhere."""
     path = record(tmp_path / "rec", steps=20, at_random=True)
@@ -280,6 +284,7 @@ def test_a_clone_is_a_function_of_recording_and_configuration(few: Path) -> None
     assert not torch.equal(weights(first), weights(other))
 
 
+@pytest.mark.slow
 def test_the_size_of_a_pass_changes_nothing(few: Path) -> None:
     short = ("clone.epochs=1", "net.resid_pdrop=0.1", "optim.name=SGD", "clone.lr=0.1")
     whole = clone(few, config(*short), say=quiet)
@@ -569,6 +574,7 @@ def test_environment_variables_are_settings(
     assert "ENN_CLONE__EPOCH" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_limit_that_leaves_no_actors_is_named(tmp_path: Path) -> None:
     path = record(tmp_path / "rec", world=LateWork)
     with pytest.raises(ConfigError, match=r"got none; raise clone\.max_frames$"):

@@ -85,6 +85,7 @@ def judged(net: Any, shown: Demonstrations) -> Any:
 MEMORY = MemoryConfig(of="frame", inputs=["action", "reward"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [None, MEMORY], ids=["", "memory"])
 @pytest.mark.parametrize("world", [Camp, Targets])
 def test_recorded_decisions_are_judged_as_they_were_drawn(
@@ -109,6 +110,7 @@ def test_recorded_decisions_are_judged_as_they_were_drawn(
         torch.testing.assert_close(losses, torch.zeros_like(losses), rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_chain_is_one_decision_with_the_sum_of_its_parts(tmp_path: Path) -> None:
     net = network(Camp)
     shown = read(record_net(tmp_path / "file", Camp, net), Camp)
@@ -164,6 +166,7 @@ def with_numbers_alone(path: Path, made: Path, rows: str = "drawn") -> Path:
     return rewrite(made, path, lambda decisions: getattr(decisions, rows).clear())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [Camp, Targets])
 def test_numbers_are_inverted_where_nothing_else_is_known(tmp_path: Path, world: Any) -> None:
     net = network(world)

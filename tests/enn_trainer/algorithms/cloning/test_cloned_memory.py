@@ -173,6 +173,7 @@ def test_own_choices_and_rewards_of_a_recording_enter_memory(tmp_path: Path) -> 
 # -- Sequences ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value_net", [False, True], ids=["shared", "vf_net"])
 def test_recorded_frames_are_judged_as_they_were_acted_in(tmp_path: Path, value_net: bool) -> None:
     """With all that entered memory: those who are absent or hidden, choices and rewards."""
@@ -228,6 +229,7 @@ def alternating(decisions: Decisions) -> None:
     decisions.player[:] = "other" if number % 2 else ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [halves, alternating])
 def test_memory_sees_what_is_not_to_be_imitated(tmp_path: Path, change: Any) -> None:
     """Choices of others, and frames in which others play on in the same seat."""
@@ -271,6 +273,7 @@ def test_every_part_of_a_minibatch_is_counted_however_it_is_cut(tmp_path: Path) 
 # -- Beside PPO --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_its_gradient_is_the_same_however_sequences_are_cut(tmp_path: Path) -> None:
     net = network()
     path = record_fog(tmp_path / "fog.rec", net)

@@ -66,6 +66,7 @@ def expert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return record(tmp_path_factory.mktemp("expert") / "expert.rec", steps=12, logits=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["cross_entropy", "kl"])
 def test_it_pulls_towards_what_was_recorded(expert: Path, tmp_path: Path, loss: str) -> None:
     bc = [f"bc.path={expert}", f"bc.loss={loss}", "bc.coef=10", "total_timesteps=96"]

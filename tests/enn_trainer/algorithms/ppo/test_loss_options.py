@@ -134,6 +134,7 @@ def test_gradient_is_that_of_the_definition(name: str) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-9 * largest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in OPTIONS if name != "as published"])
 def test_option_changes_the_gradient(name: str) -> None:
     ppo = PPOConfig(**OPTIONS[name])

@@ -205,6 +205,7 @@ def test_gradient_in_compiled_code_is_that_in_double_precision() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight_by", ["actor", "frame"])
 @pytest.mark.parametrize(("bs", "micro_bs"), [(None, 1), (None, 7), (9, 4)])
 def test_micro_bs_changes_nothing(weight_by: str, bs: int | None, micro_bs: int) -> None:
@@ -227,6 +228,7 @@ def test_lanes_change_nothing_to_the_bit() -> None:
     assert repr(metrics_3) == repr(metrics)
 
 
+@pytest.mark.slow
 def test_magnet_is_the_agent_of_the_last_multiple(tmp_path: Path) -> None:
     """With its input statistics of then; updates are of 16 frames, and 40 lies within one."""
     manager = manager_of(tmp_path, "total_timesteps=800", "ppo.magnet.every=40")
@@ -262,6 +264,7 @@ def test_a_strong_magnet_holds_the_policy(tmp_path: Path) -> None:
     assert kls[1] < kls[0] / 4
 
 
+@pytest.mark.slow
 def test_coefficient_of_0_and_no_section_are_the_same_run_to_the_bit(tmp_path: Path) -> None:
     def of_run(*overrides: str) -> tuple[dict[str, Any], dict[str, float]]:
         state = run(tmp_path, 64, *overrides).state
@@ -364,6 +367,7 @@ def frames_of(env: Callable[[], Environment]) -> EntityBatch:
     return EntityBatch.of(envs.reset(envs.obs_space()))
 
 
+@pytest.mark.slow
 def test_it_evolves_like_the_agent(tmp_path: Path) -> None:
     """To a world with one more feature, the first one."""
     manager = run(tmp_path, 64, *MAGNET, checkpoint_dir=tmp_path / "run")
@@ -410,6 +414,7 @@ class Own(nn.Module):
         self.inner.update_input_stats(batch)
 
 
+@pytest.mark.slow
 def test_networks_of_ones_own_have_one(tmp_path: Path) -> None:
     for frames in (32, 64):
         manager = manager_of(

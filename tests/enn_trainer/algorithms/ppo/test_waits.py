@@ -88,6 +88,7 @@ def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optimize_module, "_is_synchronous", lambda device: False)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("like_a_gpu")
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_minibatches_are_not_waited_for(

@@ -67,6 +67,7 @@ def evolved_to(env: Environment, saved_run: Path, **options: Any) -> Evolved:
     return evolve(saved, env.obs_space(), env.action_space(), **options)
 
 
+@pytest.mark.slow
 def test_order_of_names_is_no_difference_for_a_run_that_continues(
     saved_run: Path, tmp_path: Path
 ) -> None:
@@ -349,6 +350,7 @@ def test_commands_say_the_difference_and_write_the_upgraded_save(
     assert StateManager(init_path=tmp_path / "other").config.env.id == "elsewhere"
 
 
+@pytest.mark.slow
 def test_command_line_begins_with_the_weights_of_another_run(
     saved_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -55,6 +55,7 @@ def test_every_published_network_is_upgraded(name: str, tmp_path: Path) -> None:
     same(one, other)
 
 
+@pytest.mark.slow
 def test_upgraded_run_goes_on_as_the_old_one_would(tmp_path: Path) -> None:
     upgrade_checkpoint(GOLDEN, tmp_path / "new")
     runs = []
@@ -77,6 +78,7 @@ def test_save_of_the_first_version_is_upgraded(tmp_path: Path) -> None:
     assert load_agent(saved.path).act(Farm().reset()).actions
 
 
+@pytest.mark.slow
 def test_old_checkpoint_stays_and_no_run_gets_a_save_of_another(tmp_path: Path) -> None:
     old = Path(shutil.copytree(GOLDEN, tmp_path / "run/latest-step000000004096"))
     before = {path.name: path.read_bytes() for path in old.iterdir()}
