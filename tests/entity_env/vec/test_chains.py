@@ -131,8 +131,11 @@ def outcomes(spaces: dict[str, Any], frame: Observation, unit: str, name: str, b
     return found
 
 
-def test_an_action_that_only_a_forbidden_choice_leads_to_has_no_actors() -> None:
-    """After the first `b` alone the third action could follow, and the first allows only `a`."""
+def num_actors(first: list[bool]) -> list[int]:
+    """Return the number of actors of three dependent actions, by the mask of the first.
+
+    Of the choices of the first action `a` and `b`, `b` alone leads to the third.
+    """
     spaces = {
         "first": CategoricalActionSpace(LABELS),
         "second": CategoricalActionSpace(LABELS, after="first", when=["a", "b"]),
@@ -140,31 +143,21 @@ def test_an_action_that_only_a_forbidden_choice_leads_to_has_no_actors() -> None
     }
     of_second = [[[False, False, True], [False, True, False]]]
     actions: dict[str, Any] = {
-        "first": CategoricalActionMask(actor_ids=["u0"], mask=np.array([[True, False, False]])),
+        "first": CategoricalActionMask(actor_ids=["u0"], mask=np.array([first])),
         "second": CategoricalActionMask(actor_ids=["u0"], mask=np.array(of_second)),
         "third": CategoricalActionMask(actor_ids=["u0"]),
     }
     frame = Observation(features={"Unit": [[0.0]]}, ids={"Unit": ["u0"]}, actions=actions)
     masks = batch_obs([frame], SPACE, spaces).action_masks
-    assert [masks[name].actors.items() for name in spaces] == [1, 1, 0]
+    return [masks[name].actors.items() for name in spaces]
+
+
+def test_an_action_that_only_a_forbidden_choice_leads_to_has_no_actors() -> None:
+    assert num_actors([True, False, False]) == [1, 1, 0]
 
 
 def test_an_action_follows_if_any_permitted_choice_leads_to_it() -> None:
-    """Of the two choices before it, `b` leads to the third action and `a` does not."""
-    spaces = {
-        "first": CategoricalActionSpace(LABELS),
-        "second": CategoricalActionSpace(LABELS, after="first", when=["a", "b"]),
-        "third": CategoricalActionSpace(["p", "q"], after="second", when=["b"]),
-    }
-    of_second = [[[False, False, True], [False, True, False]]]
-    actions: dict[str, Any] = {
-        "first": CategoricalActionMask(actor_ids=["u0"], mask=np.array([[True, True, False]])),
-        "second": CategoricalActionMask(actor_ids=["u0"], mask=np.array(of_second)),
-        "third": CategoricalActionMask(actor_ids=["u0"]),
-    }
-    frame = Observation(features={"Unit": [[0.0]]}, ids={"Unit": ["u0"]}, actions=actions)
-    masks = batch_obs([frame], SPACE, spaces).action_masks
-    assert [masks[name].actors.items() for name in spaces] == [1, 1, 1]
+    assert num_actors([True, True, False]) == [1, 1, 1]
 
 
 @settings(max_examples=300)
