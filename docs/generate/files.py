@@ -5,8 +5,9 @@
 
 from pathlib import Path
 
+from enn_trainer.cli import run
 from enn_trainer.config import TrainConfig
-from enn_trainer.config.schema import dump_schema, load_schema, report, schema_changes, schema_of
+from enn_trainer.config.schema import dump_schema, schema_of
 
 from . import completion
 
@@ -28,9 +29,7 @@ def write_files(root: Path) -> None:
     Raises:
         SystemExit: older configurations need an upgrade rule first; nothing is written.
     """
-    schema = load_schema(root / SCHEMA)
-    changes = schema_changes(schema, TrainConfig)
-    if any(change.severity != "INFO" for change in changes):
-        raise SystemExit(f"{report(schema, TrainConfig, changes)}\nerror: nothing was written")
+    if status := run(["config", "upgrade-schema", str(root / SCHEMA)]):
+        raise SystemExit(status)
     for path, text in generated_files().items():
         (root / path).write_text(text)
