@@ -30,6 +30,11 @@ class LiveTab(Tab):
         text = self.page.locator("#turn-text", has_text=f"Your turn: {name}")
         text.wait_for(timeout=TIMEOUT_MS)
 
+    def wait_for_answer(self) -> None:
+        """Wait until the server has said what is left to choose after the last choice."""
+        answered = self.page.locator('#turn[aria-busy="false"]')
+        answered.wait_for(state="attached", timeout=TIMEOUT_MS)
+
     def without_choice(self) -> int:
         (count,) = re.findall(r"\((\d+) without a choice\)", self.page.inner_text("#turn-text"))
         return int(count)

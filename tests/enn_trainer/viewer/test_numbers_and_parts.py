@@ -30,7 +30,7 @@ from tests.enn_trainer.numbers_world import Targets
 from tests.enn_trainer.viewer.live_games import Played, quiet
 from tests.enn_trainer.viewer.live_tabs import LiveTab, served
 from tests.enn_trainer.viewer.replays import agent_of, differences
-from tests.enn_trainer.viewer.tabs import Tab
+from tests.enn_trainer.viewer.tabs import TIMEOUT_MS, Tab
 from tests.entity_env.play.random_bots import Lucky, LuckyArcher
 
 WORLDS = [Targets, Camp]
@@ -405,7 +405,8 @@ def test_a_person_types_numbers_into_the_page(browser: Any, tmp_path: Path) -> N
         tab.page.click("#take-side")
         number = '#menu input[data-component="f"]'
         for _ in range(40):
-            tab.page.locator("#menu li").first.wait_for(timeout=10_000)
+            tab.page.locator("#menu li").first.wait_for(timeout=TIMEOUT_MS)
+            tab.wait_for_answer()
             text = tab.page.inner_text("#turn-text")
             options = tab.page.locator("#menu button").all_inner_texts()
             if "force" in text:
@@ -417,7 +418,7 @@ def test_a_person_types_numbers_into_the_page(browser: Any, tmp_path: Path) -> N
                 wanted = [i for i, option in enumerate(options) if option == "attack"]
                 tab.page.locator("#menu button").nth(wanted[0] if wanted else 0).click()
             code = "text => document.querySelector('#turn-text').textContent !== text"
-            tab.page.wait_for_function(code, arg=text, timeout=10_000)
+            tab.page.wait_for_function(code, arg=text, timeout=TIMEOUT_MS)
         assert "another do" in options
         tab.page.fill(number, "2")  # beyond its bounds
         tab.page.click("#choose-numbers")
@@ -425,5 +426,5 @@ def test_a_person_types_numbers_into_the_page(browser: Any, tmp_path: Path) -> N
         tab.page.fill(number, "0.75")
         tab.page.press(number, "Enter")
         code = "text => document.querySelector('#turn-text').textContent !== text"
-        tab.page.wait_for_function(code, arg=text, timeout=10_000)
+        tab.page.wait_for_function(code, arg=text, timeout=TIMEOUT_MS)
         assert not tab.page.inner_text("#problem")

@@ -106,6 +106,7 @@ export class Hand {
     this.again = -1;
     this.comparison = field("advice").value === "after" ? compared(frame.all[decision.actor].name, decision, choice) : "";
     this.live.choose(frame, decision.action, decision.actor, choice);
+    this.showBusy();
     const { waiting, fps, isPaused } = this.live;
     if (waiting?.actors.length || fps !== null || isPaused) this.page.refreshSoon(); // else the next frame comes at once
   }
@@ -142,11 +143,17 @@ export class Hand {
     this.count();
   }
 
+  /** Mark the turn as busy until the server has answered: a choice may lead to others, and to another actor's turn. */
+  private showBusy(): void {
+    byId("turn").setAttribute("aria-busy", String(!this.live.isAnswered));
+  }
+
   private showMenu(frame: Frame | null): void {
     const { live, decision } = this;
     const isTurn = live.isMine && live.waiting !== null;
     byId("turn").hidden = !isTurn && !this.comparison;
     byId("leave").hidden = !isTurn;
+    this.showBusy();
     const name = decision ? `${frame!.all[decision.actor].name}, ${decision.name}` : "choose an actor that waits";
     const isHere = frame !== null && live.isWaiting(frame);
     say("turn-text", !isTurn ? "" : isHere ? `Your turn: ${name} (${live.waiting!.actors.length} without a choice)` : `Your turn, at step ${live.waiting!.step}.`);

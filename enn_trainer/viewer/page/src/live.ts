@@ -39,6 +39,8 @@ export class Live {
   /** The places are this tab's. */
   isMine = false;
   waiting: Waiting | null = null;
+  /** The server has said what is left to choose after the last choice. */
+  isAnswered = true;
   isPaused = false;
   fps: number | null = null;
   notice = "";
@@ -56,6 +58,7 @@ export class Live {
 
   /** Apply a message. */
   receive(message: Message, now: number): void {
+    if (["episode", "steps", "waiting", "end", "error"].includes(message.type)) this.isAnswered = true;
     if (message.type === "welcome") {
       this.replay = new Replay(message.header);
       [this.fps, this.isPaused] = [message.fps, message.paused];
@@ -96,6 +99,7 @@ export class Live {
   end(reason: string): void {
     this.notice = `Disconnected: ${reason}${this.replay ? "; what was seen stays" : ""}.`;
     [this.hasEnded, this.waiting, this.isMine, this.places] = [true, null, false, []];
+    this.isAnswered = true;
   }
 
   private add(number: number, first: number, steps: number, raw: string): void {
@@ -125,6 +129,7 @@ export class Live {
 
   choose(frame: Frame, action: number, actor: number, choice: Chosen): void {
     this.send("choose", { ...this.at(frame), choices: [[frame.side, action, actor, choice]] });
+    this.isAnswered = this.hasEnded;
     if (!this.waiting) return;
     this.waiting.actors = this.waiting.actors.filter((one) => String(one) !== String([frame.side, action, actor]));
     const key = String([frame.side, action, actor]);
