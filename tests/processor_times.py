@@ -46,21 +46,25 @@ class Recorder:
         return (yield)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, call: pytest.CallInfo[Any]) -> Iterator[None]:
-        """Add the seconds to the last report of a test."""
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[Any]
+    ) -> Iterator[None]:
+        """Add the name and seconds of a test to its last report."""
         report: Any = yield
         if call.when == "teardown":
             seconds = processor_seconds() - self.before
             self.in_tests += seconds
-            report.user_properties.append(("processor_seconds", seconds))
+            group = item.get_closest_marker("xdist_group")  # xdist appends it to the name
+            name = item.nodeid.removesuffix(f"@{group.args[0]}") if group else item.nodeid
+            report.user_properties.append(("processor_seconds", (name, seconds)))
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the seconds of a test, which another process may have run."""
-        name = report.nodeid.rpartition("@")[0] or report.nodeid  # without the group of xdist
         for key, value in report.user_properties:
             if key == "processor_seconds":
-                self.seconds[name] += value
+                name, seconds = value
+                self.seconds[name] += seconds
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

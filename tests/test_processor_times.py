@@ -36,17 +36,17 @@ def test_table_sums_folders() -> None:
     ]
 
 
-def test_seconds_of_all_reports_of_a_test_are_summed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("address", ["user@host"])
+def test_a_test_is_counted_by_its_name_without_its_group(
+    address: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     recorder = Recorder(tmp_path / "times.tsv")
-    for when, properties in (("call", []), ("teardown", [("processor_seconds", 0.25)])):
-        report = pytest.TestReport(
-            nodeid="tests/x.py::test_y@tests/x.py",
-            location=("tests/x.py", 1, "test_y"),
-            keywords={},
-            outcome="passed",
-            longrepr=None,
-            when=when,
-            user_properties=properties,
-        )
-        recorder.pytest_runtest_logreport(report)
-    assert recorder.seconds == {"tests/x.py::test_y": 0.25}
+    call = pytest.CallInfo.from_call(lambda: None, "teardown")
+    report = pytest.TestReport.from_item_and_call(request.node, call)
+    hook = recorder.pytest_runtest_makereport(request.node, call)
+    next(hook)
+    with pytest.raises(StopIteration):
+        hook.send(report)
+    recorder.pytest_runtest_logreport(report)
+    name = "test_a_test_is_counted_by_its_name_without_its_group[user@host]"
+    assert [*recorder.seconds] == [f"tests/test_processor_times.py::{name}"]
