@@ -6,11 +6,11 @@ ENV is the environment, as `enn eval --env` has it; not needed for those of `enn
 import json
 import shlex
 import sys
-from pathlib import Path
 
-from enn_trainer import RogueNetAgent, load_agent, load_checkpoint
+from enn_trainer import ConfigError, RogueNetAgent, load_agent, load_checkpoint
 from enn_trainer.cli.load_world import make_world
-from enn_trainer.cli.trust import NamedEnv, find_untrusted
+from enn_trainer.named_code import NamedEnv
+from enn_trainer.runtime.trust import Trust
 from entity_env import Action, CategoricalAction, Environment, Observation, SelectEntityAction
 
 
@@ -61,10 +61,12 @@ num_episodes = int(sys.argv[2]) if len(sys.argv) > 2 else 3
 config = load_checkpoint(run).config.env
 env_id = sys.argv[3] if len(sys.argv) > 3 else config.id
 kwargs = json.loads(config.kwargs) if env_id == config.id else {}
-untrusted = find_untrusted([NamedEnv(("env",), env_id, kwargs)], sys.argv[3:], [])
-if untrusted is not None:  # code that a checkpoint names, perhaps somebody else's
-    line = shlex.join(["python", "docs/act.py", run, str(num_episodes), env_id])
-    remedy = "see enn eval --help" if untrusted.is_argument else f"type which code to run: {line}"
-    sys.exit(f"error: {untrusted.refusal(Path(run), remedy)}")
-world = make_world(env_id, kwargs, "ENV")
+line = shlex.join(["python", "docs/act.py", run, str(num_episodes), env_id])
+typed = frozenset(("environment", name) for name in sys.argv[3:])
+trust = Trust(typed, advice=f"if you trust it, type which code to run: {line}")
+try:
+    trust.check(NamedEnv(("env",), env_id, kwargs).code(run))
+except ConfigError as error:  # code that a checkpoint names, perhaps somebody else's
+    sys.exit(f"error: {error}")
+world = make_world(env_id, kwargs, "ENV", trust=trust)
 (play if isinstance(world, Environment) else play_match)(world, load_agent(run), num_episodes)

@@ -25,12 +25,14 @@ from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.help import hps_info
 from enn_trainer.config.load import show_config
 from enn_trainer.errors import CheckpointError, ConfigError, RankError
+from enn_trainer.named_code import trust_of_run
 from enn_trainer.runtime.interrupt import (
     StoppedAtOnce,
     interrupted_status,
     is_raised_by_code,
     stopped_by,
 )
+from enn_trainer.runtime.trust import TYPED
 from enn_trainer.scale.joining import join
 from enn_trainer.scale.torch_group import current_group
 from enn_trainer.state import State, init_train_state
@@ -101,7 +103,7 @@ def run_command(
     config_cls: type[TrainConfig] = TrainConfig,
     state_cls: type[State] = State,
     initial_state: Callable[[TrainConfig, dict[str, Any]], State] = init_train_state,
-    check: Callable[[StateManager], None] | None = None,
+    check: Callable[[StateManager], object] | None = None,
     takes_world: bool = False,
 ) -> int:
     """Parse the arguments of a run, run it, and return the exit status.
@@ -219,17 +221,18 @@ def dry_run(manager: StateManager, run: Callable[[StateManager], object]) -> Non
                 trial.init_from = manager.init_from if saved is None else None
                 trial.overrides, trial.environment = manager.overrides, manager.environment
             trial.is_dry = True
-            trial.trusts_save = manager.trusts_save or half == 2  # which is the trial's own
+            trial.trust = trust_of_run(manager) if half == 1 else TYPED  # the save is its own
             _shorten(trial.config, end, folder)
             run(trial)
             manager.interrupted_by = trial.interrupted_by
             if trial.is_interrupted:
                 print("dry run: interrupted")
                 return
-            if trial.state.step != end:
+            if trial.state.step < end:
                 raise CheckpointError(
                     f"dry run: expected step {end} at the end, got {trial.state.step}"
                 )
+            end = trial.state.step  # later, if an update has fewer frames of the agent
     print(f"dry run: all is well, after {time.monotonic() - start:.1f} s; its files are removed")
 
 
@@ -303,7 +306,7 @@ def run_parser(program: str) -> OneLineParser:
 
 def add_ways_to_run(parser: OneLineParser) -> None:
     """Add options of commands that train: to trust a save, and to look before running."""
-    parser.flag("--trust", "import the code that the save names, such as its environment")
+    parser.flag("--trust", "use the code and the cluster that the save names")
     parser.flag("--dry-run", "try one of everything in seconds, and keep nothing of it")
     parser.flag("--print-config", "show every setting and where it comes from")
     parser.add_argument("-v", "--verbose", action="store_true", help="show settings, tracebacks")

@@ -17,8 +17,7 @@ from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.checkpoints.state_files import read_config
 from enn_trainer.config.load import COMMAND_LINE
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.evaluation.bots import check_bots_trusted
-from enn_trainer.evaluation.evaluator import create_opponent
+from enn_trainer.evaluation.evaluator import NamedOpponents
 from enn_trainer.evaluation.run_evaluator import RunEvaluator
 from enn_trainer.experience.collector import Collector
 from enn_trainer.experience.envs import (
@@ -35,6 +34,7 @@ from enn_trainer.experience.players import AgentPlayer, Players
 from enn_trainer.experience.run_memories import RunMemories
 from enn_trainer.experience.running_episodes import RunningEpisodes
 from enn_trainer.experience.varied_envs import VariedEnvs
+from enn_trainer.named_code import OF_ENVIRONMENTS, check_run
 from enn_trainer.policy import CreateOpponent, PPOAgent
 from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.runtime.process import empty_cache_after_steps
@@ -193,14 +193,22 @@ def open_state(
     return state
 
 
-def trusted_opponents(manager: StateManager) -> CreateOpponent:
-    """Return the factory of the opponents that are named by path.
+def trusted_opponents(
+    manager: StateManager, create_opponent: CreateOpponent | None
+) -> CreateOpponent:
+    """Return the factory of opponents, after a check of the code that a save names.
+
+    Args:
+        manager: state manager of the run.
+        create_opponent: factory of the program; None for opponents by their paths and names.
 
     Raises:
-        ConfigError: a save names a bot that the user does not.
+        ConfigError: a save names a bot that the user does not, or lets the run join a cluster.
     """
-    check_bots_trusted(manager)
-    return create_opponent
+    if create_opponent is not None:
+        check_run(manager, without=(*OF_ENVIRONMENTS, "bot"))
+        return create_opponent
+    return NamedOpponents(check_run(manager, without=OF_ENVIRONMENTS))
 
 
 def open_players(

@@ -22,6 +22,7 @@ from enn_trainer.config.schedules import hyperstate_schedules, read_hyperstate_s
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.eval_metrics import Measured
 from enn_trainer.runtime.start_folder import absolute, located
+from enn_trainer.runtime.trust import Trust
 from enn_trainer.scale.group import ALONE, Group
 from enn_trainer.state import State, init_train_state
 from enn_trainer.tables import aligned
@@ -66,7 +67,8 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
     save_interval_s: float | None = None  # overrules `checkpoint.every_seconds`
     is_dry: bool = False  # its saves are temporary, see `dry_run`
     is_saved_by_default: bool = False  # a run without `checkpoint_dir` gets a folder of its own
-    trusts_save: bool = False  # bots that only the save names may be imported
+    trusts_save: bool = False  # code that only the save names may run
+    trust: Trust | None = None  # of a dry run: the trust of its run
     interrupted_by: int = 0  # the signal that requested that the last run stops
     group: Group = ALONE  # processes of the run, see `joining.join`
     follows: bool = False  # it is not the one of rank 0, and saves nothing

@@ -131,6 +131,7 @@ class Trainer:
         self.spans = Spans()
         self._snapshot = Snapshot()
         self._device = choose_device(self.config.cuda)
+        opponents = trusted_opponents(self.manager, create_opponent)
         create_envs = env_factory(env)
         configured_id = self.config.env.id
         name_world(self.manager, env)
@@ -144,7 +145,6 @@ class Trainer:
             lanes = stack.enter_context(Lanes.of(self.state.agent))
             self.manager.hand_back(state_manager)
             self.callbacks.load_states(self.state.memory, self.manager.say)
-            opponents = create_opponent or trusted_opponents(self.manager)
             own_folder = run_folder(self.manager)
             self.evaluation = RunEvaluator(
                 self.config, create_envs, opponents, self.state, self._device, lanes, own_folder

@@ -217,3 +217,49 @@ def test_every_exported_name_exists(package: str) -> None:
     assert len(set(module.__all__)) == len(module.__all__)
     for name in module.__all__:
         assert hasattr(module, name), name
+
+
+BY_NAME = {
+    *("import_module", "__import__", "spec_from_file_location", "exec_module", "load_module"),
+    *("run_path", "run_module", "resolve_name", "find_world", "find_bot", "NamedWorld"),
+}
+"""Functions and classes by which a text becomes code, whatever they are an attribute of."""
+BUILT_IN = {"eval", "exec", "compile"}
+DOORS = {
+    "entity_env/named_world.py": "imports what a name stands for; callers say who wrote the name",
+    "enn_trainer/runtime/trust.py": "imports what is trusted",
+    "enn_trainer/cli/load_world.py": "lets workers import what was imported here",
+    "entity_env/lazy_exports.py": "modules of this package, by a table",
+    "entity_env/moved_modules.py": "modules of this package, by a table",
+    "enn_trainer/cli/__init__.py": "commands of this package, by a table",
+    "rogue_net/native/compiled.py": "the compiled module of this package",
+    "entity_env/vec/worker.py": "the script of the user, which started the worker",
+}
+"""Files in which a text becomes code, and whose text it is."""
+
+
+def ways_to_code(path: Path) -> set[str]:
+    """Return the functions that a file uses by which a text becomes code."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            found |= {alias.name for alias in node.names} & BY_NAME
+        elif isinstance(node, ast.Attribute):
+            found |= {node.attr} & BY_NAME
+        elif isinstance(node, ast.Name):
+            found |= {node.id} & BY_NAME
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            found |= {node.func.id} & BUILT_IN
+    return found
+
+
+@pytest.mark.slow
+def test_names_of_files_become_code_through_one_door() -> None:
+    """So that none is imported that the user neither wrote nor trusts."""
+    for package in PACKAGES:
+        for path in modules(package):
+            found, where = ways_to_code(path), str(path.relative_to(ROOT))
+            assert not found or where in DOORS, (where, found)
+    own = ways_to_code(ROOT / "enn_trainer/cli/load_world.py")
+    assert own == {"NamedWorld"}, "by the names that were imported through the door"
+    assert ways_to_code(ROOT / "enn_trainer/runtime/trust.py") == {"find_world", "find_bot"}

@@ -521,6 +521,23 @@ def read_lessons(saved: Checkpoint) -> Lessons:
     return lessons
 
 
+def read_episodes(saved: Checkpoint) -> dict[str, Any]:
+    """Return the running episodes of a save, see `running_episodes`; {} without any.
+
+    Raises:
+        CheckpointError: they are damaged.
+    """
+    packed = _read_rest(saved)[0].get("envs")
+    if packed is None:
+        return {}
+    try:
+        return dict(unpack(packed))
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{saved.path}: {REST}: the saved episodes cannot be read: {error}"
+        ) from None
+
+
 def read_members(saved: Checkpoint) -> list[Member]:
     """Return the members of the league of a save; [] without one.
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from enn_trainer.cli.arguments import OneLineParser, not_negative, positive
 from enn_trainer.cli.load_world import load_world, parse_kwargs
 from enn_trainer.evaluation.bots import bot_class
+from enn_trainer.runtime.trust import TYPED
 from entity_env.check_env import check_env
 
 _EPILOG = """\
@@ -41,8 +42,8 @@ def check_command(arguments: Sequence[str]) -> int:
     """
     options = parser().parse_intermixed_args(arguments)
     kwargs = parse_kwargs([*options.kwargs, *options.env_kwargs], "KEY=VALUE")
-    create_env = load_world(options.env, kwargs, "KEY=VALUE")
-    bot = None if options.bot is None else bot_class(options.bot, "--bot")
+    create_env = load_world(options.env, kwargs, "KEY=VALUE", trust=TYPED)
+    bot = None if options.bot is None else bot_class(options.bot, "--bot", TYPED)
     report = check_env(create_env, options.episodes, options.max_steps, options.seed, bot)
     report.name = options.env.rpartition(":")[2]
     print(report)

@@ -2,9 +2,10 @@
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -24,14 +25,16 @@ from enn_trainer.checkpoints.state_files import read_config, read_lessons, read_
 from enn_trainer.cli.arguments import OneLineParser, positive
 from enn_trainer.cli.load_world import envs_by_id, make_any_world, parse_kwargs
 from enn_trainer.cli.show_save import diff_saves, show_member, show_save
-from enn_trainer.cli.trust import NamedEnv, find_untrusted, resume_command, shell_command
+from enn_trainer.cli.trust import resume_command, shell_command
 from enn_trainer.command import add_rename_arguments, renames
-from enn_trainer.config import CheckpointConfig, TrainConfig
+from enn_trainer.config import CheckpointConfig, EnvConfig, TrainConfig
 from enn_trainer.config.eval_config import all_suites, suite_path
 from enn_trainer.config.load import dump_config, load_with_sources
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.experience.lessons import CURRICULUM, Lessons
+from enn_trainer.experience.lessons import CURRICULUM, Groups, Lessons
+from enn_trainer.named_code import NamedEnv
 from enn_trainer.runtime.start_folder import located
+from enn_trainer.runtime.trust import TYPED, NamedCode, Trust
 from enn_trainer.state_manager import load_checkpoint
 from enn_trainer.tables import in_bytes, printable, show_table
 from entity_env.match import Match
@@ -254,7 +257,8 @@ def _new_world(
     renamed = read_renames(renames(options), obs_space, action_space, arguments)
     rules = Rules(renamed, options.new_label_prob)
     kwargs = parse_kwargs(options.env_kwargs, "--env-kwargs")
-    with contextlib.closing(make_any_world(options.env, kwargs, "--env-kwargs")) as world:
+    world = make_any_world(options.env, kwargs, "--env-kwargs", trust=TYPED)
+    with contextlib.closing(world):
         return rules, (world.obs_space(), dict(world.action_space()))
 
 
@@ -284,16 +288,25 @@ def _check_arguments(evolved: Evolved) -> None:
         field = f"eval.{f'{suite_path(name)}.' if name else ''}env.vary"
         samplers = read_samplers(suite.env.vary, field)
         varied.append((suite.env, {field: [(1.0, samplers)]} if samplers else {}))
-    known = [config.env.id], [json.loads(config.env.kwargs)]
+    typed = NamedEnv(("env",), config.env.id, json.loads(config.env.kwargs))
+    trust = Trust(frozenset(code.key for code in typed.code()))
     for env, groups in varied:
         kwargs = json.loads(env.kwargs)
         # Code of the save that was not typed is not run: the run itself has to be trusted first.
-        if not groups or find_untrusted([NamedEnv(("env",), env.id, kwargs)], *known):
+        if not groups or trust.find_refused(_code_of(env, groups)):
             continue
-        with contextlib.closing(make_any_world(env.id, kwargs, "--env-kwargs")) as world:
+        world = make_any_world(env.id, kwargs, "--env-kwargs", trust=trust)
+        with contextlib.closing(world):
             sides = world.num_sides if isinstance(world, Match) else 1
-        with contextlib.closing(envs_by_id(env, sides, 1, 0)) as envs:
+        with contextlib.closing(envs_by_id(env, sides, 1, 0, trust)) as envs:
             check_varied(envs, groups)
+
+
+def _code_of(env: EnvConfig, groups: Groups) -> Iterator[NamedCode]:
+    """Yield the code that an environment names, with arguments that vary."""
+    for _, samplers in itertools.chain.from_iterable(groups.values()):
+        vary = {name: sampler.text for name, sampler in samplers.items()}
+        yield from NamedEnv(("env",), env.id, json.loads(env.kwargs), vary).code()
 
 
 def _upgrade(options: argparse.Namespace) -> None:

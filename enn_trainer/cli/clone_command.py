@@ -12,7 +12,7 @@ from enn_trainer.algorithms.cloning.clone import CloneResult, clone
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.cli.arguments import OneLineParser
 from enn_trainer.cli.load_world import make_world
-from enn_trainer.cli.trust import names_code, resume_command
+from enn_trainer.cli.trust import resume_command
 from enn_trainer.cli.typed_settings import parse_typed
 from enn_trainer.config import CloneRunConfig, EnvConfig
 from enn_trainer.config.help import hps_info
@@ -20,6 +20,7 @@ from enn_trainer.config.load import load_with_sources
 from enn_trainer.config.shipped import find_config
 from enn_trainer.errors import ConfigError
 from enn_trainer.runtime.interrupt import interrupted_status
+from enn_trainer.runtime.trust import TYPED, names_code
 from enn_trainer.state import State
 from entity_env.errors import EntityEnvError
 from entity_env.examples import ENV_REGISTRY
@@ -100,7 +101,8 @@ def _is_known_to_fit(env: EnvConfig, state: State) -> bool:
     if env.id not in ENV_REGISTRY:
         return False
     try:
-        with closing(make_world(env.id, json.loads(env.kwargs), "env.kwargs", "env.id")) as world:
+        kwargs, fields = json.loads(env.kwargs), ("env.kwargs", "env.id")
+        with closing(make_world(env.id, kwargs, *fields, trust=TYPED)) as world:
             spaces = world.obs_space(), world.action_space()
     except (ConfigError, EntityEnvError):
         return False

@@ -12,8 +12,8 @@ from enn_trainer.config.schema import dump_schema, load_schema, report, schema_c
 from enn_trainer.config.upgrade_files import upgraded_file, write_whole
 from enn_trainer.config.versioned import Versioned
 from enn_trainer.errors import ConfigError
+from enn_trainer.runtime.trust import TYPED, import_named
 from entity_env.errors import UnknownWorld
-from entity_env.named_world import find_world
 
 _EPILOG = """\
 examples:
@@ -65,7 +65,7 @@ def _config_class(name: str) -> type[Versioned]:
     if ":" not in name:
         raise ConfigError(f"--class: expected package.module:Class or file.py:Class, got {name!r}")
     try:
-        cls = find_world(name)
+        cls = import_named(name, "--class", TYPED)
     except UnknownWorld as error:
         raise ConfigError(f"--class: {error}") from None
     if not inspect.isclass(cls) or not issubclass(cls, Versioned):

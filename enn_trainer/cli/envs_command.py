@@ -18,6 +18,7 @@ from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.eval_metrics import with_interval
 from enn_trainer.evaluation.random_return import random_return
 from enn_trainer.runtime.start_folder import paths_from
+from enn_trainer.runtime.trust import TYPED
 from enn_trainer.tables import aligned, feature_texts, show_lines, show_table
 from entity_env.environment import Environment
 from entity_env.examples import ENV_REGISTRY
@@ -100,8 +101,8 @@ def describe(name: str, typed: Sequence[str]) -> dict[str, Any]:
     # The known facts are not those of other arguments.
     known = None if typed else KNOWN_WORLDS.get(name)
     kwargs = known.kwargs if known else parse_kwargs(typed, "KEY=VALUE")
-    create_world = load_world(name, kwargs, "KEY=VALUE")
-    with closing(make_any_world(name, kwargs, "KEY=VALUE")) as world:
+    create_world = load_world(name, kwargs, "KEY=VALUE", trust=TYPED)
+    with closing(make_any_world(name, kwargs, "KEY=VALUE", trust=TYPED)) as world:
         of_world = facts(known, world)
     played = random_return(create_world, RANDOM_EPISODES, RANDOM_SECONDS)
     return {

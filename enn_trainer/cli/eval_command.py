@@ -35,8 +35,8 @@ from enn_trainer.cli.by_value import (
     plain_by_value,
     show_by_value,
 )
-from enn_trainer.cli.load_world import envs_by_id, make_any_world, parse_kwargs, samplers_of
-from enn_trainer.cli.trust import NamedEnv, code_in, find_untrusted, line_with_trust
+from enn_trainer.cli.load_world import make_any_world, parse_kwargs, samplers_of, trusted_envs
+from enn_trainer.cli.trust import check_trusted, line_with_trust
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.eval_config import (
     EvalEnvConfig,
@@ -47,13 +47,14 @@ from enn_trainer.config.eval_config import (
 )
 from enn_trainer.errors import CheckpointError, ConfigError, ReplayError
 from enn_trainer.evaluation.eval_metrics import Measured, with_interval
-from enn_trainer.evaluation.evaluator import Evaluator, create_opponent, differences
+from enn_trainer.evaluation.evaluator import Evaluator, NamedOpponents, differences
 from enn_trainer.evaluation.remote import RayPlayer, cluster
 from enn_trainer.evaluation.results import SuiteResult
 from enn_trainer.evaluation.video import require_writer
 from enn_trainer.runtime.execution import Lanes
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.start_folder import paths_from
+from enn_trainer.runtime.trust import Trust
 from enn_trainer.tables import printable, show_lines, show_table
 from enn_trainer.tracking.progress import format_duration
 from enn_trainer.tracking.track import flatten_config
@@ -137,8 +138,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     saved = read_saved_run(Path(options.checkpoint))
     saved_path = saved.path.resolve()  # before an environment can change the folder
     config = config_of(saved.config, options, varied)
-    if not options.trust:
-        check_trusted(saved, config, options)
+    trust = check_trusted(saved, config, options)
     # Beside the save, also where the path is `.`.
     of_what = f"opponent-{saved.member}" if saved.member else f"step-{saved.step:012d}"
     beside = saved_path.parent / f"eval-{of_what}.json"
@@ -158,9 +158,10 @@ def _evaluate(options: argparse.Namespace) -> int:
         check_replaceable(page)
 
     # Evaluate.
-    fit_to_worlds(saved, config, options)
+    fit_to_worlds(saved, config, options, trust)
     lanes, device = Lanes.of(saved.agent), torch.device("cpu")
-    evaluator = Evaluator(config, envs_by_id, create_opponent, saved, device, lanes)
+    makers = trusted_envs(trust), NamedOpponents(trust)
+    evaluator = Evaluator(config, *makers, saved, device, lanes)
     evaluator.by_episode = by is not None
     if film is not None:
         evaluator.check_pictures()
@@ -209,24 +210,6 @@ def check_ray(options: argparse.Namespace) -> None:
                 f"--{option}: expected no --ray beside it, as files are written where an "
                 "evaluation is played; leave one of them out"
             )
-
-
-def check_trusted(saved: SavedRun, config: TrainConfig, options: argparse.Namespace) -> None:
-    """Raise if the checkpoint names code that the command line does not."""
-    trained, kwargs = saved.config.env, {}
-    if config.env.id == trained.id:  # another one has none of the saved arguments
-        typed = parse_kwargs(options.env_kwargs, "--env-kwargs")
-        kwargs = {n: value for n, value in json.loads(trained.kwargs).items() if n not in typed}
-    untrusted = find_untrusted([NamedEnv(("env",), config.env.id, kwargs)], {options.env}, [])
-    if untrusted is None:
-        return
-    remedy = f"if you trust the save, type: {options.line}"
-    names = [name for name, value in kwargs.items() if any(code_in({name: value}))]
-    if options.env is None:
-        remedy += "; if it was trained in an environment of yours, name that with --env"
-    elif all(map(str.isidentifier, names)):  # `--env-kwargs` gives no argument another name
-        remedy = f"give --env-kwargs {','.join(f'{name}=...' for name in names)}; or, {remedy}"
-    raise untrusted.refusal(saved.path, remedy)
 
 
 def config_of(
@@ -301,7 +284,9 @@ def fitting_num_envs(trained: TrainConfig, most: int, sides: int, agents: int) -
     return max(agents if sides == 1 else sides, most - most % sides)
 
 
-def fit_to_worlds(saved: SavedRun, config: TrainConfig, options: argparse.Namespace) -> int:
+def fit_to_worlds(
+    saved: SavedRun, config: TrainConfig, options: argparse.Namespace, trust: Trust
+) -> int:
     """Set the number of environments of each suite to a multiple of the sides of its match.
 
     Returns:
@@ -323,7 +308,8 @@ def fit_to_worlds(saved: SavedRun, config: TrainConfig, options: argparse.Namesp
             what = f"env.id: {suite.env.id}, as the checkpoint says,"
             hint = "; if it was trained in another one, name that with --env"
         try:
-            world = make_any_world(suite.env.id, json.loads(suite.env.kwargs), arguments, field)
+            kwargs = json.loads(suite.env.kwargs)
+            world = make_any_world(suite.env.id, kwargs, arguments, field, trust=trust)
         except ConfigError as error:
             raise ConfigError(*(f"{problem}{hint}" for problem in error.problems)) from None
         different = differences(saved, world)
@@ -404,7 +390,7 @@ def add_world_options(parser: OneLineParser) -> None:
     kwargs = "its arguments: override those of training, or replace all with another --env"
     parser.add_argument("kwargs", nargs="*", metavar="KEY=VALUE", help=kwargs, default=[])
     parser.env_options("another world", "the same, also as JSON")
-    parser.flag("--trust", "import the environment that the checkpoint names")
+    parser.flag("--trust", "import the code that the checkpoint names, such as its environment")
     parser.flag("--deterministic", "take the most probable action")
     parser.option("--seed", "N", "random seed (default: the run's)", type=not_negative)
 

@@ -89,13 +89,14 @@ def _check_folder(folder: Path) -> None:
 def _adapter(named: str) -> tuple[str, int]:
     """Return the source of a world that adapts another one, and a number of environments."""
     from enn_trainer.cli.load_world import make_world
+    from enn_trainer.runtime.trust import TYPED
     from entity_env.errors import EntityEnvError
     from entity_env.named_world import LIBRARIES
 
     if named.partition(":")[0] not in LIBRARIES:
         raise ConfigError(f"--from: expected gymnasium:ID or pettingzoo:MODULE, got {named!r}")
     try:
-        with closing(make_world(named, {}, "--from", "--from")) as world:
+        with closing(make_world(named, {}, "--from", "--from", trust=TYPED)) as world:
             from enn_trainer.cli.starters.adapter import adapter_source
 
             sides = getattr(world, "num_sides", 1)

@@ -24,15 +24,16 @@ from enn_trainer.cli.arguments import (
     writable,
     write_json,
 )
-from enn_trainer.cli.eval_command import check_trusted, eval_progress
-from enn_trainer.cli.load_world import envs_by_id, parse_kwargs
-from enn_trainer.cli.trust import line_with_trust
+from enn_trainer.cli.eval_command import eval_progress
+from enn_trainer.cli.load_world import parse_kwargs, trusted_envs
+from enn_trainer.cli.trust import check_trusted, line_with_trust
 from enn_trainer.config import EvalEnvConfig, TrainConfig
 from enn_trainer.config.eval_config import with_env
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.start_folder import paths_from
-from enn_trainer.selfplay.league import SNAPSHOT
+from enn_trainer.runtime.trust import Trust
+from enn_trainer.selfplay.league import POOL_OF_RUN, SNAPSHOT
 from enn_trainer.selfplay.payoff import Payoff
 from enn_trainer.selfplay.tournament import Exploited, Tournament, exploit, play_league
 from enn_trainer.tables import show_lines, show_table
@@ -61,7 +62,7 @@ def league_command(arguments: Sequence[str]) -> int:
     """
     arguments = with_out(arguments)
     options = parser().parse_args(arguments)
-    options.line = line_with_trust("enn league", arguments)
+    options.line = line_with_trust(f"enn league {arguments[0]}", arguments[1:])
     run: Run = options.run
     try:
         with stopped_by(signal.SIGINT, signal.SIGTERM), paths_from(Path.cwd()):
@@ -111,7 +112,7 @@ def _show(options: argparse.Namespace) -> None:
 
 
 def _play(options: argparse.Namespace) -> None:
-    config = _config(options, options.players)
+    config, trust = _config(options, options.players)
     for flag, path in ("--out", options.out), ("--png", options.png):
         if path is not None:
             writable(path, flag)
@@ -122,7 +123,7 @@ def _play(options: argparse.Namespace) -> None:
     with eval_progress() as watch:
         played = play_league(
             options.players,
-            envs_by_id,
+            trusted_envs(trust),
             options.games,
             config.seed if options.seed is None else options.seed,
             config=config,
@@ -130,6 +131,7 @@ def _play(options: argparse.Namespace) -> None:
             processes=options.processes,
             max_steps=options.max_steps,
             watch=lambda share: watch("games", share),
+            trust=options.trust,
         )
     if options.out is not None:
         write_json(options.out, as_plain(played))
@@ -146,15 +148,15 @@ def _play(options: argparse.Namespace) -> None:
 
 def _exploit(options: argparse.Namespace) -> None:
     saved = read_saved_run(Path(options.path))
-    config = _config(options, [options.path])
+    config, trust = _config(options, [options.path], is_trained=True)
     timesteps = options.timesteps or config.total_timesteps
     config = replace(config, total_timesteps=timesteps, stop=[])
-    results: list[Exploited] = []
+    results, envs = list[Exploited](), trusted_envs(trust)
     parent = saved.path.parent if options.into is None else options.into
     for seed in range(config.seed + 1, config.seed + 1 + options.seeds):
         folder = new_run_dir(Path(parent, "exploits"), f"seed-{seed}")
         of_seed = replace(config, seed=seed)
-        results.append(exploit(options.path, envs_by_id, of_seed, folder, options.games))
+        results.append(exploit(options.path, envs, of_seed, folder, options.games))
     rows = [[r.path.name, f"{r.score:.3f} ± {r.ci95:.3f}", str(r.path)] for r in results]
     show_table(("agent", "score ± 95% ci", "run"), rows, Console(), num_left=1)
     best = max(results, key=lambda r: r.score)
@@ -164,18 +166,28 @@ def _exploit(options: argparse.Namespace) -> None:
     )
 
 
-def _config(options: argparse.Namespace, players: Sequence[str]) -> TrainConfig:
+def _config(
+    options: argparse.Namespace, players: Sequence[str], is_trained: bool = False
+) -> tuple[TrainConfig, Trust]:
     """Return the configuration of the first run among some players, with the world that is typed.
 
+    Args:
+        options: options of the command.
+        players: paths and names of players.
+        is_trained: True if a run with the configuration begins.
+
+    Returns:
+        The configuration, and the trust in code that saves name.
+
     Raises:
-        ConfigError: there is no run among them, or the save names code that nobody typed.
+        ConfigError: there is no run among them, or a save names code that nobody typed.
     """
     runs = [p for p in players if p != "random" and not names_bot(p)]
     if not runs:
         raise ConfigError(
             "PLAYER: expected a run or a save among them, which says what world it is"
         )
-    path = Path(runs[0].removesuffix("@opponents"))
+    path = Path(runs[0].removesuffix(POOL_OF_RUN))
     saved = read_saved_run(path)
     kwargs = parse_kwargs(options.env_kwargs, "--env-kwargs")
     # Evaluations, recordings and lessons are those of the run, not of this command.
@@ -189,9 +201,7 @@ def _config(options: argparse.Namespace, players: Sequence[str]) -> TrainConfig:
         capture_logits=False,
         capture_samples_subsample=1,
     )
-    if not options.trust:
-        check_trusted(saved, config, options)
-    return config
+    return config, check_trusted(saved, config, options, players, is_trained)
 
 
 def show(played: Tournament) -> None:
@@ -301,7 +311,7 @@ def parser() -> OneLineParser:
     one.flag("--json", "print as JSON")
     one.option("--png", "FILE", "picture of the matrix", type=Path)
     one.env_options("another world", "its arguments")
-    one.flag("--trust", "import the environment that the checkpoint names")
+    one.flag("--trust", "import the code that the checkpoint names, such as its environment")
 
     help = "train new agents against a player alone: their score is a lower bound"
     one = command("exploit", _exploit, help, "exploit runs/duel --timesteps 10000 --games 100")
@@ -313,5 +323,5 @@ def parser() -> OneLineParser:
     )
     one.option("--into", "FOLDER", "folder of the new runs (default: the run's)", type=Path)
     one.env_options("another world", "its arguments")
-    one.flag("--trust", "import the environment that the checkpoint names")
+    one.flag("--trust", "import the code that the checkpoint names, such as its environment")
     return parser

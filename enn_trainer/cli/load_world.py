@@ -14,12 +14,13 @@ from enn_trainer.errors import ConfigError
 from enn_trainer.experience.envs import EnvFactory, check_taken, env_factory
 from enn_trainer.experience.handed_in import HANDED_IN
 from enn_trainer.runtime.start_folder import start_folder
+from enn_trainer.runtime.trust import TYPED, Trust, import_named
 from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError, InvalidSampler, UnknownWorld, short_repr
 from entity_env.examples import ENV_REGISTRY
 from entity_env.extras import remedy
 from entity_env.match import Match
-from entity_env.named_world import LIBRARIES, NamedWorld, find_world, is_environment_factory
+from entity_env.named_world import LIBRARIES, NamedWorld, is_environment_factory
 from entity_env.vec.samplers import read_sampler
 from entity_env.vec.vec_env import VecEnv
 
@@ -27,7 +28,7 @@ _EXPECTED = "expected what makes an Environment or a Match"
 
 
 def load_world(
-    name: str, kwargs: Mapping[str, Any], field: str, name_field: str = "ENV"
+    name: str, kwargs: Mapping[str, Any], field: str, name_field: str = "ENV", *, trust: Trust
 ) -> Callable[..., Any]:
     """Return a function that makes an environment from its name and arguments; it takes more.
 
@@ -38,11 +39,13 @@ def load_world(
         kwargs: its arguments.
         field: the name of the arguments on the command line, for messages.
         name_field: the name of `name` on the command line, likewise.
+        trust: the code that may run; `TYPED` for a name that the user writes.
 
     Raises:
-        ConfigError: there is nothing of this name, or it does not take these arguments.
+        ConfigError: there is nothing of this name, it is not trusted, or it does not take these
+            arguments.
     """
-    env = _find(name, name_field)
+    env = _find(name, name_field, trust)
     if _is_vectorised(env):
         env = functools.partial(env, 1)
     check_taken(env, name, kwargs, field)
@@ -71,7 +74,7 @@ def samplers_of(texts: Sequence[str]) -> dict[str, str]:
 
 
 def make_world(
-    name: str, kwargs: Mapping[str, Any], field: str, name_field: str = "ENV"
+    name: str, kwargs: Mapping[str, Any], field: str, name_field: str = "ENV", *, trust: Trust
 ) -> Environment | Match:
     """Make an environment, which the caller closes. The arguments are those of `load_world`.
 
@@ -79,14 +82,14 @@ def make_world(
         ConfigError: there is nothing of this name, it does not take these arguments, or it makes
             something else.
     """
-    world = make_any_world(name, kwargs, field, name_field)
+    world = make_any_world(name, kwargs, field, name_field, trust=trust)
     if isinstance(world, VecEnv):
         raise ConfigError(f"{name_field}: {_EXPECTED}, got {name}, which makes many at once")
     return world
 
 
 def make_any_world(
-    name: str, kwargs: Mapping[str, Any], field: str, name_field: str = "ENV"
+    name: str, kwargs: Mapping[str, Any], field: str, name_field: str = "ENV", *, trust: Trust
 ) -> Environment | Match | VecEnv:
     """Make an environment, also a vectorised one. The arguments are those of `load_world`.
 
@@ -94,7 +97,7 @@ def make_any_world(
         ConfigError: there is nothing of this name, it does not take these arguments, or it makes
             something else.
     """
-    create_env = load_world(name, kwargs, field, name_field)
+    create_env = load_world(name, kwargs, field, name_field, trust=trust)
     try:
         world: object = create_env()
     except (TypeError, ValueError) as error:
@@ -107,16 +110,27 @@ def make_any_world(
     return world
 
 
-def envs_by_id(config: EnvConfig, num_envs: int, processes: int, first_env_index: int) -> VecEnv:
-    """Make the environments that `env.id` names; an `EnvFactory`.
+def envs_by_id(
+    config: EnvConfig,
+    num_envs: int,
+    processes: int,
+    first_env_index: int,
+    trust: Trust = TYPED,
+) -> VecEnv:
+    """Make the environments that `env.id` names; an `EnvFactory`, see `trusted_envs`.
 
     Raises:
         ConfigError: there is no such world, or it does not take `env.kwargs`.
     """
-    return factory_of(config, "env")(config, num_envs, processes, first_env_index)
+    return factory_of(config, "env", trust)(config, num_envs, processes, first_env_index)
 
 
-def factory_of(config: EnvConfig, field: str) -> EnvFactory:
+def trusted_envs(trust: Trust) -> EnvFactory:
+    """Return the factory of the environments that `env.id` names, if they are trusted."""
+    return functools.partial(envs_by_id, trust=trust)
+
+
+def factory_of(config: EnvConfig, field: str, trust: Trust) -> EnvFactory:
     """Return the factory of the environments that the `id` of a configuration names.
 
     Environments that are not in the registry are imported, here and in workers.
@@ -124,17 +138,18 @@ def factory_of(config: EnvConfig, field: str) -> EnvFactory:
     Args:
         config: configuration of the environments.
         field: path of their section, for messages.
+        trust: the code that may run.
 
     Raises:
-        ConfigError: there is no such world; names the field.
+        ConfigError: there is no such world, or it is not trusted; names the field.
     """
-    env = _find(config.id, f"{field}.id")
+    env = _find(config.id, f"{field}.id", trust)
     if config.id in ENV_REGISTRY or _is_vectorised(env):
         return env_factory(env)
     is_adapted = config.id.partition(":")[0] in LIBRARIES
     kind = env
     if is_adapted or not inspect.isclass(env):
-        kind = _kind_of_result(config, field)
+        kind = _kind_of_result(config, field, trust)
     if not issubclass(kind, Environment | Match):
         expected = "expected an Environment or a Match, or what makes one"
         got = f"{config.id}, which is or makes {kind.__name__}"
@@ -144,12 +159,12 @@ def factory_of(config: EnvConfig, field: str) -> EnvFactory:
     return env_factory(env, kind, sent)
 
 
-def _find(name: str, field: str) -> Any:
+def _find(name: str, field: str, trust: Trust) -> Any:
     if name == HANDED_IN:
         can = "a program handed it in, and can continue the run with --checkpoint-dir and --resume"
         raise ConfigError(f"{field}: expected the name of a world, got {name!r}: {can}")
     try:
-        env = find_world(name, start_folder())
+        env = import_named(name, field, trust)
     except UnknownWorld as error:
         raise ConfigError(f"{field}: {error}") from None
     if not callable(env):
@@ -168,9 +183,10 @@ def _is_vectorised(env: Any) -> bool:
     return inspect.isclass(env) and issubclass(env, VecEnv)
 
 
-def _kind_of_result(config: EnvConfig, field: str) -> type:
+def _kind_of_result(config: EnvConfig, field: str, trust: Trust) -> type:
     """Return the class of the environments of a function or a library, after making one."""
-    make = load_world(config.id, json.loads(config.kwargs), f"{field}.kwargs", f"{field}.id")
+    kwargs, fields = json.loads(config.kwargs), (f"{field}.kwargs", f"{field}.id")
+    make = load_world(config.id, kwargs, *fields, trust=trust)
     try:
         world: object = make()
     except Exception as error:

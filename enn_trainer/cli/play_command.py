@@ -12,6 +12,7 @@ from enn_trainer.experience.memories import remembering_of
 from enn_trainer.load_agent import Act, RogueNetAgent, load_agent
 from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.start_folder import located, paths_from
+from enn_trainer.runtime.trust import TYPED
 from entity_env.bot import Bot
 from entity_env.environment import Observation
 from entity_env.errors import InvalidSampler
@@ -74,14 +75,15 @@ def play_command(arguments: Sequence[str]) -> None:
         if both := sorted(samplers.keys() & kwargs.keys()):
             expected = "arguments that are not given as KEY=VALUE"
             raise ConfigError(f"--vary: expected {expected}, got {', '.join(both)}")
-        world = make_world(options.env, kwargs, "KEY=VALUE")
-        create, vary = load_world(options.env, kwargs, "KEY=VALUE"), Variation.of(samplers)
+        world = make_world(options.env, kwargs, "KEY=VALUE", trust=TYPED)
+        create = load_world(options.env, kwargs, "KEY=VALUE", trust=TYPED)
+        vary = Variation.of(samplers)
         try:
             check_taken(world_of(match_of(world)), create, vary)
         except InvalidSampler as error:
             raise ConfigError(f"--vary: {error}") from None
         if options.agent is not None and names_bot(options.agent):
-            agent = bot_class(options.agent, "--agent")
+            agent = bot_class(options.agent, "--agent", TYPED)
         elif options.agent is not None:
             try:
                 loaded = load_agent(located(options.agent), seed=seed, env=world)

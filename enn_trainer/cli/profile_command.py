@@ -29,6 +29,7 @@ from enn_trainer.experience.envs import EnvFactory
 from enn_trainer.experience.frame_limits import MOST_PAIRS, bytes_of_pair, rogue_nets
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.spans import SpanTimes, times_between
+from enn_trainer.runtime.trust import TYPED
 from enn_trainer.scale.exchange import Exchange, exchange_of_update
 from enn_trainer.state_manager import StateManager
 from enn_trainer.tables import show_table
@@ -177,7 +178,7 @@ def profile_command(arguments: Sequence[str]) -> int:
     if typed.note:
         print(typed.note, file=sys.stderr)
     # Measure.
-    create_envs = factory_of(manager.config.env, "env")
+    create_envs = factory_of(manager.config.env, "env", TYPED)
     try:
         with stopped_by(signal.SIGINT):
             measured = profile(manager, create_envs, SECONDS, options.updates)

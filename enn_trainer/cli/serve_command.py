@@ -20,11 +20,10 @@ from enn_trainer.cli.eval_command import (
     add_positions_option,
     add_world_options,
     as_typed,
-    check_trusted,
     config_of,
 )
 from enn_trainer.cli.load_world import envs_by_id, make_any_world
-from enn_trainer.cli.trust import line_with_trust
+from enn_trainer.cli.trust import check_trusted, line_with_trust
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.evaluator import RandomAgent, create_opponent
 from enn_trainer.experience.bot_player import BotPlayer
@@ -88,15 +87,14 @@ def _serve(options: argparse.Namespace) -> None:
     path = Path(options.checkpoint)
     saved = read_saved_run(path)
     config = config_of(saved.config, argparse.Namespace(**{**vars(options), "opponent": None}))
-    if not options.trust:
-        check_trusted(saved, config, options)
+    trust = check_trusted(saved, config, options)
     kwargs = json.loads(config.env.kwargs)
     with ExitStack() as stack:
-        world = make_any_world(config.env.id, kwargs, "env.kwargs", "--env")
+        world = make_any_world(config.env.id, kwargs, "env.kwargs", "--env", trust=trust)
         with closing(world):
             own = None if isinstance(world, VecEnv) else match_of(world).view()
             sides = world.sides if isinstance(world, VecEnv) else match_of(world).num_sides
-        envs = stack.enter_context(closing(envs_by_id(config.env, sides, 1, 0)))
+        envs = stack.enter_context(closing(envs_by_id(config.env, sides, 1, 0, trust)))
         with suppress(EntityEnvError):  # raised where entities have no ids
             envs.track()
         obs_space, action_space = envs.obs_space(), envs.action_space()

@@ -91,7 +91,8 @@ def show_save(
         metrics = contents.manifest.get("metrics", {})
         reached = Now(state["step"], state.get("time_used", 0.0), metrics, frozenset(), 0)
         where = contents.path if run is None else run
-        resume = resume_command(where, settings, reached, in_place=run is not None)
+        in_place = run is not None
+        resume = resume_command(where, settings, reached, in_place, contents.members)
         advice = [f"to measure it:     {measure_command(where, settings)}"]
         advice.append(f"to train from it:  {resume}")
     if run is not None:

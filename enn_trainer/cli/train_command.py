@@ -5,12 +5,14 @@ import json
 from collections.abc import Sequence
 
 from enn_trainer.cli.arguments import OneLineParser
-from enn_trainer.cli.load_world import envs_by_id, factory_of, load_world
-from enn_trainer.cli.trust import check_run, line_with_trust, next_steps
+from enn_trainer.cli.load_world import factory_of, load_world, trusted_envs
+from enn_trainer.cli.trust import line_with_trust, next_steps
 from enn_trainer.command import run_command, run_parser
 from enn_trainer.config import EnvConfig
 from enn_trainer.evaluation.eval_metrics import Measured
 from enn_trainer.evaluation.random_return import random_return
+from enn_trainer.named_code import check_run, trust_of_run
+from enn_trainer.runtime.trust import Trust
 from enn_trainer.state_manager import StateManager
 from enn_trainer.trainer import train
 
@@ -40,21 +42,22 @@ def train_command(
 
 
 def _train(manager: StateManager) -> None:
-    config = manager.config
-    factory_of(config.env, "env")
+    config, trust = manager.config, trust_of_run(manager)
+    factory_of(config.env, "env", trust)
     if config.eval is not None and config.eval.env is not None:
-        factory_of(config.eval.env, "eval.env")
+        factory_of(config.eval.env, "eval.env", trust)
     if not (manager.is_dry or manager.follows):
-        manager.random_return = functools.partial(_random_return, config.env)
-    result = train(manager, envs_by_id)
+        manager.random_return = functools.partial(_random_return, config.env, trust)
+    result = train(manager, trusted_envs(trust))
     if result.checkpoint is not None and not (manager.is_dry or manager.follows):
         print(next_steps(result, manager))
 
 
-def _random_return(env: EnvConfig) -> Measured | None:
+def _random_return(env: EnvConfig, trust: Trust) -> Measured | None:
     """Return the return of random play; None if it is not measured soon, or the world fails."""
     try:
-        create_world = load_world(env.id, json.loads(env.kwargs), "env.kwargs", "env.id")
+        kwargs = json.loads(env.kwargs)
+        create_world = load_world(env.id, kwargs, "env.kwargs", "env.id", trust=trust)
         return random_return(create_world, RANDOM_EPISODES, RANDOM_SECONDS)
     except Exception:  # of the environment; the run reports it
         return None

@@ -1,147 +1,44 @@
-"""Trust in code that a save names, and the command lines to type next, which name such code.
+"""Trust in code that a save names, and the command lines to type next, which name such code."""
 
-Code is trusted if it ships with the program or is on the command line.
-"""
-
+import argparse
 import json
 import math
 import shlex
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from enn_trainer.algorithms.optimizers import total_steps
-from enn_trainer.config import EnvConfig, TrainConfig
-from enn_trainer.config.eval_config import EvalEnvConfig
-from enn_trainer.config.load import Names, load_config
-from enn_trainer.errors import ConfigError
-from enn_trainer.evaluation.bots import bots_named_in
+from enn_trainer.checkpoints.lookup import SavedRun, members_of
+from enn_trainer.cli.load_world import parse_kwargs
+from enn_trainer.config import TrainConfig
+from enn_trainer.evaluation.evaluator import POOL
 from enn_trainer.experience.recording import run_folder
+from enn_trainer.named_code import (
+    NamedEnv,
+    code_in_config,
+    code_of_members,
+    code_of_ray,
+    keys_of_bots,
+)
+from enn_trainer.runtime.trust import (
+    TYPED,
+    Key,
+    NamedCode,
+    Trust,
+    names_code,
+    refusal,
+    texts_of_code,
+)
+from enn_trainer.selfplay.league import LEAGUE, POOL_OF_RUN, League, Member
 from enn_trainer.session import TrainResult
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
 from enn_trainer.stop_conditions import Now, read_bound
-from entity_env.errors import short_repr
-from entity_env.examples import __name__ as EXAMPLES
 
 TRUST = "--trust"
-
-
-class NamedEnv(NamedTuple):
-    """An environment as a configuration names it.
-
-    Attributes:
-        path: path of its section, such as `("eval", "env")`.
-        id: its name.
-        kwargs: its arguments.
-    """
-
-    path: Names
-    id: str
-    kwargs: Mapping[str, Any]
-
-
-class UntrustedCode(NamedTuple):
-    """Code that only a save names.
-
-    Attributes:
-        field: the setting that names it, such as `eval.env.id`.
-        text: its name.
-        is_argument: True if an argument of an environment names it.
-    """
-
-    field: str
-    text: str
-    is_argument: bool
-
-    def refusal(self, save: Path, remedy: str) -> ConfigError:
-        """Return the error for a command line that would run it.
-
-        Args:
-            save: path of the save.
-            remedy: advice, as text.
-        """
-        expected, is_code = "an environment of `enn envs` or one named on the command line", "is"
-        if self.is_argument:
-            expected, is_code = "arguments without a colon, or given on the command line", "may be"
-        got = f"{short_repr(self.text, 200)} from {save}"
-        run = f"which {is_code} code that would be imported and run"
-        return ConfigError(f"{self.field}: expected {expected}, got {got}, {run}; {remedy}")
-
-
-def envs_named_in(config: TrainConfig) -> list[NamedEnv]:
-    """Return each environment that a configuration names: of training, evaluation and suites."""
-    base, evaluation = config.env, config.eval
-    envs: dict[Names, EnvConfig | EvalEnvConfig | None] = {("env",): config.env}
-    if evaluation is not None:
-        envs["eval", "env"], base = evaluation.env, evaluation.env or base
-        for name, suite in evaluation.suites.items():
-            envs["eval", "suites", name, "env"] = suite.env
-    return [
-        NamedEnv(path, env.id or base.id, json.loads(env.kwargs))
-        for path, env in envs.items()
-        if env is not None
-    ]
-
-
-def names_code(env_id: str) -> bool:
-    """Return True if an environment id names code that does not ship with this program."""
-    module, colon, _ = env_id.rpartition(":")
-    return bool(colon) and module != EXAMPLES
-
-
-def find_untrusted(
-    saved: Iterable[NamedEnv],
-    typed_ids: Collection[str | None],
-    typed_kwargs: Collection[Mapping[str, Any]],
-) -> UntrustedCode | None:
-    """Return the first code of a save that the command line does not name, or None without any.
-
-    Nothing is imported: importing a module of a stranger already runs it.
-
-    Args:
-        saved: the environments that the save names.
-        typed_ids: names of environments that the command line, or a file given there, names.
-        typed_kwargs: arguments of environments from there.
-    """
-    for env in saved:
-        if not names_code(env.id):
-            continue
-        field = ".".join(env.path)
-        if env.id not in typed_ids:
-            return UntrustedCode(f"{field}.id", env.id, is_argument=False)
-        code = next(code_in(env.kwargs), None)
-        if code is not None and env.kwargs not in typed_kwargs:
-            return UntrustedCode(f"{field}.kwargs", code, is_argument=True)
-    return None
-
-
-def check_run(manager: StateManager, line: str) -> None:
-    """Raise if a run continues from a save that names code which the command line does not.
-
-    Args:
-        manager: state manager of the run.
-        line: the command line with `--trust`, for the message.
-
-    Raises:
-        ConfigError: there is such code; the message names the field, the code and what to type.
-    """
-    if manager.resumed_from is None:
-        return
-    named, sources = envs_named_in(manager.config), manager.sources
-    ids = {env.id for env in named if sources.is_given((*env.path, "id"))}
-    kwargs = [env.kwargs for env in named if sources.is_given((*env.path, "kwargs"))]
-    if manager.init_path is not None and manager.init_path.is_file():
-        given = envs_named_in(load_config(type(manager.config), manager.init_path))
-        ids |= {env.id for env in given}
-        kwargs += [env.kwargs for env in given]
-    untrusted = find_untrusted(named, ids, kwargs)
-    if untrusted is not None:
-        again = f"give {untrusted.field}=... again; or, " if untrusted.is_argument else ""
-        remedy = f"{again}if you trust the save, type: {line}"
-        raise untrusted.refusal(manager.resumed_from.path, remedy)
 
 
 def line_with_trust(program: str, arguments: Sequence[str]) -> str:
@@ -149,15 +46,91 @@ def line_with_trust(program: str, arguments: Sequence[str]) -> str:
     return shlex.join([*program.split(), TRUST, *arguments])
 
 
-def code_in(value: object) -> Iterator[str]:
-    """Yield texts that may name code, such as the id `module:Env-v0`, which imports a module."""
-    if isinstance(value, str) and ":" in value:
-        yield value
-    elif isinstance(value, Mapping):
-        yield from code_in(list(value.items()))
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from code_in(item)
+def check_trusted(
+    saved: SavedRun,
+    config: TrainConfig,
+    options: argparse.Namespace,
+    players: Sequence[str] = (),
+    is_trained: bool = False,
+) -> Trust:
+    """Raise if a save names code that the command line does not, and that the command would run.
+
+    Args:
+        saved: the save.
+        config: configuration of the run with the environment of the command line.
+        options: options of the command.
+        players: further paths and names of players that are typed.
+        is_trained: True if the command trains with the settings of the save.
+
+    Returns:
+        The trust in code that saves name.
+
+    Raises:
+        CheckpointError: a save of a pool cannot be read.
+        ConfigError: there is such code.
+    """
+    # Names and arguments of the environment; another environment has none of the saved ones.
+    source, trained, kwargs = str(saved.path), saved.config.env, dict[str, Any]()
+    opponent = getattr(options, "opponent", None)
+    typed = parse_kwargs(options.env_kwargs, "--env-kwargs")
+    if config.env.id == trained.id:
+        kwargs = {n: value for n, value in json.loads(trained.kwargs).items() if n not in typed}
+    trust = _typed_trust(options, [opponent, *players], typed)
+    vary = config.env.vary if is_trained else {}
+    refused = trust.find_refused(NamedEnv(("env",), config.env.id, kwargs, vary).code(source))
+    if refused is not None:
+        remedy = trust.advice
+        names = [name for name, value in kwargs.items() if any(texts_of_code({name: value}))]
+        if options.env is None:
+            remedy += "; if it was trained in an environment of yours, name that with --env"
+        elif names and all(
+            map(str.isidentifier, names)
+        ):  # `--env-kwargs` gives no argument another name
+            remedy = f"give --env-kwargs {','.join(f'{name}=...' for name in names)}; or, {remedy}"
+        raise refusal(refused, remedy)
+
+    # Opponents in its state, and what hosts of a cluster get.
+    pool = [f"{saved.path}{POOL_OF_RUN}"] if opponent == POOL else []
+    _check_players([*pool, *players], trust)
+    if is_trained or getattr(options, "ray", None) is not None:
+        of_ray = code_of_ray(saved.config, source)
+        trust.check(code for code in of_ray if is_trained or code.kind != "ray")
+    return trust
+
+
+def _typed_trust(
+    options: argparse.Namespace, players: Iterable[str | None], kwargs: Mapping[str, Any]
+) -> Trust:
+    """Return the trust of a command in code that the saves which it reads name.
+
+    Args:
+        options: of the command; `line` is the command line with `--trust`.
+        players: paths and names of players that are typed.
+        kwargs: arguments of the environment that are typed.
+    """
+    if options.trust:
+        return TYPED
+    given: set[Key] = {*keys_of_bots(players)}
+    given |= {("argument", text) for text in texts_of_code(kwargs)}
+    if options.env is not None:
+        given.add(("environment", options.env))
+    return Trust(frozenset(given), advice=f"if you trust the save, type: {options.line}")
+
+
+def _check_players(players: Iterable[str | None], trust: Trust) -> None:
+    """Raise if the pools of runs among some players have bots that are not trusted.
+
+    Args:
+        players: paths and names; RUN@opponents is the pool of a run.
+        trust: the code that may run.
+
+    Raises:
+        CheckpointError: there is no such save, or it has no pool.
+        ConfigError: there is such a bot.
+    """
+    for player in players:
+        if player is not None and player.endswith(POOL_OF_RUN) and not trust.is_complete:
+            trust.check(code_of_members(members_of(Path(player)), player))
 
 
 def next_steps(result: TrainResult, manager: StateManager) -> str:
@@ -176,12 +149,16 @@ def measure_command(path: Path, config: TrainConfig) -> str:
     """Return the command that evaluates a save, or the newest save of a run."""
     env, naming = config.env, []
     if names_code(env.id):
-        naming = [TRUST] if any(code_in(json.loads(env.kwargs))) else ["--env", env.id]
+        naming = [TRUST] if any(texts_of_code(json.loads(env.kwargs))) else ["--env", env.id]
     return shell_command("enn", "eval", str(path), *naming)
 
 
 def resume_command(
-    path: Path, config: TrainConfig, reached: State | Now, in_place: bool = True
+    path: Path,
+    config: TrainConfig,
+    reached: State | Now,
+    in_place: bool = True,
+    members: Sequence[Member] = (),
 ) -> str:
     """Return the command that continues a run, with raised bounds where it reached them.
 
@@ -190,15 +167,20 @@ def resume_command(
         config: configuration of the run.
         reached: step, time and metrics of the run.
         in_place: False for a run in a new folder.
+        members: members of the league of a run whose state is not `reached`.
     """
     where = ["resume", str(path)]
     if not in_place:
         where = ["train", "--resume-from", str(path)]
-    named, naming = [env for env in envs_named_in(config) if names_code(env.id)], []
-    if bots_named_in(config):
-        naming = [TRUST]
-    elif named:
-        is_all = find_untrusted(named, {config.env.id}, []) is None
+    league = reached.parts.get(LEAGUE) if isinstance(reached, State) else None
+    if isinstance(league, League):
+        members = league.members
+    named, naming = code_in_config(config), list[str]()
+    if config.selfplay is not None:
+        named += code_of_members(members, str(path))
+    if named:
+        env = NamedCode("environment", config.env.id, ("env", "id"))
+        is_all = all(code.key == env.key for code in named)
         naming = [f"env.id={config.env.id}"] if is_all else [TRUST]
     return shell_command("enn", *where, *naming, *raised_bounds(config, reached))
 

@@ -17,8 +17,8 @@ from enn_trainer.config.help import join_path
 from enn_trainer.config.load import load_with_sources
 from enn_trainer.config.shipped import configs_of_world, find_config, shipped_configs
 from enn_trainer.errors import ConfigError
+from enn_trainer.runtime.trust import TYPED, import_named
 from entity_env.errors import UnknownWorld, did_you_mean
-from entity_env.named_world import find_world
 
 
 def parse_typed(
@@ -189,7 +189,7 @@ def _with_arguments(config_cls: type[Any], overrides: list[str], file: Path | No
     env = load_with_sources(config_cls, file, known, environment=os.environ)[0].env
     arguments: Iterable[str] = ()
     with contextlib.suppress(UnknownWorld, TypeError, ValueError):  # reported when it is made
-        arguments = inspect.signature(find_world(env.id)).parameters
+        arguments = inspect.signature(import_named(env.id, "env.id", TYPED)).parameters
     typed = [f"{name}={assignments[name]}" for name in unknown if name in arguments]
     if not typed:
         return overrides

@@ -25,16 +25,15 @@ from enn_trainer.cli.eval_command import (
     add_playing_options,
     add_positions_option,
     as_typed,
-    check_trusted,
     config_of,
     eval_progress,
     fit_to_worlds,
     fitting_num_envs,
 )
-from enn_trainer.cli.load_world import envs_by_id
-from enn_trainer.cli.trust import line_with_trust
+from enn_trainer.cli.load_world import trusted_envs
+from enn_trainer.cli.trust import check_trusted, line_with_trust
 from enn_trainer.errors import CheckpointError, ConfigError, ReplayError
-from enn_trainer.evaluation.evaluator import EXPLAINING, Evaluator, create_agent, create_opponent
+from enn_trainer.evaluation.evaluator import EXPLAINING, Evaluator, NamedOpponents, create_agent
 from enn_trainer.experience.demonstrations import open_recording
 from enn_trainer.experience.memories import remembering_of, tracked_types
 from enn_trainer.policy import PPOAgent
@@ -181,16 +180,16 @@ def _remembered_in(path: Path, episodes: Sequence[Episode], agent: PPOAgent) -> 
 def _play(saved: SavedRun, options: argparse.Namespace) -> Replay:
     """Let the agent play, and return the first episodes."""
     config = config_of(saved.config, options)
-    if not options.trust:
-        check_trusted(saved, config, options)
-    sides = fit_to_worlds(saved, config, options)
+    trust = check_trusted(saved, config, options)
+    sides = fit_to_worlds(saved, config, options, trust)
     assert config.eval is not None
     if options.num_envs is None:  # an episode of all sides in each match, if they are few
         agents = 1 if options.opponent is None else 2
         frames = options.episodes * max(sides, agents)
         config.eval.num_envs = fitting_num_envs(saved.config, frames, sides, agents)
     lanes, device = Lanes.of(saved.agent), torch.device("cpu")
-    evaluator = Evaluator(config, envs_by_id, create_opponent, saved, device, lanes)
+    makers = trusted_envs(trust), NamedOpponents(trust)
+    evaluator = Evaluator(config, *makers, saved, device, lanes)
     settings = ReplaySettings(
         episodes=options.episodes,
         max_steps=options.max_steps,

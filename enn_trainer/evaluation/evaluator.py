@@ -4,7 +4,7 @@ import copy
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -56,6 +56,7 @@ from enn_trainer.policy import CreateOpponent, Opponent, PPOAgent, eval_mode
 from enn_trainer.runtime.execution import ONE_LANE, Lanes
 from enn_trainer.runtime.process import cudnn_deterministic
 from enn_trainer.runtime.start_folder import absolute, located
+from enn_trainer.runtime.trust import TYPED, Trust
 from enn_trainer.scale.group import ALONE, Group
 from enn_trainer.scale.shards import Shards
 from enn_trainer.selfplay.league import LEAGUE, League, Member
@@ -88,6 +89,7 @@ def create_opponent(
     action_space: Mapping[str, ActionSpace],
     device: torch.device,
     field: str = "eval.opponent",
+    trust: Trust = TYPED,
 ) -> Opponent:
     """Load an opponent.
 
@@ -100,17 +102,41 @@ def create_opponent(
         action_space: action space of the environment.
         device: device of a network.
         field: the setting, for messages.
+        trust: the bots that may be imported; by default all, as where the caller wrote the path.
 
     Raises:
         CheckpointError: there is no valid checkpoint, or its actions differ, or the environment
             lacks features that it needs.
-        ConfigError: there is no such bot.
+        ConfigError: there is no such bot, or it is not trusted.
     """
     if not isinstance(path, str):
         return path
     if not names_bot(path):
         return create_agent(field, path, obs_space, action_space).to(device)
-    return bot_class(path, field)
+    return bot_class(path, field, trust)
+
+
+@dataclass(frozen=True)
+class NamedOpponents:
+    """Opponents by the paths and names that settings and saves have; a `CreateOpponent`.
+
+    Attributes:
+        trust: the bots that may be imported.
+        field: the setting, for messages.
+    """
+
+    trust: Trust
+    field: str = "eval.opponent"
+
+    def __call__(
+        self,
+        path: str,
+        obs_space: ObsSpace,
+        action_space: Mapping[str, ActionSpace],
+        device: torch.device,
+    ) -> Opponent:
+        """Load an opponent, see `create_opponent`."""
+        return create_opponent(path, obs_space, action_space, device, self.field, self.trust)
 
 
 def create_agent(

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from enn_trainer.config.selfplay_config import SelfplayConfig
+from enn_trainer.config.selfplay_config import RANDOM, SelfplayConfig
 from enn_trainer.selfplay.elo import (
     FIRST_ELO,
     FloatArray,
@@ -29,9 +29,12 @@ from enn_trainer.state_part import (
     check_plain,
     full_state,
 )
+from entity_env.named_world import names_bot
 
 SNAPSHOT = "snapshot"
 """Origin of the members that are copies of the agent."""
+POOL_OF_RUN = "@opponents"
+"""End of a path that stands for the pool of a run."""
 LEAGUE, PLAYERS = "league", "players"
 """Names of the parts of a state: the pool, and who plays in each match."""
 NO_RESULTS: FloatArray = np.zeros((0, 3))
@@ -301,10 +304,22 @@ def member_of_plain(path: str, plain: object) -> Member:
             raise ValueError(f"{path}.{name}: expected {wanted.__name__}, got {plain[name]!r:.80}")
     if plain["kind"] not in get_args(Kind) or not is_member_name(plain["name"]):
         raise ValueError(f"{path}: expected a name and a kind, got {plain['name']!r:.80}")
+    if not _has_origin_of(plain["kind"], plain["origin"]):
+        expected = f"an origin of the kind {plain['kind']}"
+        raise ValueError(f"{path}.origin: expected {expected}, got {plain['origin']!r:.80}")
     results = np.array(plain["results"], dtype=np.float64).reshape(-1, 3)
     if not (np.isfinite(results).all() and (results >= 0).all() and abs(plain["elo"]) < 1e6):
         raise ValueError(f"{path}: expected finite results and a rating")
     return Member(**{**plain, "results": results})
+
+
+def _has_origin_of(kind: Kind, origin: str) -> bool:
+    """Return True if members of a kind can be of this origin."""
+    if kind == "custom":  # a program may give its opponents any name
+        return True
+    if kind == "random":
+        return origin == RANDOM or origin.endswith(POOL_OF_RUN)
+    return names_bot(origin) == (kind == "bot")
 
 
 _NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)

@@ -12,6 +12,7 @@ from enn_trainer.checkpoints.lookup import SavedRun, read_saved_run, run_of_memb
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces, incompatibilities
 from enn_trainer.checkpoints.state_files import saved_network
 from enn_trainer.checkpoints.weights import load_weights, tensors_of
+from enn_trainer.config.selfplay_config import RANDOM
 from enn_trainer.errors import CheckpointError
 from enn_trainer.experience.frame_limits import rogue_nets
 from enn_trainer.policy import CreateOpponent, Opponent, PPOAgent, frozen_copy
@@ -84,7 +85,7 @@ def member_of_save(saved: SavedRun, name: str, origin: str) -> Member:
 
 def make_opponent(
     member: Member,
-    agent: PPOAgent,
+    agent: PPOAgent | None,
     create_opponent: CreateOpponent,
     obs_space: ObsSpace,
     action_space: Mapping[str, ActionSpace],
@@ -94,20 +95,24 @@ def make_opponent(
 
     Args:
         member: in a league.
-        agent: of the run, of which a copy plays where networks are the user's own.
-        create_opponent: makes the members that are not kept with the run, by their origin.
+        agent: of the run, of which a copy plays where networks are the user's own; None if there
+            is no such network at hand.
+        create_opponent: makes the members that have no network in the save: random players, and
+            bots and others by their origin.
         obs_space: observation space of the run.
         action_space: action space of the run.
         device: device of a network.
 
     Raises:
         CheckpointError: it cannot be used.
-        ConfigError: there is no such bot.
+        ConfigError: there is no such bot, or it is not trusted.
     """
     spaces = obs_space, action_space
     if member.kind == "network":
         return network_of(member, agent, *spaces, device)
-    return create_opponent(member.origin, *spaces, device)
+    # The origin of a random player may be the pool of another run.
+    named = RANDOM if member.kind == "random" else member.origin
+    return create_opponent(named, *spaces, device)
 
 
 def copy_with(network: PPOAgent, member: Member) -> PPOAgent:

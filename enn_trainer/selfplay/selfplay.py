@@ -15,7 +15,7 @@ from enn_trainer.config.load import load_config
 from enn_trainer.config.selfplay_config import RANDOM, SelfplayConfig
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.bots import bot_class
-from enn_trainer.evaluation.evaluator import create_opponent
+from enn_trainer.evaluation.evaluator import NamedOpponents
 from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.collector import Rollout
 from enn_trainer.experience.episodes import Episodes
@@ -26,6 +26,7 @@ from enn_trainer.scale.joining import check_same
 from enn_trainer.selfplay.league import (
     LEAGUE,
     PLAYERS,
+    POOL_OF_RUN,
     SNAPSHOT,
     GameResult,
     League,
@@ -232,13 +233,14 @@ class SelfPlay(Callback):
         spaces = state.obs_space, state.action_space
         if entry == RANDOM:
             return [Member(RANDOM, NAMED, entry, "random")]
-        if self._create_opponent is not create_opponent:
-            self._create_opponent(entry, *spaces, self._device)  # raises if there is none
+        own = self._create_opponent
+        if not isinstance(own, NamedOpponents):
+            own(entry, *spaces, self._device)  # raises if there is none
             return [Member(unique_name(Path(entry).name, ()), NAMED, entry, "custom")]
         if names_bot(entry):
-            bot_class(entry, "selfplay.opponents")  # raises if there is none
+            bot_class(entry, "selfplay.opponents", own.trust)  # raises if there is none
             return [Member(entry.rpartition(":")[2], NAMED, entry, "bot")]
-        if entry.endswith("@opponents"):
+        if entry.endswith(POOL_OF_RUN):
             found = [
                 Member(m.name, NAMED, entry, m.kind, m.config, m.spaces, m.weights)
                 for m in members_of(located(entry))

@@ -13,17 +13,19 @@ from enn_trainer.checkpoints.run_dir import new_run_dir
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.selfplay_config import RANDOM, SelfplayConfig, result_metric
 from enn_trainer.errors import ConfigError
-from enn_trainer.evaluation.evaluator import create_opponent
+from enn_trainer.evaluation.evaluator import NamedOpponents, create_opponent
 from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.envs import EnvSource, env_factory
 from enn_trainer.experience.players import AgentPlayer
+from enn_trainer.named_code import code_of_members, keys_of_bots
 from enn_trainer.policy import Opponent
 from enn_trainer.runtime.start_folder import located
+from enn_trainer.runtime.trust import TYPED, Trust
 from enn_trainer.selfplay.elo import FloatArray, Ratings, bradley_terry
-from enn_trainer.selfplay.league import unique_name
+from enn_trainer.selfplay.league import POOL_OF_RUN, unique_name
 from enn_trainer.selfplay.league_players import MemberPlayer
 from enn_trainer.selfplay.matchmaking import IntArray
-from enn_trainer.selfplay.members import network_of
+from enn_trainer.selfplay.members import make_opponent
 from enn_trainer.selfplay.payoff import (
     Payoff,
     Results,
@@ -71,7 +73,10 @@ class Tournament:
 
 
 def opponents_by_name(
-    paths: Sequence[str | type[Bot]], obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]
+    paths: Sequence[str | type[Bot]],
+    obs_space: ObsSpace,
+    action_space: Mapping[str, ActionSpace],
+    is_trusting: bool = False,
 ) -> dict[str, Opponent]:
     """Return the networks and bots that paths lead to, by different names.
 
@@ -79,21 +84,22 @@ def opponents_by_name(
         paths: saves and runs in any form of `eval.opponent`, RUN@opponents, "random", and bots.
         obs_space: observation space of the world.
         action_space: action space of the world.
+        is_trusting: True to import also the bots that only members of a pool name.
 
     Raises:
         CheckpointError: there is no such save, or it is of another world.
-        ConfigError: there is no such bot.
+        ConfigError: there is no such bot, or only a pool names it.
     """
     found: dict[str, Opponent] = {}
     spaces = obs_space, action_space
+    advice = "name it as a player too, or pass trust=True if you trust the save"
+    trust = TYPED if is_trusting else Trust(keys_of_bots(paths), advice=advice)
     for path in paths:
-        if isinstance(path, str) and path.endswith("@opponents"):
-            for member in members_of(located(path)):
-                made: Opponent
-                if member.kind == "network":
-                    made = network_of(member, None, *spaces, CPU)
-                else:
-                    made = create_opponent(member.origin, *spaces, CPU, "PLAYER")
+        if isinstance(path, str) and path.endswith(POOL_OF_RUN):
+            members = members_of(located(path))
+            trust.check(code_of_members(members, path))
+            for member in members:
+                made = make_opponent(member, None, NamedOpponents(trust, "PLAYER"), *spaces, CPU)
                 found[unique_name(member.name, found)] = made
             continue
         made = create_opponent(path, *spaces, CPU, "PLAYER")
@@ -131,6 +137,7 @@ def play_league(
     processes: int = 1,
     max_steps: int = 1_000_000,
     watch: Callable[[float], None] = lambda share: None,
+    trust: bool = False,
 ) -> Tournament:
     """Play a round robin: each pair in all seats equally often.
 
@@ -146,10 +153,13 @@ def play_league(
         processes: number of worker processes.
         max_steps: limit of the steps of all games of a match.
         watch: called with the share of games that have ended, from 0 to 1.
+        trust: True to import the bots that only a pool names, RUN@opponents; by default those
+            that are players themselves.
 
     Raises:
         CheckpointError: there is no such save, or it is of another world.
-        ConfigError: there are fewer than two players, or the world is no match.
+        ConfigError: there are fewer than two players, the world is no match, or only a pool names
+            a bot.
         InvalidObservation: games do not end, or a side gives no result.
     """
     settings = config or TrainConfig()
@@ -161,7 +171,7 @@ def play_league(
     # Players and games. The number of sides is known once there are environments.
     num_envs = _DIVISIBLE if config is None else config.rollout.num_envs
     spaces, sides = _spaces_and_sides(env, settings, num_envs)
-    made = opponents_by_name(players, *spaces)
+    made = opponents_by_name(players, *spaces, trust)
     if len(made) < 2:
         raise ConfigError(f"PLAYER: expected at least two players, got {', '.join(made) or 'none'}")
     names, lineups = [*made], round_robin(len(made), sides, games)

@@ -14,8 +14,8 @@ from enn_trainer.cli import run
 from entity_env.examples import Xor
 from entity_env.named_world import is_environment_factory
 from tests.enn_trainer.builders import SMALL, run_small
+from tests.enn_trainer.foreign_saves import name_in_config
 from tests.enn_trainer.one_line import refused
-from tests.soak.small_saves import write_whole
 
 MARK = Path("marked")
 """Made by the foreign code: if it is there, that code ran."""
@@ -54,26 +54,6 @@ def xor_run(trained: Path) -> Path:
     """Return the folder of a copy of the run, from the folder where the foreign module lies."""
     shutil.copytree(trained, "run")
     return Path("run")
-
-
-def name_in_config(run_dir: Path, *overrides: str, leave_out: str = "") -> Path:
-    """Change the configuration of the newest save as its writer would have; return the save.
-
-    Args:
-        run_dir: the folder of the run.
-        overrides: the changes.
-        leave_out: what the text of the configuration has and is to lack.
-    """
-    save = find(run_dir).path
-    files = {file.name: file.read_bytes() for file in save.iterdir()}
-    config = StateManager(init_path=save, overrides=[*overrides]).config
-    manager = StateManager(init_path=save)
-    manager._config = config
-    written = manager._copied()["config.ron"]
-    assert isinstance(written, bytes)
-    assert leave_out.encode() in written
-    write_whole(save, files, "config.ron", written.replace(leave_out.encode(), b""))
-    return save
 
 
 EVAL = ["eval.steps=2", "eval.interval=24"]
