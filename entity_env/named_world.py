@@ -22,9 +22,7 @@ from entity_env.examples import ENV_REGISTRY
 from entity_env.extras import remedy
 from entity_env.match import Match
 from entity_env.vec.vec_env import VecEnv
-
-OF_FILES = "loaded_"
-"""Prefix of the names of modules that are imported from files."""
+from entity_env.world_code import OF_FILES
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,10 @@
 import ast
 import hashlib
 import inspect
+import re
 import sys
 import textwrap
+from collections.abc import Mapping, Sequence
 
 from entity_env.environment import Environment
 from entity_env.match import Match
@@ -12,7 +14,11 @@ from entity_env.plain_state import PlainState
 from entity_env.vec.vec_env import VecEnv
 
 _INTERFACE = {*Environment.__mro__, *Match.__mro__, *PlainState.__mro__, *VecEnv.__mro__}
-
+OF_FILES = "loaded_"
+"""Prefix of the names of modules that are imported from files; a digest of the path ends them."""
+_OF_FILE = re.compile(rf"^{OF_FILES}(.+)_[0-9a-f]{{8}}\.")
+"""Begin of the name of a class in a module that was imported from a file."""
+_NUMBER = re.compile(r" \d+$")
 
 EARLIER = {
     "5a70093d0a4b2e30": "cf7504ab2ccaafdf",  # ArrayEnvs
@@ -55,10 +61,12 @@ def code_of(*worlds: type) -> dict[str, str]:
 
     Returns:
         Two SHA-256 each, "WHOLE:BARE", of the source as it is and without docstrings, comments and
-        the method `view`, which have no effect on episodes.
+        the method `view`, which have no effect on episodes. A module that was imported from a file
+        has the name of the file without its folder, so that names are those of other folders and
+        machines; further classes of one name are numbered in the order of inheritance.
     """
-    classes = {cls for world in worlds for cls in world.__mro__} - _INTERFACE
-    digests = {}
+    classes = [cls for cls in _with_bases(worlds) if cls not in _INTERFACE]
+    digests: dict[str, str] = {}
     for cls in classes:
         if cls.__module__.partition(".")[0] in sys.stdlib_module_names:
             continue
@@ -67,9 +75,62 @@ def code_of(*worlds: type) -> dict[str, str]:
             bare = _bare(source)
         except (OSError, TypeError, SyntaxError):  # no file, or not that of the class any more
             continue
-        name = f"{cls.__module__}.{cls.__qualname__}"
+        name = portable_name(f"{cls.__module__}.{cls.__qualname__}")
+        count = sum(_without_number(other) == name for other in digests)
+        name = f"{name} {count + 1}" if count else name
         digests[name] = f"{_digest(source)}:{_digest(bare)}"
     return dict(sorted(digests.items()))
+
+
+def _with_bases(worlds: Sequence[type]) -> list[type]:
+    """Return classes and their base classes, each once, in the order of inheritance."""
+    return [*dict.fromkeys(cls for world in worlds for cls in world.__mro__)]
+
+
+def portable_name(name: str) -> str:
+    """Return the name of a class without the path of the file that its module was imported from."""
+    return _OF_FILE.sub(r"\1.", name)
+
+
+def _without_number(name: str) -> str:
+    return _NUMBER.sub("", name)
+
+
+def changed_classes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return the classes of a save whose code is known to differ, by name.
+
+    Classes are found by their own name, whatever the module or file.
+
+    Args:
+        before: digests of a save, which may name modules by digests of their paths.
+        now: digests of `code_of`.
+    """
+    left = {name: [digest for _, digest in of_name] for name, of_name in _by_class(now).items()}
+    changed = []
+    for class_name, of_name in _by_class(before).items():
+        if class_name not in left:
+            continue
+        for name, digest in of_name:
+            same = next((one for one in left[class_name] if is_same_code(digest, one)), None)
+            if same is None:
+                changed.append(name)
+            else:
+                left[class_name].remove(same)
+    return changed
+
+
+def shared_classes(before: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
+    """Return the names, without modules, of classes that two sets of digests have."""
+    return _by_class(before).keys() & _by_class(now).keys()
+
+
+def _by_class(digests: Mapping[str, str]) -> dict[str, list[tuple[str, str]]]:
+    """Return portable names and digests by the own name of the class."""
+    by_class: dict[str, list[tuple[str, str]]] = {}
+    for name, digest in digests.items():
+        portable = _without_number(portable_name(name))
+        by_class.setdefault(portable.rpartition(".")[2], []).append((portable, digest))
+    return by_class
 
 
 def is_same_code(before: str, now: str) -> bool:

@@ -5,6 +5,8 @@ the code that it is valid for.
 """
 
 import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from enn_trainer.config import TrainConfig
@@ -21,7 +23,7 @@ from entity_env.errors import EntityEnvError
 from entity_env.seeding import derive_seed
 from entity_env.serialization.messages import MessageError, pack, unpack
 from entity_env.vec.vec_env import VecEnv, VecObs
-from entity_env.world_code import is_same_code
+from entity_env.world_code import changed_classes, portable_name, shared_classes
 
 FRAMES_PER_STEP = "the number of the agent's frames in a step"
 
@@ -95,9 +97,13 @@ def continue_episodes(
             return None, f"the saved ones are of step {saved['step']}"
 
         # The environments must be made by the same settings, spaces and code.
+        code = saved.get("code", {})
+        if not all(type(digest) is str for digest in code.values()):
+            raise TypeError("code: expected digests by the names of classes")
         now, before = _settings(config, frames_per_step), saved["settings"]
-        if before.get("env.id") == configured_id:
-            now["env.id"] = configured_id
+        was = before.get("env.id")
+        if was == configured_id or _is_moved(was, now["env.id"], code, envs.world_code()):
+            now["env.id"] = was
         if FRAMES_PER_STEP in now:  # since the run has a pool of opponents
             before = {FRAMES_PER_STEP: config.rollout.num_envs, **before}
         changed = [
@@ -109,9 +115,6 @@ def continue_episodes(
             return None, ", ".join(changed)
         if pack(saved["world"]) != pack(_world(envs)):  # as saved frames have that order
             return None, "the world shows features, types or labels in another order"
-        code = saved.get("code", {})
-        if not all(type(digest) is str for digest in code.values()):
-            raise TypeError("code: expected digests by the names of classes")
         if why := _other_code(code, envs.world_code()):
             return None, why
 
@@ -232,13 +235,34 @@ def _world(envs: VecEnv) -> list[Any]:
     ]
 
 
+def _is_moved(
+    before: object, now: str, code_before: Mapping[str, str], code_now: Mapping[str, str]
+) -> bool:
+    """Return True if `env.id` names the same class of a file in another folder.
+
+    Args:
+        before: `env.id` of the save.
+        now: `env.id` of the run.
+        code_before: digests of the save, which have to have a class of the file.
+        code_now: digests of the environments, likewise.
+    """
+    if not isinstance(before, str):
+        return False
+    (file_before, _, name_before), (file, _, name) = before.rpartition(":"), now.rpartition(":")
+    path = Path(file)
+    if path.suffix != ".py" or (Path(file_before).name, name_before) != (path.name, name):
+        return False
+    of_file = f"{path.stem}."
+    both = code_before, code_now
+    return all(any(portable_name(n).startswith(of_file) for n in code) for code in both)
+
+
 def _other_code(before: dict[str, str], now: dict[str, str]) -> str:
     """Return a message if the source code of the environments is known to differ, else ""."""
-    changed = [name for name in before if name in now and not is_same_code(before[name], now[name])]
-    if changed:
+    if changed := changed_classes(before, now):
         return f"the world's code changed ({', '.join(changed)})"
-    if before and now and not before.keys() & now.keys():
-        return f"the world's code changed (it was {', '.join(before)})"
+    if before and now and not shared_classes(before, now):
+        return f"the world's code changed (it was {', '.join(map(portable_name, before))})"
     return ""
 
 

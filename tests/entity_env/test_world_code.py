@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from entity_env.examples import Duel, Minefield, MineSweeper, Xor
-from entity_env.world_code import EARLIER, code_of, is_same_code
+from entity_env.named_world import find_world
+from entity_env.world_code import (
+    EARLIER,
+    changed_classes,
+    code_of,
+    is_same_code,
+    portable_name,
+    shared_classes,
+)
 
 PLAIN = '''
 class World:
@@ -80,3 +88,63 @@ def test_examples_are_the_code_that_earlier_saves_have(world: type) -> None:
         for before in earlier:
             assert is_same_code(before + "0" * 48, now)
             assert is_same_code(f"{'1' * 64}:{before}{'0' * 48}", now)
+
+
+ONE, OTHER = f"{'1' * 64}:{'2' * 64}", f"{'3' * 64}:{'4' * 64}"
+HERE = "loaded_world_01234567.World"
+THERE = "loaded_world_89abcdef.World"
+
+
+def world_in(folder: Path, source: str = PLAIN) -> Any:
+    folder.mkdir()
+    (folder / "a world.py").write_text(textwrap.dedent(source))
+    return find_world("a world.py:World", folder)
+
+
+def test_files_of_one_name_are_two_modules_with_one_name_of_their_code(tmp_path: Path) -> None:
+    """The code is that of another folder, or of another machine."""
+    worlds = [world_in(tmp_path / name) for name in ("here", "there")]
+    assert worlds[0] is not worlds[1]
+    assert worlds[0].__module__ != worlds[1].__module__
+    codes = [code_of(world) for world in worlds]
+    assert [*codes[0]] == ["a world.World"]
+    assert codes[0] == codes[1]
+
+
+def test_classes_of_one_name_are_told_apart_by_number(tmp_path: Path) -> None:
+    base = world_in(tmp_path / "base")
+    derived = type("World", (base,), {})
+    other = world_in(tmp_path / "other", PLAIN.replace("speed = 1", "speed = 2"))
+    code = code_of(base, other)
+    assert [*code] == ["a world.World", "a world.World 2"]
+    assert code_of(derived)["a world.World"] == code["a world.World"]
+    assert not changed_classes(code, code)
+    assert not changed_classes(code, code_of(other, base))
+    assert changed_classes(code, code_of(base)) == ["a world.World"]
+    edited = {**code, "a world.World 2": ONE}
+    assert changed_classes(code, edited) == ["a world.World"]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "changed"),
+    [
+        ({HERE: ONE}, {"world.World": ONE}, []),
+        ({HERE: ONE}, {"world.World": OTHER}, ["world.World"]),
+        ({HERE: ONE, THERE: OTHER}, {"world.World": OTHER, "world.World 2": ONE}, []),
+        ({HERE: ONE, THERE: ONE}, {"world.World": OTHER, "world.World 2": ONE}, ["world.World"]),
+        ({"__main__.World": ONE}, {"world.World": ONE}, []),
+        ({"package.World": ONE, "package.Base": OTHER}, {"package.World": ONE}, []),
+        ({}, {"world.World": ONE}, []),
+    ],
+)
+def test_classes_of_a_save_are_found_by_their_own_name_and_code(
+    before: dict[str, str], now: dict[str, str], changed: list[str]
+) -> None:
+    assert changed_classes(before, now) == changed
+    assert shared_classes(before, now) == ({"World"} if before else set())
+
+
+def test_names_of_modules_lose_their_path_alone() -> None:
+    assert portable_name(HERE) == portable_name(THERE) == "world.World"
+    for name in ("loaded_world.World", "my.loaded_world_01234567.World", "package.World"):
+        assert portable_name(name) == name
