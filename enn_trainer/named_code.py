@@ -9,7 +9,7 @@ from enn_trainer.checkpoints.state_files import read_episodes, read_lessons, rea
 from enn_trainer.config import EnvConfig, TrainConfig
 from enn_trainer.config.eval_config import EvalEnvConfig
 from enn_trainer.runtime.trust import TYPED, Key, Kind, NamedCode, Trust, names_code, texts_of_code
-from enn_trainer.selfplay.league import Member
+from enn_trainer.selfplay.league import LEAGUE, League, Member
 from enn_trainer.state_manager import StateManager
 from entity_env.named_world import names_bot
 from entity_env.vec.samplers import Sampler
@@ -145,26 +145,33 @@ def keys_of_bots(paths: Iterable[object]) -> frozenset[Key]:
 
 
 def code_in_state(
-    saved: Checkpoint, config: TrainConfig, without: Collection[Kind] = ()
+    manager: StateManager, saved: Checkpoint, without: Collection[Kind] = ()
 ) -> Iterator[NamedCode]:
-    """Yield the code that the state of a save names, and a run with these settings uses.
+    """Yield the code that the state of a save names, and the run that continues from it uses.
 
     Args:
+        manager: state manager of the run.
         saved: the save.
-        config: configuration of the run that continues from it.
         without: kinds to leave out.
 
     Raises:
         CheckpointError: a file is damaged.
     """
-    source = str(saved.path)
+    source, config = str(saved.path), manager.config
     if config.selfplay is not None and "bot" not in without:
-        yield from code_of_members(read_members(saved), source)
+        yield from code_of_members(_members(manager, saved), source)
     if names_code(config.env.id) and "argument" not in without:
         path = "env", "vary"
         yield from code_of_samplers(read_lessons(saved).parameters, path, source)
         for text in texts_of_code(_arguments_of_episodes(saved)):
             yield NamedCode("argument", text, path, f"an episode of {source}")
+
+
+def _members(manager: StateManager, saved: Checkpoint) -> Sequence[Member]:
+    """Return the members of the league of a run, of its state if that was restored already."""
+    state = manager._state
+    league = None if state is None else state.parts.get(LEAGUE)
+    return league.members if isinstance(league, League) else read_members(saved)
 
 
 def _arguments_of_episodes(saved: Checkpoint) -> Sequence[Any]:
@@ -218,5 +225,5 @@ def check_run(manager: StateManager, line: str = "", without: Collection[Kind] =
     if saved is not None and not trust.is_complete:
         of_config = code_in_config(config, str(saved.path))
         trust.check(code for code in of_config if code.kind not in without)
-        trust.check(code_in_state(saved, config, without))
+        trust.check(code_in_state(manager, saved, without))
     return trust
