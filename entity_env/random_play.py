@@ -180,7 +180,8 @@ def fields_of(batch: VecObs) -> Fields:
     rows |= {f"kinds of {name!r}": labels for name, labels in batch.kinds.items()}
     rows |= {f"visible[{name!r}]": flags for name, flags in batch.visible.items()}
     for name, mask in batch.action_masks.items():
-        rows |= {f"actions[{name!r}] {part}": ragged for part, ragged in vars(mask).items()}
+        parts = {**vars(mask), "after": None if mask.after is None else mask.after.rows}
+        rows |= {f"actions[{name!r}] {part}": ragged for part, ragged in parts.items()}
     rows |= {f"metrics[{name!r}]": values for name, values in batch.env_metrics.items()}
     given = {name: block for name, block in rows.items() if block is not None}
     fields = {name: b.values.tobytes() + b"|" + b.lengths.tobytes() for name, b in given.items()}

@@ -115,10 +115,10 @@ class IdentityTracker:
         if not {*map(type, ids)} <= _COMPARABLE:
             ids = [one if type(one) in _COMPARABLE else [*one] for one in ids]
         before = self._ids.setdefault(name, [None] * len(ids))
-        if ids != before or name not in self._joined:
+        if _differ(ids, before) or name not in self._joined:
             numbers = self._last.setdefault(name, [[] for _ in ids])
             for i, (now, last) in enumerate(zip(ids, before, strict=True)):
-                if now != last:
+                if _differ(now, last):
                     numbers[i] = self._numbers(i, name, now)
                     before[i] = now[:]  # environments may change a list that they gave
             self._joined[name] = _ragged(numbers)
@@ -129,6 +129,14 @@ class IdentityTracker:
 _NOBODY: list[EntityID] = []
 _COMPARABLE = {list, tuple}
 """Types of sequences of ids of which equal ones compare so, at once."""
+
+
+def _differ(ids: Any, before: Any) -> bool:
+    """Return whether ids differ; NumPy compares its numbers with each member of a tuple."""
+    try:
+        return bool(ids != before)
+    except ValueError:
+        return True
 
 
 def _ids(obs: Observation, name: EntityName) -> list[EntityID]:

@@ -17,7 +17,7 @@ from entity_env import (
     SelectEntityAction,
     VecObs,
 )
-from entity_env.examples import Duel, MultiSnake, Xor
+from entity_env.examples import Duel, Medics, MultiSnake, Xor
 from entity_env.testing import (
     CreditOneOfMany,
     DelayedIdentity,
@@ -44,7 +44,7 @@ def test_probes_conform(kind: str) -> None:
     conformance(PROBES[kind])
 
 
-@pytest.mark.parametrize("create_env", [Walk, Bidding, Xor, MultiSnake, Duel])
+@pytest.mark.parametrize("create_env", [Walk, Bidding, Xor, MultiSnake, Duel, Medics])
 def test_good_worlds_conform(create_env: Callable[[], Environment | Match]) -> None:
     conformance(create_env)
 

@@ -37,6 +37,7 @@ from entity_env.vec.episode_state import cat_states, split_state
 from entity_env.vec.vec_obs import take_obs
 from tests.entity_env.builders import assert_same, play, random_choices
 from tests.entity_env.worker_worlds import CROWD, Crowd
+from tests.entity_env.worlds import Named
 
 SPACE = CROWD
 TYPES = [*SPACE.entities]
@@ -225,6 +226,14 @@ def test_numbers_do_not_depend_on_processes(create_env: Callable[[], Any], proce
 
 
 @pytest.mark.slow
+def test_numbers_of_numpy_and_tuples_may_take_turns_as_ids() -> None:
+    """NumPy compares a number with each member of a tuple."""
+    envs = EnvList(Named, 4)
+    envs.track()
+    shown = [obs.identity["Who"] for obs in play(envs, 30)]
+    assert all(len({*numbers.values}) > 0 for numbers in shown)
+
+
 def test_numbers_go_on_from_a_state_in_any_number_of_processes() -> None:
     with contextlib.ExitStack() as stack:
         workers = [
