@@ -1,8 +1,9 @@
 """`Match`: the interface of a game whose sides see and act for themselves."""
 
+import functools
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -107,3 +108,39 @@ def match_of(world: Environment | Match) -> Match:
 def world_of(match: Match) -> Environment | Match:
     """Return the environment of a `Solo`, and any other match as it is."""
     return match.env if isinstance(match, Solo) else match
+
+
+def copied(value: Any) -> Any:
+    """Return a copy of nested lists and dictionaries; all else is shared."""
+    if type(value) is list:
+        return [copied(item) for item in value]
+    if type(value) is dict:
+        return {key: copied(item) for key, item in value.items()}
+    return value
+
+
+class FreshPartial(functools.partial[Any]):
+    """Partial whose keyword arguments are copied for each call, so that no two results share any.
+
+    Args:
+        func: the function; the arguments of another partial are not copied.
+        args: positional arguments, which are not copied.
+        keywords: lists and dictionaries in them are copied.
+    """
+
+    fresh: frozenset[str]
+
+    def __new__(cls, func: Callable[..., Any], /, *args: Any, **keywords: Any) -> Self:
+        """Make the partial; of another one, with the function of that one."""
+        fresh = frozenset(keywords)
+        if isinstance(func, FreshPartial):
+            fresh, args, keywords = fresh | func.fresh, func.args + args, func.keywords | keywords
+            func = func.func
+        self = super().__new__(cls, func, *args, **keywords)
+        self.fresh = fresh
+        return self
+
+    def __call__(self, /, *args: Any, **keywords: Any) -> Any:
+        """Call the function."""
+        own = {n: copied(v) if n in self.fresh else v for n, v in self.keywords.items()}
+        return self.func(*self.args, *args, **{**own, **keywords})

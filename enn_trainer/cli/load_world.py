@@ -19,7 +19,7 @@ from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError, InvalidSampler, UnknownWorld, short_repr
 from entity_env.examples import ENV_REGISTRY
 from entity_env.extras import remedy
-from entity_env.match import Match
+from entity_env.match import FreshPartial, Match
 from entity_env.named_world import LIBRARIES, NamedWorld, is_environment_factory
 from entity_env.vec.samplers import read_sampler
 from entity_env.vec.vec_env import VecEnv
@@ -49,7 +49,7 @@ def load_world(
     if _is_vectorised(env):
         env = functools.partial(env, 1)
     check_taken(env, name, kwargs, field)
-    return functools.partial(env, **kwargs)
+    return FreshPartial(env, **kwargs)
 
 
 def samplers_of(texts: Sequence[str]) -> dict[str, str]:

@@ -18,7 +18,7 @@ from enn_trainer.errors import ConfigError
 from entity_env.adapters.any_vec_env import AnyVecEnv
 from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError, short_repr
-from entity_env.match import Match
+from entity_env.match import FreshPartial, Match
 from entity_env.vec.parallel import ParallelEnvList
 from entity_env.vec.serial import EnvList
 from entity_env.vec.vec_env import VecEnv
@@ -209,7 +209,7 @@ def _list_factory(
     def make_list(config: EnvConfig, num_envs: int, processes: int, first: int) -> VecEnv:
         # The number of sides, for which functions and matches have to make one.
         kwargs = _kwargs(config, name, make, hint="" if env_cls is not None else f"; {_FACTORY}")
-        create_env, like = functools.partial(make, **kwargs), None
+        create_env, like = FreshPartial(make, **kwargs), None
         if env_cls is None or issubclass(env_cls, Match):
             like = _one_of(create_env, name)
         sides = like.num_sides if isinstance(like, Match) else 1
@@ -222,7 +222,7 @@ def _list_factory(
         options = current_options()
         if processes <= 1 and options.new_worker is None:
             return EnvList(create_env, num_envs, first, config.validate)
-        create_env = functools.partial(sent, **kwargs)
+        create_env = FreshPartial(sent, **kwargs)
         return ParallelEnvList(
             create_env,
             num_envs,

@@ -20,6 +20,7 @@ from entity_env.adapters.gymnasium_api import (
 from entity_env.adapters.mapping import FieldMap
 from entity_env.environment import Environment, Observation
 from entity_env.errors import EntityEnvError
+from entity_env.match import copied
 from entity_env.spaces import ActionName
 
 
@@ -94,7 +95,7 @@ class FromGymnasium(Adapted, Environment):
 
     def reset(self) -> Observation:
         """Begin an episode."""
-        given = {"options": dict(self._options)} if self._options else {}
+        given = {"options": copied(self._options)} if self._options else {}
         result = self.env.reset(seed=world_seed(self.take_seed()), **given)
         value, info = check_result("reset", result)
         return self._observe(value, 0.0, False, False, info)

@@ -31,7 +31,7 @@ from entity_env.adapters.mapping import FieldMap
 from entity_env.environment import Observation
 from entity_env.errors import EntityEnvError, InvalidObservation, InvalidSpace
 from entity_env.extras import needs_extra
-from entity_env.match import Match
+from entity_env.match import FreshPartial, Match
 from entity_env.spaces import ActionName
 
 with needs_extra():
@@ -83,7 +83,7 @@ class FromPettingZoo(Adapted, Match):
         **kwargs: Any,
     ) -> None:
         # Make the world, and a side for each agent or team.
-        self._make = partial(self.make_world, make_env, **kwargs)
+        self._make = FreshPartial(partial(self.make_world, make_env), **kwargs)
         self.env = self._make()
         try:
             self._translators = translators_of(self.env, mapping, is_team=teams is not None)

@@ -22,7 +22,7 @@ from entity_env.adapters.gymnasium_api import (
 from entity_env.adapters.mapping import FieldMap
 from entity_env.environment import Observation
 from entity_env.errors import EntityEnvError, InvalidObservation
-from entity_env.match import Match
+from entity_env.match import FreshPartial, Match
 from entity_env.spaces import ActionName
 
 
@@ -67,7 +67,7 @@ class FromPettingZooTurns(Adapted, Match):
         remake: bool | None = None,
         **kwargs: Any,
     ) -> None:
-        self._make = partial(self.make_world, make_env, **kwargs)
+        self._make = FreshPartial(partial(self.make_world, make_env), **kwargs)
         self.env = self._make()
         try:
             self._translators = translators_of(self.env, mapping, is_team=False)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from entity_env.errors import LONG, EntityEnvError, InvalidObservation, short_repr
 from entity_env.extras import needs_extra
+from entity_env.match import copied
 from entity_env.real_numbers import real_array
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 
@@ -116,7 +117,7 @@ def partial_class(cls: type[T], attributes: dict[str, Any], *args: Any, **kwargs
     """
 
     def init(self: Any, **more: Any) -> None:
-        cast(Any, cls).__init__(self, *args, **{**kwargs, **more})
+        cast(Any, cls).__init__(self, *args, **{**copied(kwargs), **more})
 
     members = {"__init__": init, "__doc__": cls.__doc__, "__module__": cls.__module__}
     return cast(type[T], type(cls.__name__, (cls,), members | attributes))

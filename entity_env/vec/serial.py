@@ -1,6 +1,5 @@
 """Environments that step one after the other in this process."""
 
-import copy
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from entity_env.errors import (
     one_line,
     unexpected,
 )
-from entity_env.match import CreateEnv, Match, SideActions, Solo, match_of, world_of
+from entity_env.match import CreateEnv, Match, SideActions, Solo, copied, match_of, world_of
 from entity_env.process import ProcessTimes, times_of_this_process
 from entity_env.ragged import Ragged
 from entity_env.seeding import derive_seed, derive_seeds
@@ -381,11 +380,7 @@ class EnvList(VecEnv):
         if not before and not arguments:
             return
         start_ns, new = time.perf_counter_ns(), None
-        # Copies, as the world may change lists and objects that it is given.
-        values = {
-            name: copy.deepcopy(value) if type(value) in (list, dict) else value
-            for name, value in arguments.items()
-        }
+        values = copied(arguments)  # as the world may change lists and objects that it is given
         try:
             with exits_as_errors():
                 given = getattr(world, "set_parameters", None)
