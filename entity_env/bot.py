@@ -1,5 +1,6 @@
 """`Bot`: a player that a person writes, and the frames that it sees."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -94,7 +95,7 @@ def ask_bots(
     answers: list[Mapping[ActionName, Action]] = []
     for i, (bot, frame) in enumerate(zip(bots, frames, strict=True)):
         try:
-            given: Any = bot.act(frame)
+            given: Any = bot.act(_lent(frame))
         except BaseException as error:
             raised = as_error(error)
             raised.add_note(f"in bot {named(i)}")
@@ -149,6 +150,18 @@ def shown_frames(
             if mask is not None:
                 frame.actions = {**frame.actions, name: mask}
     return [filter_observation(frame, shown, obs_space) for frame in frames]
+
+
+def _lent(frame: Observation) -> Observation:
+    """Return a frame for a bot, which may change all of it but the names of `frame`."""
+    lent, actions = copy.copy(frame), {}
+    for name, mask in frame.actions.items():
+        actions[name] = own = copy.copy(mask)
+        for field in mask.entity_fields:
+            if (names := getattr(mask, field)) is not None:
+                setattr(own, field, [*names])
+    lent.features, lent.ids, lent.actions = {**frame.features}, {**frame.ids}, actions
+    return lent
 
 
 def _blocks_of(batch: VecObs) -> dict[str, list[Any]]:

@@ -112,6 +112,8 @@ class _Check:
                 text = "expected the global generator to be left alone, got one that was seeded or"
                 fix = "draw from self.rng or a generator of your own"
                 self.report.problem(drawn_from, f"{text} drawn from", fix)
+            if self.report.ok and fresh is not match:
+                self._check_apart(match, fresh, spaces)
             if self.report.ok:
                 self._check_state(match, fresh, spaces)
             if self.report.ok and self.samplers:
@@ -212,6 +214,17 @@ class _Check:
                     at = f"{where}, saved at step {steps_before}"
                     self.report.problem("set_state", text, fix, at)
                     return
+
+    def _check_apart(self, match: Match, fresh: Match, spaces: Spaces) -> None:
+        """Remark on an observation that changes as another instance plays."""
+        frames = answer(self.report, "reset", "", match.reset)
+        shown = shown_by(frames, spaces)
+        seed = derive_seed(self.seed, "another instance")
+        Player(fresh, spaces, Report(""), seed, _STATE_STEPS).play(1)
+        if changed := differences(shown, shown_by(frames, spaces)):
+            text = "got an observation that changed afterwards, when another instance played"
+            fix = "keep arrays, lists and dictionaries in self, not in the class or the module"
+            self.report.remark(changed[0], text, fix)
 
     def _check_variation(self, spaces: Spaces) -> None:
         """Report arguments that cannot vary, and states that lose them."""

@@ -455,8 +455,8 @@ class ContinuousActionSpace(_ContinuousActionSpace):
         """Yield the action of each environment."""
         named = self._actors_and_choices(name, mask, obs, obs_space)
         for o, (actors, _), values in zip(obs, named, choices.of_frames(), strict=True):
-            offered = name in o.actions
-            yield ContinuousAction(actors, values, self.index_to_component) if offered else None
+            offered, names = name in o.actions, [*self.index_to_component]
+            yield ContinuousAction(actors, values, names) if offered else None
 
     def random_mask(self, actors: IDs, actees: IDs, rng: np.random.Generator) -> ActionMask:
         """Return a mask with random bounds."""
@@ -498,8 +498,9 @@ class GlobalContinuousActionSpace(_ContinuousActionSpace):
         probs: Probabilities,
     ) -> Iterator[Action | None]:
         """Yield the action of each environment; None where it is not offered."""
-        left, names = iter(choices.values), self.index_to_component
+        left = iter(choices.values)
         for acts in mask.actors.lengths.tolist():
+            names = [*self.index_to_component]
             yield GlobalContinuousAction(next(left), names) if acts else None
 
     def random_mask(self, actors: IDs, actees: IDs, rng: np.random.Generator) -> ActionMask:

@@ -1,6 +1,7 @@
 """Play with random legal actions, and a report of everything that is wrong with the answers."""
 
 import contextlib
+import copy
 import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -212,7 +213,6 @@ class Player:
         self.actions: list[list[dict[ActionName, Action]]] = []
         # Smallest and largest number of each field and feature, and the place of a large one.
         self._ranges: dict[tuple[str, str], tuple[float, float, str]] = {}
-        self._previous: tuple[list[Observation], Fields, str] | None = None
         # Ids shown in the episode by side and type, and frames in which none of a type came back.
         self._shown_ids: dict[tuple[int, str], set[Any]] = {}
         self._new_ids: dict[str, int] = {}
@@ -274,7 +274,7 @@ class Player:
             choices = self.choose(frames, batch, where)
             blanks = [_blank_features(o, self.obs_space) for o in frames]
             actions = unbatch_actions(choices, batch, blanks, *self.spaces)
-            self.actions.append(actions)
+            self.actions.append([_copied(of_side) for of_side in actions])
             self.report.steps += 1
             where = f"episode {episode}, step {step}"
             frames = answer(self.report, "act", where, self.match.act, actions)
@@ -299,13 +299,6 @@ class Player:
             text = f"expected a list of {num_sides} observations, got {came}"
             self.report.problem(method, text, "return one observation for each side", where)
             raise Stop
-        # The previous frame must be what it was.
-        if self._previous is not None:
-            previous, shown, when = self._previous
-            if changed := differences(shown, shown_by(previous, self.spaces)):
-                text = f"got an observation of {when} that changed afterwards"
-                fix = "make new lists and arrays for every observation, or copy them"
-                self.report.remark(changed[0], f"{text}; recordings show it wrongly", fix, where)
         # Each field of each side.
         for side, obs in enumerate(frames):
             at = where if num_sides == 1 else f"{where}, side {side}"
@@ -313,9 +306,7 @@ class Player:
                 self.report.problem_of(message, at)
         if any(map(_malformed, frames)):
             raise Stop
-        fields = shown_by(frames, self.spaces)
-        self._previous = (list(frames), fields, where) if fields else None
-        self.trace.append((where, fields))
+        self.trace.append((where, shown_by(frames, self.spaces)))
         try:
             blanks = [_blank_features(o, self.obs_space) for o in frames]
             batch = batch_obs(blanks, *self.spaces)
@@ -386,6 +377,15 @@ def answer(report: Report, field: str, where: str, method: Callable[..., Any], *
             fix = f"the traceback ends in this line: {last.line}"
         report.problem(field, text, fix, where)
     raise Stop
+
+
+def _copied(actions: Mapping[ActionName, Action]) -> dict[ActionName, Action]:
+    """Return a copy of actions, which environments may change as they act."""
+    own = {name: copy.copy(action) for name, action in actions.items()}
+    for action in own.values():
+        parts = vars(action).items()
+        vars(action).update({n: part.copy() for n, part in parts if hasattr(part, "copy")})
+    return own
 
 
 def _field_messages(obs: Any, spaces: Spaces) -> list[str]:

@@ -130,8 +130,8 @@ class CategoricalActionSpace(_LabelledActionSpace):
         ids = ids_of_actors(obs, obs_space, masks, mask.actors)
         of_frames = _arrays_of(choices)
         for given, actors, indices, p in zip(masks, ids, of_frames, probs, strict=True):
-            offered = given is not _NOBODY_CHOOSES
-            yield CategoricalAction(actors, indices, self.index_to_label, p) if offered else None
+            offered, labels = given is not _NOBODY_CHOOSES, [*self.index_to_label]
+            yield CategoricalAction(actors, indices, labels, p) if offered else None
 
     def random_mask(self, actors: IDs, actees: IDs, rng: np.random.Generator) -> ActionMask:
         """Return a mask that allows each choice with probability .7."""

@@ -39,7 +39,12 @@ from entity_env.spaces import (
     ObsSpace,
     SelectEntityActionSpace,
 )
-from entity_env.vec.batching import action_index_to_actions, batch_obs
+from entity_env.vec.batching import (
+    Outcomes,
+    action_index_to_actions,
+    batch_obs,
+    batch_outcomes,
+)
 from entity_env.vec.serial import EnvList
 from entity_env.vec.vec_obs import Choices, VecObs
 
@@ -88,20 +93,25 @@ def _step_one_by_one(matches: list[Match], seed: int) -> Generator[VecObs, Choic
         episodes[i] += 1
         return matches[i].reset()
 
+    def outcomes_of(of_sides: list[Observation]) -> list[Outcomes]:
+        return [batch_outcomes([obs], *spaces) for obs in of_sides]
+
     frames = [begin(i) for i in range(len(matches))]
-    outcomes = list(frames)
+    outcomes = [outcomes_of(of_sides) for of_sides in frames]
     try:
         while True:
             pairs = zip(chain(*frames), chain(*outcomes), strict=True)
-            pieces = [batch_obs([frame], *spaces, [outcome]) for frame, outcome in pairs]
+            pieces = [batch_obs([frame], *spaces, outcome) for frame, outcome in pairs]
             choices = yield VecObs.cat(pieces)
             for i, match in enumerate(matches):
                 actions = [
                     action_index_to_actions(*spaces, choices, obs, i * match.num_sides + k)
                     for k, obs in enumerate(frames[i])
                 ]
-                outcomes[i] = match.act(actions)
-                frames[i] = begin(i) if outcomes[i][0].done else outcomes[i]
+                frames[i] = match.act(actions)
+                outcomes[i] = outcomes_of(frames[i])  # before a reset may overwrite them
+                if outcomes[i][0].done.any():
+                    frames[i] = begin(i)
     finally:
         for match in matches:
             match.close()

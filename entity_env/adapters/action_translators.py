@@ -103,7 +103,8 @@ def build_action(space: Space, values: Iterator[Any]) -> Any:
 
 
 def _to_box(space: spaces.Box, value: Any) -> npt.NDArray[Any]:
-    return np.asarray(value, dtype=space.dtype).reshape(space.shape)
+    # A copy, as environments may overwrite the values of a mapping.
+    return np.array(value, dtype=space.dtype).reshape(space.shape)
 
 
 def split_mask(space: Space, mask: Any, field: str) -> list[Flags | None]:

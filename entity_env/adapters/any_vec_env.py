@@ -67,6 +67,7 @@ class AnyVecEnv(VecEnv):
                 f"sides: expected a divisor of the number of environments, got {got}"
             )
         self._takes_buffers = False
+        self._filter: ObsSpace | None = None
         self._steps: npt.NDArray[np.int64] | None = None  # unknown after a state was set
         spaces = _own_obs_space(env.obs_space()), _own_action_spaces(env.action_space())
         check_spaces(*spaces)
@@ -102,15 +103,16 @@ class AnyVecEnv(VecEnv):
     @exits_as_errors()
     def reset(self, obs_config: ObsSpace) -> VecObs:
         """Begin an episode everywhere."""
-        return self._accept(self.env.reset(obs_config), obs_config, is_reset=True)
+        frames = self.env.reset(self._filter_for(obs_config))
+        return self._accept(frames, obs_config, is_reset=True)
 
     @exits_as_errors()
     def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> VecObs:
         """Take a step everywhere."""
-        handed: Mapping[ActionName, Any] = actions
-        if self._takes_buffers:
-            handed = {name: to_ragged_buffer(chosen) for name, chosen in actions.items()}
-        return self._accept(self.env.act(handed, obs_filter), obs_filter)
+        # Copies, as environments may overwrite what they are given.
+        own = to_ragged_buffer if self._takes_buffers else _copied
+        given = {name: own(chosen) for name, chosen in actions.items()}
+        return self._accept(self.env.act(given, self._filter_for(obs_filter)), obs_filter)
 
     @exits_as_errors()
     def get_state(self) -> dict[str, Any] | None:
@@ -121,7 +123,8 @@ class AnyVecEnv(VecEnv):
     @exits_as_errors()
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
         """Restore a state; return None if the environments have no `set_state`."""
-        obs = getattr(self.env, "set_state", super().set_state)(state, obs_config)
+        own = self._filter_for(obs_config)
+        obs = getattr(self.env, "set_state", super().set_state)(state, own)
         self._steps = None
         return None if obs is None else self._accept(obs, obs_config)
 
@@ -140,6 +143,13 @@ class AnyVecEnv(VecEnv):
     def close(self) -> None:
         """Close the environments."""
         getattr(self.env, "close", super().close)()
+
+    def _filter_for(self, shown: ObsSpace) -> ObsSpace:
+        """Return what the environments are to show, as a copy of their own."""
+        own = self._filter
+        if own is None or own != shown or [*own.entities] != [*shown.entities]:
+            own = self._filter = copy.deepcopy(shown)
+        return own
 
     def _accept(self, obs: Any, shown: ObsSpace, is_reset: bool = False) -> VecObs:
         """Return a checked batch with the dtypes of `VecObs`, and count the steps of episodes."""
@@ -257,6 +267,10 @@ def _with_own_dtypes(obs: VecObs) -> VecObs:
         done=as_flags(obs.done, "done").reshape(-1),
         truncated=as_flags(obs.truncated, "truncated"),
         final=None if obs.final is None else _with_own_dtypes(obs.final),
+        # Wrappers add to these.
+        metrics=dict(obs.metrics),
+        env_metrics=dict(obs.env_metrics),
+        identity=dict(obs.identity),
     )
 
 
@@ -285,6 +299,13 @@ def _with_own_masks(obs: VecObs, action_space: Mapping[ActionName, ActionSpace])
     placed = dataclasses.replace(obs, action_masks=masks)
     check_masks(placed, action_space, num_entities)
     return dataclasses.replace(obs, action_masks=link(masks, action_space))
+
+
+def _copied(chosen: Any) -> Any:
+    """Return a copy of choices; buffers of entity-gym cannot be overwritten."""
+    if not isinstance(chosen, Ragged):
+        return chosen
+    return Ragged(chosen.values.copy(), chosen.lengths.copy())
 
 
 def _float32(values: Any, field: str) -> npt.NDArray[np.float32]:

@@ -240,7 +240,9 @@ class FromGymnasiumVector(Adapted, VecEnv):
             frames = [filter_observation(obs, space, shown_space) for obs in frames]
         self._batch = batch_obs(frames, shown_space, self.action_space(), outcomes)
         if self._tracker.types:
-            self._tracker.update(self._batch, frames, outcomes)
+            if (final := self._batch.final) is not None:
+                self._tracker.number_last(final, self._batch.truncated, outcomes)
+            self._tracker.update(self._batch, frames)
         self._views, self._frames, self._shown_space = views, frames, shown_space
         return self._batch
 

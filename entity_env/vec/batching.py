@@ -8,6 +8,7 @@ id.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -32,11 +33,69 @@ LAST = "last observation of a truncated episode"
 """Prefix of messages about that observation."""
 
 
+@dataclass(frozen=True)
+class Outcomes:
+    """Outcomes of one step of B environments, in arrays that no environment holds.
+
+    Attributes:
+        reward: (B,) float32.
+        terminated: (B,) bool.
+        truncated: (B,) bool.
+        env_metrics: as in `VecObs`.
+        final: the last observations of the truncated episodes, as in `VecObs`.
+    """
+
+    reward: npt.NDArray[np.float32]
+    terminated: npt.NDArray[np.bool_]
+    truncated: npt.NDArray[np.bool_]
+    env_metrics: dict[str, Ragged]
+    final: VecObs | None
+
+    @property
+    def done(self) -> npt.NDArray[np.bool_]:
+        """(B,) bool, the episode ended in this step."""
+        return self.terminated | self.truncated
+
+
+def batch_outcomes(
+    obs: Sequence[Observation], obs_space: ObsSpace, action_space: ActionSpaces
+) -> Outcomes:
+    """Copy the outcomes of a step, before a reset may overwrite the observations.
+
+    Args:
+        obs: B observations that the step returned.
+        obs_space: the types and features they show.
+        action_space: the actions they may offer.
+
+    Raises:
+        InvalidObservation: a reward, flag, metric or last observation is not what it should be.
+    """
+    env_metrics = {}
+    for name in dict.fromkeys(chain.from_iterable(o.metrics for o in obs)):
+        given = np.array([name in o.metrics for o in obs], dtype=np.int64)
+        indices = np.flatnonzero(given).tolist()
+        numbers = [obs[i].metrics[name] for i in indices]
+        env_metrics[name] = Ragged(as_numbers(numbers, indices, f"metrics[{name!r}]"), given)
+    rewards = as_numbers([o.reward for o in obs], range(len(obs)), "reward")
+    reward = rewards.astype(np.float32)
+    truncated = _flags([o.truncated for o in obs], "truncated")
+    terminated = _flags([o.terminated for o in obs], "terminated")
+    # Last observations of episodes that were cut off.
+    final, cut_off = None, [obs[i] for i in np.flatnonzero(truncated).tolist()]
+    if cut_off:
+        with_globals = has_global_entity(obs_space, action_space)
+        with located_in_last(truncated):
+            last, seen, labels = batch_entities(cut_off, obs_space, with_globals)
+        blank, ended = np.zeros(len(cut_off), np.float32), np.ones(len(cut_off), np.bool_)
+        final = VecObs(last, seen, {}, blank, ended, {}, truncated=ended, kinds=labels)
+    return Outcomes(reward, terminated, truncated, env_metrics, final)
+
+
 def batch_obs(
     obs: Sequence[Observation],
     obs_space: ObsSpace,
     action_space: ActionSpaces,
-    outcomes: Sequence[Observation] | None = None,
+    outcomes: Sequence[Observation] | Outcomes | None = None,
 ) -> VecObs:
     """Batch the observations of B environments.
 
@@ -45,42 +104,27 @@ def batch_obs(
         obs_space: the types and features they show.
         action_space: the actions they may offer.
         outcomes: B observations whose reward, flags and metrics count, where an episode ended
-            and `obs` already shows the next one; without it, `obs`.
+            and `obs` already shows the next one; or what `batch_outcomes` returned for them, if
+            environments may reuse their observations. Without it, `obs`.
 
     Raises:
         InvalidObservation: an observation, the one at `env_index`, contradicts the spaces.
     """
     # Features, visibility and ids of the frames that are shown.
-    outcomes = obs if outcomes is None else outcomes
     with_globals = has_global_entity(obs_space, action_space)
     features, visible, kinds = batch_entities(obs, obs_space, with_globals)
     frames = Frames(obs, list(obs_space.entities), features, visible)
     frames.check_ids()
-    # Rewards, flags and metrics of the step that was taken.
     given_names([o.actions for o in obs], action_space, "actions: expected some of")
-    env_metrics = {}
-    for name in dict.fromkeys(chain.from_iterable(o.metrics for o in outcomes)):
-        given = np.array([name in o.metrics for o in outcomes], dtype=np.int64)
-        indices = np.flatnonzero(given).tolist()
-        numbers = [outcomes[i].metrics[name] for i in indices]
-        env_metrics[name] = Ragged(as_numbers(numbers, indices, f"metrics[{name!r}]"), given)
-    rewards = as_numbers([o.reward for o in outcomes], range(len(obs)), "reward")
-    reward = rewards.astype(np.float32)
-    truncated = _flags([o.truncated for o in outcomes], "truncated")
-    terminated = _flags([o.terminated for o in outcomes], "terminated")
-    # Last observations of episodes that were cut off.
-    final, cut_off = None, [outcomes[i] for i in np.flatnonzero(truncated).tolist()]
-    if cut_off:
-        with located_in_last(truncated):
-            last, seen, labels = batch_entities(cut_off, obs_space, with_globals)
-        blank, ended = np.zeros(len(cut_off), np.float32), np.ones(len(cut_off), np.bool_)
-        final = VecObs(last, seen, {}, blank, ended, {}, truncated=ended, kinds=labels)
+    # Rewards, flags and metrics of the step that was taken.
+    if not isinstance(outcomes, Outcomes):
+        outcomes = batch_outcomes(obs if outcomes is None else outcomes, obs_space, action_space)
     masks = {name: space.batch_mask(frames, name) for name, space in action_space.items()}
     masks = link(masks, action_space, partial(_check_named, frames, masks))
+    env_metrics = outcomes.env_metrics
     metrics = {name: Metric.of(values.values) for name, values in env_metrics.items()}
-    done = terminated | truncated
-    ends = done, metrics, truncated, final, env_metrics
-    return VecObs(features, visible, masks, reward, *ends, kinds)
+    ends = outcomes.done, metrics, outcomes.truncated, outcomes.final, env_metrics
+    return VecObs(features, visible, masks, outcomes.reward, *ends, kinds)
 
 
 def _check_named(
@@ -248,8 +292,9 @@ def unbatch_actions(
         probs: per action and frame, the probabilities to attach.
 
     Returns:
-        For each environment the actions that its frame offered. A global action with nothing
-        legal is left out; an action without a legal choice for any actor has no actors.
+        For each environment the actions that its frame offered, in arrays and lists of its own. A
+        global action with nothing legal is left out; an action without a legal choice for any
+        actor has no actors.
 
     Raises:
         InvalidAction: the choices do not fit the actors of the batch, or are not allowed.
@@ -272,6 +317,8 @@ def unbatch_actions(
             _check_not_taken(name, chosen, taken)
             given = _taken_rows(given, chosen.lengths, taken)
             chosen = Ragged(chosen.values[taken], mask.actors.lengths)
+        else:  # a copy, as environments may overwrite what they are given
+            chosen = Ragged(chosen.values.copy(), chosen.lengths)
         if (found := space.illegal_choice(chosen.values, mask)) is not None:
             row, choice = found
             env_index = int(np.searchsorted(np.cumsum(mask.actors.lengths), row, side="right"))

@@ -254,7 +254,7 @@ def is_same_everywhere(types: Sequence[Any]) -> bool:
 def ids_of_actors(
     obs: Sequence[Observation], obs_space: ObsSpace, masks: Sequence[Any], actors: Ragged
 ) -> list[Sequence[EntityID]]:
-    """Return the ids of the actors of each frame, without those that have nothing legal.
+    """Return copies of the ids of the actors of each frame that have something legal.
 
     Args:
         obs: B observations.
@@ -269,7 +269,14 @@ def ids_of_actors(
             if len(named[i]) != count:
                 all_ids = obs[i].index_to_id(obs_space)
                 named[i] = [all_ids[k] for k in actors[i].values]
-    return named
+    return [_copied(ids) for ids in named]
+
+
+def _copied(ids: Sequence[EntityID]) -> Sequence[EntityID]:
+    """Return a copy of ids, as environments may change those that they gave while they act."""
+    if type(ids) is tuple:
+        return ids
+    return ids.copy() if isinstance(ids, np.ndarray) else [*ids]
 
 
 def named_ids(

@@ -5,6 +5,7 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from entity_env.actions import EntityID, EntityName
 from entity_env.errors import EntityEnvError
@@ -61,34 +62,37 @@ class IdentityTracker:
             for of_envs in self._ids.values():
                 of_envs[i] = None
 
-    def update(
-        self, batch: VecObs, obs: Sequence[Observation], outcomes: Sequence[Observation]
+    def number_last(
+        self, final: VecObs, truncated: npt.NDArray[np.bool_], outcomes: Sequence[Observation]
     ) -> None:
-        """Set `identity` of a batch and of its last observations.
+        """Set `identity` of the last observations of truncated episodes, before others begin.
+
+        Args:
+            final: the last observations, made by `batch_outcomes`.
+            truncated: (B,) the environments whose episode was cut off.
+            outcomes: B observations, of which `final` was made.
+
+        Raises:
+            InvalidObservation: ids, which `batch_outcomes` does not check, are wrong.
+        """
+        types = [name for name in final.features if name != GLOBAL]
+        cut_off = np.flatnonzero(truncated).tolist()
+        last = [outcomes[i] for i in cut_off]
+        with located_in_last(truncated):
+            Frames(last, types, final.features, final.visible).check_ids()
+        for name in types:
+            if name in self.types:
+                pairs = zip(cut_off, last, strict=True)
+                numbers = [self._numbers(i, name, _ids(o, name)) for i, o in pairs]
+                final.identity[name] = _ragged(numbers)
+
+    def update(self, batch: VecObs, obs: Sequence[Observation]) -> None:
+        """Set `identity` of a batch, in which episodes that are `done` have begun anew.
 
         Args:
             batch: made of the observations by `batch_obs`.
             obs: B observations.
-            outcomes: B observations; that of an episode that ended in this step is its last one.
-
-        Raises:
-            InvalidObservation: ids of a last observation, which `batch_obs` does not check, are
-                wrong.
         """
-        types = [name for name in batch.features if name != GLOBAL]
-        shown = [name for name in types if name in self.types]
-        # Last observations are of the episodes that ended.
-        if batch.final is not None:
-            cut_off = np.flatnonzero(batch.truncated).tolist()
-            last = [outcomes[i] for i in cut_off]
-            with located_in_last(batch.truncated):
-                Frames(last, types, batch.final.features, batch.final.visible).check_ids()
-            for name in shown:
-                numbers = [
-                    self._numbers(i, name, _ids(o, name))
-                    for i, o in zip(cut_off, last, strict=True)
-                ]
-                batch.final.identity[name] = _ragged(numbers)
         self.begin(np.flatnonzero(batch.done).tolist())
         self.number(batch, obs)
 

@@ -1,5 +1,6 @@
 """Environments that step one after the other in this process."""
 
+import copy
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ from entity_env.ragged import Ragged
 from entity_env.seeding import derive_seed, derive_seeds
 from entity_env.spaces import ActionName, ActionSpace, EntityName, ObsSpace
 from entity_env.vec import episode_state
-from entity_env.vec.batching import LAST, batch_obs, unbatch_actions
+from entity_env.vec.batching import LAST, Outcomes, batch_obs, batch_outcomes, unbatch_actions
 from entity_env.vec.frames import Frames
 from entity_env.vec.identity import IdentityTracker, types_to_track
 from entity_env.vec.validate import check_finite_batch, check_same_spaces, check_spaces
@@ -75,7 +76,7 @@ class EnvList(VecEnv):
                     check_spaces(*spaces)
                     first = spaces
                 check_same_spaces(first, spaces, "in a new instance")
-            self._obs_space, self._action_space = first
+            self._obs_space, self._action_space = copy.deepcopy(first)
         except BaseException:
             self.close()
             raise
@@ -85,6 +86,7 @@ class EnvList(VecEnv):
         self._steps = np.zeros(num_envs, dtype=np.int64)
         # The frames that were shown last, the batch of them, and the space that they show.
         self._last: tuple[list[Observation], VecObs, ObsSpace] | None = None
+        self._filters: dict[int, ObsSpace] = {}  # copies for matches that select what they show
         # The samplers that hold now, and the arguments of the running episodes: None if none vary.
         self._create_env: Callable[..., Environment | Match] = create_env
         self._variation = Variation()
@@ -159,7 +161,7 @@ class EnvList(VecEnv):
         frames = list(chain.from_iterable(self._reset_matches(everywhere, obs_config)))
         self._steps[:] = 0
         self._tracker.begin()
-        return self._show(frames, frames, obs_config)
+        return self._show(frames, None, obs_config)
 
     def act(self, actions: Mapping[ActionName, Ragged], obs_filter: ObsSpace) -> VecObs:
         """Take a step everywhere; where an episode ends, show the first frame of the next."""
@@ -168,17 +170,16 @@ class EnvList(VecEnv):
         frames, batch, space = self._last
         chosen = unbatch_actions(actions, batch, frames, space, self._action_space)
         self._steps += 1
-        sides, outcomes = self.sides, self._step_matches(chosen, obs_filter)
+        sides, frames = self.sides, self._step_matches(chosen, obs_filter)
+        outcomes = self._read_outcomes(frames, obs_filter)
         # Begin the next game where all sides of a match have ended.
-        done = [o.terminated or o.truncated for o in outcomes]
-        over = np.array(done, dtype=np.bool_).reshape(-1, sides)
+        over = outcomes.done.reshape(-1, sides)
         apart = np.flatnonzero(over.all(axis=1) != over.any(axis=1))
         if len(apart):
             i = int(apart[0])
             expected, got = f"{sides} sides that end together", over[i].tolist()
             raise self._with_place(unexpected(None, "done", expected, got), i * sides)
         ended: list[int] = np.flatnonzero(over[:, 0]).tolist()
-        frames = list(outcomes)
         for i, begun in zip(ended, self._reset_matches(ended, obs_filter), strict=True):
             frames[i * sides : (i + 1) * sides] = begun
         batch = self._show(frames, outcomes, obs_filter)
@@ -261,7 +262,7 @@ class EnvList(VecEnv):
         chosen = episode_state.first_choices(batch.action_masks, self._action_space)
         unbatch_actions(chosen, batch, frames, obs_config, self._action_space)
         if self._tracker.types:
-            self._tracker.update(batch, frames, frames)
+            self._tracker.update(batch, frames)
         self._last = frames, batch, obs_config
         return batch
 
@@ -305,8 +306,8 @@ class EnvList(VecEnv):
         start_ns = time.perf_counter_ns()
         try:
             if filtering:
-                for world, actions in zip(worlds, acting, strict=True):
-                    answers.append(world.act_filter(actions, obs_filter))
+                for i, (world, actions) in enumerate(zip(worlds, acting, strict=True)):
+                    answers.append(world.act_filter(actions, self._filter_for(i, obs_filter)))
             else:
                 for world, actions in zip(worlds, acting, strict=True):
                     answers.append(world.act(actions))
@@ -351,7 +352,7 @@ class EnvList(VecEnv):
                 # The time of the environment's own code, and its frames.
                 try:
                     start_ns = time.perf_counter_ns()
-                    frames = match.reset_filter(shown)
+                    frames = match.reset_filter(self._filter_for(i, shown))
                     self._world_ns += time.perf_counter_ns() - start_ns
                     for o in frames:
                         if not isinstance(o, Observation):
@@ -367,6 +368,16 @@ class EnvList(VecEnv):
                 except BaseException as error:
                     raise self._with_place(error, i * self.sides, begins=True)  # noqa: B904 (as above)
             yield frames
+
+    def _filter_for(self, i: int, shown: ObsSpace) -> ObsSpace:
+        """Return what a match is to show, as a copy of its own if it selects that itself."""
+        match = self.matches[i]
+        if isinstance(match, Solo) and not match.filters_itself:
+            return shown
+        own = self._filters.get(i)
+        if own is None or own != shown or [*own.entities] != [*shown.entities]:
+            own = self._filters[i] = copy.deepcopy(shown)
+        return own
 
     def _set_arguments(self, i: int, arguments: dict[str, Any]) -> None:
         """Give a match the arguments of an episode, or make it anew with them.
@@ -409,18 +420,28 @@ class EnvList(VecEnv):
             old.close()
         self._made_ns += time.perf_counter_ns() - start_ns
 
+    def _read_outcomes(self, obs: list[Observation], shown: ObsSpace) -> Outcomes:
+        """Copy the outcomes of a step, before resets that may overwrite them."""
+        try:
+            outcomes = batch_outcomes(obs, shown, self._action_space)
+            if self._tracker.types and outcomes.final is not None:
+                self._tracker.number_last(outcomes.final, outcomes.truncated, obs)
+        except InvalidObservation as error:
+            raise self._with_place(error, error.env_index or 0)  # noqa: B904 (as above)
+        return outcomes
+
     def _show(
-        self, frames: list[Observation], outcomes: list[Observation], shown: ObsSpace
+        self, frames: list[Observation], outcomes: Outcomes | None, shown: ObsSpace
     ) -> VecObs:
         try:
             batch = batch_obs(frames, shown, self._action_space, outcomes)
             if self.validate:
                 check_finite_batch(batch, shown)
             if self._tracker.types:
-                self._tracker.update(batch, frames, outcomes)
+                self._tracker.update(batch, frames)
         except InvalidObservation as error:
             i = error.env_index or 0
-            begins = outcomes[i] is not frames[i]
+            begins = outcomes is not None and bool(outcomes.done[i])
             of_last_step = str(error.args[0]).startswith(_OF_LAST_STEP)
             raise self._with_place(error, i, before=begins and of_last_step, begins=begins)  # noqa: B904 (as above)
         self._last = frames, batch, shown

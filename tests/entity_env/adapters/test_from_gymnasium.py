@@ -24,8 +24,9 @@ from entity_env.adapters.agent_translator import AgentTranslator
 from entity_env.adapters.from_gymnasium import FromGymnasium
 from entity_env.adapters.gymnasium_api import as_reward
 from entity_env.adapters.gymnasium_spaces import as_array
-from entity_env.adapters.mapping import FieldMap, Globals, Rows
+from entity_env.adapters.mapping import Choice, FieldMap, Globals, Rows
 from entity_env.process import warned
+from entity_env.ragged import Ragged
 from entity_env.random_play import random_choices
 from entity_env.spaces import GLOBAL
 from entity_env.testing import conformance
@@ -320,3 +321,40 @@ def test_reward_or_metric_that_is_a_real_number_is_accepted(value: Any) -> None:
 def test_observation_that_is_no_real_number_is_refused(value: Any) -> None:
     with pytest.raises(InvalidObservation, match="hand: expected numbers, got"):
         as_array(value, (1, 2), "hand")
+
+
+class Overwrites(gymnasium.Env[Any, Any]):
+    """Overwrites its actions and the list that it is made with, and shows one array."""
+
+    observation_space = spaces.Box(-9, 9, (1,), np.float32)
+    action_space = spaces.Box(-1, 1, (1,), np.float32)
+
+    def __init__(self, levels: list[int]) -> None:
+        self.levels, self.shown = levels, np.zeros(1, np.float32)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.shown[0] = self.levels.pop()
+        return self.shown, {}
+
+    def step(self, action: Any) -> Any:
+        self.shown[0], action[:] = action[0], 9
+        return self.shown, 1.0, False, True, {}
+
+
+def test_world_may_overwrite_its_actions_and_arguments_and_reuse_its_array() -> None:
+    values = [np.array([x], np.float32) for x in (-1, 0, 1)]
+    mapping = FieldMap(actions={"push": Choice(values=values)})
+    envs = EnvList(FromGymnasium.of(Overwrites, mapping, levels=[2, 3, 4]), 2)
+    shown = [envs.reset(envs.obs_space())]
+    for choice in (0, 2):
+        chosen = {"push": Ragged(np.full(2, choice), np.ones(2, np.int64))}
+        shown.append(envs.act(chosen, envs.obs_space()))
+    assert [x.item() for x in values] == [-1, 0, 1]
+    assert [obs.features[GLOBAL].values.tolist() for obs in shown] == [
+        [[4], [4]],
+        [[3], [3]],
+        [[2], [2]],
+    ]
+    finals = [obs.final.features[GLOBAL].values.tolist() for obs in shown[1:] if obs.final]
+    assert finals == [[[-1], [-1]], [[1], [1]]]
+    assert shown[2].reward.tolist() == [1, 1]
