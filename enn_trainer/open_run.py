@@ -32,7 +32,7 @@ from enn_trainer.experience.handed_in import record_world
 from enn_trainer.experience.memories import check_identity
 from enn_trainer.experience.players import AgentPlayer, Players
 from enn_trainer.experience.run_memories import RunMemories
-from enn_trainer.experience.running_episodes import RunningEpisodes
+from enn_trainer.experience.running_episodes import NOT_SAVED, RunningEpisodes
 from enn_trainer.experience.varied_envs import VariedEnvs
 from enn_trainer.named_code import OF_ENVIRONMENTS, check_run
 from enn_trainer.policy import CreateOpponent, PPOAgent
@@ -297,6 +297,8 @@ def begin_episodes(
     state.agent.eval()
     where = "the state" if saved is None else str(saved.path)
     obs = episodes.begin(where, env.__name__ if isinstance(env, type) else None)
+    if episodes.unsaved and saved is None:  # after a resume its message says so
+        manager.say(f"{NOT_SAVED}: {episodes.unsaved}")
     if nameless := check_identity(state.agent, obs):
         manager.say(
             f"net.memory: {', '.join(nameless)} remember nothing, as observations have no ids of "

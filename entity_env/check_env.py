@@ -13,7 +13,7 @@ from entity_env.check_bot import check_bot
 from entity_env.check_variation import VariationCheck
 from entity_env.environment import Environment
 from entity_env.match import CreateEnv, Match, match_of, world_of
-from entity_env.plain_state import impure
+from entity_env.plain_state import UnsavableSharingError, impure
 from entity_env.random_play import Player, Report, Spaces, Stop, answer, differences, shown_by
 from entity_env.seeding import derive_seed
 from entity_env.vec.episode_state import names_in
@@ -193,7 +193,7 @@ class _Check:
             def save(step: int, at: int = steps_before) -> None:
                 nonlocal state
                 if step == at:
-                    state = answer(self.report, "get_state", f"step {step}", world.get_state)
+                    state = answer(self.report, "get_state", f"step {step}", self._state_of, world)
 
             begun = player.play(1, before_act=save)
             if state is None:
@@ -214,6 +214,15 @@ class _Check:
                     at = f"{where}, saved at step {steps_before}"
                     self.report.problem("set_state", text, fix, at)
                     return
+
+    def _state_of(self, world: Any) -> Any:
+        """Return the state of an environment, None with a remark if it cannot be described."""
+        try:
+            return world.get_state()
+        except UnsavableSharingError as error:
+            fix = "until then its episodes restart where a run is resumed"
+            self.report.remark("get_state", str(error), fix)
+            return None
 
     def _check_apart(self, match: Match, fresh: Match, spaces: Spaces) -> None:
         """Remark on an observation that changes as another instance plays."""

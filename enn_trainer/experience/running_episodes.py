@@ -20,11 +20,14 @@ from enn_trainer.selfplay.league import PLAYERS
 from enn_trainer.selfplay.seating import Seating
 from enn_trainer.state import State
 from entity_env.errors import EntityEnvError
+from entity_env.process import warn_once
 from entity_env.seeding import derive_seed
 from entity_env.serialization.messages import MessageError, pack, unpack
 from entity_env.vec.vec_env import VecEnv, VecObs
 from entity_env.world_code import changed_classes, portable_name, shared_classes
 
+NOT_SAVED = "episodes are not saved, those of a resumed run begin anew"
+"""Beginning of a message that says why."""
 FRAMES_PER_STEP = "the number of the agent's frames in a step"
 
 
@@ -139,6 +142,8 @@ def why_not_saved(envs: VecEnv, config: TrainConfig, world: str | None) -> str:
             "the save has none: a lesson cut them off, or it was made after an error, by enn "
             "checkpoints, or long ago"
         )
+    if reason := envs.why_no_state():
+        return f"their state cannot be saved: {reason}"
     classes = [*envs.world_code()]
     named = config.env.id.rpartition(":")[2]
     if world is None and any(name.rpartition(".")[2] == named for name in classes):
@@ -163,6 +168,7 @@ class RunningEpisodes:
         players: who act in them.
         are_valid: False if new episodes have to begin, as after an error.
         message: says how episodes continue after a resume.
+        unsaved: reason why environments that offer their state cannot give it, "" if they can.
     """
 
     def __init__(
@@ -177,7 +183,7 @@ class RunningEpisodes:
         self.players = collector.players
         self._configured_id, self._context = configured_id, context
         self.are_valid = False
-        self.message = "its episodes go on"
+        self.message, self.unsaved = "its episodes go on", ""
 
     def begin(self, where: str, world: str | None) -> VecObs:
         """Continue the episodes of the save, or begin new ones, and return the frames.
@@ -196,6 +202,7 @@ class RunningEpisodes:
         if resumed is None:
             why = why or why_not_saved(self._collector, self._config, world)
             self.message = f"episodes restart, because {why}"
+            self.unsaved = self._collector.why_no_state()
         return obs
 
     def begun(self) -> Collector:
@@ -218,6 +225,9 @@ class RunningEpisodes:
             if isinstance(players := state.parts.get(PLAYERS), RunMemories | Seating):
                 players.join(self._context.group)
             state.envs = take_episodes(self._collector, *about)
+            if state.envs is None and (why := self._collector.why_no_state()) != self.unsaved:
+                warn_once(f"{NOT_SAVED}: {why}")
+                self.unsaved = why
 
 
 def _world(envs: VecEnv) -> list[Any]:

@@ -120,6 +120,11 @@ class AnyVecEnv(VecEnv):
         state: dict[str, Any] | None = getattr(self.env, "get_state", super().get_state)()
         return state
 
+    def why_no_state(self) -> str:
+        """Return why the environments returned no state, if they say so."""
+        why: str = getattr(self.env, "why_no_state", super().why_no_state)()
+        return why
+
     @exits_as_errors()
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
         """Restore a state; return None if the environments have no `set_state`."""

@@ -219,6 +219,11 @@ class ParallelEnvList(VecEnv):
         )
         return None if any(state is None for state in states) else cat_states(states)
 
+    def why_no_state(self) -> str:
+        """Return why the environments of a worker returned no state."""
+        reasons: list[str] = self._ask_all(lambda i, lost: "", "why_no_state")
+        return next(filter(None, reasons), "")
+
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
         """Continue from a state, whatever the number of processes that saved it."""
         shown = copy.deepcopy(obs_config)

@@ -23,6 +23,7 @@ from entity_env.errors import (
     unexpected,
 )
 from entity_env.match import CreateEnv, Match, SideActions, Solo, copied, match_of, world_of
+from entity_env.plain_state import UnsavableSharingError
 from entity_env.process import ProcessTimes, times_of_this_process
 from entity_env.ragged import Ragged
 from entity_env.seeding import derive_seed, derive_seeds
@@ -93,6 +94,7 @@ class EnvList(VecEnv):
         self._arguments: list[dict[str, Any]] | None = None
         self._world_ns, self._made_ns = 0, 0
         self._tracker = IdentityTracker([], 0)
+        self._why_no_state = ""
 
     def obs_space(self) -> ObsSpace:
         """Return the space of observations."""
@@ -191,7 +193,8 @@ class EnvList(VecEnv):
         """Return the state of all environments, in the format of `episode_state.py`.
 
         Returns:
-            None if an environment does not offer its state.
+            None if an environment does not offer its state, or attributes of it share memory in a
+            way that a state cannot describe; `why_no_state` says which.
 
         Raises:
             EntityEnvError: there was no reset; or the state of an environment, or an id in its
@@ -202,12 +205,16 @@ class EnvList(VecEnv):
             raise EntityEnvError("get_state: call reset first")
         if not all(map(episode_state.offers_state, self.matches)):
             return None
+        self._why_no_state = ""
         matches, sides, (frames, batch, _) = [], self.sides, self._last
         for i, match in enumerate(self.matches):
             own = slice(i * sides, (i + 1) * sides)
             named = frames[own], self._action_space, self._tracker.tables[own]
             try:
                 matches.append(episode_state.match_bytes(match, *named))
+            except UnsavableSharingError as error:
+                self._why_no_state = f"{type(world_of(match)).__name__}: get_state: {error}"
+                return None
             except Exception as error:
                 raise self._state_error("get_state", error, i) from error
         lengths = np.fromiter(map(len, matches), dtype=np.int64, count=len(matches))
@@ -220,6 +227,10 @@ class EnvList(VecEnv):
             "frames": episode_state.shown_last(batch),
             "matches": Ragged(np.frombuffer(b"".join(matches), np.uint8), lengths),
         }
+
+    def why_no_state(self) -> str:
+        """Return the attributes that share memory, if `get_state` returned None for them."""
+        return self._why_no_state
 
     @exits_as_errors()
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:

@@ -169,6 +169,10 @@ class VecEnv(ABC):
         """
         return None
 
+    def why_no_state(self) -> str:
+        """Return why `get_state` returned None; "" if the environments have no such method."""
+        return ""
+
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
         """Continue from a state, instead of a reset.
 
@@ -255,6 +259,10 @@ class VecEnvWrapper(VecEnv):
     def get_state(self) -> dict[str, Any] | None:
         """Return the state of the environments; a wrapper with state adds its own parts."""
         return self.env.get_state()
+
+    def why_no_state(self) -> str:
+        """Return why the environments returned no state."""
+        return self.env.why_no_state()
 
     def set_state(self, state: Mapping[str, Any], obs_config: ObsSpace) -> VecObs | None:
         """Continue from a state."""

@@ -248,7 +248,7 @@ class _WorkerEnvs(EnvList):
         except Exception as error:
             return str(error)
         if state is None:
-            return f"{self.without_state()} has no get_state and set_state"
+            return self.why_no_state() or f"{self.without_state()} has no get_state and set_state"
         drawn = random.getstate(), np.random.get_state()  # noqa: NPY002 (of environments)
         return packed((state, self._sent, self._variation.to_plain(), drawn))
 

@@ -4,16 +4,18 @@ import functools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from entity_env import Match, Observation
+from entity_env import Match, Observation, PlainState
 from entity_env.examples import Duel
 from tests.enn_trainer.builders import SMALL, run_small, weights
 from tests.enn_trainer.chains_world import Camp
 from tests.enn_trainer.resuming import go, tracked
 from tests.enn_trainer.worlds import Meadow
 from tests.entity_env.hostile import HostileEnv, HostileMatch
+from tests.entity_env.worlds import Repeats
 
 EVALUATED = ["eval.episodes=3", "eval.interval=24", "eval.num_envs=4", "eval.processes=1"]
 
@@ -55,3 +57,39 @@ def test_lists_in_kwargs_belong_to_each_environment(tmp_path: Path) -> None:
         for n in (1, 3)
     )
     assert torch.equal(weights(here), weights(in_workers))
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_state_that_cannot_be_described_is_said_at_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], processes: int
+) -> None:
+    """The run goes on, and begins new episodes where it is resumed."""
+    settings = [*SMALL, "total_timesteps=48", f"rollout.processes={processes}"]
+    manager = go(tmp_path, Repeats, *settings)
+    assert manager.state.envs is None
+    said = capsys.readouterr().out
+    assert said.count("Repeats: get_state: row and table: expected") == 1
+    assert said.index("row and table") < said.index("step")
+    resumed = go(tmp_path, Repeats, "total_timesteps=72")
+    assert resumed.state.step == 72
+    assert "episodes restart, because their state cannot be saved" in capsys.readouterr().out
+
+
+class SharesLater(PlainState, Meadow):
+    """A view that repeats an array, from the second step on."""
+
+    def _observe(self, reward: float) -> Observation:
+        self.row = np.zeros(3)
+        self.table = np.broadcast_to(self.row, (4, 3)) if self.is_begun else None
+        self.is_begun = True
+        return super()._observe(reward)
+
+    is_begun = False
+
+
+def test_sharing_that_begins_later_leaves_saves_without_episodes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = go(tmp_path, SharesLater, *SMALL, "total_timesteps=48")
+    assert manager.state.envs is None
+    assert caplog.text.count("SharesLater: get_state: row and table: expected") == 1

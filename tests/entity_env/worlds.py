@@ -173,6 +173,15 @@ class Breaks(Walk):
         return Observation(features={"Thing": [[x]]}, global_features=[0.0])
 
 
+class Repeats(PlainState, Walk):
+    """An array and a view that repeats it, which no state describes."""
+
+    def reset(self) -> Observation:
+        self.row = np.zeros(3)
+        self.table = np.broadcast_to(self.row, (4, 3))
+        return super().reset()
+
+
 class HoldsTheInterpreter(Walk):
     """Never leaves a call in C that keeps Python's lock, as some regular expressions do."""
 
