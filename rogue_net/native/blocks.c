@@ -664,10 +664,13 @@ static int guards_of_layers(const Frames *f, float *memory, int is_set) {
     return 1;
 }
 
+/* `kept_start` of the frames in a layer: all rows come out of those before the last one. */
+static const int64_t *kept_after(const Frames *f, int64_t layer) { return layer == f->layers - 1 ? f->kept_start : NULL; }
+
 /* The arrays from a frame on. From `y` on, the last layer has those rows alone that come out. */
 static Made made_from(const Frames *f, Made m, int64_t layer, int64_t frame) {
     int64_t d = f->width, e = d / f->heads, row = f->row_start[frame], score = f->score_start[frame];
-    int64_t kept = f->kept_start && layer == f->layers - 1 ? f->kept_start[frame] : row;
+    int64_t kept = kept_after(f, layer) ? f->kept_start[frame] : row;
     return (Made){m.x + row * d,       m.stats_1 + row * 2,  m.qkv + row * 3 * d,
                   m.gate_in + row * e, m.attention + score,  m.y + kept * d,
                   m.middle + kept * d, m.stats_2 + kept * 2, m.hidden + kept * 4 * d};
@@ -767,7 +770,7 @@ static void scatter_kept(const Frames *f, int64_t first, int64_t last, const flo
 }
 
 /* One layer over the rows of some frames: m.x is there, the rest of m is made, and x is what comes out; or `kept`, if
-   not all rows do.
+   not all rows do, as `f->kept_start` says.
    `normed` has room for rows of d, `wide` for rows of 4 d. */
 static void block(const Frames *f, int64_t first, int64_t last, const Layer *w, const Transposed *t, Made m,
                   float *x, float *kept, float *normed, float *wide, float *spare) {
@@ -779,18 +782,19 @@ static void block(const Frames *f, int64_t first, int64_t last, const Layer *w, 
         product(rows, e, d, normed, d, 1, t->gate, e, NULL, 0, f->gate_bias, m.gate_in, e);
         gates_of(f->gate_kind, rows * e, m.gate_in, gate);
     }
-    float *y = kept ? normed : m.y;
+    float *y = f->kept_start ? normed : m.y;
     for (int64_t i = first; i < last; i++) {
         int64_t row = f->row_start[i] - start;
         attend(f, i, m.qkv + row * 3 * d, gate ? gate + row * e : NULL,
                m.attention + f->score_start[i] - f->score_start[first], y + row * d, spare);
     }
-    if (kept) {
+    if (f->kept_start) {
         gather_kept(f, first, last, y, m.y);
         gather_kept(f, first, last, m.x, kept);
         rows = f->kept_start[last] - f->kept_start[first], x = kept;
     }
-    product(rows, d, d, m.y, d, 1, t->project, d, kept ? kept : m.x, d, w->project_bias, m.middle, d);
+    const float *from = f->kept_start ? kept : m.x;
+    product(rows, d, d, m.y, d, 1, t->project, d, from, d, w->project_bias, m.middle, d);
     layer_norm(rows, d, m.middle, w->norm_2_weight, w->norm_2_bias, normed, m.stats_2);
     product(rows, 4 * d, d, normed, d, 1, t->up, 4 * d, NULL, 0, w->up_bias, m.hidden, 4 * d);
     for (int64_t i = 0; i < rows * 4 * d; i += WIDEST(LANES))
@@ -854,7 +858,8 @@ static int part_forward(const void *task, int64_t part) {
             Made m;
             if (o->made) m = made_from(f, made_of_layer(f, o->made, l), l, first);
             else memcpy(&m, at, sizeof m);
-            float *kept = o->kept && l == f->layers - 1 ? o->kept + f->kept_start[first] * d : NULL;
+            own.kept_start = kept_after(f, l);
+            float *kept = own.kept_start ? o->kept + f->kept_start[first] * d : NULL;
             memcpy(m.x, x, bytes);
             block(&own, first, last, layers + l, transposed + l, m, x, kept, at[NORMED], at[WIDE], at[SPARE]);
         }
@@ -888,9 +893,9 @@ int NAME(blocks_forward)(const Frames *f, const float *const *parameters, float 
 static void block_backward(const Frames *f, int64_t first, int64_t last, const Layer *w, LayerGradient *g, Made m,
                            float *dx, float *dkept, float *a, float *b, float *c, float *spare) {
     int64_t d = f->width, e = d / f->heads, start = f->row_start[first], all_rows = f->row_start[last] - start;
-    int64_t rows = dkept ? f->kept_start[last] - f->kept_start[first] : all_rows;
+    int64_t rows = f->kept_start ? f->kept_start[last] - f->kept_start[first] : all_rows;
     float *normed = c, *dnormed = c + all_rows * d, *gate = NULL, *dgate = NULL, *dx_of_all = dx;
-    if (dkept) dx = dkept;
+    if (f->kept_start) dx = dkept;
     /* The perceptron: a becomes its hidden values, b their gradient. */
     product(rows, 4 * d, d, dx, d, 1, w->down_weight, 4 * d, NULL, 0, NULL, b, 4 * d);
     for (int64_t i = 0; i < rows * 4 * d; i += WIDEST(LANES)) {
@@ -907,7 +912,7 @@ static void block_backward(const Frames *f, int64_t first, int64_t last, const L
     /* Attention: a becomes the gradient of its result, b that of queries, keys and values. */
     add_linear_gradient(rows, d, d, dx, m.y, g->project_weight, g->project_bias);
     product(rows, d, d, dx, d, 1, w->project_weight, d, NULL, 0, NULL, a, d);
-    if (dkept) {
+    if (f->kept_start) {
         scatter_kept(f, first, last, a, a);
         scatter_kept(f, first, last, dkept, dx_of_all);
         rows = all_rows, dx = dx_of_all;
@@ -971,8 +976,9 @@ static int part_backward(const void *task, int64_t part) {
         for (int64_t l = f->layers - 1; l >= 0; l--) {
             float *gradient[OF_LAYER];
             for (int i = 0; i < OF_LAYER; i++) gradient[i] = of_part(gradients[l * OF_LAYER + i], f, part);
-            Made m = made_from(f, made_of_layer(f, o->made, l), l, first);
-            float *dkept = o->dkept && l == f->layers - 1 ? o->dkept + f->kept_start[first] * d : NULL;
+            Made m = made_from(o->f, made_of_layer(f, o->made, l), l, first);
+            own.kept_start = kept_after(o->f, l);
+            float *dkept = own.kept_start ? o->dkept + own.kept_start[first] * d : NULL;
             block_backward(f, first, last, layers + l, (LayerGradient *)gradient, m, o->dx + f->row_start[first] * d,
                            dkept, at[A], at[B], at[C], at[SPARE]);
         }
@@ -1047,7 +1053,7 @@ static int open_levels(const Memory *m, int64_t part, Levels *l) {
     int64_t frames = m->part_start[part + 1] - m->part_start[part], most = 0;
     for (int64_t i = m->part_start[part]; i < m->part_start[part + 1]; i++) most = m->level[i] > most ? m->level[i] : most;
     int64_t rows = m->memory_start[m->part_start[part + 1]] - m->memory_start[m->part_start[part]];
-    l->order = malloc(sizeof(int64_t) * (size_t)(frames + most + 2 + rows + 1));
+    l->order = new_array(sizeof(int64_t) * (size_t)(frames + most + 2 + rows + 1));
     if (!l->order) return NO_MEMORY;
     l->at = l->order + frames, l->rows = l->at + most + 2;
     l->levels = frames_by_level(m, part, l->order, l->at);

@@ -2,7 +2,10 @@
 
    B frames of entities lie one after the other: frame f has the rows row_start[f] to
    row_start[f + 1] of a matrix of R rows. d is the width of a row, H the number of heads, and e = d / H
-   the width of a head; d and e are multiples of 8. */
+   the width of a head; d and e are multiples of 8.
+
+   NULL stands for an array that does not exist, as the comments say. One without elements exists, and is not NULL:
+   `address` in `library.py` gives it some address, which nobody reads. */
 #ifndef BLOCKS_H
 #define BLOCKS_H
 #include <stdint.h>
@@ -97,13 +100,13 @@ typedef struct {
     const float *const *statistics; /* mean and std of each type, of each network; NULL of one vector */
     const int64_t *sizes; /* numbers of each parameter, for the backward pass */
     float *x;             /* (R, d), what comes out of the blocks */
-    float *kept;          /* the rows that come out, if not all do, see `kept_start`; else NULL */
+    float *kept;          /* the rows that come out, if there is a `kept_start`, which says that not all do */
     float *pooled;        /* (B, d) */
     float *embedded;      /* n * (d + 2) numbers for each type but those of one vector: n rows and what their norm needs */
     float *made;          /* see `blocks_made`; NULL without a backward pass */
     float *gradients;     /* of all parameters, one after the other, for each part of the blocks; added to */
     float *dx;            /* (R, d), the gradient of x, which is changed */
-    float *dkept;         /* that of `kept`, which is changed; dx is written then */
+    float *dkept;         /* that of `kept`, which is changed; with a `kept_start` dx is written */
     float clip;
 } Network;
 

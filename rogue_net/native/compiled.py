@@ -11,6 +11,9 @@ from types import ModuleType
 SWITCH = "ROGUE_NET_NATIVE"
 """The environment variable that, set to 0, leaves everything to torch."""
 
+POISON = "ROGUE_NET_POISON"
+"""The environment variable that, set to 1, fills new arrays with NaN, to find what reads them."""
+
 
 def _compiled() -> tuple[ModuleType | None, str]:
     """Return the compiled module, or None and the reason."""

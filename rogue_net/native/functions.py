@@ -16,7 +16,14 @@ from torch.autograd.function import once_differentiable
 
 from entity_env.ragged import row_indices
 from rogue_net.input_norm import CLIP
-from rogue_net.native.library import VECTOR, Embedding, Frames, address, call
+from rogue_net.native.library import (
+    VECTOR,
+    Embedding,
+    Frames,
+    address,
+    call,
+    uninitialised,
+)
 from rogue_net.ragged import Lengths
 
 
@@ -298,7 +305,7 @@ def embedding(
     of_call = rows_of_type(one)
     of_call.hidden = address(made)
     if made is not None:
-        of_call.stats = made.data_ptr() + made.element_size() * len(one.x) * width
+        of_call.stats = of_call.hidden + made.element_size() * len(one.x) * width
     names = ["bias"] if made is None else ["weight", "bias", "norm_weight", "norm_bias"]
     if one.label_rows is not None:
         names.append("labels")
@@ -316,7 +323,7 @@ def starts(sizes: Lengths) -> Lengths:
 
 def empty(*shape: int) -> Tensor:
     """Return an uninitialised float32 tensor for compiled code to write into."""
-    return torch.empty(shape, dtype=torch.float32)
+    return uninitialised(shape, torch.float32)
 
 
 def contiguous(x: Tensor | None) -> Tensor | None:

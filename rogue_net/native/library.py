@@ -1,6 +1,7 @@
 """Python interface of the compiled part: `blocks.h` for ctypes."""
 
 import ctypes
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rogue_net.native.compiled import AVAILABLE as AVAILABLE
-from rogue_net.native.compiled import MODULE, SWITCH
+from rogue_net.native.compiled import MODULE, POISON, SWITCH
 
 _OUT_OF_RANGE, _OVERRUN = 2, 3
 GATES = (None, "linear", "relu", "gelu", "sigmoid")
@@ -23,6 +24,11 @@ VECTOR = 8
 
 _LIBRARY = None if MODULE is None else ctypes.CDLL(MODULE.__file__)
 _INT, _FLOAT, _POINTER = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
+POISONED = ctypes.c_int() if _LIBRARY is None else ctypes.c_int.in_dll(_LIBRARY, "poisons_arrays")
+"""Its value is 1 while new arrays are full of bytes of 255, which are NaN as floats."""
+POISONED.value = int(os.environ.get(POISON) == "1")
+_NO_ELEMENTS = ctypes.c_int64()
+"""Address of arrays without elements, for which torch has none."""
 
 
 def _fields(*groups: tuple[Any, str]) -> list[tuple[str, Any]]:
@@ -166,7 +172,7 @@ def draw_uniforms(state: int, env: npt.NDArray[np.int64], lengths: npt.NDArray[n
     """
     assert _LIBRARY is not None
     env, lengths = (np.ascontiguousarray(x, dtype=np.int64) for x in (env, lengths))
-    out = torch.empty(int(lengths.sum()), dtype=torch.float32)
+    out = uninitialised((int(lengths.sum()),), torch.float32)
     _LIBRARY.draw_uniforms(
         ctypes.c_uint64(state),
         ctypes.c_int64(len(lengths)),
@@ -185,6 +191,14 @@ def addresses_of(tensors: Sequence[Tensor | None]) -> npt.NDArray[np.uint64]:
     return np.array([address(x) or 0 for x in tensors], np.uint64)
 
 
+def uninitialised(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Return a tensor for compiled code to write into, which is `POISONED` for tests."""
+    new = torch.empty(shape, dtype=dtype)
+    if POISONED.value:
+        new.flatten().view(torch.uint8).fill_(255)
+    return new
+
+
 def _argument(argument: Tensor | float | None) -> Any:
     if argument is None or isinstance(argument, Tensor):
         return _POINTER(address(argument))
@@ -192,11 +206,14 @@ def _argument(argument: Tensor | float | None) -> Any:
 
 
 def address(x: "Tensor | npt.NDArray[Any] | None") -> int | None:
-    """Return the address of the data of a contiguous tensor or array; None for None."""
+    """Return the address of the data of a contiguous tensor or array; None for None alone.
+
+    Compiled code takes None for an array that does not exist, which one without elements does.
+    """
     if x is None:
         return None
     if isinstance(x, Tensor):
         assert x.is_contiguous()
-        return x.data_ptr()
+        return x.data_ptr() or ctypes.addressof(_NO_ELEMENTS)
     assert x.flags.c_contiguous
     return x.ctypes.data

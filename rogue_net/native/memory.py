@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from rogue_net.memory import Memory, MemoryPlaces
 from rogue_net.native import functions, library
-from rogue_net.native.functions import PackedFrames, contiguous, empty, starts
+from rogue_net.native.functions import PackedFrames, contiguous, starts
 from rogue_net.native.library import address, addresses_of, call
 from rogue_net.native.network import MOST_PARTS, num_threads
 from rogue_net.past import Past
@@ -131,16 +131,18 @@ class _Node(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         parameters = tuple(parameter.contiguous() for parameter in parameters)
         num_rows, width = rows.struct.num_rows, parameters[2].shape[1]
-        states = empty(num_rows, width)
+        states = functions.empty(num_rows, width)
         kept: dict[str, Tensor | None] = {
             "x": x.contiguous(),
             "carried": rows.places.past.carried.float().contiguous(),
-            "means": empty(len(rows.frames.lengths), x.shape[1]) if rows.of_frame else None,
+            "means": functions.empty(len(rows.frames.lengths), x.shape[1])
+            if rows.of_frame
+            else None,
             "states": states,
-            "passed": states if added is None else empty(num_rows, width),
-            "gates": empty(4, num_rows, width) if any(ctx.needs_input_grad) else None,
+            "passed": states if added is None else functions.empty(num_rows, width),
+            "gates": functions.empty(4, num_rows, width) if any(ctx.needs_input_grad) else None,
         }
-        joined = empty(rows.num_joined, x.shape[1])
+        joined = functions.empty(rows.num_joined, x.shape[1])
         others = {"of_frames": contiguous(of_frames), "added": contiguous(added), "joined": joined}
         rows.call("memory_forward", parameters, kept | others)
         ctx.set_materialize_grads(False)
@@ -167,7 +169,7 @@ class _Node(torch.autograd.Function):
             "djoined": djoined.contiguous(),
             "dstates": dstates,
             "dpassed": torch.zeros_like(states),
-            "dx": torch.empty_like(x),
+            "dx": functions.empty(*x.shape),
             "dof_frames": dof_frames,
             "gradients": gradients,
         }

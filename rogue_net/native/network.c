@@ -81,7 +81,7 @@ static Frames frames_of_output(const Frames *f) {
 
 int network_forward(Network *n) {
     Frames *f = &n->frames, output = frames_of_output(f);
-    const float *x = n->kept ? n->kept : n->x;
+    const float *x = f->kept_start ? n->kept : n->x;
     int64_t d = f->width, first[n->num_types + n->num_choices + 1];
     int failed = 0;
     set_memory(n);
@@ -118,8 +118,8 @@ static int has_gradient(const Head *h) { return h->dsaid || h->dlogprobs || h->d
 
 static int heads_backward(Network *n) {
     Frames *f = &n->frames, output = frames_of_output(f);
-    float *dx = n->kept ? n->dkept : n->dx;
-    const float *x = n->kept ? n->kept : n->x;
+    float *dx = f->kept_start ? n->dkept : n->dx;
+    const float *x = f->kept_start ? n->kept : n->x;
     int64_t d = f->width;
     int failed = 0, of_means = 0;
     for (int64_t i = 0; i < n->num_means; i++) of_means |= has_gradient(n->means + i);
@@ -140,7 +140,7 @@ static int heads_backward(Network *n) {
 
 int network_backward(Network *n) {
     Frames *f = &n->frames;
-    float **gradients = malloc(sizeof(float *) * (size_t)f->num_parameters);
+    float **gradients = new_array(sizeof(float *) * (size_t)f->num_parameters);
     if (!gradients) return NO_MEMORY;
     float *to = n->gradients;
     for (int64_t i = 0; i < f->num_parameters; to += n->sizes[i++]) gradients[i] = n->parameters[i] ? to : NULL;

@@ -22,7 +22,14 @@ from rogue_net.config import RogueNetConfig
 from rogue_net.input_norm import CLIP
 from rogue_net.native import functions, library
 from rogue_net.native.functions import Call, PackedFrames, TypeRows, contiguous
-from rogue_net.native.library import Head, address, addresses_of, array_of, call
+from rogue_net.native.library import (
+    Head,
+    address,
+    addresses_of,
+    array_of,
+    call,
+    uninitialised,
+)
 from rogue_net.ragged import Lengths
 
 WIDEST = 64
@@ -161,11 +168,11 @@ class Network:
                 if self.frames.kept is not None and self.config.n_layer == 1
                 else self.x.clone()
             )
-        struct.x = x.data_ptr()
+        struct.x = address(x)
         output, kept_start = x, self.frames.kept_start
         if kept_start is not None:
             output = functions.empty(int(kept_start[-1]), width)
-            struct.kept = output.data_ptr()
+            struct.kept = address(output)
         self._set_parts(rows)
         if self.sizes_of_means:
             struct.pooled = self._keep(num_frames * width)
@@ -188,7 +195,7 @@ class Network:
             outputs += [log_probs, log_prob, entropy]
             chosen = None
             if choice.given is None:
-                chosen = torch.empty_like(choice.rows)
+                chosen = uninitialised(choice.rows.shape, torch.int64)
                 outputs.append(chosen)
             self.heads[i] = Head(
                 kind=kinds[1],
@@ -219,7 +226,7 @@ class Network:
         dx = torch.zeros_like(x) if dx is None else dx.clone()
         num_rows, struct = self.frames.num_rows, self.struct
         if self.frames.kept is not None:
-            struct.dkept, dkept = dx.data_ptr(), dx
+            struct.dkept, dkept = address(dx), dx
             dx = functions.empty(num_rows, dkept.shape[1])
         left = iter(doutputs)
         for head in self.means:
@@ -232,7 +239,7 @@ class Network:
         numbers = functions.sizes(self.parameters)
         of_parameters = array_of(ctypes.c_int64, numbers)
         parts = torch.zeros(self._set_parts(num_rows, sum(numbers)), sum(numbers))
-        struct.dx, struct.gradients = dx.data_ptr(), parts.data_ptr()
+        struct.dx, struct.gradients = address(dx), address(parts)
         struct.sizes = ctypes.addressof(of_parameters)
         call("network_backward", struct)
         total = parts[0] if len(parts) == 1 else parts.sum(dim=0)
@@ -245,9 +252,9 @@ class Network:
         frames.threads, frames.parts, frames.gradient_stride = num_threads(), parts, num_gradients
         return parts
 
-    def _keep(self, count: int) -> int:
+    def _keep(self, count: int) -> int | None:
         self.kept.append(functions.empty(count))
-        return self.kept[-1].data_ptr()
+        return address(self.kept[-1])
 
 
 class _Node(torch.autograd.Function):

@@ -9,7 +9,7 @@ from torch import Tensor
 from entity_env.ragged import row_indices
 from rogue_net.layout import Layout
 from rogue_net.native.functions import PackedFrames, PackedPairs, PackedRows
-from rogue_net.native.library import MOST_AXES, PairCells, address, call
+from rogue_net.native.library import MOST_AXES, PairCells, address, call, uninitialised
 from rogue_net.ragged import to_device
 from rogue_net.relpos.cells import Cells
 from rogue_net.relpos.encoding import RelposEncoding, heading_of
@@ -44,7 +44,7 @@ def _packed_rows(cells: Cells, both: Tensor, offsets: Tensor | None, num_cells: 
     """Return the rows of all pairs: their corners, or the row of zeros, then the offsets."""
     num_corners = len(cells.corners)
     num_offsets = 0 if offsets is None else offsets.shape[1]
-    rows = torch.empty(len(both), num_corners + num_offsets, dtype=torch.int32)
+    rows = uninitialised((len(both), num_corners + num_offsets), torch.int32)
     for k, corner in enumerate(cells.corners):
         rows[:, k] = corner.masked_fill(~both, num_cells)
     if cells.weights is None and offsets is None:
@@ -81,9 +81,9 @@ def _compiled_pairs(
     extent = np.array(config.extent, dtype=np.int64)
     # Cells of all pairs: 2**axes corners each if interpolated.
     corners = 2 ** len(extent) if config.interpolate else 1
-    rows = torch.empty(int(frames.pair_start[-1]), corners, dtype=torch.int32)
-    values = None if first_value is None else torch.empty_like(rows)
-    weights = torch.empty(rows.shape) if config.interpolate else None
+    rows = uninitialised((int(frames.pair_start[-1]), corners), torch.int32)
+    values = None if first_value is None else uninitialised(rows.shape, torch.int32)
+    weights = uninitialised(rows.shape, torch.float32) if config.interpolate else None
     call(
         "pair_cells",
         PairCells(

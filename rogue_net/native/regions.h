@@ -12,6 +12,17 @@
 enum { GUARD_FLOATS = 16 };
 static const uint32_t GUARD_BITS = 0x7FC5A5A5u; /* a quiet NaN */
 
+/* While it is 1, new arrays are full of bytes of 255, which are NaN as floats and -1 as integers: a result that depends
+   on a number that was never written shows. `library.py` sets it. */
+__attribute__((weak, visibility("default"))) int poisons_arrays = 0;
+
+/* Allocate memory. Return NULL if there is none. */
+static inline void *new_array(size_t bytes) {
+    void *memory = malloc(bytes);
+    if (memory && poisons_arrays) memset(memory, 255, bytes);
+    return memory;
+}
+
 /* Return the floats that `count` arrays take with their guards. */
 static inline int64_t floats_of_regions(int count, const int64_t *sizes) {
     int64_t sum = 0;
@@ -47,7 +58,7 @@ static inline int guards_hold(const float *memory, int count, const int64_t *siz
 
 /* Allocate arrays and set their guards. Return the block, or NULL without memory. */
 static inline float *open_regions(int count, const int64_t *sizes, float **regions) {
-    float *memory = malloc(sizeof(float) * (size_t)floats_of_regions(count, sizes));
+    float *memory = new_array(sizeof(float) * (size_t)floats_of_regions(count, sizes));
     if (!memory) return NULL;
     cut_regions(memory, count, sizes, regions);
     set_guards(memory, count, sizes);

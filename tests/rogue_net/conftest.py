@@ -1,4 +1,4 @@
-"""Guards around every array that Python allocates for the compiled code."""
+"""Guards around every array that Python allocates for the compiled code, all full of NaN."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rogue_net.native import functions
+from rogue_net.native import functions, library
 
 GUARD = 16
 GUARD_VALUE = -7.25e30
@@ -24,6 +24,7 @@ def _native_arrays_are_not_overrun(monkeypatch: pytest.MonkeyPatch) -> Iterator[
         return block[GUARD : GUARD + count].view(shape)
 
     monkeypatch.setattr(functions, "empty", guarded)
+    monkeypatch.setattr(library.POISONED, "value", 1)  # those that C allocates, and integers
     yield
     for block in blocks:
         guards = torch.cat([block[:GUARD], block[-GUARD:]])
