@@ -8,6 +8,7 @@
         ├── AgentError (ValueError)         a network of the user's own that cannot be trained
         ├── ReplayError (ValueError)        a replay that cannot be written or read
         ├── RankError (RuntimeError)        another process of the run is lost or differs
+        ├── ServerError (RuntimeError)      a server of a live game that does not listen any more
     └── NotFiniteError (ArithmeticError)   a loss, gradient or weight that is NaN or infinite
 
 Mistakes in environments raise `entity_env.errors.EntityEnvError`.
@@ -85,3 +86,7 @@ class NotFiniteError(EnnTrainerError, ArithmeticError):
 
 class RankError(EnnTrainerError, RuntimeError):
     """A process of a run of several that is lost, or differs from the others."""
+
+
+class ServerError(EnnTrainerError, RuntimeError):
+    """A server of a live game that does not listen any more."""

@@ -8,13 +8,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from enn_trainer.errors import CheckpointError, ConfigError, NotFiniteError, RankError
+from enn_trainer.errors import (
+    CheckpointError,
+    ConfigError,
+    NotFiniteError,
+    RankError,
+    ServerError,
+)
 from entity_env.errors import EntityEnvError
 from entity_env.serialization.plain_open import replace_file
 
 FAILURE = 1
 USAGE_ERROR = 2
-EXPECTED_ERRORS = (ConfigError, CheckpointError, EntityEnvError, NotFiniteError, RankError)
+EXPECTED_ERRORS = (
+    ConfigError,
+    CheckpointError,
+    EntityEnvError,
+    NotFiniteError,
+    RankError,
+    ServerError,
+)
 """Errors that are printed in one line; others are printed with a traceback."""
 
 

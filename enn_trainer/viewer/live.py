@@ -38,7 +38,8 @@ DEFAULT_FPS = 10.0
 MOST_FPS = 1000.0
 MOST_STEPS = 10_000
 """Steps of an episode that are kept; of longer ones the last."""
-_LOOK_S = 0.5  # between two looks at a signal
+_LOOK_S = 0.5  # between two looks at a signal, and at the server
+_LONGEST_S = 1e6  # that a page counts down
 _OF_ALL_PAGES = ("joined", "left", "explain", "what_if")
 
 Message = dict[str, Any]
@@ -140,14 +141,14 @@ class LiveGame(PersonPlayers):
         wait_s = 0.0
         while True:
             # A step that is decided is taken before other messages change that.
-            while self._listen(wait_s) and (any(hand.waiting()) or not shown):
+            while self._listen(min(wait_s, _LOOK_S)) and (any(hand.waiting()) or not shown):
                 wait_s = 0.0
             waiting = list(hand.waiting())
             if waiting and waiting != shown:
                 self._show_waiting(self._pages)
             shown = waiting
             # Wait for the person without an end, or until the next step is due.
-            wait_s = self._last_step_s + 1 / (self._fps or DEFAULT_FPS) - time.monotonic()
+            wait_s = self._due_s()
             is_asked = self._fps is None and any(taken.any() for taken in hand.taken.values())
             if self._is_left_to_agent:
                 break
@@ -156,6 +157,10 @@ class LiveGame(PersonPlayers):
             elif is_asked or wait_s <= 0:
                 break
         self._last_step_s = time.monotonic()
+
+    def _due_s(self) -> float:
+        """Return the seconds until the next step is due; infinite at the smallest rates."""
+        return self._last_step_s + 1 / (self._fps or DEFAULT_FPS) - time.monotonic()
 
     def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
         """Let the others and the person choose."""
@@ -244,7 +249,7 @@ class LiveGame(PersonPlayers):
         waiting, ms = set(self._hand.waiting()), None
         actors = [place for place, actor in self._actors().items() if actor in waiting]
         if self._fps is not None:
-            ms = max(0, round(1000 * (self._last_step_s + 1 / self._fps - time.monotonic())))
+            ms = max(0, round(1000 * min(self._due_s(), _LONGEST_S)))
         facts = {"actors": actors, "ms": ms, "raw": self._raw(self._step, 1)}
         self._send("waiting", pages, episode=self._episode, step=self._step, **facts)
 
@@ -346,7 +351,7 @@ class LiveGame(PersonPlayers):
             self._is_paused = bool(message.get("on"))
         else:
             fps = message.get("value")
-            if fps is not None and not (isinstance(fps, int | float) and 0 < fps <= MOST_FPS):
+            if fps is not None and not (type(fps) in (int, float) and 0 < fps <= MOST_FPS):
                 expected = f"0 to {MOST_FPS:g} or none"
                 raise ValueError(f"value: expected {expected}, got {short_repr(fps)}")
             self._fps = fps

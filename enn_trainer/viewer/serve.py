@@ -10,11 +10,14 @@ import json
 import logging
 import queue
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Collection
 from contextlib import suppress
+from typing import Any, final
 
+from enn_trainer.errors import ServerError
 from enn_trainer.viewer.live import HOST, Message
 from enn_trainer.viewer.page import live_page
 from entity_env.extras import needs_extra
@@ -32,6 +35,10 @@ MOST_PER_S = 100
 """Maximal number of messages of a page in a second."""
 HELLO_S = 5.0
 """Time in which a page has to show the token."""
+MOST_UNKNOWN = 16
+"""Maximal number of connections without the token; beyond it the oldest is closed."""
+_MOST_DROPPED = 4  # connections that are not closed yet
+_AGAIN_S = 0.1  # between two tries to accept a connection
 _WAITING = 64  # messages to a page from which on steps are dropped
 _TOO_MANY = 512  # messages to a page at which it is closed
 _MOST_UNREAD = 1000  # messages of pages from which on more are refused
@@ -45,6 +52,80 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+
+
+@final
+class _Listener(socket.socket):
+    """Socket that listens until it is closed, whatever happens to single connections.
+
+    Whoever can connect can hold connections open. Those that have not shown the token are few, so
+    that they never take all descriptors and threads of the process.
+
+    Args:
+        port: of 127.0.0.1; 0 for a free one.
+
+    Raises:
+        OSError: the port is taken.
+    """
+
+    def __init__(self, port: int) -> None:
+        super().__init__(socket.AF_INET, socket.SOCK_STREAM)
+        self._unknown: list[socket.socket] = []
+        self._dropped: list[socket.socket] = []
+        self._lock = threading.Lock()
+        try:
+            self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self.bind((HOST, port))
+            self.listen()
+        except OSError:
+            self.close()
+            raise
+        self.settimeout(_AGAIN_S)  # a connection may be gone before it is accepted
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Return the next connection and its address, as soon as it can be accepted.
+
+        Raises:
+            OSError: the socket was closed.
+        """
+        while True:
+            while len(self._dropped) >= _MOST_DROPPED and self.fileno() >= 0:
+                time.sleep(_AGAIN_S / 10)  # until their threads have closed some
+                self.drop_all_but(MOST_UNKNOWN)
+            try:
+                connection, address = super().accept()
+                break
+            except OSError as error:
+                if self.fileno() < 0:
+                    raise
+                if not isinstance(error, TimeoutError):  # no descriptors are left, perhaps
+                    self.drop_all_but(MOST_UNKNOWN // 2)
+                    time.sleep(_AGAIN_S)
+        self.drop_all_but(MOST_UNKNOWN - 1)
+        with self._lock:
+            self._unknown.append(connection)
+        return connection, address
+
+    def admit(self, connection: socket.socket) -> None:
+        """Keep a connection that has shown the token."""
+        with self._lock:
+            self._unknown = [one for one in self._unknown if one is not connection]
+
+    def drop_all_but(self, count: int) -> None:
+        """End connections without the token, the oldest first, until so many are left."""
+        with self._lock:
+            self._unknown = [one for one in self._unknown if one.fileno() >= 0]
+            num_dropped = max(0, len(self._unknown) - count)
+            dropped, self._unknown = self._unknown[:num_dropped], self._unknown[num_dropped:]
+            self._dropped = [one for one in self._dropped if one.fileno() >= 0] + dropped
+        for one in dropped:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)  # its thread reads the end, and closes it
+
+    def close_dropped(self) -> None:
+        """Close the connections that have no thread to do so."""
+        for one in self._dropped:
+            one.close()
 
 
 class _Tab:
@@ -96,10 +177,10 @@ class LiveServer:
         self._next = 0
         logger = logging.getLogger(__name__)
         logger.propagate, logger.disabled = False, True  # refused connections are no news
+        self._listener = _Listener(port)
         self._server = serve(
             self._follow,
-            HOST,
-            port,
+            sock=self._listener,
             process_request=self._answer,
             compression=None,
             max_size=MOST_BYTES,
@@ -108,9 +189,10 @@ class LiveServer:
             server_header=None,
             logger=logger,
         )
-        self.port = int(self._server.socket.getsockname()[1])
+        self.port = int(self._listener.getsockname()[1])
         self._page = live_page(self.port)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._problem = ""
+        self._thread = threading.Thread(target=self._serve_forever, daemon=True)
         self._thread.start()
 
     @property
@@ -118,8 +200,23 @@ class LiveServer:
         """The address to open, with the token."""
         return f"http://{HOST}:{self.port}/#t={self.token}"
 
+    def _serve_forever(self) -> None:
+        try:
+            self._server.serve_forever()
+        except Exception as error:  # such as a thread that cannot be started
+            self._problem = f": {error}"
+
     def receive(self, timeout_s: float) -> tuple[int, Message] | None:
-        """Return the next message and its page; None if there is none in time."""
+        """Return the next message and its page; None if there is none in time.
+
+        Raises:
+            ServerError: it does not listen any more.
+        """
+        if not self._thread.is_alive():
+            raise ServerError(
+                f"the server at port {self.port} does not listen any more{self._problem}; start "
+                "it again"
+            )
         with suppress(queue.Empty):
             return self._inbox.get(timeout=timeout_s) if timeout_s > 0 else self._inbox.get_nowait()
         return None
@@ -149,9 +246,10 @@ class LiveServer:
             number, tab = self._next, _Tab(connection)
             self._next += 1
             self._tabs[number] = tab
-        threading.Thread(target=tab.write, daemon=True).start()
-        self._inbox.put((number, {"type": "joined"}))
+        self._listener.admit(connection.socket)
         try:
+            threading.Thread(target=tab.write, daemon=True).start()
+            self._inbox.put((number, {"type": "joined"}))
             began_s, count = time.monotonic(), 0
             while True:
                 message = _message(connection.recv())
@@ -185,7 +283,12 @@ class LiveServer:
 
     def close(self) -> None:
         """Close all connections, and listen no more."""
+        self._listener.drop_all_but(0)
+        if not self._thread.is_alive():  # threads that could not be started never end
+            threads: set[threading.Thread] = getattr(self._server, "handler_threads", set())
+            threads -= {thread for thread in threads if not thread.is_alive()}
         self._server.shutdown()
+        self._listener.close_dropped()
         with self._lock:
             tabs = list(self._tabs.values())
         for tab in tabs:

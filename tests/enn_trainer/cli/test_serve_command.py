@@ -19,6 +19,7 @@ from tests.fork_server import ENN, PIPE, start_program
 
 pytest.importorskip("websockets")
 from websockets.sync.client import connect
+from websockets.sync.server import Server
 
 
 class Served(NamedTuple):
@@ -162,6 +163,21 @@ def test_another_file_is_not_recorded_to(
     assert "is not a recording" in err
     assert out == "", "there is no address to open"
     assert notes.read_text() == "nobody wants to lose these"
+
+
+def test_a_server_that_cannot_listen_ends_the_command_with_one_line(
+    mines_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(server: Server) -> None:
+        server.socket_closed.set()
+        server.shutdown_watcher.close()  # as it does at its end
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Server, "serve_forever", failing)
+    assert run(["serve", str(mines_run), "--port", "0"]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: the server at port ")
+    assert "does not listen any more: can't start new thread" in line
 
 
 def test_an_opponent_needs_a_match(mines_run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -254,6 +254,10 @@ def test_what_is_not_chosen_in_time_is_the_agents() -> None:
         ),
         ({"type": "fps", "value": -1}, "value: expected 0 to 1000 or none, got -1"),
         ({"type": "fps", "value": float("nan")}, "value: expected 0 to 1000 or none, got nan"),
+        *(
+            ({"type": "fps", "value": value}, "value: expected 0 to 1000 or none, got")
+            for value in (1e308, float("inf"), 10**400, True, "9", [1])
+        ),
     ],
 )
 def test_a_message_that_does_not_fit_is_answered_with_what_was_expected(
@@ -372,6 +376,31 @@ def test_a_paused_game_waits_until_it_goes_on() -> None:
     played.play(1)
     assert waited.is_set()
     assert [message["on"] for message in played.pages.of("paused")] == [True, False]
+
+
+@pytest.mark.parametrize("value", [1e-10, 5e-324])
+@pytest.mark.parametrize("takes", [False, True])
+def test_a_game_at_the_smallest_pace_waits_and_stays(value: float, takes: bool) -> None:
+    """Seconds to the next step are more than a clock can wait, or infinite."""
+    played, waits = Played(Duel, quiet), list[float]()
+    played.pages.inbox.append((0, {"type": "fps", "value": value}))
+    if takes:
+        played.pages.inbox.append((0, {"type": "take", "side": 0, "key": None}))
+    receive = played.pages.receive
+
+    def slowly(timeout_s: float) -> tuple[int, Message] | None:
+        if (found := receive(timeout_s)) is None and timeout_s > 0:
+            waits.append(timeout_s)
+            if len(waits) > 2:
+                return 0, {"type": "fps", "value": 1000}
+        return found
+
+    played.pages.receive = slowly  # type: ignore[method-assign]
+    played.play(2)
+    assert len(waits) > 2
+    assert max(waits) < threading.TIMEOUT_MAX
+    assert [message["fps"] for message in played.pages.of("paused")][:2] == [value, 1000]
+    assert all(message["ms"] >= 0 for message in played.pages.of("waiting"))
 
 
 def test_explanations_know_what_the_agent_remembered_in_that_frame() -> None:

@@ -1,5 +1,6 @@
 """The server of a live game is open to pages that have its token, and to nobody else."""
 
+import errno
 import json
 import signal
 import socket
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from enn_trainer.errors import ServerError
 from enn_trainer.viewer import serve
 from enn_trainer.viewer.live import Message
 
@@ -141,6 +143,70 @@ def test_socket_that_says_nothing_is_closed(
     monkeypatch.setattr(serve, "HELLO_S", 0.2)
     with opened(server) as page, pytest.raises(ConnectionClosed):
         page.recv(timeout=10)
+
+
+def test_silent_connections_keep_nobody_out(server: serve.LiveServer) -> None:
+    """Whoever can connect can hold connections: the oldest without the token make room."""
+    silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(300)]
+    try:
+        with opened(server) as page:
+            page.send(hello(server))
+            number, _ = got(server, "joined")
+            more = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(100)]
+            silent += more
+            page.send('{"type": "agent"}')
+            assert got(server, "agent")[0] == number, "the tab with the token stays"
+        assert len(server._listener._unknown) <= serve.MOST_UNKNOWN
+        silent[0].settimeout(10)
+        assert silent[0].recv(1) == b"", "it was closed"
+    finally:
+        for plug in silent:
+            plug.close()
+
+
+def test_it_goes_on_after_connections_that_cannot_be_accepted(
+    server: serve.LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept, errors = socket.socket.accept, [errno.EMFILE, errno.ECONNABORTED, errno.ENOBUFS]
+
+    def sometimes(listener: socket.socket) -> Any:
+        if errors:
+            raise OSError(errors.pop(), "no")
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", sometimes)
+    with opened(server) as page:
+        page.send(hello(server))
+        got(server, "joined")
+    assert not errors
+
+
+def test_a_server_that_listens_no_more_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, start = serve.LiveServer(), threading.Thread.start
+
+    def failing(thread: threading.Thread) -> None:
+        if thread.name.endswith("(sock_handler)"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", failing)
+        with socket.create_connection(("127.0.0.1", server.port)):
+            server._thread.join(10)
+    with pytest.raises(ServerError, match=r"does not listen any more: can't start new thread; sta"):
+        server.receive(0)
+    ending = threading.Thread(target=server.close, daemon=True)
+    ending.start()
+    ending.join(10)
+    assert not ending.is_alive()
+
+
+def test_it_ends_at_once_beside_silent_connections() -> None:
+    server = serve.LiveServer()
+    with socket.create_connection(("127.0.0.1", server.port)), opened(server):
+        start = time.monotonic()
+        server.close()
+        assert time.monotonic() - start < serve.HELLO_S
 
 
 def test_messages_go_both_ways_and_a_closed_tab_is_told(server: serve.LiveServer) -> None:
