@@ -207,42 +207,62 @@ def dry_run(manager: StateManager, run: Callable[[StateManager], object]) -> Non
         CheckpointError: the second half did not start from the save of the first.
     """
     config, saved = manager.config, manager.resumed_from
-    frames = min(DRY_STEPS, config.rollout.steps) * config.rollout.num_envs
+    frames = _dry_steps(config) * config.rollout.num_envs
     end = 0 if saved is None else saved.step
     start = time.monotonic()
     with TemporaryDirectory(prefix="dry-run-") as folder:
         print(f"dry run: two rounds of an evaluation, an update of {frames} frames and a save")
         for half in (1, 2):
-            end += frames
             of_the_run = manager.config_cls, manager.state_cls, manager._initial_state
             trial = StateManager(*of_the_run, checkpoint_dir=Path(folder, "run"))
             if half == 1:  # the second half gets its settings from the save
                 trial.init_path = manager.init_path if saved is None else saved.path
                 trial.init_from = manager.init_from if saved is None else None
                 trial.overrides, trial.environment = manager.overrides, manager.environment
+                # As it was read: a run that goes on may delete it at any moment.
+                trial._resumed, trial._searched = saved, saved is not None
             trial.is_dry = True
             trial.trust = trust_of_run(manager) if half == 1 else TYPED  # the save is its own
-            _shorten(trial.config, end, folder)
+            # An update: runs end with whole ones, also where less than one is left.
+            _shorten(trial.config, end + 1, folder)
             run(trial)
             manager.interrupted_by = trial.interrupted_by
             if trial.is_interrupted:
                 print("dry run: interrupted")
                 return
-            if trial.state.step < end:
+            end += trial.config.rollout.steps * trial.state.frames_per_step(trial.config)
+            if trial.state.step != end:
                 raise CheckpointError(
                     f"dry run: expected step {end} at the end, got {trial.state.step}"
                 )
-            end = trial.state.step  # later, if an update has fewer frames of the agent
     print(f"dry run: all is well, after {time.monotonic() - start:.1f} s; its files are removed")
+
+
+def _dry_steps(config: TrainConfig) -> int:
+    """Return the steps of a rollout in a dry run, at least those of a sequence."""
+    return min(max(DRY_STEPS, config.ppo.seq_len or 1), config.rollout.steps)
+
+
+def _dry_minibatch(config: TrainConfig) -> int:
+    """Return the frames of a minibatch of a dry run, whose rollouts have fewer than `config` says.
+
+    Minibatches have no frames of opponents, and whole sequences if the network has memory. Where
+    they are as large a share of the rollout as those of the run, they have as few and as many.
+    """
+    steps, bs, nets = _dry_steps(config), config.optim.bs, (config.net, config.vf_net)
+    remembers = any(net is not None and net.memory is not None for net in nets)
+    if config.selfplay is None and not remembers:
+        return min(bs, steps * config.rollout.num_envs)
+    whole = config.ppo.seq_len or (steps if remembers else 1)
+    return max(bs * steps // config.rollout.steps // whole, 1) * whole
 
 
 def _shorten(config: TrainConfig, end: int, folder: str) -> None:
     """Shorten the configuration of a run in place, and turn off its trackers."""
     config.data_dir, config.track = folder, False
     config.total_timesteps, config.max_train_time, config.stop = end, None, []
-    config.rollout.steps = min(DRY_STEPS, config.rollout.steps)
-    config.optim.bs = min(config.optim.bs, config.rollout.steps * config.rollout.num_envs)
-    config.optim.update_epochs = 1
+    config.optim.bs = _dry_minibatch(config)
+    config.rollout.steps, config.optim.update_epochs = _dry_steps(config), 1
     if config.capture_samples:
         config.capture_samples = "rollouts.rec"
     evaluation = config.eval or EvalConfig(steps=DRY_STEPS)
