@@ -1,6 +1,7 @@
 """Conversion between `State` and the files of a save."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias
@@ -407,13 +408,27 @@ def _load_parts(saved: Checkpoint, state: State, parts: dict[str, dict[str, Any]
             "give StateManager, or evolve, the initial_state that makes it"
         )
     for name, content in parts.items():
-        try:
+        where = ", ".join(dict.fromkeys(files.get(name, [REST])))
+        with _loading(f"{saved.path}: {where}", name):
             state.parts[name].load_state_dict(content)
-        except ConfigError:
-            raise
-        except ValueError as error:
-            where = ", ".join(dict.fromkeys(files.get(name, [REST])))
-            raise CheckpointError(f"{saved.path}: {where}: {error}") from None
+
+
+@contextmanager
+def _loading(where: str, part: str) -> Iterator[None]:
+    """Raise CheckpointError in place of errors of a part that cannot use a saved state.
+
+    Args:
+        where: the save and the file.
+        part: name of the part.
+    """
+    try:
+        yield
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise CheckpointError(f"{where}: {error}") from None
+    except (TypeError, LookupError, AttributeError, OverflowError) as error:
+        raise CheckpointError(f"{where}: {part}: {type(error).__name__}: {error}") from error
 
 
 def _dump_state(state: State) -> str:
@@ -499,11 +514,9 @@ def read_league(saved: Checkpoint) -> League:
     Raises:
         CheckpointError: a file is damaged.
     """
-    league = League()
-    try:
-        league.load_state_dict(_read_rest(saved)[1].get(LEAGUE, {}))
-    except ValueError as error:
-        raise CheckpointError(f"{saved.path}: {REST}: {LEAGUE}: {error}") from None
+    league, parts = League(), _read_rest(saved)[1]
+    with _loading(f"{saved.path}: {REST}: {LEAGUE}", LEAGUE):
+        league.load_state_dict(parts.get(LEAGUE, {}))
     return league
 
 
@@ -513,11 +526,9 @@ def read_lessons(saved: Checkpoint) -> Lessons:
     Raises:
         CheckpointError: they are damaged.
     """
-    lessons = Lessons()
-    try:
-        lessons.load_state_dict(_read_rest(saved)[1].get(CURRICULUM, {}))
-    except ValueError as error:
-        raise CheckpointError(f"{saved.path}: {REST}: {error}") from None
+    lessons, parts = Lessons(), _read_rest(saved)[1]
+    with _loading(f"{saved.path}: {REST}", CURRICULUM):
+        lessons.load_state_dict(parts.get(CURRICULUM, {}))
     return lessons
 
 

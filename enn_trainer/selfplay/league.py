@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from enn_trainer.state_part import (
     check_plain,
     full_state,
 )
+from entity_env.errors import short_repr
 from entity_env.named_world import names_bot
 
 SNAPSHOT = "snapshot"
@@ -249,10 +250,14 @@ class League(StatePart):
         for name, value in numbers.items():
             is_number = isinstance(value, int | float) and abs(value) < 2**62
             if type(value) is not _NUMBERS[name] or not is_number:
-                raise ValueError(f"{name}: expected a number, got {value!r}")
+                raise ValueError(f"{name}: expected a number, got {short_repr(value)}")
         files: Mapping[str, bytes] = state.get("files", {})
+        if not isinstance(files, dict) or not all(type(data) is bytes for data in files.values()):
+            raise ValueError("files: expected contents by names of files")
+        if not isinstance(found := state.get("members", []), list):
+            raise ValueError(f"members: expected a list, got {short_repr(found)}")
         members, lost = [], [*self.lost]  # of the save, also when it moves to another device
-        for i, plain in enumerate(state.get("members", [])):
+        for i, plain in enumerate(found):
             member = member_of_plain(f"members[{i}]", plain)
             if member.kind == "network" and member.file not in files:
                 lost.append(member.name)
@@ -301,16 +306,36 @@ def member_of_plain(path: str, plain: object) -> Member:
     for name in _PLAIN:
         wanted = type(getattr(example, name))
         if type(plain[name]) is not wanted:
-            raise ValueError(f"{path}.{name}: expected {wanted.__name__}, got {plain[name]!r:.80}")
+            got = short_repr(plain[name])
+            raise ValueError(f"{path}.{name}: expected {wanted.__name__}, got {got}")
     if plain["kind"] not in get_args(Kind) or not is_member_name(plain["name"]):
         raise ValueError(f"{path}: expected a name and a kind, got {plain['name']!r:.80}")
     if not _has_origin_of(plain["kind"], plain["origin"]):
         expected = f"an origin of the kind {plain['kind']}"
         raise ValueError(f"{path}.origin: expected {expected}, got {plain['origin']!r:.80}")
-    results = np.array(plain["results"], dtype=np.float64).reshape(-1, 3)
-    if not (np.isfinite(results).all() and (results >= 0).all() and abs(plain["elo"]) < 1e6):
-        raise ValueError(f"{path}: expected finite results and a rating")
-    return Member(**{**plain, "results": results})
+    for name, most in ("elo", 1e6), ("ci95", np.inf):
+        if not abs(plain[name]) < most:
+            problem = f"expected finite results and a rating, got {plain[name]}"
+            raise ValueError(f"{path}.{name}: {problem}")
+    return Member(**{**plain, "results": _results_of_plain(f"{path}.results", plain["results"])})
+
+
+def _results_of_plain(path: str, plain: object) -> FloatArray:
+    """Return saved results, (S, 3) float64.
+
+    Raises:
+        ValueError: they are something else; the message has the path.
+    """
+    rows: list[Any] = plain if isinstance(plain, list) else [plain]
+    are_rows = all(isinstance(row, list) and len(row) == 3 for row in rows)
+    if not are_rows or not all(
+        type(x) in (int, float) and 0 <= x < np.inf for row in rows for x in row
+    ):
+        raise ValueError(
+            f"{path}: expected wins, draws and losses by seat, finite and at least 0, got "
+            f"{short_repr(plain)}"
+        )
+    return np.array(rows, dtype=np.float64).reshape(-1, 3)
 
 
 def _has_origin_of(kind: Kind, origin: str) -> bool:

@@ -1,6 +1,6 @@
 """`Seating`: the players of each match against the pool, as a part of the state of a run."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -208,8 +208,9 @@ class Seating(StatePart):
         """
         if all(isinstance(x, Tensor) for x in state.values()):  # of a run without a league
             return
-        sizes: Mapping[str, Any] = state.get("table", {})
-        if sizes.keys() != {*Table._fields} or not all(_is_count(v) for v in sizes.values()):
+        sizes = state.get("table", {})
+        is_table = isinstance(sizes, dict) and sizes.keys() == {*Table._fields}
+        if not is_table or not all(_is_count(v) for v in sizes.values()):
             raise ValueError(f"table: expected {', '.join(Table._fields)}")
         table = Table(**sizes)
         games, players = state.get("games"), state.get("players")

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load, save
 
 from enn_trainer import CheckpointError, StateManager, load_agent
+from enn_trainer.checkpoints import state_files
 from enn_trainer.checkpoints.format import verify
 from enn_trainer.checkpoints.lookup import find, members_of, read_saved_run
 from enn_trainer.checkpoints.state_files import KEPT
@@ -288,6 +289,13 @@ def test_hostile_files_of_members_are_refused(
         ("step", "5", r"members\[1\]\.step: expected int"),
         ("results", [[1.0]], "league"),
         ("results", [["x", 1.0, 2.0]], "league"),
+        *(
+            ("results", value, r"members\[1\]\.results: expected wins, draws and losses by seat")
+            for value in ({}, None, 5, "x", [None], [{}], [[{}, 0.0, 0.0]], [[True, 0.0, 0.0]])
+        ),
+        ("results", [["1", "2", "3"]], r"members\[1\]\.results: "),
+        ("results", [[-1.0, 0.0, 0.0]], r"members\[1\]\.results: "),
+        ("ci95", float("nan"), r"members\[1\]\.ci95: expected finite"),
     ],
 )
 def test_hostile_descriptions_of_members_are_refused(
@@ -301,7 +309,86 @@ def test_hostile_descriptions_of_members_are_refused(
         read_saved_run(Path(f"{path}@opponent:step-24"))
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("members", {}, r"league: members: expected a list, got \{\}"),
+        ("members", None, "league: members: expected a list, got None"),
+        ("members", [None], r"league: members\[0\]: expected the fields name, "),
+        ("files", 5, "league: files: expected contents by names of files"),
+        ("next_snapshot", {}, r"league: next_snapshot: expected a number, got \{\}"),
+        ("elo", [], r"league: elo: expected a number, got \[\]"),
+    ],
+)
+def test_fields_of_a_league_of_another_type_are_refused(
+    jousts: Path, tmp_path: Path, field: str, value: Any, message: str
+) -> None:
+    newest = saves_of(jousts)[-1]
+    rest = unpack((newest / REST).read_bytes())
+    rest["parts"]["league"][field] = value
+    if field == "files":
+        del rest["files"]["league"]
+    path = changed(newest, tmp_path, REST, pack(rest))
+    with pytest.raises(CheckpointError, match=message):
+        members_of(path)
+
+
+@pytest.mark.parametrize("table", [None, [], "x", 5, {"sides": {}}])
+def test_seats_of_another_type_are_refused(jousts: Path, tmp_path: Path, table: Any) -> None:
+    newest = saves_of(jousts)[-1]
+    rest = unpack((newest / REST).read_bytes())
+    rest["parts"]["players"]["table"] = table
+    path = changed(newest, tmp_path, REST, pack(rest))
+    with pytest.raises(CheckpointError, match=f"{REST}: table: expected num_matches, sides, num_"):
+        run(tmp_path / "next", 4, init_path=path)
+
+
+class Failing(League):
+    """A league whose code does not look at what it gets."""
+
+    def load_state_dict(self, state: Any) -> None:
+        raise state["members"][99]
+
+
+def test_a_part_that_fails_at_a_saved_state_is_named_with_the_file(
+    jousts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_files, "League", Failing)
+    message = f"{REST}: league: league: IndexError: list index out of range"
+    with pytest.raises(CheckpointError, match=message):
+        members_of(jousts)
+
+
 # Commands
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["inspect", "SAVE"],
+        ["checkpoints", "show", "SAVE"],
+        ["checkpoints", "diff", "SAVE", "SAVE"],
+        ["league", "show", "SAVE"],
+        ["league", "play", "SAVE@opponents", "random", "--env", "Duel"],
+        ["eval", "SAVE@opponent:step-24", "--env", "Duel"],
+        ["watch", "SAVE", "--env", "Duel", "--opponent", "pool"],
+        ["resume", "SAVE"],
+    ],
+)
+def test_commands_name_file_and_field_of_results_of_another_type(
+    duels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    newest = saves_of(duels)[-1]
+    rest = unpack((newest / REST).read_bytes())
+    rest["parts"]["league"]["members"][1]["results"] = {"a": 1.0}
+    path = changed(newest, tmp_path, REST, pack(rest))
+    if command[0] == "resume":
+        path = path.parent
+    assert enn([word.replace("SAVE", str(path)) for word in command]) in (1, 2)
+    out, err = capsys.readouterr()
+    [line] = (err or out).splitlines()
+    assert f"{REST}: " in line
+    assert "members[1].results: expected wins, draws and losses by seat" in line
 
 
 @pytest.fixture(scope="module")
