@@ -11,8 +11,13 @@ from typing import Any
 from rich.console import Console
 
 from enn_trainer.checkpoints.disk import MAX_TEXT_BYTES, read_plain_file, size_of_all
-from enn_trainer.checkpoints.format import METRICS_FILE, RUN_FILE, folder_of_metrics, step_of
-from enn_trainer.checkpoints.manifest import MANIFEST, read_manifest
+from enn_trainer.checkpoints.format import (
+    METRICS_FILE,
+    RUN_FILE,
+    folder_of_metrics,
+    read_unverified,
+    step_of,
+)
 from enn_trainer.checkpoints.retention import best_of, measured
 from enn_trainer.checkpoints.run_lock import is_locked
 from enn_trainer.cli.arguments import OneLineParser
@@ -93,7 +98,7 @@ def _read_run(path: Path) -> tuple[dict[str, Any], Path]:
     saves: dict[str, Mapping[str, Any]] = {}
     for save in sorted(save for save in path.iterdir() if step_of(save) is not None):
         with suppress(CheckpointError):
-            saves[save.name] = read_manifest(save / MANIFEST)
+            saves[save.name] = read_unverified(save).manifest
     newest, world, data_dir = max(saves, default=""), None, "."
     with suppress(CheckpointError, ValueError, KeyError, TypeError):
         text = read_plain_file(path / newest / "config.ron", MAX_TEXT_BYTES).decode()

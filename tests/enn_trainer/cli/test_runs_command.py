@@ -1,0 +1,23 @@
+"""`enn runs`: the runs in a folder, and what is known of each."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from enn_trainer.cli import run
+from enn_trainer.cli.runs_command import list_runs
+
+
+def test_a_copy_of_a_save_by_another_name_is_no_save_of_the_run(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its manifest says another step, so that no command takes it."""
+    [before] = list_runs(run_dir)
+    shutil.copytree(run_dir / "step-000000000024", run_dir / "step-000000999999")
+    [after] = list_runs(run_dir)
+    assert after == before | {"bytes": after["bytes"]}
+    assert after["newest"] == "step-000000000072"
+    assert run(["runs", str(run_dir), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["newest"] == "step-000000000072"
