@@ -137,6 +137,11 @@ def writable(path: Path, field: str) -> Path:
     return target
 
 
+def is_writable_at(path: Path) -> bool:
+    """Return whether a file can be written at a path, in place of what is there."""
+    return path.parent.is_dir() and os.access(path.parent, os.W_OK)
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file, complete or not at all, in place of an existing one."""
     data = (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()

@@ -22,6 +22,7 @@ from enn_trainer.checkpoints.lookup import SavedRun, read_saved_run
 from enn_trainer.cli.arguments import (
     OneLineParser,
     failed,
+    is_writable_at,
     not_negative,
     positive,
     with_out,
@@ -142,8 +143,11 @@ def _evaluate(options: argparse.Namespace) -> int:
     # Beside the save, also where the path is `.`.
     of_what = f"opponent-{saved.member}" if saved.member else f"step-{saved.step:012d}"
     beside = saved_path.parent / f"eval-{of_what}.json"
-    path = writable(beside if options.out is None else options.out, "--out")
-    if options.out is None:
+    path: Path | None = None
+    if options.out is not None:
+        path = writable(options.out, "--out")
+    elif is_writable_at(beside):
+        writable(beside, "--out")
         path = beside  # a link there is replaced: it may lead anywhere, and nobody typed it
     film = None
     if options.video is not None:
@@ -432,7 +436,7 @@ def table(results: Mapping[str, SuiteResult], console: Console | None = None) ->
 
 
 def write_and_print(
-    path: Path,
+    path: Path | None,
     content: Mapping[str, Any],
     results: Mapping[str, SuiteResult],
     as_json: bool = False,
@@ -441,7 +445,7 @@ def write_and_print(
     """Write the results to the report, then print them, so that a closed pipe loses nothing.
 
     Args:
-        path: path of the report.
+        path: path of the report; None where the folder of the run is read-only.
         content: content of the report.
         results: results by suite.
         as_json: True to print the content, in place of tables.
@@ -453,7 +457,8 @@ def write_and_print(
     problems = []
     # Write, then print.
     try:
-        write_json(path, content)
+        if path is not None:
+            write_json(path, content)
     except OSError as error:
         problems.append(f"--out: {path} cannot be written: {error.strerror}")
     try:
@@ -463,12 +468,16 @@ def write_and_print(
             table(results)
             if by is not None:
                 show_by_value(results, by, UNNAMED)
-        if not problems and not as_json:
+        if path is None:
+            note = "not written to a file, as the folder of the run is read-only; --out FILE does"
+            print(note, file=sys.stderr)
+        elif not problems and not as_json:
             print(printable(f"written to {path}", sys.stdout.encoding))
         sys.stdout.flush()
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it fails once more
-        problems.append(f"standard output: {error.strerror}; the numbers are in {path}")
+        where = "nowhere" if path is None else f"in {path}"
+        problems.append(f"standard output: {error.strerror}; the numbers are {where}")
     # Videos and replays that failed, and episodes that were not finished.
     for name, result in results.items():
         for problem in result.film_problem, result.page_problem:

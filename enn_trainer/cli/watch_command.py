@@ -17,6 +17,7 @@ from enn_trainer.checkpoints.lookup import SavedRun, read_saved_run
 from enn_trainer.cli.arguments import (
     OneLineParser,
     failed,
+    is_writable_at,
     positive,
     with_out,
     writable,
@@ -104,7 +105,7 @@ def _watch(options: argparse.Namespace) -> int:
                 option = f"--{name.replace('_', '-')}"
                 expected = f"{option}: expected a run to play, got the recording {path}"
                 raise ConfigError(f"{expected}; --agent shows what an agent would have done in it")
-        out = writable(options.out or path.with_suffix(".html"), "--out")
+        out = writable(options.out or _page_beside(path.with_suffix(".html")), "--out")
         check_replaceable(out)
         replay = _of_recording(path, options)
     else:
@@ -114,7 +115,8 @@ def _watch(options: argparse.Namespace) -> int:
                 "--beside shows another agent in the frames that a run's agent plays"
             )
         saved = read_saved_run(path)
-        out = writable(options.out or saved.path.resolve().parent / "replay.html", "--out")
+        beside = saved.path.resolve().parent / "replay.html"
+        out = writable(options.out or _page_beside(beside), "--out")
         check_replaceable(out)
         replay = _play(saved, options)
     if not replay.episodes:
@@ -134,6 +136,11 @@ def _watch(options: argparse.Namespace) -> int:
     else:
         print("open it in a browser; --episodes shows more, --open opens it at once")
     return 0
+
+
+def _page_beside(path: Path) -> Path:
+    """Return a path for a page, or one in the current folder where that is in a read-only one."""
+    return path if is_writable_at(path) else Path(path.name)
 
 
 def _of_recording(path: Path, options: argparse.Namespace) -> Replay:

@@ -1,5 +1,6 @@
 """Small runs, and what is read of them."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,16 @@ def run_pool(folder: Path, *overrides: str, env: Any = Duel, **kwargs: Any) -> S
 def logs_of(folder: Path, manager: StateManager) -> Path:
     """The folder with the metrics of a run whose `data_dir` is `folder`."""
     return manager.checkpoint_dir or folder / "runs" / manager.state.run_name
+
+
+def make_read_only(folder: Path, monkeypatch: Any) -> None:
+    """Let a folder seem read-only, also to root, who may write everywhere else."""
+    access = os.access
+
+    def may(path: Any, mode: int) -> bool:
+        return access(path, mode) and not (mode & os.W_OK and Path(path) == folder)
+
+    monkeypatch.setattr(os, "access", may)
 
 
 def weights(manager: StateManager) -> torch.Tensor:

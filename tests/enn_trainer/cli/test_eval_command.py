@@ -29,7 +29,7 @@ from enn_trainer.evaluation.eval_metrics import Measured
 from enn_trainer.evaluation.results import SuiteResult
 from enn_trainer.experience.envs import env_factory
 from entity_env.examples import MineSweeper
-from tests.enn_trainer.builders import MINES, run_small
+from tests.enn_trainer.builders import MINES, make_read_only, run_small
 from tests.enn_trainer.checkpoints.published import GOLDEN
 from tests.enn_trainer.evaluation.builders import config_of
 from tests.enn_trainer.one_line import refused
@@ -90,6 +90,26 @@ def test_report_lies_beside_the_checkpoint_unless_told(mines_run: Path, tmp_path
     assert run(["eval", str(run_dir), *QUICK]) == 0
     [path] = run_dir.glob("eval-step-*.json")
     assert json.loads(path.read_text())["suites"][""]["episodes"] == 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_run_in_a_read_only_folder_is_measured_and_printed(
+    options: list[str],
+    mines_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = shutil.copytree(mines_run, tmp_path / "run")
+    make_read_only(folder, monkeypatch)
+    before = sorted(folder.rglob("*"))
+    assert run(["eval", str(folder), *QUICK, *options]) == 0
+    out, err = capsys.readouterr()
+    assert "episodic_reward" in out
+    assert "not written to a file, as the folder of the run is read-only; --out FILE does" in err
+    assert sorted(folder.rglob("*")) == before
+    assert run(["eval", str(folder), *QUICK, "--out", str(folder / "report.json")]) == 2
 
 
 @pytest.mark.slow

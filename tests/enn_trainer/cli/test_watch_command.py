@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from entity_env.examples import MineSweeper, Shells
 from entity_env.recording.entity_gym_samples import open_entity_gym_samples
 from entity_env.seeding import derive_seed
 from entity_env.vec.serial import EnvList
-from tests.enn_trainer.builders import MINES, SMALL, run_small
+from tests.enn_trainer.builders import MINES, SMALL, make_read_only, run_small
 from tests.enn_trainer.viewer.replays import differences
 from tests.entity_env.builders import SAMPLES
 
@@ -54,6 +55,26 @@ def test_episode_that_does_not_end_is_shown_as_far_as_it_was_played(
     assert [len(one.obs) for one in shown.episodes] == [1, 1, 1]
     unfinished = [one for one in shown.episodes if not (one.terminated or one.truncated)]
     assert f"{len(unfinished)} did not end" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_page_of_a_read_only_folder_lies_in_the_current_one(
+    mines_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder, here = shutil.copytree(mines_run, tmp_path / "run"), tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    make_read_only(folder, monkeypatch)
+    assert run(["watch", str(folder)]) == 0
+    assert f"{here / 'replay.html'}: 3 episodes" in capsys.readouterr().out
+    assert len(read_replay(here / "replay.html").episodes) == 3
+    assert not [*folder.glob("*.html")]
+    make_read_only(here, monkeypatch)
+    assert run(["watch", str(folder)]) == 2
+    assert "--out: expected a file in a folder to write to" in capsys.readouterr().err
 
 
 @pytest.mark.slow
