@@ -203,6 +203,7 @@ class SavedRun(NamedTuple):
         action_space: the actions it was trained on.
         run_name: the folder of the run's logs, "" if unknown.
         member: name of the member of its league that it is; "" for the agent of the run.
+        pool: the members of the pool of the save; None if they were not read.
     """
 
     path: Path
@@ -213,22 +214,28 @@ class SavedRun(NamedTuple):
     action_space: dict[str, ActionSpace]
     run_name: str = ""
     member: str = ""
+    pool: Sequence[Member] | None = None
 
 
-def read_saved_run(path: Path, agent: PPOAgent | None = None) -> SavedRun:
+def read_saved_run(path: Path, agent: PPOAgent | None = None, with_pool: bool = False) -> SavedRun:
     """Read the network of a save, without its optimizer.
 
     Args:
         path: as for `lookup.find`; or SAVE@opponent:NAME, for a member of the league of a save.
         agent: the user's own network, which takes the weights; None for a `RogueNet`.
+        with_pool: True to read the members of its pool too, as the save may be deleted later.
 
     Raises:
         CheckpointError: there is no valid checkpoint, or its weights are no finite numbers; or it
             has no such member, or not as a network.
     """
-    if (named := split_member(path)) is not None:
-        return _read_member_run(*named, agent)
-    saved = find(path)
+    named = split_member(path)
+    saved, member = (find(path), None) if named is None else find_member(*named)
+    run = _agent_of(saved, agent) if member is None else _run_of_member(saved, member, agent)
+    return run._replace(pool=_pool_of(saved)) if with_pool else run
+
+
+def _agent_of(saved: Checkpoint, agent: PPOAgent | None) -> SavedRun:
     state, config = read_state(saved), read_config(saved)
     spaces = state["obs_space"], state["action_space"]
     where, weights = str(saved.path), read_tensors(saved, WEIGHTS)
@@ -257,12 +264,29 @@ def members_of(path: Path) -> list[Member]:
     if not path.exists():
         path = Path(str(path).removesuffix("@opponents"))
     saved = find(path)
-    pool = [member for member in read_members(saved) if member.is_in_pool]
+    return _some(saved.path, _pool_of(saved))
+
+
+def pool_of_run(run: SavedRun) -> list[Member]:
+    """Return the pool of a save that was read, in the order in which its members joined.
+
+    Raises:
+        CheckpointError: it has none; or it was read without, and there is no such save any more.
+    """
+    return members_of(run.path) if run.pool is None else _some(run.path, run.pool)
+
+
+def _pool_of(saved: Checkpoint) -> list[Member]:
+    return [member for member in read_members(saved) if member.is_in_pool]
+
+
+def _some(path: Path, pool: Sequence[Member]) -> list[Member]:
+    """Return the members of a pool, of which there has to be one."""
     if not pool:
         raise CheckpointError(
-            f"{saved.path}: expected a save of a run with opponents (selfplay), it has none"
+            f"{path}: expected a save of a run with opponents (selfplay), it has none"
         )
-    return pool
+    return [*pool]
 
 
 def find_member(path: Path, name: str) -> tuple[Checkpoint, Member]:
@@ -286,9 +310,8 @@ def find_member(path: Path, name: str) -> tuple[Checkpoint, Member]:
     return saved, members[name]
 
 
-def _read_member_run(path: Path, name: str, agent: PPOAgent | None) -> SavedRun:
-    saved, member = find_member(path, name)
-    where = f"{saved.path}: {member.file}"
+def _run_of_member(saved: Checkpoint, member: Member, agent: PPOAgent | None) -> SavedRun:
+    name, where = member.name, f"{saved.path}: {member.file}"
     if member.kind != "network":
         raise CheckpointError(
             f"{saved.path}: opponent {name}: expected one with a network, it is {member.origin!r}; "

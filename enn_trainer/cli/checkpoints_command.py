@@ -310,7 +310,7 @@ def _code_of(env: EnvConfig, groups: Groups) -> Iterator[NamedCode]:
 
 
 def _upgrade(options: argparse.Namespace) -> None:
-    saved = upgrade_checkpoint(resolve(options.path), options.to)
+    saved = upgrade_checkpoint(options.path, options.to)
     manager = load_checkpoint(saved.path)
     resume = resume_command(options.to, manager.config, manager.state)
     print(f"saved {saved.path}; to continue: {resume}")

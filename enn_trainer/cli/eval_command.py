@@ -48,7 +48,7 @@ from enn_trainer.config.eval_config import (
 )
 from enn_trainer.errors import CheckpointError, ConfigError, ReplayError
 from enn_trainer.evaluation.eval_metrics import Measured, with_interval
-from enn_trainer.evaluation.evaluator import Evaluator, NamedOpponents, differences
+from enn_trainer.evaluation.evaluator import POOL, Evaluator, NamedOpponents, differences
 from enn_trainer.evaluation.remote import RayPlayer, cluster
 from enn_trainer.evaluation.results import SuiteResult
 from enn_trainer.evaluation.video import require_writer
@@ -136,7 +136,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     check_ray(options)
     varied = samplers_of(options.vary)
     by, png = check_options(options.by, options.png, varied)
-    saved = read_saved_run(Path(options.checkpoint))
+    saved = read_saved_run(Path(options.checkpoint), with_pool=options.opponent == POOL)
     saved_path = saved.path.resolve()  # before an environment can change the folder
     config = config_of(saved.config, options, varied)
     trust = check_trusted(saved, config, options)

@@ -90,8 +90,9 @@ def check_trusted(
         raise refusal(refused, remedy)
 
     # Opponents in its state, and what hosts of a cluster get.
-    pool = [f"{saved.path}{POOL_OF_RUN}"] if opponent == POOL else []
-    _check_players([*pool, *players], trust)
+    if opponent == POOL:  # as it was read with the save, which a run that goes on may delete
+        trust.check(code_of_members(saved.pool or (), f"{saved.path}{POOL_OF_RUN}"))
+    _check_players(players, trust)
     if is_trained or getattr(options, "ray", None) is not None:
         of_ray = code_of_ray(saved.config, source)
         trust.check(code for code in of_ray if is_trained or code.kind != "ray")

@@ -34,7 +34,13 @@ from enn_trainer.cli.eval_command import (
 from enn_trainer.cli.load_world import trusted_envs
 from enn_trainer.cli.trust import check_trusted, line_with_trust
 from enn_trainer.errors import CheckpointError, ConfigError, ReplayError
-from enn_trainer.evaluation.evaluator import EXPLAINING, Evaluator, NamedOpponents, create_agent
+from enn_trainer.evaluation.evaluator import (
+    EXPLAINING,
+    POOL,
+    Evaluator,
+    NamedOpponents,
+    create_agent,
+)
 from enn_trainer.experience.demonstrations import open_recording
 from enn_trainer.experience.memories import remembering_of, tracked_types
 from enn_trainer.policy import PPOAgent
@@ -114,7 +120,7 @@ def _watch(options: argparse.Namespace) -> int:
                 f"--agent: expected a recording (.rec) to answer to, got {path}; "
                 "--beside shows another agent in the frames that a run's agent plays"
             )
-        saved = read_saved_run(path)
+        saved = read_saved_run(path, with_pool=options.opponent == POOL)
         beside = saved.path.resolve().parent / "replay.html"
         out = writable(options.out or _page_beside(beside), "--out")
         check_replaceable(out)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from enn_trainer.checkpoints.lookup import SavedRun, members_of, read_saved_run
+from enn_trainer.checkpoints.lookup import SavedRun, pool_of_run, read_saved_run
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.eval_config import all_suites, suite_path
@@ -551,9 +551,11 @@ class Evaluator:
         """
         if isinstance(self._state, SavedRun):
             try:
-                return members_of(self._state.path)
+                pool = pool_of_run(self._state)
             except CheckpointError as error:
                 raise ConfigError(f"eval.opponent: {error}") from None
+            self._state = self._state._replace(pool=pool)
+            return pool
         league = self._state.parts.get(LEAGUE)
         if not isinstance(league, League):
             raise ConfigError(

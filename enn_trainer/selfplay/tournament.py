@@ -306,6 +306,10 @@ def exploit(
     manager._config = replace(config, selfplay=alone, optim=optim)
     train(manager, env)
     seed = derive_seed(config.seed, "exploit")
-    played = play_league([str(folder), str(saved)], env, games, seed, config=config)
+    # The network as the new run has it: a run that goes on may have deleted the save since.
+    pool, rival = members_of(Path(folder)), str(saved)
+    if len(pool) == 1 and pool[0].config:
+        rival = f"{folder}@opponent:{pool[0].name}"
+    played = play_league([str(folder), rival], env, games, seed, config=config)
     low, high = played.payoff.low[0, 1], played.payoff.high[0, 1]
     return Exploited(float(played.payoff.mean[0, 1]), float(high - low) / 2, Path(folder))

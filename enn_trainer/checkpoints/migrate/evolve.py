@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from enn_trainer.checkpoints.format import Checkpoint
+from enn_trainer.checkpoints.format import WEIGHTS, Checkpoint
 from enn_trainer.checkpoints.lookup import find, read_saved_run, run_of_member
 from enn_trainer.checkpoints.migrate.config_diff import (
     check_groups,
@@ -33,10 +33,12 @@ from enn_trainer.checkpoints.state_files import (
     KEPT,
     read_config,
     read_state,
+    read_tensors,
     restore,
     saved_network,
     to_files,
 )
+from enn_trainer.checkpoints.weights import load_weights
 from enn_trainer.checkpoints.writer import save
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.schedules import follow_schedules
@@ -425,7 +427,7 @@ def state_from(
                 f"--init-from: {found.path} is of another world: {'; '.join(different)}; a network "
                 "of your own needs the same names in the same order"
             )
-        read_saved_run(source.path, own)
+        load_weights(str(found.path), own, read_tensors(found, WEIGHTS))
         say(f"all weights are those of {source.path}")
         return initial_state(config, context)
 

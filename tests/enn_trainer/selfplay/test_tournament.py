@@ -1,6 +1,8 @@
 """Round robins, evaluation against a pool, and exploiters, in games whose results are known."""
 
+import importlib
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 from enn_trainer import ConfigError, StateManager, TrainConfig, Trainer, train
 from enn_trainer.cli import run as enn
 from enn_trainer.config import EnvConfig, EvalConfig, RolloutConfig
+from enn_trainer.selfplay import tournament
 from enn_trainer.selfplay.league import League
 from enn_trainer.selfplay.seating import AGENT, Seating
 from enn_trainer.selfplay.tournament import exploit, play_league
@@ -235,6 +238,67 @@ def test_evaluation_against_the_pool_spreads_episodes_over_members_and_seats(poo
     scores = [m["score"]["mean"] for m in members.values()]
     assert suite["metrics"]["score"]["mean"] == pytest.approx(np.mean(scores))
     assert suite["metrics"]["score"]["ci95"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["eval", "watch"])
+def test_commands_read_a_save_and_its_pool_once(
+    name: str, pooled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that goes on with keep=1 deletes the save at any moment."""
+    folder, out = shutil.copytree(pooled, tmp_path / "run"), tmp_path / "out.html"
+    command = importlib.import_module(f"enn_trainer.cli.{name}_command")
+    config_of = command.config_of
+
+    def after_it_is_deleted(*arguments: Any) -> TrainConfig:
+        for save in folder.glob("step-*"):
+            shutil.rmtree(save)
+        return config_of(*arguments)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(command, "config_of", after_it_is_deleted)
+    options = ["--opponent", "pool", "--episodes", "8", "--num-envs", "16", "--out", str(out)]
+    assert enn([name, str(folder), *options]) == 0
+    assert not [*folder.glob("step-*")]
+    assert out.stat().st_size > 0
+
+
+@pytest.mark.slow
+def test_a_run_without_a_pool_is_refused_as_opponent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = [*SMALL, "env.id=Duel", "total_timesteps=100"]
+    manager = StateManager(overrides=settings, checkpoint_dir=tmp_path / "run")
+    train(manager, Duel)
+    capsys.readouterr()
+    assert enn(["eval", str(tmp_path / "run"), "--opponent", "pool"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "--opponent: " in line
+    assert "expected a save of a run with opponents (selfplay), it has none" in line
+
+
+@pytest.mark.slow
+def test_an_exploiter_is_measured_against_the_save_that_it_was_trained_against(
+    pooled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run of that save may go on meanwhile, and delete it."""
+    folder = shutil.copytree(pooled, tmp_path / "run")
+    [save, *_] = sorted(folder.glob("step-*"), reverse=True)
+    config = TrainConfig(env=EnvConfig(), total_timesteps=64, cuda=False)
+    config.rollout = RolloutConfig(num_envs=8, steps=4, processes=1)
+    config.optim.bs, config.net.d_model, config.net.n_layer = 16, 8, 1
+    kept = exploit(str(save), Duel, config, tmp_path / "kept", games=8)
+
+    def then_delete(*arguments: Any) -> None:
+        train(*arguments)
+        shutil.rmtree(save)
+
+    monkeypatch.setattr(tournament, "train", then_delete)
+    found = exploit(str(save), Duel, config, tmp_path / "deleted", games=8)
+    assert (found.score, found.ci95) == (kept.score, kept.ci95)
+    member = f"{tmp_path / 'kept'}@opponent:run-{int(save.name.removeprefix('step-'))}"
+    expected = play_league([str(tmp_path / "kept"), str(pooled)], Duel, 8, 0, config=config)
+    again = play_league([str(tmp_path / "kept"), member], Duel, 8, 0, config=config)
+    assert np.array_equal(again.payoff.mean, expected.payoff.mean, equal_nan=True)
 
 
 @pytest.mark.slow
