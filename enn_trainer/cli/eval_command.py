@@ -38,7 +38,7 @@ from enn_trainer.cli.by_value import (
 )
 from enn_trainer.cli.load_world import make_any_world, parse_kwargs, samplers_of, trusted_envs
 from enn_trainer.cli.trust import check_trusted, line_with_trust
-from enn_trainer.config import EvalConfig, TrainConfig
+from enn_trainer.config import EvalConfig, RolloutConfig, TrainConfig
 from enn_trainer.config.eval_config import (
     EvalEnvConfig,
     EvalSuiteConfig,
@@ -247,11 +247,19 @@ def config_of(
         trained,
         env=env,
         eval=evaluation,
+        rollout=with_cluster(trained.rollout, getattr(options, "ray", None)),
         curricula={},
         capture_samples=None,
         capture_logits=False,
         capture_samples_subsample=1,
     )
+
+
+def with_cluster(rollout: RolloutConfig, address: str | None) -> RolloutConfig:
+    """Return settings of rollouts with a cluster; None for none, and nothing that is for one."""
+    if address is None:
+        return dataclasses.replace(rollout, ray=None, ray_files=[], ray_env=None)
+    return dataclasses.replace(rollout, ray=address)
 
 
 def _baselines(

@@ -24,7 +24,7 @@ from enn_trainer.cli.arguments import (
     writable,
     write_json,
 )
-from enn_trainer.cli.eval_command import eval_progress
+from enn_trainer.cli.eval_command import eval_progress, with_cluster
 from enn_trainer.cli.load_world import parse_kwargs, trusted_envs
 from enn_trainer.cli.trust import check_trusted, line_with_trust
 from enn_trainer.config import EvalEnvConfig, TrainConfig
@@ -195,6 +195,7 @@ def _config(
         saved.config,
         env=with_env(saved.config.env, EvalEnvConfig(json.dumps(kwargs), options.env)),
         eval=None,
+        rollout=with_cluster(saved.config.rollout, saved.config.rollout.ray),
         checkpoint=replace(saved.config.checkpoint, best=[]),
         curricula={},
         capture_samples=None,

@@ -94,7 +94,7 @@ def check_trusted(
         trust.check(code_of_members(saved.pool or (), f"{saved.path}{POOL_OF_RUN}"))
     _check_players(players, trust)
     if is_trained or getattr(options, "ray", None) is not None:
-        of_ray = code_of_ray(saved.config, source)
+        of_ray = code_of_ray(config, source)
         trust.check(code for code in of_ray if is_trained or code.kind != "ray")
     return trust
 

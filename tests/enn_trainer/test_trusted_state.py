@@ -296,6 +296,18 @@ def test_evaluations_and_exploiters_do_not_use_the_ray_settings_of_a_save(
     assert joined == ["auto"]
 
 
+def test_run_whose_evaluations_have_files_on_a_cluster_is_measured_here(
+    duel_run: Path, joined: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The settings of files are for `eval.ray`, which the commands leave out."""
+    name_in_config(duel_run, *RAY_NAMED["eval.ray"][0], "rollout.ray_env=./x.sh")
+    assert run(["eval", "run", "--episodes", "2"]) == 0, capsys.readouterr().err
+    assert run(["league", "play", "run", "random", "--games", "2"]) == 0, capsys.readouterr().err
+    error = refused(["eval", "run", "--episodes", "2", "--ray", "auto"], capsys)
+    assert error.startswith("error: rollout.ray_env: ")
+    assert not joined
+
+
 # Arguments of the environment.
 
 
