@@ -9,6 +9,7 @@ from enn_trainer.config import EnvConfig
 from enn_trainer.experience.envs import EnvSource, makes_one_environment
 from entity_env.examples import ENV_REGISTRY
 from entity_env.named_world import is_environment_factory
+from entity_env.world_code import OF_FILES
 
 HANDED_IN = "handed in"
 """Value of `env.id` for an environment that no command can find, such as that of a lambda."""
@@ -44,9 +45,10 @@ def _importable_name(env: Any, folder: Path) -> str:
     if is_script and file.suffix != ".py":  # typed in, as in a notebook
         return HANDED_IN
 
-    # Modules beside the script are found by their paths, unless it is in the current folder.
+    # Modules of files are found by their paths, and so are those beside the script, unless it is in
+    # the current folder.
     depth = where.count(".") + (file.stem == "__init__")
     is_beside = file.parents[depth : depth + 1] == (script.parent,) and script.parent != folder
-    if is_script or is_beside:
+    if is_script or is_beside or where.startswith(OF_FILES):
         where = str(file.relative_to(folder) if file.is_relative_to(folder) else file)
     return f"{where}:{name}"

@@ -9,6 +9,9 @@ import pytest
 
 from enn_trainer.checkpoints.lookup import find
 from enn_trainer.cli import run
+from enn_trainer.config import EnvConfig
+from enn_trainer.experience.handed_in import record_world
+from entity_env.named_world import find_world
 from entity_env.serialization.messages import pack, unpack
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.foreign_saves import name_in_state
@@ -106,3 +109,12 @@ def test_saves_that_name_modules_by_their_paths_go_on(
 
     name_in_state(Path("run"), with_paths)
     assert GO_ON in resumed(capsys)
+
+
+def test_environment_of_a_file_that_a_program_passes_is_named_by_the_file(folder: Path) -> None:
+    """Its module has a name that other programs and machines do not know."""
+    config = EnvConfig()
+    record_world(config, find_world("field.py:Field"), folder)
+    assert config.id == "field.py:Field"
+    record_world(config, find_world("field.py:Field"), folder / "elsewhere")
+    assert config.id == f"{folder.resolve()}/field.py:Field"
