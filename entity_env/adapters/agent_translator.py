@@ -67,6 +67,10 @@ class View(NamedTuple):
             **outcome,
         )
 
+    def after_the_end(self) -> "View":
+        """Return the same view without actions, as of an episode that is over."""
+        return View(self.frame, {}, [])
+
 
 class AgentTranslator:
     """Translate one agent's observations and actions between Gymnasium spaces and entity spaces.

@@ -46,7 +46,9 @@ class FromPettingZoo(Adapted, Match):
     Without teams every possible agent is a side, and the policy plays all of them. The observations
     of a dead agent are empty and have no actions until the match ends, which is for all sides
     together: it goes on for a dead agent, without rewards, and the value function learns so. At the
-    end each side is terminated or truncated as its own agent was.
+    end each side is terminated or truncated as its own agent was. The value of an agent that was
+    cut off is estimated from its last observation; of an environment that gives none as it cuts
+    off, that is the one before.
 
     A team is a side that sees one entity of the type "agent" for each living member, with the
     global features of that member, and everything that any of them sees. Columns "member.0" and so
@@ -169,10 +171,14 @@ class FromPettingZoo(Adapted, Match):
         result = check_result("step", self.env.step(chosen))
         values, rewards, terminated, truncated, infos = result
 
-        # Agents that died in this step.
+        # Agents that died in this step, with their last views: those that they acted in, of agents
+        # that were cut off without an observation.
         ended = [a for a in self._translators if terminated.get(a) or truncated.get(a)]
         alive = [a for a in self.env.agents if a not in ended]
-        final = self._translate(values, infos, [a for a in ended if a in values], is_over=True)
+        check_flags([a for a in self._views if a not in self.env.agents], terminated, truncated)
+        cut_off = [a for a in ended if a in self._views and not terminated.get(a)]
+        final = {a: self._views[a].after_the_end() for a in cut_off}
+        final |= self._translate(values, infos, [a for a in ended if a in values], is_over=True)
         dead = self._cut_off | final
         self._cut_off = {
             a: view for a, view in dead.items() if a not in alive and not terminated.get(a)
@@ -185,9 +191,9 @@ class FromPettingZoo(Adapted, Match):
         # value, which is estimated from these.
         self._views, shown = {}, []
         for side in self._sides:
-            cut_off = {a: self._cut_off[a] for a in side.members if a in self._cut_off}
-            obs = self._observation(side, cut_off or final, rewards, infos)
-            obs.truncated, obs.terminated = bool(cut_off), not cut_off
+            last = {a: self._cut_off[a] for a in side.members if a in self._cut_off}
+            obs = self._observation(side, last or final, rewards, infos)
+            obs.truncated, obs.terminated = bool(last), not last
             shown.append(obs)
         check_metrics(self.translators)
         return shown
@@ -268,6 +274,28 @@ def translators_of(
         translator = AgentTranslator(*pair, by_group.get(name), env_names, prefix, is_team)
         translators |= dict.fromkeys(agents, translator)
     return translators
+
+
+def check_flags(
+    gone: Sequence[AgentName],
+    terminated: Mapping[AgentName, Any],
+    truncated: Mapping[AgentName, Any],
+) -> None:
+    """Raise if nothing says how agents ended that are no longer among those of the environment.
+
+    Args:
+        gone: agents that lived before the step.
+        terminated: flags of agents.
+        truncated: flags of agents.
+
+    Raises:
+        InvalidObservation: names those without a flag.
+    """
+    if unknown := [agent for agent in gone if agent not in terminated and agent not in truncated]:
+        raise InvalidObservation(
+            f"terminations, truncations: expected a flag of each agent that leaves agents, got "
+            f"none of {unknown}; give those of all agents that lived before the step"
+        )
 
 
 def check_num_sides(cls: type, found: int) -> None:

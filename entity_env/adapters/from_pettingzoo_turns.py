@@ -11,7 +11,12 @@ from entity_env.adapters.agent_translator import (
     View,
     check_metrics,
 )
-from entity_env.adapters.from_pettingzoo import called, check_num_sides, translators_of
+from entity_env.adapters.from_pettingzoo import (
+    called,
+    check_flags,
+    check_num_sides,
+    translators_of,
+)
 from entity_env.adapters.gymnasium_api import (
     Adapted,
     as_reward,
@@ -43,7 +48,9 @@ class FromPettingZooTurns(Adapted, Match):
 
     A dead agent has neither actors nor entities, and gets no rewards; its own steps, which the
     environment asks for, are taken without a step of the match. The match ends for all sides when
-    the last agent is dead. At the end a side is terminated or truncated as its own agent was.
+    the last agent is dead. At the end a side is terminated or truncated as its own agent was, and
+    shows its last view: of an agent that leaves `agents` in the step in which it dies, the one
+    before.
 
     Agents with equal spaces form a group, as in `FromPettingZoo`.
 
@@ -160,9 +167,19 @@ class FromPettingZooTurns(Adapted, Match):
     def _look(self) -> None:
         """Read the views of all agents, and keep the last ones of those who have just died."""
         # Each attribute is read once, as it is passed on by one wrapper after the other.
-        self._views, mover, self._infos = {}, self.env.agent_selection, self.env.infos
+        before, self._views, self._infos = self._views, {}, self.env.infos
+        agents, mover = self.env.agents, self.env.agent_selection
         terminations, truncations = self.env.terminations, self.env.truncations
-        for agent in self.env.agents:
+
+        # Agents that are gone without a last look keep the view before.
+        gone = {agent: view for agent, view in before.items() if agent not in agents}
+        check_flags([*gone], terminations, truncations)
+        for agent, view in gone.items():
+            metrics = self._translators[agent].metrics(self._infos.get(agent) or {})
+            is_terminated = bool(terminations.get(agent)) or not truncations.get(agent)
+            self._ended[agent] = _End(view.after_the_end(), is_terminated, metrics)
+
+        for agent in agents:
             if agent not in self._translators:
                 known = list(self._translators)
                 raise InvalidObservation(

@@ -62,6 +62,58 @@ def test_each_agent_is_a_side_until_the_match_ends_for_all() -> None:
     assert [obs.metrics for obs in shown[3]] == [{}, {"age": 3.0}, {"age": 3.0}, {"age": 3.0}]
 
 
+class Silent(Hunt):
+    """Shows nothing to agents in the step in which they die, nor says anything else if `mute`."""
+
+    mute = False
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        values, *rest = super().step(actions)
+        parts = [{a: part[a] for a in self.agents} for part in (values, *rest)]
+        return tuple(parts) if self.mute else (parts[0], *rest)
+
+
+class Mute(Silent):
+    mute = True
+
+
+@pytest.mark.parametrize("teams", [None, {"all": [*LIVES]}])
+@pytest.mark.parametrize("kinds", [False, True])
+def test_who_is_cut_off_without_an_observation_keeps_the_view_before(
+    kinds: bool, teams: Any
+) -> None:
+    """Early, or with the match; else its end would count as terminated, with a value of 0."""
+    mapping = {"wolf": PICK, "deer": FieldMap()} if kinds else PICK
+    match = FromPettingZoo(maker(Silent, LIVES, kinds), mapping, teams)
+    shown = play(match, 0)
+    assert len(shown) == 6
+    last = shown[-1]
+    if teams is not None:
+        deer = "deer.agent" if kinds else "agent"
+        assert last[0].truncated
+        assert last[0].ids[deer] == ["deer_0", "deer_1"]
+        return
+    assert [obs.terminated for obs in last] == [True, True, False, False]
+    assert [obs.truncated for obs in last] == [False, False, True, True]
+    for side, step in ((2, 2), (3, 4)):  # the last frames in which they acted
+        before = shown[step][side]
+        assert before.actions
+        assert not last[side].actions
+        assert before.features.keys() == last[side].features.keys()
+        for name, rows in before.features.items():
+            assert np.asarray(last[side].features[name]).tolist() == np.asarray(rows).tolist()
+    report = check_env(FromPettingZoo.of(maker(Silent, LIVES, kinds), mapping), episodes=2)
+    assert report.ok, report
+
+
+@pytest.mark.parametrize("lives", [{"a_0": -2, "a_1": -2}, {"a_0": 1, "a_1": 3}])
+def test_agents_that_leave_without_a_flag_are_refused(lives: dict[str, int]) -> None:
+    match = FromPettingZoo(maker(Mute, lives), PICK)
+    words = r"terminations, truncations: expected a flag of each agent that leaves .* \['a_0'"
+    with pytest.raises(InvalidObservation, match=words):
+        play(match, 0)
+
+
 @pytest.mark.parametrize("teams", [None, TEAMS])
 @pytest.mark.parametrize("kinds", [False, True])
 def test_adapted_match_is_without_problems(teams: Any, kinds: bool) -> None:

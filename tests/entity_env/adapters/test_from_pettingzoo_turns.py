@@ -184,3 +184,39 @@ def test_metrics_of_the_end_are_those_with_which_agents_died(always: bool) -> No
         frames = match.act(actions)
     assert [frame.metrics for frame in frames] == [{"win": 1.0}, {"win": 0.0}]
     assert [frame.reward for frame in frames] == [1.0, -1.0]
+
+
+class Leaves(Rounds):
+    """Agents leave in the step in which they die, instead of taking steps when they are dead."""
+
+    is_silent = False
+
+    def step(self, action: Any) -> None:
+        self.agents = [a for a in self.agents if not (self.terminations[a] or self.truncations[a])]
+        flags = dict(self.terminations), dict(self.truncations)
+        super().step(action)
+        dead = [a for a in self.agents if self.terminations[a] or self.truncations[a]]
+        self.agents = [a for a in self.agents if a not in dead]
+        if self.agents:
+            self.agent_selection = self.ORDER[len(self.taken)]
+        if self.is_silent:
+            self.terminations, self.truncations = (
+                {a: flag for a, flag in before.items() if a in self.agents} for before in flags
+            )
+
+
+def test_an_agent_that_leaves_as_it_is_cut_off_keeps_the_view_before() -> None:
+    """Else it would count as terminated."""
+    match: Any = FromPettingZooTurns.of(Leaves)()
+    shown = play(match)
+    assert [f.terminated for f in shown[-1]] == [False, True, True]
+    assert [f.truncated for f in shown[-1]] == [True, False, False]
+    assert [np.asarray(f.global_features)[0] for f in shown[-1]] == [8, 7, 11]
+    assert not any(f.actions for f in shown[-1])
+
+
+def test_an_agent_that_leaves_without_a_flag_is_refused() -> None:
+    match: Any = FromPettingZooTurns.of(Leaves)()
+    match.env.is_silent = True
+    with pytest.raises(EntityEnvError, match=r"terminations, truncations: .* \['b'\]"):
+        play(match)
