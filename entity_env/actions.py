@@ -66,8 +66,10 @@ class SelectEntityActionMask(ActionMask):
         actor_ids: the actors by id; or
         actor_types: every entity of these types acts. With neither, every entity acts.
         actee_types: every entity of these types may be selected; or
-        actee_ids: the actees by id. With neither, every entity may be selected.
-        mask: (actors, actees) bool, True where that actor may select that actee.
+        actee_ids: the actees by id. With neither, every entity may be selected. Entities that are
+            hidden from the policy are left out, and are an error if they are named by id.
+        mask: (actors, actees) bool, True where that actor may select that actee; it has columns of
+            hidden actees, too.
     """
 
     entity_fields = ("actor_ids", "actor_types", "actee_ids", "actee_types")

@@ -30,9 +30,9 @@ from entity_env.continuous import ContinuousActionSpace, GlobalContinuousActionS
 from entity_env.errors import unexpected
 from entity_env.kinds import Flag, Kind, check_unique
 from entity_env.observation import GLOBAL, Entity, Observation, ObsSpace
-from entity_env.ragged import Indices, Ragged
+from entity_env.ragged import Indices, Ragged, row_indices
 from entity_env.real_numbers import all_none, as_flags
-from entity_env.vec.frames import Frames, ids_of_actors, named_ids
+from entity_env.vec.frames import Frames, ids_of_actees, ids_of_actors
 from entity_env.vec.vec_obs import (
     VecActionMask,
     VecCategoricalActionMask,
@@ -229,18 +229,28 @@ class SelectEntityActionSpace(ActionSpace):
             actee_ids[i], actee_types[i] = (), None
         actees = frames.locate(actee_ids, actee_types, f"{where} actees")
         frames.check_visible(actors, f"{where} actors")
-        frames.check_visible(actees, f"{where} actees")
-        # Leave out the actors that cannot select anything.
         labels, given = self.labels_of_mask, [m.mask for m in masks]
         allowed = _cat_masks(given, actors.lengths, actees.lengths, name, labels)
+        # Leave out the actees that are hidden; of those named by id, that is an error.
+        visible = frames.are_visible(actees)
+        if not visible.all():
+            is_named = np.repeat([ids is not None for ids in actee_ids], actees.lengths)
+            kept = visible | is_named
+            if allowed is not None:
+                blocks = actors.lengths * labels
+                of_blocks = (np.repeat(x, blocks) for x in (actees.starts, actees.lengths))
+                allowed = allowed[kept[row_indices(*of_blocks)]]
+            actees = _keep_rows(actees, kept)
+            frames.check_visible(actees, f"{where} actees")
+        # Leave out the actors that cannot select anything.
         row_lengths = np.repeat(actees.lengths, actors.lengths)
         if allowed is None:
             return VecSelectEntityActionMask(_keep_rows(actors, row_lengths > 0), actees)
         row_of_pair = np.repeat(np.arange(len(row_lengths)), row_lengths * labels)
         legal = np.bincount(row_of_pair, weights=allowed, minlength=len(row_lengths)) > 0
-        kept = _keep_rows(actors, legal)
-        pairs = Ragged(allowed[legal[row_of_pair]], kept.lengths * actees.lengths * labels)
-        return VecSelectEntityActionMask(kept, actees, pairs)
+        acting = _keep_rows(actors, legal)
+        pairs = Ragged(allowed[legal[row_of_pair]], acting.lengths * actees.lengths * labels)
+        return VecSelectEntityActionMask(acting, actees, pairs)
 
     def decode(
         self,
@@ -254,7 +264,8 @@ class SelectEntityActionSpace(ActionSpace):
         """Yield the action of each environment."""
         masks: list[Any] = [o.actions.get(name, _NOBODY_SELECTS) for o in obs]
         actors = ids_of_actors(obs, obs_space, masks, mask.actors)
-        actees = _ids_of_actees(masks, obs, obs_space)
+        assert mask.actees is not None
+        actees = ids_of_actees(obs, obs_space, masks, mask.actees)
         chosen, ends = choices.values.tolist(), np.cumsum(choices.lengths).tolist()
         for given, actor_ids, actee_ids, start, end, p in zip(
             masks, actors, actees, [0, *ends], ends, probs, strict=False
@@ -275,15 +286,9 @@ class SelectEntityActionSpace(ActionSpace):
         self, name: ActionName, mask: VecActionMask, obs: Sequence[Observation], obs_space: ObsSpace
     ) -> Iterable[tuple[Sequence[EntityID], Sequence[EntityID]]]:
         masks: list[Any] = [o.actions.get(name, _NOBODY_SELECTS) for o in obs]
+        assert mask.actees is not None
         actors = ids_of_actors(obs, obs_space, masks, mask.actors)
-        return zip(actors, _ids_of_actees(masks, obs, obs_space), strict=True)
-
-
-def _ids_of_actees(
-    masks: Sequence[Any], obs: Sequence[Observation], obs_space: ObsSpace
-) -> list[Sequence[EntityID]]:
-    """Return the ids that each frame's mask allows to select."""
-    return named_ids(obs, obs_space, [m.actee_ids for m in masks], [m.actee_types for m in masks])
+        return zip(actors, ids_of_actees(obs, obs_space, masks, mask.actees), strict=True)
 
 
 _KINDS = (

@@ -230,14 +230,22 @@ class Frames:
             self._positions[i] = {entity_id: position for position, entity_id in enumerate(ids)}
         return self._positions[i]
 
+    def are_visible(self, positions: Ragged) -> npt.NDArray[np.bool_]:
+        """Return whether the policy sees the entities at some positions, (positions,) bool."""
+        if not self.visible:
+            return np.ones(len(positions.values), np.bool_)
+        frame = np.repeat(np.arange(len(positions)), positions.lengths)
+        rows = exclusive_cumsum(self.totals)[frame] + positions.values
+        visible: npt.NDArray[np.bool_] = self.visible_rows[rows]
+        return visible
+
     def check_visible(self, positions: Ragged, what: str) -> None:
         """Raise where a position is that of an entity hidden from the policy."""
         if not self.visible:
             return
-        frame = np.repeat(np.arange(len(positions)), positions.lengths)
-        rows = exclusive_cumsum(self.totals)[frame] + positions.values
-        hidden = np.flatnonzero(~self.visible_rows[rows])
+        hidden = np.flatnonzero(~self.are_visible(positions))
         if len(hidden):
+            frame = np.repeat(np.arange(len(positions)), positions.lengths)
             i, row = int(frame[hidden[0]]), int(positions.values[hidden[0]])
             present = [name for name in self.types if self.features[name].lengths[i]]
             entity = f"entity {row} of the frame (types {present})"
@@ -263,12 +271,41 @@ def ids_of_actors(
         actors: int64 (actors,) per frame, the positions of those that are left.
     """
     named = named_ids(obs, obs_space, [m.actor_ids for m in masks], [m.actor_types for m in masks])
-    counts = actors.lengths.tolist()
+    return _left(named, obs, obs_space, actors)
+
+
+def ids_of_actees(
+    obs: Sequence[Observation], obs_space: ObsSpace, masks: Sequence[Any], actees: Ragged
+) -> list[Sequence[EntityID]]:
+    """Return the ids of the actees of each frame, without those that the policy does not see.
+
+    Args:
+        obs: B observations.
+        obs_space: their space.
+        masks: of an action, with `actee_ids` and `actee_types`.
+        actees: int64 (actees,) per frame, the positions of those that are left.
+    """
+    named = named_ids(obs, obs_space, [m.actee_ids for m in masks], [m.actee_types for m in masks])
+    return _left(named, obs, obs_space, actees)
+
+
+def _left(
+    named: list[Sequence[EntityID]], obs: Sequence[Observation], obs_space: ObsSpace, left: Ragged
+) -> list[Sequence[EntityID]]:
+    """Return the ids of the entities of each frame that are left of those named.
+
+    Args:
+        named: their ids, of all that are named.
+        obs: B observations.
+        obs_space: their space.
+        left: int64 per frame, the positions of those that are left, in the same order.
+    """
+    counts = left.lengths.tolist()
     if list(map(len, named)) != counts:
         for i, count in enumerate(counts):
             if len(named[i]) != count:
-                all_ids = obs[i].index_to_id(obs_space)
-                named[i] = [all_ids[k] for k in actors[i].values]
+                all_ids = obs[i].index_to_id(obs_space) if count else []
+                named[i] = [all_ids[k] for k in left[i].values]
     return [_copied(ids) for ids in named]
 
 
@@ -290,6 +327,8 @@ def named_ids(
         ids: per frame the ids that are named, or None.
         types: per frame the types that are named, or None.
     """
+    if not obs:
+        return []
     if all_none(ids) and is_same_everywhere(types):
         named = list(obs_space.entities) if types[0] is None else types[0]
         if len(named) == 1:  # so it is in most worlds

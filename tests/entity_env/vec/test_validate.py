@@ -94,7 +94,8 @@ WRONG: dict[str, tuple[Any, str]] = {
         frame(
             visible={"A": [True, False]},
             features={**A, "B": [[0.0]]},
-            actions={"pick": SelectEntityActionMask(actor_types=["B"], actee_types=["A"])},
+            ids={"A": ["a", "b"]},
+            actions={"pick": SelectEntityActionMask(actor_types=["B"], actee_ids=["b"])},
         ),
         "actions.'pick'. actees: entity 1 of the frame .* is invisible",
     ),

@@ -1,0 +1,179 @@
+"""Entities that are hidden from the policy are left out of those that an action may select."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from entity_env import (
+    Action,
+    ActionSpace,
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    Entity,
+    Environment,
+    EnvList,
+    InvalidObservation,
+    Observation,
+    ObsSpace,
+    PlainState,
+    SelectEntityActionMask,
+    SelectEntityActionSpace,
+    VecObs,
+    batch_obs,
+    check_env,
+)
+from entity_env.random_play import random_choices
+from entity_env.vec.batching import unbatch_actions
+
+SPACE = ObsSpace(entities={"Coin": Entity(["x"]), "Me": Entity([]), "Key": Entity(["x"])})
+ACTIONS: dict[str, ActionSpace] = {
+    "how": CategoricalActionSpace(["a", "b", "c"]),
+    "pick": SelectEntityActionSpace(),
+    "then": SelectEntityActionSpace(after="how", when=["c", "a"]),
+}
+
+
+@st.composite
+def frames(draw: st.DrawFn) -> tuple[Observation, Observation]:
+    """A frame that names actees by type, or all, and one that names those visible by id."""
+    counts = {name: draw(st.integers(0, 3)) for name in SPACE.entities}
+    flags = st.booleans()
+    visible = {n: [draw(flags) for _ in range(counts[n])] for n in ("Coin", "Key")}
+    with_ids = draw(flags)
+    ids = {n: [f"{n}{i}" if with_ids else (n, i) for i in range(k)] for n, k in counts.items()}
+    named = draw(st.sampled_from([None, ["Key"], ["Key", "Coin"], ["Coin", "Me"]]))
+    seen = {"Me": [True] * counts["Me"], **visible}
+    actees = [
+        (one, is_seen)
+        for n in named or SPACE.entities
+        for one, is_seen in zip(ids[n], seen[n], strict=True)
+    ]
+    left = [i for i, (_, is_seen) in enumerate(actees) if is_seen]
+
+    def masks(labels: int) -> tuple[Any, Any]:
+        shape = (counts["Me"], labels, len(actees)) if labels > 1 else (counts["Me"], len(actees))
+        mask: Any = None
+        if draw(flags):
+            size = int(np.prod(shape))
+            mask = np.array(draw(st.lists(flags, min_size=size, max_size=size)), bool).reshape(
+                shape
+            )
+        by_id = [actees[i][0] for i in left]
+        own = None if mask is None else mask[..., left]
+        return (
+            SelectEntityActionMask(actor_types=["Me"], actee_types=named, mask=mask),
+            SelectEntityActionMask(actor_types=["Me"], actee_ids=by_id, mask=own),
+        )
+
+    pick, then = masks(1), masks(2)
+    how = CategoricalActionMask(actor_types=["Me"])
+    features = {
+        n: [[float(i)] * len(e.features) for i in range(counts[n])]
+        for n, e in SPACE.entities.items()
+    }
+    return tuple(  # type: ignore[return-value]
+        Observation(
+            features=features,
+            ids=ids if with_ids else None,
+            visible=visible,
+            actions={"how": how, "pick": pick[k], "then": then[k]},
+        )
+        for k in range(2)
+    )
+
+
+@given(st.lists(frames(), min_size=1, max_size=4), st.integers(0, 9))
+def test_actees_by_type_are_those_visible_by_id(
+    pairs: list[tuple[Observation, Observation]], seed: int
+) -> None:
+    """In batches, in the actions of the environment, and back."""
+    by_type, by_id = ([pair[k] for pair in pairs] for k in range(2))
+    one, other = (batch_obs(obs, SPACE, ACTIONS) for obs in (by_type, by_id))
+    for name in ACTIONS:
+        assert full(one, name) == full(other, name)
+    chosen = random_choices(one, ACTIONS, np.random.default_rng(seed))
+    own = unbatch_actions(chosen, one, by_type, SPACE, ACTIONS)
+    others = unbatch_actions(chosen, other, by_id, SPACE, ACTIONS)
+    assert repr(own) == repr(others)
+    picks, mask = [actions.get("pick") for actions in own], one.action_masks["pick"]
+    again = ACTIONS["pick"].encode("pick", picks, mask, by_type, SPACE)
+    assert again.values.tolist() == chosen["pick"].values.tolist()
+
+
+def full(batch: VecObs, name: str) -> list[Any]:
+    mask = batch.action_masks[name]
+    rows = [mask.actors, mask.full_mask(ACTIONS[name].mask_columns)]
+    acting = mask.actors.lengths > 0
+    if mask.actees is not None:  # where nobody acts, they do not matter
+        rows.append(mask.actees.take(np.flatnonzero(acting)))
+    rows += [] if mask.after is None else [mask.after.rows]
+    return [(one.values.tolist(), one.lengths.tolist()) for one in rows]
+
+
+def test_one_that_is_named_by_id_is_refused() -> None:
+    mask = SelectEntityActionMask(actor_types=["Me"], actee_ids=["b"])
+    obs = Observation(
+        entities={"Coin": ([[0.0], [1.0]], ["a", "b"]), "Me": [[]]},
+        visible={"Coin": [True, False]},
+        actions={"pick": mask},
+    )
+    good = Observation(
+        entities=obs.features, actions={"pick": SelectEntityActionMask(actor_types=["Me"])}
+    )
+    with pytest.raises(
+        InvalidObservation, match=r"^environment 1: .*actees: entity 1 .* invisible"
+    ):
+        batch_obs([good, obs], SPACE, ACTIONS)
+
+
+class Fog(PlainState, Environment):
+    """Coins of which some are hidden; who picks one that is gets -1."""
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace(entities={"Coin": Entity(["x"]), "Me": Entity([])})
+
+    def action_space(self) -> dict[str, ActionSpace]:
+        return {"pick": SelectEntityActionSpace()}
+
+    def reset(self) -> Observation:
+        self.t = 0
+        return self.observe()
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        picked: Any = actions.get("pick")
+        hidden = any(not self.seen[self.names.index(one)] for one in picked.actees)
+        self.t += 1
+        return self.observe(reward=-float(hidden), done=self.t == 4)
+
+    def observe(self, **outcome: Any) -> Observation:
+        count = self.rng.randint(0, 4)
+        self.names = [f"c{self.rng.randrange(10**6)}" for _ in range(count)]
+        self.seen = [self.rng.random() < 0.5 for _ in range(count)]
+        return Observation(
+            entities={"Coin": ([[float(i)] for i in range(count)], self.names), "Me": [[]]},
+            visible={"Coin": self.seen},
+            actions={"pick": SelectEntityActionMask(actor_types=["Me"], actee_types=["Coin"])},
+            **outcome,
+        )
+
+
+def test_an_environment_with_hidden_actees_is_right_and_resumes() -> None:
+    report = check_env(Fog, episodes=4)
+    assert report.ok, report
+    envs, rng = EnvList(Fog, 5), np.random.default_rng(0)
+    envs.seed(1)
+    obs = envs.reset(envs.obs_space())
+    hidden = 0
+    for _ in range(30):
+        hidden += int((~obs.visibility("Coin").values).sum())
+        other = EnvList(Fog, 5)
+        again = other.set_state(envs.get_state() or {}, other.obs_space())
+        assert again is not None
+        choices = random_choices(obs, envs.action_space(), rng)
+        obs, same = (one.act(choices, envs.obs_space()) for one in (envs, other))
+        assert obs.reward.tolist() == same.reward.tolist() == [0.0] * 5
+    assert hidden > 20
