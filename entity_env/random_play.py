@@ -187,6 +187,8 @@ def fields_of(batch: VecObs) -> Fields:
     given = {name: block for name, block in rows.items() if block is not None}
     fields = {name: b.values.tobytes() + b"|" + b.lengths.tobytes() for name, b in given.items()}
     fields |= {name: getattr(batch, name).tobytes() for name in ("reward", "done", "truncated")}
+    if len(batch.padding):
+        fields["padding"] = batch.padding.tobytes()
     if batch.final is not None:
         fields |= {f"{name} at the end": what for name, what in fields_of(batch.final).items()}
     return fields

@@ -169,7 +169,8 @@ class EpisodeStatistics(VecEnvWrapper):
 
     The metrics are those of `AddMetricsWrapper` and of the environments. Quotas should be equal for
     all environments: counting every episode that ends within a number of steps would favour short
-    episodes. Entities are counted in the frames in which the agents acted.
+    episodes. Entities are counted in the frames in which the agents acted. Frames between two
+    episodes, `VecObs.padding`, are left out.
 
     Args:
         env: B environments.
@@ -190,6 +191,7 @@ class EpisodeStatistics(VecEnvWrapper):
         self._result, self._num_steps = result, 0
         self._return = np.zeros(len(env), dtype=np.float64)
         self._length = np.zeros(len(env), dtype=np.int64)
+        self._padding = np.zeros(len(env), dtype=np.bool_)  # of the current frames
         self._entities: dict[str, Ints] = {}
 
     def seed(self, seed: int) -> None:
@@ -203,18 +205,19 @@ class EpisodeStatistics(VecEnvWrapper):
         self._return[:] = 0
         self._length[:] = 0
         obs = self.env.reset(obs_config)
-        self._entities = _entities(obs)
+        self._entities, self._padding = _entities(obs), obs.is_padding
         return obs
 
     def wait(self) -> VecObs:
         """Return the frames after a step, and count their metrics."""
         obs = self.env.wait()
         self._return += obs.reward
-        self._length += 1
+        self._length += ~self._padding
         self._num_steps += 1
 
         # Count the step where the running episode counts.
         tallies, counts = self.counts.tallies, self.counts.num_ended < self.counts.quota
+        counts &= ~self._padding
         everyone, ended = np.flatnonzero(counts), np.flatnonzero(counts & obs.done)
         tallies["step"].add(everyone, self._length)
         tallies["reward"].add(everyone, obs.reward)
@@ -241,7 +244,7 @@ class EpisodeStatistics(VecEnvWrapper):
         self.counts.num_ended[obs.done] += 1
         self._return[obs.done] = 0
         self._length[obs.done] = 0
-        self._entities = _entities(obs)
+        self._entities, self._padding = _entities(obs), obs.is_padding
         return obs
 
     def _played(self, env: int) -> PlayedEpisode:

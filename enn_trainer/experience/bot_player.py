@@ -14,6 +14,7 @@ from enn_trainer.experience.players import Decisions, Environments, FramePlayer
 from entity_env.bot import Bot, ask_bots, bot_state, restore_bot, shown_frames
 from entity_env.errors import EntityEnvError
 from entity_env.plain_state import impure
+from entity_env.ragged import Ragged
 from entity_env.seeding import derive_seeds
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 from entity_env.vec.vec_obs import VecObs, take_obs
@@ -119,14 +120,17 @@ class BotPlayer(FramePlayer):
             InvalidAction: a choice is not legal; the message names bot, match, step and what was
                 allowed.
         """
-        # Ask each bot.
-        own, spaces = take_obs(obs, environments), (self.obs_space, self.action_space)
+        # Ask each bot whose game has begun; nobody acts between two games.
+        playing = environments[~obs.is_padding[environments]]
+        own, spaces = take_obs(obs, playing), (self.obs_space, self.action_space)
         frames = shown_frames(own, self.shown, *spaces)
-        bots = [self._bot(environment) for environment in environments.tolist()]
-        choices = ask_bots(
-            bots, frames, own, *spaces, where=lambda i: self._place(int(environments[i]))
-        )
-        for environment in environments.tolist():
+        bots = [self._bot(environment) for environment in playing.tolist()]
+        asked = ask_bots(bots, frames, own, *spaces, where=lambda i: self._place(int(playing[i])))
+        choices = {
+            name: Ragged(rows.values, batch.actions[name].actors.lengths)
+            for name, rows in asked.items()
+        }
+        for environment in playing.tolist():
             self._steps[environment] += 1
 
         # Decisions of probability 1.

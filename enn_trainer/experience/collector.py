@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from enn_trainer.experience.episodes import NO_EPISODES, Episodes
-from enn_trainer.experience.memories import RolloutMemory
+from enn_trainer.experience.memories import RolloutMemory, sequences
 from enn_trainer.experience.players import Decisions, Players
 from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
 from enn_trainer.scale.shards import Shards
@@ -223,6 +223,8 @@ class Rollout:
         metrics_of_shards: the metrics of each group.
         decisions: see `num_decisions`; None to count those of `batch`.
         actors: see `num_actors`; None to count those of `actions`.
+        padding: (T, B) bool, frames between two episodes, which are not learnt from; see
+            `VecObs.padding`. None if there are none.
     """
 
     batch: EntityBatch
@@ -242,11 +244,31 @@ class Rollout:
     metrics_of_shards: Sequence[Mapping[str, Metric]] = ()
     decisions: Ints | None = None
     actors: Mapping[str, int] | None = None
+    padding: Tensor | None = None
 
     @property
     def num_frames(self) -> int:
         """Number of frames, T * B."""
         return self.rewards.numel()
+
+    def of_played(self, x: Tensor) -> Tensor:
+        """Return the numbers of the frames that are of an episode, (T, B) -> (frames,)."""
+        return x.flatten() if self.padding is None else x[~self.padding]
+
+    def played_frames(self) -> Ints:
+        """Return the positions of the frames that are of an episode, (frames,) int64."""
+        if self.padding is None:
+            return np.arange(self.num_frames)
+        return np.flatnonzero(~self.padding.cpu().numpy())
+
+    def sequences(self, seq_len: int) -> list[Ints]:
+        """Return the positions of the frames of each sequence that are of an episode."""
+        steps, num_envs = self.rewards.shape
+        whole = sequences(steps, num_envs, seq_len)
+        if self.padding is None:
+            return whole
+        is_padding = self.padding.cpu().numpy().flatten()
+        return [own for one in whole if len(own := one[~is_padding[one]])]
 
     def num_decisions(self) -> Ints:
         """Return (T * B,) int64, the actors of each frame; those of a chain count once."""
@@ -264,28 +286,33 @@ class Rollout:
 
     @property
     def of_shards(self) -> "list[Rollout]":
-        """Frames, actions, entropies and rewards of each shard of this process, step by step."""
-        return [self] if self.shards is None or self.shards.count == 1 else self._parts
+        """Frames of episodes, with actions, entropies and rewards, of each shard of this process.
+
+        They are in the order of steps; rewards are (frames,).
+        """
+        is_one = self.shards is None or self.shards.count == 1
+        return [self] if is_one and self.padding is None else self._parts
 
     @cached_property
     def _parts(self) -> "list[Rollout]":
-        assert self.shards is not None
-        found, rows = [], np.arange(self.batch.num_frames).reshape(len(self.rewards), -1)
-        for shard, columns in zip(self.shards.own, self.shards.slices, strict=True):
-            own = rows[:, columns].flatten()
-            of_all = slice(*self.shards.bounds[shard : shard + 2])
+        found, frames = [], self.played_frames()
+        shards = self.shards or Shards.one(self.rewards.shape[1])
+        for positions in shards.positions(frames):
+            of_all = to_device(frames[positions], self.rewards.device)
+            own = shards.rows(frames[positions])
             one = replace(
                 self,
                 batch=self.batch.take(own),
                 actions={name: chosen.take(own) for name, chosen in self.actions.items()},
                 entropies={name: of_rows.take(own) for name, of_rows in self.entropies.items()},
-                rewards=self.rewards[:, of_all],
+                rewards=self.rewards.flatten()[of_all],
+                padding=None,
             )
             found.append(one)
         return found
 
     def frames_of_shards(self) -> list[EntityBatch]:
-        """Return the frames of each shard, step after step."""
+        """Return the frames of episodes of each shard, step after step."""
         return [one.batch for one in self.of_shards]
 
 
@@ -316,7 +343,7 @@ def collect(
     shards = context.learnt or Shards.one(num_envs)
     storage = RolloutStorage(steps * num_envs)
     rewards = np.empty((steps, num_envs), np.float32)
-    terminated, truncated = np.empty((2, steps, num_envs), np.bool_)
+    terminated, truncated, padding = np.empty((3, steps, num_envs), np.bool_)
     metrics: list[dict[str, Metric]] = [{} for _ in shards.own]
     episodes: list[Episodes] = []
     remembered = RolloutMemory(seq_len or steps)
@@ -328,6 +355,7 @@ def collect(
         learnt = everywhere if players.learnt is None else players.learnt
         if players.memory is not None:
             remembered.add(players.memory, learnt)
+        padding[t] = collector.obs.is_padding[learnt]
         batch, decisions, obs = collector.step(frame, frame, context)
         storage.add(*players.learnt_from(batch, decisions))
         rewards[t] = obs.reward[learnt]
@@ -382,6 +410,7 @@ def collect(
         episodes=Episodes.cat(episodes),
         shards=context.learnt,
         metrics_of_shards=metrics,
+        padding=torch.from_numpy(padding).to(device) if padding.any() else None,
     )
 
 

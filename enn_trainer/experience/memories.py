@@ -176,6 +176,8 @@ class PlayerMemory:
         values: memories of a separate value network; None without.
         begun: (B,) bool, the environments in which an episode begins with the next choice.
         reward: (B,) float32, of the last step.
+        padding: (B,) bool, those whose current frame is between two episodes. It is not saved, as
+            the frames that a player goes on with have it.
     """
 
     def __init__(self, agent: Any, num_envs: int) -> None:
@@ -184,10 +186,12 @@ class PlayerMemory:
         self.values = None if values is None else Memories(values)
         self.begun = np.ones(num_envs, np.bool_)
         self.reward = np.zeros(num_envs, np.float32)
+        self.padding = np.zeros(num_envs, np.bool_)
 
     def after_step(self, obs: VecObs) -> None:
         """Take the rewards and ends of a step."""
-        self.begun, self.reward = obs.done.copy(), obs.reward.astype(np.float32)
+        self.begun, self.reward = obs.done | self.padding, obs.reward.astype(np.float32)
+        self.padding = obs.is_padding
 
     def attach(
         self, batch: EntityBatch, environments: Ints, acts: bool

@@ -316,13 +316,19 @@ class AgentPlayer(Players):
 
     def begin(self, obs: VecObs, is_resumed: bool) -> None:
         """Remember nothing, or what the save remembers."""
-        self.begin_memory(len(obs))
+        self.begin_memory(obs.is_padding)
         if self.restore_memory is not None:
             self.restore_memory(self._memory if is_resumed else None)
 
-    def begin_memory(self, num_envs: int) -> None:
-        """Remember nothing in any environment."""
-        self._memory = PlayerMemory(self.agent, num_envs) if self.remembers else None
+    def begin_memory(self, padding: npt.NDArray[np.bool_]) -> None:
+        """Remember nothing in any environment.
+
+        Args:
+            padding: (B,) bool, those whose current frame is between two episodes.
+        """
+        self._memory = PlayerMemory(self.agent, len(padding)) if self.remembers else None
+        if self._memory is not None:
+            self._memory.padding = padding
 
     def take_memory(self, memory: PlayerMemory) -> None:
         """Go on with the memory of another player of the same agent."""

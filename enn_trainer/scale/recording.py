@@ -90,6 +90,7 @@ class RankRecorder(Recorder):
     def after_step(self, obs: VecObs) -> None:
         """Keep the outcome of the step."""
         of_step = VecObs({}, {}, {}, obs.reward, obs.done, {}, obs.truncated, obs.final)
+        of_step.padding = obs.padding
         self._steps[-1] = self._steps[-1]._replace(outcome=pack(of_step))
 
     def write(self, episodes: Episodes) -> None:
@@ -107,10 +108,12 @@ class RankRecorder(Recorder):
         clock, sent = copy(self._clock), []
         for of_step in done:
             step = self._steps.pop(0)
+            clock.padding = np.zeros(self.num_envs, np.bool_)  # of this rank, as of kept frames
+            clock.padding[self.columns] = step.decisions.obs.is_padding
             kept = np.flatnonzero(np.isin(self.columns, self.sampled(clock)))
             of_kept = _plain(step.decisions.take(kept))
             sent.append(pack([of_kept, step.run_step, step.arguments, step.outcome]))
-            clock.advance(of_step)
+            clock.advance(of_step, clock.padding)
 
         # Rank 0 writes step by step.
         found = self.group.send_to_leader(pack(sent), "recording")
@@ -122,7 +125,8 @@ class RankRecorder(Recorder):
             decisions = Decisions.cat([*map(_decisions_of, frames)])
             self.keep_sample(decisions, self.sampled(self._clock), run_steps[0])
             super().after_step(VecObs.cat([*map(unpack, outcomes)]))
-        self._clock = clock
+        if not found:  # rank 0 has counted the steps of all ranks
+            self._clock = clock
 
 
 def record_rollouts(

@@ -1,5 +1,6 @@
 """Rollouts of several ranks: what every rank needs to know of the frames of all."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -73,9 +74,22 @@ def collect_in_ranks(
         metrics=merged(metrics),
         metrics_of_shards=metrics,
         episodes=episodes,
+        padding=_padding_of_ranks(found, device),
         decisions=np.concatenate([one["decisions"] for one in found], axis=1).flatten(),
         actors={name: sum(one["actors"][name] for one in found) for name in own.actions},
     )
+
+
+def _padding_of_ranks(found: Sequence[dict[str, Any]], device: torch.device) -> Tensor | None:
+    """Return `Rollout.padding` of all ranks; None if no rank has any."""
+    flags = [one["padding"] for one in found]
+    if all(of_rank is None for of_rank in flags):
+        return None
+    of_all = [
+        np.zeros_like(one["terminated"]) if of_rank is None else of_rank
+        for one, of_rank in zip(found, flags, strict=True)
+    ]
+    return torch.from_numpy(np.concatenate(of_all, axis=1)).to(device)
 
 
 def _plain(own: Rollout, state: State, context: ExecutionContext) -> dict[str, Any]:
@@ -87,6 +101,7 @@ def _plain(own: Rollout, state: State, context: ExecutionContext) -> dict[str, A
     return {
         **{name: getattr(own, name).cpu().numpy() for name in _OF_COLUMNS},
         "final_values": finals.cpu().numpy(),
+        "padding": None if own.padding is None else own.padding.cpu().numpy(),
         "decisions": own.num_decisions().reshape(len(own.rewards), -1),
         "actors": own.num_actors(),
         "parameters": lessons.parameters if isinstance(lessons, Lessons) else {},

@@ -171,6 +171,7 @@ class LeaguePlayers(NamedPlayers):
         bounds = (self._columns.start // num_sides, self._columns.stop // num_sides)
         self.pool = range(*(max(0, match - first) for match in bounds))
         self.counted = np.ones(len(self._columns), np.bool_)
+        self._padding = np.zeros(len(self._columns), np.bool_)  # of the current frames
         self.ended: list[Game] = []
         self._is_checked = False
         self.members_identify = False
@@ -191,6 +192,7 @@ class LeaguePlayers(NamedPlayers):
     def begin(self, obs: VecObs, is_resumed: bool) -> None:
         """Take the first frames; new games begin with the next update."""
         is_new = not (is_resumed and self.seating.players)
+        self._padding = obs.is_padding
         if is_new:
             self.seating.memories.saved = {}
         for name in [AGENT, *self._players]:
@@ -236,6 +238,7 @@ class LeaguePlayers(NamedPlayers):
         for player in (self.agent, *self._players.values()):
             if isinstance(player, AgentPlayer):  # games of bots begin by their numbers
                 player.after_step(obs)
+        self._padding = obs.is_padding
         if not self._is_checked or obs.done.any():  # metrics may be given at ends alone
             check_metrics_by_environment(obs)
             self._is_checked = True
@@ -292,7 +295,7 @@ class LeaguePlayers(NamedPlayers):
     def _begin_memory(self, name: str, player: MemberPlayer) -> None:
         """Let a player remember nothing, or what the save remembers."""
         if isinstance(player, AgentPlayer):
-            player.begin_memory(len(self.counted))
+            player.begin_memory(self._padding)
             self.seating.memories.begin(name, player.memory)
 
     def _memories(self) -> dict[str, PlayerMemory]:

@@ -103,6 +103,7 @@ class EpisodeKeeper:
         quota = quotas(settings.episodes, np.ones(len(matches), np.bool_))
         self._quota = {i: n for i, n in zip(matches.tolist(), quota.tolist(), strict=True) if n}
         self._running = {match: self._begun(match, 0) for match in self._quota}
+        self._playing: list[int] = []  # matches whose current frames are kept
         self._ended: list[_Played] = []
         self._kept: list[recording_format.Decisions] = []
         self._num_frames = 0
@@ -126,12 +127,15 @@ class EpisodeKeeper:
     def before_step(
         self, obs: VecObs, batch: EntityBatch, decisions: Decisions, run_step: int | None
     ) -> None:
-        """Keep frames and decisions."""
-        if self.is_done():
+        """Keep frames and decisions, except between two episodes."""
+        is_padding = obs.is_padding[:: self.sides]
+        self._playing = [match for match in self._running if not is_padding[match]]
+        if not self._playing:
             return
-        rows = np.concatenate([self._rows(match) for match in self._running])
+        rows = np.concatenate([self._rows(match) for match in self._playing])
         self._kept.append(recorded(take_obs(obs, rows), batch.take(rows), decisions.take(rows)))
-        for match, one in self._running.items():
+        for match in self._playing:
+            one = self._running[match]
             if self._arguments is not None:
                 one.parameters = dict(self._arguments.arguments[match])
             if (env_list := self._env_list) is not None:
@@ -146,7 +150,8 @@ class EpisodeKeeper:
 
     def after_step(self, obs: VecObs) -> None:
         """Keep rewards, and the ends of episodes."""
-        for match, one in [*self._running.items()]:
+        for match in self._playing:
+            one = self._running[match]
             one.rewards.append(obs.reward[self._rows(match)])
             first = match * self.sides
             one.ends = {name: bool(getattr(obs, name)[first]) for name in one.ends}

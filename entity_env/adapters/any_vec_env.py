@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.errors import InvalidObservation, InvalidSpace, exits_as_errors, short_repr
+from entity_env.errors import (
+    InvalidObservation,
+    InvalidSpace,
+    exits_as_errors,
+    short_repr,
+    unexpected,
+)
 from entity_env.kinds import label_dtype
 from entity_env.ragged import Ragged, from_ragged_buffer, is_ragged_buffer, to_ragged_buffer
 from entity_env.real_numbers import as_flags, real_array
@@ -69,6 +75,7 @@ class AnyVecEnv(VecEnv):
         self._takes_buffers = False
         self._filter: ObsSpace | None = None
         self._steps: npt.NDArray[np.int64] | None = None  # unknown after a state was set
+        self._padding = np.zeros(0, np.bool_)  # of the current frames, once there are any
         spaces = _own_obs_space(env.obs_space()), _own_action_spaces(env.action_space())
         check_spaces(*spaces)
         self._obs_space: ObsSpace = copy.deepcopy(spaces[0])  # the environment may change its own
@@ -130,7 +137,7 @@ class AnyVecEnv(VecEnv):
         """Restore a state; return None if the environments have no `set_state`."""
         own = self._filter_for(obs_config)
         obs = getattr(self.env, "set_state", super().set_state)(state, own)
-        self._steps = None
+        self._steps, self._padding = None, np.zeros(len(self), np.bool_)
         return None if obs is None else self._accept(obs, obs_config)
 
     def world_code(self) -> dict[str, str]:
@@ -160,14 +167,16 @@ class AnyVecEnv(VecEnv):
         """Return a checked batch with the dtypes of `VecObs`, and count the steps of episodes."""
         if is_reset:
             self._steps = np.zeros(len(self), dtype=np.int64)
+            self._padding = np.zeros(len(self), np.bool_)
         elif self._steps is not None:
-            self._steps += 1
+            self._steps += ~self._padding
         try:
             if not isinstance(obs, VecObs) or any(map(is_ragged_buffer, obs.features.values())):
                 self._takes_buffers = True
                 obs = _from_buffers(obs, self._action_space)
             accepted = _with_own_dtypes(_with_labels(obs, shown))
             accepted = _with_own_masks(accepted, self._action_space)
+            _check_padding(accepted, self._padding, self.sides)
             if self.validate:
                 check_finite_batch(accepted, self._obs_space)
         except InvalidObservation as error:
@@ -177,6 +186,7 @@ class AnyVecEnv(VecEnv):
             raise
         if self._steps is not None:
             self._steps[accepted.done] = 0
+        self._padding = accepted.is_padding
         return accepted
 
 
@@ -271,6 +281,7 @@ def _with_own_dtypes(obs: VecObs) -> VecObs:
         reward=_float32(obs.reward, "reward").reshape(-1),
         done=as_flags(obs.done, "done").reshape(-1),
         truncated=as_flags(obs.truncated, "truncated"),
+        padding=as_flags(obs.padding, "padding").reshape(-1),
         final=None if obs.final is None else _with_own_dtypes(obs.final),
         # Wrappers add to these.
         metrics=dict(obs.metrics),
@@ -311,6 +322,32 @@ def _copied(chosen: Any) -> Any:
     if not isinstance(chosen, Ragged):
         return chosen
     return Ragged(chosen.values.copy(), chosen.lengths.copy())
+
+
+def _check_padding(obs: VecObs, before: npt.NDArray[np.bool_], sides: int) -> None:
+    """Raise unless frames between two episodes, and the steps from them, are empty of both.
+
+    Args:
+        obs: B frames.
+        before: (B,) bool, `padding` of the frames before the step.
+        sides: number of sides of a match.
+
+    Raises:
+        InvalidObservation: names the environment and the field.
+    """
+    if len(obs.padding) not in (0, len(obs)):
+        expected = f"a flag for each of {len(obs)} environments, or none"
+        raise unexpected(None, "padding", expected, len(obs.padding))
+    moved = before & (obs.done | (obs.reward != 0)) if before.any() else before
+    for i in np.flatnonzero(moved).tolist():
+        got = "done" if obs.done[i] else f"reward {obs.reward[i]}"
+        raise unexpected(i, "padding", "a step from it without a reward or an end", got)
+    of_first = np.repeat(obs.padding[::sides], sides)
+    for i in np.flatnonzero(obs.padding != of_first).tolist():
+        raise unexpected(i, "padding", "one flag for all sides of a match", obs.padding[i])
+    for name, mask in obs.action_masks.items() if obs.padding.any() else ():
+        for i in np.flatnonzero(obs.padding & (mask.actors.lengths > 0)).tolist():
+            raise unexpected(i, "padding", "a frame in which nobody acts", f"actors of {name!r}")
 
 
 def _float32(values: Any, field: str) -> npt.NDArray[np.float32]:

@@ -40,11 +40,10 @@ class _EpisodeEnds(NamedTuple):
 class FromGymnasiumVector(Adapted, VecEnv):
     """A vectorised Gymnasium environment.
 
-    At the end of an episode its last observation is shown and the next episode begins, in the order
-    of the `autoreset_mode` in the metadata. `SAME_STEP` and `DISABLED` do both in one step, as
-    here. With `NEXT_STEP` the last observation is one more frame, with the reward and without
-    actions; in the next step, which has no reward, the episode ends and the first frame of the
-    next one is shown.
+    The `autoreset_mode` in the metadata says when the next episode begins after an episode's end.
+    `SAME_STEP` and `DISABLED` do so in the same step, as here. With `NEXT_STEP` the last
+    observation is shown for one more step, as a frame without actions that is `VecObs.padding`, and
+    the step after it has neither reward nor metrics.
 
     Args:
         vec_env: the environments. They belong to this object, which closes them.
@@ -89,7 +88,7 @@ class FromGymnasiumVector(Adapted, VecEnv):
         self._first_env_index = first_env_index
         nowhere = np.zeros(len(self), dtype=np.bool_)
         self._no_ends = _EpisodeEnds(nowhere, nowhere, {})
-        self._pending = self._no_ends  # with NEXT_STEP: the episodes that end in the next step
+        self._padding = nowhere  # the environments that begin an episode in the next step
         self._spaces = self._translator.obs_space, self._translator.action_space
         self._views: list[View] = []
         self._frames: list[Observation] = []
@@ -106,7 +105,7 @@ class FromGymnasiumVector(Adapted, VecEnv):
         if seed is not None:
             seed = world_seed(derive_seed(seed, "vector", self._first_env_index))
         values, infos = self.vec_env.reset(seed=seed)
-        each, self._pending = self._split_infos(infos), self._no_ends
+        each, self._padding = self._split_infos(infos), self._no_ends.done
         self._tracker.begin()
         metrics = [self._translator.metrics(info) for info in each]
         views = self._translate(values, each, self._no_ends.done)
@@ -116,40 +115,45 @@ class FromGymnasiumVector(Adapted, VecEnv):
         """Take a step everywhere."""
         if self._batch is None:
             raise EntityEnvError("act: call reset first")
-        # The actions; a default one for an environment whose episode ends in this step.
-        pending = self._pending
+        # The actions; a default one for an environment that only begins an episode in this step.
+        resets = self._padding
         chosen = unbatch_actions(
             actions, self._batch, self._frames, self._shown_space, self.action_space()
         )
         each_action = [
             self._translator.build_action({})
-            if is_pending
+            if is_reset
             else self._translator.translate_actions(view, own)
-            for view, own, is_pending in zip(self._views, chosen, pending.done, strict=True)
+            for view, own, is_reset in zip(self._views, chosen, resets, strict=True)
         ]
         space = self.vec_env.single_action_space
         empty: Any = create_empty_array(space, n=len(self))
         result = self.vec_env.step(concatenate(space, each_action, empty))
         values, rewards, terminated, truncated, infos = result
 
-        # The results of each environment; what comes with a pending end belongs to no episode.
+        # The results of each environment; what comes with a reset belongs to no episode.
         each = self._split_infos(infos)
         rewards = as_array(rewards, (len(self),), "reward", np.float64)[:, 0]
-        rewards = np.where(pending.done, 0.0, rewards)
+        rewards = np.where(resets, 0.0, rewards)
         terminated = as_flags(terminated, "terminated").reshape(len(self))
         truncated = as_flags(truncated, "truncated").reshape(len(self))
-        done = (terminated | truncated) & ~pending.done
+        done = (terminated | truncated) & ~resets
         ends = _EpisodeEnds(done, truncated & ~terminated & done, {})
-        metrics = [self._translator.metrics(info.get("final_info", info)) for info in each]
+        metrics = [
+            {} if is_reset else self._translator.metrics(info.get("final_info", info))
+            for info, is_reset in zip(each, resets, strict=True)
+        ]
 
-        # The frames, and the episodes that end in this step or, with NEXT_STEP, in the next.
+        # The frames, and the last observations of the episodes that end in this step.
         ended = np.flatnonzero(done).tolist()
         for i in ended:
             self._check_metrics(i)
+        if self._tracker.types:
+            self._tracker.begin(np.flatnonzero(resets).tolist())
         if self._mode == AutoresetMode.NEXT_STEP:
-            views = self._translate(values, each, done)
-            self._pending = ends._replace(final={i: views[i] for i in ended})
-            return self._show(views, obs_filter, rewards, pending, metrics)
+            views, self._padding = self._translate(values, each, done), done
+            ends = ends._replace(final={i: views[i] for i in ended})
+            return self._show(views, obs_filter, rewards, ends, metrics)
         if ended:
             ends = ends._replace(final=self._final_views(values, infos, ends))
         if ended and self._mode == AutoresetMode.DISABLED:
@@ -239,6 +243,8 @@ class FromGymnasiumVector(Adapted, VecEnv):
             outcomes = [filter_observation(obs, space, shown_space) for obs in outcomes]
             frames = [filter_observation(obs, space, shown_space) for obs in frames]
         self._batch = batch_obs(frames, shown_space, self.action_space(), outcomes)
+        if self._padding.any():
+            self._batch.padding = self._padding.copy()
         if self._tracker.types:
             if (final := self._batch.final) is not None:
                 self._tracker.number_last(final, self._batch.truncated, outcomes)

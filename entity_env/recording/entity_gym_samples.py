@@ -135,7 +135,7 @@ def _read_steps(path: Path, header: Header, end: int) -> Iterator[Step]:
                 continue
             step = _step(sample, header, clock.episode, clock.step, reward, done)
         yield step
-        clock.advance(done)
+        clock.advance(done, np.zeros_like(done))
 
 
 def _read_subsampled(path: Path, header: Header, end: int) -> Iterator[Step]:

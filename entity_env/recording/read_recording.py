@@ -137,7 +137,7 @@ class Recording:
                     for number in running.keys() - set(step.episode.tolist()):
                         yield running.pop(number).ended(left)
                 # Add this step to its episodes, and yield those that it ends.
-                for row in np.flatnonzero(self._holds(step.episode)).tolist():
+                for row in np.flatnonzero(self._holds(step.episode) & ~step.is_padding).tolist():
                     number = int(step.episode[row])
                     env = row if self.num_envs is not None else None
                     episode = running.setdefault(number, _Running(number, env))

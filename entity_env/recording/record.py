@@ -40,6 +40,7 @@ class EpisodeClock:
     Attributes:
         episode: (B,) int64, a number for each running episode.
         step: (B,) int64, the number of steps that it has taken.
+        padding: (B,) bool, environments between two episodes: `episode` has not begun.
 
     Args:
         num_envs: B.
@@ -49,6 +50,7 @@ class EpisodeClock:
     def __init__(self, num_envs: int, first: int = 0) -> None:
         self.episode = np.full(num_envs, -1, dtype=np.int64)
         self.step = np.zeros(num_envs, dtype=np.int64)
+        self.padding = np.zeros(num_envs, dtype=np.bool_)
         self._next = first
 
     def restart(self) -> None:
@@ -56,14 +58,21 @@ class EpisodeClock:
         self._next -= int(((self.episode >= 0) & (self.step == 0)).sum())
         self._begin(np.ones(len(self.episode), dtype=np.bool_))
 
-    def advance(self, done: npt.NDArray[np.bool_]) -> None:
-        """Count a step, and begin another episode in the environments that are (B,) `done`."""
-        self.step = self.step + 1
+    def advance(self, done: npt.NDArray[np.bool_], padding: npt.NDArray[np.bool_]) -> None:
+        """Count a step of the running episodes.
+
+        Args:
+            done: (B,) bool, the environments in which another episode is next.
+            padding: (B,) bool, those in which it does not begin yet.
+        """
+        self.step = self.step + ~self.padding
         self._begin(done)
+        self.padding = padding
 
     def get_state(self) -> dict[str, Any]:
         """Return the clock as plain data."""
-        return {"episode": self.episode, "step": self.step, "next": self._next}
+        padding = {"padding": self.padding} if self.padding.any() else {}
+        return {"episode": self.episode, "step": self.step, "next": self._next, **padding}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue from a state of `get_state`.
@@ -71,14 +80,17 @@ class EpisodeClock:
         Raises:
             RecordingError: it is of another number of environments.
         """
-        arrays = [np.asarray(state[name]) for name in ("episode", "step")]
+        padding = state.get("padding", np.zeros(len(self.step), np.bool_))
+        arrays = [*(np.asarray(state[name]) for name in ("episode", "step")), np.asarray(padding)]
+        dtypes = np.int64, np.int64, np.bool_
         if type(state["next"]) is not int or any(
-            array.dtype != np.int64 or array.shape != self.step.shape for array in arrays
+            array.dtype != dtype or array.shape != self.step.shape
+            for array, dtype in zip(arrays, dtypes, strict=True)
         ):
             raise RecordingError(
                 f"set_state: expected the episodes of {len(self.step)} environments"
             )
-        self.episode, self.step = state["episode"].copy(), state["step"].copy()
+        self.episode, self.step, self.padding = (array.copy() for array in arrays)
         self._next = state["next"]
 
     def _begin(self, new: npt.NDArray[np.bool_]) -> None:
@@ -158,6 +170,7 @@ class RecordingWriter:
                 self._told[self._clock.step > 0] = self._clock.episode[self._clock.step > 0]
         else:
             self._clock.restart()
+            self._clock.padding = obs.is_padding
 
     def get_state(self) -> dict[str, Any]:
         """Return the numbers of the running episodes, as plain data."""
@@ -165,6 +178,8 @@ class RecordingWriter:
 
     def keep(self, decisions: Decisions, run_step: int | None = None) -> None:
         """Keep a sample of the current frames and of the choices in them, until `after_step`.
+
+        Frames between two episodes are left out.
 
         Args:
             decisions: the frames and choices of all environments.
@@ -180,7 +195,7 @@ class RecordingWriter:
         """Return the environments whose frames are kept of the current step of a clock."""
         keys = np.arange(len(clock.episode)), clock.episode, clock.step
         drawn = mix(self.seed, key_of("record"), *keys) % np.uint64(self.subsample)
-        return np.flatnonzero(drawn == 0)
+        return np.flatnonzero((drawn == 0) & ~clock.padding)
 
     def keep_sample(
         self, decisions: Decisions, kept: npt.NDArray[np.int64], run_step: int | None
@@ -192,10 +207,12 @@ class RecordingWriter:
 
     def after_step(self, obs: VecObs) -> None:
         """Write the step whose outcome and next frames these are."""
-        numbers = {"episode": self._clock.episode, "step": self._clock.step}
+        numbers: dict[str, Any] = {"episode": self._clock.episode, "step": self._clock.step}
+        if self._clock.padding.any():
+            numbers["padding"] = self._clock.padding
         outcome = ("reward", "terminated", "truncated", "final")
         self._write({**self._pending, **numbers, **{name: getattr(obs, name) for name in outcome}})
-        self._clock.advance(obs.done)
+        self._clock.advance(obs.done, obs.is_padding)
 
     def close(self) -> None:
         """Close the file. Safe to call twice."""
@@ -216,7 +233,8 @@ class RecordingWriter:
         """Return the arguments of the episodes that are recorded from here on, by environment."""
         if self.running is None:
             return {}
-        new, self._told = np.flatnonzero(self._told != self._clock.episode), self._clock.episode
+        begun = np.where(self._clock.padding, self._told, self._clock.episode)
+        new, self._told = np.flatnonzero(self._told != begun), begun
         arguments, sides = self.running.arguments, self.running.sides
         return {i: dict(arguments[i // sides]) for i in new.tolist() if arguments[i // sides]}
 

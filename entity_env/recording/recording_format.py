@@ -34,6 +34,8 @@ of B environments, with K of its frames:
     kept                    (K,) int64, the environments of these frames, ascending
     episode, step           (B,) int64, episode of the frame and its step in it, from 0. No two
                             episodes of a file have the same number
+    padding                 (B,) bool, environments between two episodes, which took no step of one:
+                            `episode` and `step` are those to come; not there if there are none
     reward                  (B,) float32, the reward of the choice: it belongs to `episode`
     terminated, truncated   (B,) bool, whether `episode` ended with this choice
     final                   VecObs of the last observations of the truncated ones, or None
@@ -261,6 +263,8 @@ class Step:
         run_step: the number of earlier frames of the run that recorded it; None outside of runs.
         parameters: by environment the arguments that were drawn for its episode, if this is the
             first recorded step of it.
+        padding: (B,) bool, environments between two episodes, whose step is of neither: `episode`
+            is the one to come. Empty if there are none.
 
     Raises:
         ValueError: the sizes contradict each other.
@@ -276,10 +280,11 @@ class Step:
     final: VecObs | None
     run_step: int | None = None
     parameters: dict[int, dict[str, Any]] = field(default_factory=dict)
+    padding: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
 
     def __post_init__(self) -> None:
         num_envs, num_kept = len(self.reward), len(self.decisions)
-        for name in ("episode", "step", "reward", "terminated", "truncated"):
+        for name in ("episode", "step", "reward", "terminated", "truncated", "is_padding"):
             shape = getattr(self, name).shape
             expect(shape == (num_envs,), name, f"shape {(num_envs,)}", str(shape))
         fits = self.kept.shape == (num_kept,) and np.isin(self.kept, np.arange(num_envs)).all()
@@ -287,6 +292,11 @@ class Step:
         if self.final is not None:
             ended = self.truncated.sum()
             expect(len(self.final) == ended, "final", f"{ended} frames", str(len(self.final)))
+
+    @property
+    def is_padding(self) -> npt.NDArray[np.bool_]:
+        """(B,) bool, `padding` with a flag for each environment."""
+        return self.padding if len(self.padding) else np.zeros(len(self.reward), np.bool_)
 
 
 def framed(payload: dict[str, Any]) -> bytes:
@@ -497,8 +507,8 @@ def check_step(step: Step, header: Header, num_bytes: int) -> None:
         ValueError: names the field.
     """
     counts = dict.fromkeys(("kept", "episode", "step"), np.int64)
-    dtypes = {**counts, "reward": np.float32, "terminated": np.bool_, "truncated": np.bool_}
-    for name, dtype in dtypes.items():
+    flags = dict.fromkeys(("terminated", "truncated", "padding"), np.bool_)
+    for name, dtype in {**counts, "reward": np.float32, **flags}.items():
         found = getattr(step, name).dtype
         expect(is_like(found, dtype), name, f"numbers like {np.dtype(dtype)}", str(found))
     for name in ("episode", "step"):
@@ -507,6 +517,10 @@ def check_step(step: Step, header: Header, num_bytes: int) -> None:
         expect(bool(in_range), name, "counts from 0", numbers)
     twice = len(np.unique(step.episode)) < len(step.episode)
     expect(not twice or bool(np.isnan(step.reward).all()), "episode", "each once", step.episode)
+    ended_or_kept = step.terminated | step.truncated
+    ended_or_kept[step.kept] = True
+    fits = not (step.is_padding & ended_or_kept).any()
+    expect(fits, "padding", "environments without a frame or an end", step.padding)
     # The frames and choices.
     decisions, obs_space, action_space = step.decisions, header.obs_space, header.action_space
     num_entities = check_features(decisions.obs, obs_space, action_space)
@@ -548,7 +562,9 @@ def check_step(step: Step, header: Header, num_bytes: int) -> None:
     for where, obs in frames.items():
         for name in ("metrics", "final", "env_metrics"):
             expect(not getattr(obs, name), f"{where}{name}", "nothing", getattr(obs, name))
-        expect(len(obs.lost) == 0, f"{where}lost", "nothing", obs.lost)
+        for name in ("lost", "padding"):
+            flags = getattr(obs, name)
+            expect(len(flags) == 0, f"{where}{name}", "nothing", flags)
 
 
 def is_json(value: Any) -> bool:

@@ -290,7 +290,7 @@ class AddMetricsWrapper(VecEnvWrapper):
 
     The metrics are `episodic_reward`, `episode_length`, `reward` (of each step), `step` (how far
     the running episodes are), `entity_count` and `entity_count/<type>`; what is global is no
-    entity.
+    entity. Frames between two episodes, `VecObs.padding`, and the steps from them are left out.
 
     Args:
         env: the environments.
@@ -309,6 +309,7 @@ class AddMetricsWrapper(VecEnvWrapper):
         self.filter = np.ones(len(env), dtype=np.bool_) if filter is None else np.asarray(filter)
         self.total_reward = np.zeros(len(env), dtype=np.float64)
         self.total_steps = np.zeros(len(env), dtype=np.int64)
+        self._padding = np.zeros(len(env), dtype=np.bool_)  # of the current frames
         self.groups = [slice(0, len(env))]
         self.of_groups: list[dict[str, Metric]] = [{}]
 
@@ -316,7 +317,9 @@ class AddMetricsWrapper(VecEnvWrapper):
         """Begin an episode everywhere."""
         self.total_reward[:] = 0
         self.total_steps[:] = 0
-        return self.env.reset(obs_config)
+        obs = self.env.reset(obs_config)
+        self._padding = obs.is_padding
+        return obs
 
     def get_state(self) -> dict[str, Any] | None:
         """Return the state of the environments, and the totals of the running episodes."""
@@ -332,13 +335,14 @@ class AddMetricsWrapper(VecEnvWrapper):
         if obs is not None:
             self.total_reward[:] = state["episode_totals"]["reward"]
             self.total_steps[:] = state["episode_totals"]["steps"]
+            self._padding = obs.is_padding
         return obs
 
     def wait(self) -> VecObs:
         """Return the frames after a step, with the metrics."""
         obs = self.env.wait()
         self.total_reward += obs.reward
-        self.total_steps += 1
+        self.total_steps += ~self._padding
         self.of_groups = [self._metrics_of(obs, group) for group in self.groups]
         obs.metrics = {}
         for of_group in self.of_groups:
@@ -351,6 +355,7 @@ class AddMetricsWrapper(VecEnvWrapper):
             obs.env_metrics["episode_length"] = Ragged(of_steps, lengths)
         self.total_reward[obs.done] = 0
         self.total_steps[obs.done] = 0
+        self._padding = obs.is_padding
         return obs
 
     def _metrics_of(self, obs: VecObs, group: slice) -> dict[str, Metric]:
@@ -360,22 +365,25 @@ class AddMetricsWrapper(VecEnvWrapper):
         if len(self.groups) > 1:
             counted = np.zeros_like(counted)
             counted[group] = self.filter[group]
+        is_step, is_frame = counted & ~self._padding, counted & ~obs.is_padding
         is_first = group.start == 0
         metrics = {n: m for n, m in obs.metrics.items() if is_first or n in obs.env_metrics}
-        if not counted.all():
+        if not is_step.all():
             for name, given in obs.env_metrics.items():
-                metrics[name] = Metric.of(given.values[np.repeat(counted, given.lengths)])
+                metrics[name] = Metric.of(given.values[np.repeat(is_step, given.lengths)])
         # Entities of each type and of all types, one row for each metric.
         ended = obs.done & counted
         types = [name for name in obs.features if name != GLOBAL]
         counts = [obs.features[name].lengths for name in types]
         rows = np.array([self.total_steps, *counts])  # (1 + types, B)
-        rows = np.concatenate([rows, rows[1:].sum(axis=0, keepdims=True)])[:, counted]
+        rows = np.concatenate([rows, rows[1:].sum(axis=0, keepdims=True)])[:, is_frame]
         names = ["step", *(f"entity_count/{name}" for name in types), "entity_count"]
         of_counts = dict(zip(names, Metric.of_each(rows), strict=True))
+        if len(obs.padding) or self._padding.any():
+            of_counts["step"] = Metric.of(self.total_steps[is_step])
         # Returns and lengths of the episodes that ended.
         metrics["step"] = of_counts.pop("step")
-        metrics["reward"] = Metric.of(obs.reward[counted])
+        metrics["reward"] = Metric.of(obs.reward[is_step])
         metrics["episodic_reward"] = Metric.of(self.total_reward[ended])
         metrics["episode_length"] = Metric.of(self.total_steps[ended])
         return metrics | of_counts

@@ -316,7 +316,7 @@ def add_metrics(total: dict[str, Metric], more: Mapping[str, Metric]) -> None:
         total[name] = total[name] + metric if name in total else metric
 
 
-_NONE_LOST = np.zeros(0, np.bool_)
+_NO_FLAGS = np.zeros(0, np.bool_)
 
 
 @dataclass
@@ -347,6 +347,9 @@ class VecObs:
             frame in which a type has no ids has no rows of it.
         lost: (B,) bool, those of `truncated` that ended as their worker process was lost; empty if
             none did.
+        padding: (B,) bool, frames between two episodes, of environments that take a step to reset:
+            nobody acts in them, and the next step has no reward and begins an episode. They follow
+            the step that has `done`, and are not learnt from. Empty if there are none.
     """
 
     features: dict[EntityName, Ragged]
@@ -361,7 +364,10 @@ class VecObs:
     kinds: dict[EntityName, Ragged] = field(default_factory=dict, metadata={OMIT_EMPTY: True})
     identity: dict[EntityName, Ragged] = field(default_factory=dict, metadata={OMIT_EMPTY: True})
     lost: npt.NDArray[np.bool_] = field(
-        default_factory=lambda: _NONE_LOST, metadata={OMIT_EMPTY: True}
+        default_factory=lambda: _NO_FLAGS, metadata={OMIT_EMPTY: True}
+    )
+    padding: npt.NDArray[np.bool_] = field(
+        default_factory=lambda: _NO_FLAGS, metadata={OMIT_EMPTY: True}
     )
 
     def __post_init__(self) -> None:
@@ -376,6 +382,11 @@ class VecObs:
         """(B,) bool, those of `done` that ended by themselves."""
         terminated: npt.NDArray[np.bool_] = self.done & ~self.truncated
         return terminated
+
+    @property
+    def is_padding(self) -> npt.NDArray[np.bool_]:
+        """(B,) bool, `padding` with a flag for each frame; a copy."""
+        return self.padding.copy() if len(self.padding) else np.zeros(len(self), np.bool_)
 
     @staticmethod
     def cat(pieces: Sequence["VecObs"]) -> "VecObs":
@@ -408,7 +419,8 @@ class VecObs:
             env_metrics=env_metrics,
             kinds={name: Ragged.cat([p.kinds[name] for p in pieces]) for name in pieces[0].kinds},
             identity=_cat_given(pieces, "identity", np.zeros(0, np.int64)),
-            lost=_cat_lost(pieces),
+            lost=_cat_flags(pieces, "lost"),
+            padding=_cat_flags(pieces, "padding"),
         )
 
     def extend(self, other: "VecObs") -> None:
@@ -421,11 +433,13 @@ class VecObs:
         return self.visible.get(name, Ragged(np.ones(rows.items(), np.bool_), rows.lengths))
 
 
-def _cat_lost(pieces: Sequence[VecObs]) -> npt.NDArray[np.bool_]:
-    """Concatenate the flags of lost workers; empty if no piece has any."""
-    if not any(len(piece.lost) for piece in pieces):
-        return _NONE_LOST
-    return np.concatenate([p.lost if len(p.lost) else np.zeros(len(p), np.bool_) for p in pieces])
+def _cat_flags(pieces: Sequence[VecObs], attribute: str) -> npt.NDArray[np.bool_]:
+    """Concatenate flags that are empty in pieces without any; empty if no piece has any."""
+    flags = [getattr(piece, attribute) for piece in pieces]
+    if not any(map(len, flags)):
+        return _NO_FLAGS
+    missing = (np.zeros(len(piece), np.bool_) for piece in pieces)
+    return np.concatenate([f if len(f) else none for f, none in zip(flags, missing, strict=True)])
 
 
 def _cat_given(
@@ -447,4 +461,7 @@ def take_obs(obs: VecObs, frames: npt.NDArray[np.int64]) -> VecObs:
     blank = np.zeros(len(frames), dtype=np.float32), np.zeros(len(frames), dtype=np.bool_)
     kinds = {name: rows.take(frames) for name, rows in obs.kinds.items()}
     identity = {name: rows.take(frames) for name, rows in obs.identity.items()}
-    return VecObs(features, visible, masks, *blank, {}, kinds=kinds, identity=identity)
+    taken = VecObs(features, visible, masks, *blank, {}, kinds=kinds, identity=identity)
+    if obs.is_padding[frames].any():
+        taken.padding = obs.padding[frames]
+    return taken

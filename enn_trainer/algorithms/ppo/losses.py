@@ -151,6 +151,8 @@ def is_clipped(logratio: Tensor, clip_coef: float) -> Tensor:
 
 def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
     """Return 1 - Var(returns - values) / Var(returns); NaN if all returns are equal."""
+    if not len(returns):
+        return returns.new_full((), torch.nan)
     variance = returns.var(correction=0)
     return torch.where(variance > 0, 1 - (returns - values).var(correction=0) / variance, torch.nan)
 

@@ -39,7 +39,6 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.config.ppo_config import PPOConfig
 from enn_trainer.experience.collector import Rollout
 from enn_trainer.experience.frame_limits import rows_of_frames
-from enn_trainer.experience.memories import sequences
 from enn_trainer.runtime.execution import (
     DEFAULT_CONTEXT,
     ONE_LANE,
@@ -263,10 +262,10 @@ class PPO(RolloutAlgorithm):
             **total.means(),
             **total.kl_scalars(rollout.actions),
             **tuned_scalars(self.ent_tunings, total.tuned_entropy),
-            **_beyond_bins(estimate.returns, ppo),
+            **_beyond_bins(rollout.of_played(estimate.returns), ppo),
             **total.auxiliary_means(),
             "losses/explained_variance": losses.explained_variance(
-                rollout.values.flatten(), estimate.returns.flatten()
+                rollout.of_played(rollout.values), rollout.of_played(estimate.returns)
             ).item(),
         }
 
@@ -275,7 +274,8 @@ class PPO(RolloutAlgorithm):
     ) -> Iterator[tuple[Frames, Sequence[Sequence[Frames]]]]:
         """Yield the frames of each minibatch, and the positions in it of the pieces of each shard.
 
-        Frames of which the agent remembers something stay together in their sequences.
+        Frames of which the agent remembers something stay together in their sequences. Those
+        between two episodes are in none.
         """
         optim, entities = self.config.optim, rollout.batch.entities_of_frames()
         steps, num_envs = rollout.rewards.shape
@@ -283,17 +283,19 @@ class PPO(RolloutAlgorithm):
         order = optim.bs, optim.update_epochs, seed, optim.shuffle
         limits = optim.micro_bs, optim.max_entities, cost_of_entity(self.agent)
         if rollout.batch.past is None:
-            for frames in minibatches(steps * num_envs, *order):
+            played = rollout.played_frames()
+            for chosen in minibatches(len(played), *order):
+                frames = played[chosen]
                 rows, cut = shards.rows(frames), list[list[Frames]]()
                 for at in shards.positions(frames):
                     of_shard = pieces(entities[rows[at]], *limits) if len(at) else []
                     cut.append([at[piece] for piece in of_shard])
                 yield frames, cut
             return
-        units = sequences(steps, num_envs, self.config.ppo.seq_len or steps)
+        units = rollout.sequences(self.config.ppo.seq_len or steps)
         pairs = rows_of_frames(self.agent, rollout.batch) ** 2
-        for chosen in minibatches_of_units(units, *order):
-            frames, lengths = np.concatenate(chosen), np.array([len(unit) for unit in chosen])
+        for together in minibatches_of_units(units, *order):
+            frames, lengths = np.concatenate(together), np.array([len(unit) for unit in together])
             rows, cut = shards.rows(frames), []
             for at in shards.positions(frames):
                 own = lengths[np.isin(np.cumsum(lengths) - 1, at)]
@@ -440,7 +442,7 @@ def _is_synchronous(device: torch.device) -> bool:
 def _beyond_bins(returns: Tensor, ppo: PPOConfig) -> dict[str, float]:
     """Return the share of returns outside the range of the value bins, as a metric."""
     bins = ppo.value_bins
-    if bins is None:
+    if bins is None or not len(returns):
         return {}
     beyond = (returns < bins.low) | (returns > bins.high)
     return {"losses/returns_beyond_bins": beyond.float().mean().item()}

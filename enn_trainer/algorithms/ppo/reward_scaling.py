@@ -3,6 +3,7 @@
 Source: Engstrom et al. 2020, arXiv:2005.12729, "Reward scaling".
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -38,7 +39,8 @@ class RewardScaling(RewardTransform):
 
     def transform(self, rewards: Tensor, rollout: Rollout, gamma: float) -> Tensor:
         """Scale the rewards of a rollout, see `scaled`."""
-        return self.scaled(rewards, rollout.terminated | rollout.truncated, gamma)
+        done = rollout.terminated | rollout.truncated
+        return self.scaled(rewards, done, gamma, rollout.of_played)
 
     def metrics(self) -> dict[str, float]:
         """Return the divisor of the rewards."""
@@ -70,19 +72,26 @@ class RewardScaling(RewardTransform):
         check_tensor("returns", returns, torch.float64, (returns.numel(),))
         self.moments, self.returns = Moments(**saved), returns
 
-    def scaled(self, rewards: Tensor, done: Tensor, gamma: float) -> Tensor:
+    def scaled(
+        self,
+        rewards: Tensor,
+        done: Tensor,
+        gamma: float,
+        of_played: Callable[[Tensor], Tensor] = torch.flatten,
+    ) -> Tensor:
         """Add a rollout to the statistics, then divide its rewards by the standard deviation.
 
         Args:
             rewards: (T, B) float.
             done: (T, B) bool, True if the episode ended in this step.
             gamma: discount factor per step.
+            of_played: see `Rollout.of_played`; all frames by default.
 
         Returns:
             (T, B), of the dtype of `rewards`.
         """
         seen, self.returns = returns_so_far(rewards, done, self.returns, gamma)
-        self.moments = self.moments.merged(Moments.of(seen.reshape(-1, 1)))
+        self.moments = self.moments.merged(Moments.of(of_played(seen)[:, None]))
         return (rewards / self.deviation()).to(rewards.dtype)
 
     def deviation(self) -> Tensor:

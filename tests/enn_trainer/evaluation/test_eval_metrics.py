@@ -16,9 +16,11 @@ from enn_trainer.evaluation.eval_metrics import (
     quotas,
 )
 from entity_env import EnvList, ParallelEnvList
+from entity_env.adapters.any_vec_env import AnyVecEnv
 from entity_env.serialization.messages import pack, unpack
 from entity_env.vec.vec_env import Metric, add_metrics
 from tests.entity_env.builders import play
+from tests.entity_env.clocks import Clocks
 from tests.entity_env.worlds import Walk
 
 
@@ -86,6 +88,14 @@ def test_first_episodes_of_each_environment_count_and_nothing_else() -> None:
     )
     assert found["reward"].count == sum(lengths)
     assert found["reward"].mean == pytest.approx(np.mean(rewards))
+
+
+def test_frames_between_episodes_do_not_count() -> None:
+    quota = [2, 0, 3, 1]
+    at_once = first_episodes(AnyVecEnv(Clocks(4, waits=0)), quota, 40).measured()
+    later = first_episodes(AnyVecEnv(Clocks(4, waits=2)), quota, 40).measured()
+    assert later == at_once
+    assert at_once["t"].min == 1
 
 
 @pytest.mark.slow

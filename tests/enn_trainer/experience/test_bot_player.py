@@ -14,6 +14,7 @@ from enn_trainer.experience.players import AgentPlayer, Decisions, SeatedPlayers
 from entity_env import (
     Action,
     Bot,
+    CategoricalAction,
     EntityEnvError,
     EnvList,
     GlobalCategoricalAction,
@@ -23,11 +24,13 @@ from entity_env import (
     VecEnv,
     VecObs,
 )
+from entity_env.adapters.any_vec_env import AnyVecEnv
 from entity_env.seeding import derive_seed
 from entity_env.serialization.messages import pack, unpack
 from rogue_net import EntityBatch, RogueNet, RogueNetConfig
 from tests.enn_trainer.experience.meadow_bots import Grazes, Remembers
 from tests.enn_trainer.worlds import Meadow
+from tests.entity_env.clocks import Clocks
 
 
 def player_in(envs: VecEnv, bot: type[Bot] = Grazes, seed: int = 4, sides: int = 1) -> BotPlayer:
@@ -122,6 +125,32 @@ def test_one_bot_for_each_environment_is_seeded_as_each_game_begins() -> None:
                 expected[i].append(derive_seed(4, "bot", i, int(games[i])))
     assert games.min() >= 2
     assert [bot.log for bot in Notes.made] == expected
+
+
+class Ticks(Notes):
+    """Note the times in the observations as well."""
+
+    def act(self, observation: Observation) -> Mapping[str, Action]:
+        self.log.append(float(np.asarray(observation.features["Hand"])[0, 0]))
+        mask: Any = observation.actions["go"]
+        return {"go": CategoricalAction(mask.actor_ids, np.array([1]), ["on", "fast"])}
+
+
+@pytest.mark.parametrize("num_envs", [1, 5])
+def test_bots_are_not_asked_between_two_games(num_envs: int) -> None:
+    logs = []
+    for waits, steps in ((0, 20), (2, 40)):
+        Notes.made = []
+        envs = AnyVecEnv(Clocks(num_envs, waits=waits, filler=99.0))
+        collector = Collector(envs, player_in(envs, Ticks))
+        collector.reset(envs.obs_space())
+        for t in range(steps):
+            collector.step(t, None)
+        logs.append([bot.log for bot in Notes.made])
+    for one, other in zip(*logs, strict=True):
+        length = min(len(one), len(other))
+        assert length >= 20
+        assert other[:length] == one[:length]
 
 
 def test_games_begin_at_any_step_with_given_seeds() -> None:

@@ -15,6 +15,7 @@ from tests.enn_trainer.chains_world import Camp
 from tests.enn_trainer.numbers_world import Targets
 from tests.enn_trainer.scale.small_runs import OPTIONS, SMALL, Ran, run
 from tests.enn_trainer.scale.thread_group import in_ranks
+from tests.entity_env.clocks import Clocks
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +54,15 @@ def test_gradients_in_slices_give_the_same_bits(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_option_gives_the_same_bits(option: str) -> None:
     assert_equal(Minefield, OPTIONS[option], sizes=(3,))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("option", ["memory", "scaled rewards", "pieces"])
+def test_frames_between_episodes_give_the_same_bits(option: str) -> None:
+    """Also where some ranks alone have any in a rollout."""
+    short = [*OPTIONS[option], "rollout.steps=2", "optim.bs=4"]
+    short += ["ppo.seq_len=2"] if option == "memory" else []
+    assert_equal(Clocks, short, sizes=(2, 3))
 
 
 @pytest.mark.slow

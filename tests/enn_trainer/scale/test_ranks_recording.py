@@ -23,6 +23,7 @@ from tests.enn_trainer.scale.thread_group import in_ranks
 from tests.enn_trainer.selfplay.joust import Joust
 from tests.enn_trainer.worlds import Meadow, Pasture
 from tests.entity_env.builders import assert_same
+from tests.entity_env.clocks import Clocks
 
 CAPTURE = ["capture_samples=a.rec"]
 SHORT = "env.vary.max_steps=5"
@@ -78,6 +79,7 @@ RUNS = {
     "subsample": (Pasture, [*SMALL, "capture_samples_subsample=3"]),
     "few frames": (Pasture, [*SMALL, "capture_samples_subsample=40"]),
     "lessons": (Minefield, [*SMALL, *OPTIONS["lessons"]]),
+    "frames between episodes": (Clocks, [*SMALL, "capture_samples_subsample=2"]),
     "memory": (Minefield, [*SMALL, MEMORY, "ppo.seq_len=4", "optim.bs=16"]),
     "matches": (Duel, [*SMALL, "rollout.num_envs=10", "capture_logits=true"]),
     "numbers": (Targets, [*SMALL, "capture_logits=true"]),

@@ -11,7 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from enn_trainer import RogueNetAgent, replay
-from enn_trainer.viewer.played import MOST_NAME, printed_ids
+from enn_trainer.experience.collector import Collector, play
+from enn_trainer.experience.players import AgentPlayer
+from enn_trainer.viewer.played import MOST_NAME, EpisodeKeeper, ReplaySettings, printed_ids
 from enn_trainer.viewer.replay_format import read_replay
 from entity_env import (
     Action,
@@ -22,9 +24,11 @@ from entity_env import (
     Observation,
     ObsSpace,
 )
+from entity_env.adapters.any_vec_env import AnyVecEnv
 from entity_env.examples import Duel
 from rogue_net.config import RogueNetConfig
 from rogue_net.rogue_net import RogueNet
+from tests.entity_env.clocks import Clocks
 
 HOSTILE = [
     "</script><img src=x onerror=alert(1)>",
@@ -131,3 +135,18 @@ def test_sides_of_an_episode_have_names_of_their_own() -> None:
             for name, rows in episode.obs.identity.items():
                 numbers = np.unique(rows.take(frames).values).tolist()
                 assert sorted(names.get(name, {})) == numbers
+
+
+def test_episodes_have_no_frames_between_them() -> None:
+    envs = AnyVecEnv(Clocks(3, waits=2, filler=99.0))
+    agent = RogueNet(RogueNetConfig(d_model=16, n_layer=1), envs.obs_space(), envs.action_space())
+    keeper = EpisodeKeeper(envs, np.arange(3), ReplaySettings(episodes=6))
+    collector = Collector(envs, AgentPlayer(agent.eval(), seed=0), watchers=[keeper])
+    play(collector, envs.obs_space(), 40, seed=0, stop=keeper.is_done)
+    assert keeper.is_done()
+    episodes = keeper.replay("", {}, 0.9).episodes
+    lengths = [2, 3, 4, 3, 4, 2]
+    for number, (one, length) in enumerate(zip(episodes, lengths, strict=True)):
+        assert one.obs.features["Hand"].values[:, 0].tolist() == [*range(length)]
+        assert one.obs.reward.tolist() == [*range(1, length + 1)]
+        assert (one.truncated, one.terminated) == (number < 3, number >= 3)
