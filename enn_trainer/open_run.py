@@ -108,6 +108,7 @@ def open_envs(
         raise ConfigError(f"env: expected {num_envs} environments of a rank, got {len(envs)}")
     measured.groups = shards.slices
     measured.running.first_match = shards.columns.start // envs.sides
+    measured.finite.first_env_index = shards.columns.start
     return measured, shards
 
 

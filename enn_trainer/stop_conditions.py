@@ -10,7 +10,7 @@ step as an uninterrupted one.
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -255,6 +255,17 @@ class StopsFalling(_OverTime):
 
     def __str__(self) -> str:
         return f"{self.key} does not fall for {self.patience} values"
+
+
+def is_read(tags: Collection[str], prefix: str, name: str) -> bool:
+    """Return True if one of some tags is of a metric.
+
+    Args:
+        tags: such as `eval/win.mean`.
+        prefix: of the tags of the metric, such as `eval/`.
+        name: of the metric, such as `win`.
+    """
+    return any(tag.rpartition(".")[0] == f"{prefix}{name}" for tag in tags)
 
 
 def any_of(conditions: Sequence[Condition]) -> Condition | None:

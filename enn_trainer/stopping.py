@@ -26,6 +26,8 @@ class Stopping:
 
     Attributes:
         interrupts: signals, while `signals` is entered.
+        read_tags: tags of metrics that decide something: when the run ends, a lesson changes, or a
+            save is kept.
     """
 
     def __init__(self, manager: StateManager, log: MetricsLog, say: Callable[[str], None]) -> None:
@@ -37,6 +39,9 @@ class Stopping:
         self._unknown: set[str] = set()
         self._best_keys = [read_best(text).key for text in manager.config.checkpoint.best]
         self._lesson_keys = metrics_of(manager.config.curricula)
+        self._bounds = [read_bound(text, "stop") for text in manager.config.stop]
+        of_bounds = (bound.key for bound in self._bounds)
+        self.read_tags = {*self._best_keys, *self._lesson_keys, *of_bounds}
 
     def begin(self, condition: Condition | None) -> None:
         """Begin a run that a condition ends, besides those of the configuration.
@@ -44,10 +49,12 @@ class Stopping:
         Raises:
             ConfigError: a condition reads metrics of evaluations, but `eval` is not set.
         """
-        bounds = [read_bound(text, "stop") for text in self._config.stop]
+        bounds = self._bounds
         self._condition = any_of(bounds if condition is None else [condition, *bounds])
         self._request = None
-        for key in () if self._condition is None else self._condition.keys():
+        keys = [] if self._condition is None else [*self._condition.keys()]
+        self.read_tags.update(keys)
+        for key in keys:
             if key.startswith(EVAL_PREFIX) and self._config.eval is None:
                 raise ConfigError(
                     f"stop: {key}: expected evaluations, there are none; set eval.interval and "

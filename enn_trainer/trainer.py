@@ -38,7 +38,7 @@ from enn_trainer.session import TrainResult, session
 from enn_trainer.snapshot import Snapshot
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
-from enn_trainer.stop_conditions import Condition
+from enn_trainer.stop_conditions import Condition, is_read
 from enn_trainer.stopping import Stopping
 
 
@@ -160,6 +160,8 @@ class Trainer:
             # Stopping, saves and episodes.
             say = self.progress.say
             self.stopping = Stopping(self.manager, self.log, say)
+            envs.finite.is_required = partial(is_read, self.stopping.read_tags, "")
+            self.evaluation.read_tags = self.stopping.read_tags
             self.checkpoints = Checkpoints(
                 self.manager, self.log, say, lambda path: self.callbacks.on_checkpoint(self, path)
             )

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from enn_trainer.experience.episodes import Episodes
 from enn_trainer.selfplay.elo import compare_sides
 from entity_env.spaces import GLOBAL, ObsSpace
+from entity_env.vec.finite_metrics import FiniteMetrics
 from entity_env.vec.variation import RunningArguments
 from entity_env.vec.vec_env import Metric, VecEnv, VecEnvWrapper, VecObs, add_metrics
 
@@ -170,7 +171,7 @@ class EpisodeStatistics(VecEnvWrapper):
     The metrics are those of `AddMetricsWrapper` and of the environments. Quotas should be equal for
     all environments: counting every episode that ends within a number of steps would favour short
     episodes. Entities are counted in the frames in which the agents acted. Frames between two
-    episodes, `VecObs.padding`, are left out.
+    episodes, `VecObs.padding`, are left out. Values that are not finite count as missing.
 
     Args:
         env: B environments.
@@ -181,6 +182,7 @@ class EpisodeStatistics(VecEnvWrapper):
 
     Attributes:
         counts: what is counted.
+        finite: the filter of the environments' metrics.
         running: the arguments of the running episodes; its `variation` is to be set if they vary.
     """
 
@@ -188,6 +190,7 @@ class EpisodeStatistics(VecEnvWrapper):
         super().__init__(env)
         self.running = RunningArguments(len(env), env.sides)
         self.counts = EpisodeCounts(quota, env.sides)
+        self.finite = FiniteMetrics()
         self._result, self._num_steps = result, 0
         self._return = np.zeros(len(env), dtype=np.float64)
         self._length = np.zeros(len(env), dtype=np.int64)
@@ -211,6 +214,7 @@ class EpisodeStatistics(VecEnvWrapper):
     def wait(self) -> VecObs:
         """Return the frames after a step, and count their metrics."""
         obs = self.env.wait()
+        self.finite.filter(obs, self._length)
         self._return += obs.reward
         self._length += ~self._padding
         self._num_steps += 1

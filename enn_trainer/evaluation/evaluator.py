@@ -2,7 +2,7 @@
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -62,6 +62,7 @@ from enn_trainer.scale.shards import Shards
 from enn_trainer.selfplay.league import LEAGUE, League, Member
 from enn_trainer.selfplay.members import make_opponent
 from enn_trainer.state import State
+from enn_trainer.stop_conditions import is_read
 from enn_trainer.viewer.annotate import explain_replay
 from enn_trainer.viewer.played import EpisodeKeeper, ReplaySettings
 from enn_trainer.viewer.replay import Replay
@@ -224,6 +225,7 @@ class Evaluator:
     Attributes:
         results: results of the last evaluation of the configuration, by suite.
         by_episode: True to keep each episode in the results, with its arguments.
+        read_tags: tags of metrics of which a value that is not finite is an error.
 
     Raises:
         ConfigError: an opponent does not exist, or videos are configured but not possible.
@@ -231,6 +233,7 @@ class Evaluator:
 
     results: Mapping[str, SuiteResult] = {}
     by_episode = False
+    read_tags: Collection[str] = ()
 
     def __init__(
         self,
@@ -413,6 +416,9 @@ class Evaluator:
                 envs = filmed = stack.enter_context(FilmedEnvs(envs, film, quota > 0))
             result = result_metric(config.selfplay) if pool else None
             statistics = EpisodeStatistics(envs, quota, result)
+            prefix = f"eval/{name}/" if name else "eval/"
+            statistics.finite.is_required = partial(is_read, self.read_tags, prefix)
+            statistics.finite.first_env_index = shards.columns.start
             running = statistics.running
             running.variation = _variation_of(suite)
             counts = statistics.counts

@@ -55,7 +55,7 @@ class AnyVecEnv(VecEnv):
 
     Args:
         env: with the methods of `VecEnv`; those that have defaults may be missing.
-        validate: raise for numbers that are not finite, with the environment and field.
+        validate: raise for features and rewards that are not finite, with environment and field.
 
     Raises:
         InvalidSpace: a space does not pass the checks of `check_env`, or `sides` is no divisor of

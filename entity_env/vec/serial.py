@@ -50,7 +50,8 @@ class EnvList(VecEnv):
         create_env: makes one `Environment` or `Match`.
         num_envs: the number of frames in a step; a multiple of the sides of a match.
         first_env_index: the index of the first among all environments of the run.
-        validate: raise for numbers that are not finite, with the environment, step and field.
+        validate: raise for features and rewards that are not finite, with the environment, step and
+            field.
 
     Raises:
         EntityEnvError: `num_envs` is not a multiple of the sides of a match.

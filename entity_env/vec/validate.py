@@ -117,7 +117,9 @@ def _name_problems(what: str, names: Any) -> Iterator[tuple[str, str]]:
 
 
 def check_finite_batch(batch: VecObs, obs_space: ObsSpace) -> None:
-    """Raise if a feature, reward or metric of a batch is not a finite number.
+    """Raise if a feature or reward of a batch is not a finite number.
+
+    Metrics are checked where they are read, see `FiniteMetrics`.
 
     Raises:
         InvalidObservation: names the environment, field, feature and value.
@@ -130,6 +132,14 @@ def check_finite_batch(batch: VecObs, obs_space: ObsSpace) -> None:
             check_finite_batch(batch.final, obs_space)
     one_each = np.ones(len(batch), dtype=np.int64)
     _check_finite(Ragged(batch.reward[:, None], one_each), "reward", ["reward"])
+
+
+def check_finite_metrics(batch: VecObs) -> None:
+    """Raise if a metric of a batch is not a finite number.
+
+    Raises:
+        InvalidObservation: names the environment, metric and value.
+    """
     for name, values in batch.env_metrics.items():
         _check_finite(Ragged(values.as_array(), values.lengths), f"metrics[{name!r}]", [name])
 
@@ -299,6 +309,7 @@ def validate_observation(obs: Observation, obs_space: ObsSpace, action_space: Ac
         raise InvalidObservation(f"expected an Observation, got {type(obs).__name__}")
     batch = batch_obs([obs], obs_space, action_space)
     check_finite_batch(batch, obs_space)
+    check_finite_metrics(batch)
 
 
 class ValidatingEnv(Environment):

@@ -18,6 +18,7 @@ from entity_env.spaces import (
     ObsSpace,
     has_global_entity,
 )
+from entity_env.vec.finite_metrics import FiniteMetrics
 from entity_env.vec.variation import Variation
 from entity_env.vec.vec_obs import (
     Metric,
@@ -291,6 +292,7 @@ class AddMetricsWrapper(VecEnvWrapper):
     The metrics are `episodic_reward`, `episode_length`, `reward` (of each step), `step` (how far
     the running episodes are), `entity_count` and `entity_count/<type>`; what is global is no
     entity. Frames between two episodes, `VecObs.padding`, and the steps from them are left out.
+    Values that are not finite count as missing.
 
     Args:
         env: the environments.
@@ -302,6 +304,7 @@ class AddMetricsWrapper(VecEnvWrapper):
         groups: consecutive environments, for which metrics are added up apart; all by default.
         of_groups: the metrics of the last step of each group; those that cannot be separated are
             the first one's.
+        finite: the filter of the environments' metrics.
     """
 
     def __init__(self, env: VecEnv, filter: npt.NDArray[np.bool_] | None = None) -> None:
@@ -312,6 +315,7 @@ class AddMetricsWrapper(VecEnvWrapper):
         self._padding = np.zeros(len(env), dtype=np.bool_)  # of the current frames
         self.groups = [slice(0, len(env))]
         self.of_groups: list[dict[str, Metric]] = [{}]
+        self.finite = FiniteMetrics()
 
     def reset(self, obs_config: ObsSpace) -> VecObs:
         """Begin an episode everywhere."""
@@ -341,6 +345,7 @@ class AddMetricsWrapper(VecEnvWrapper):
     def wait(self) -> VecObs:
         """Return the frames after a step, with the metrics."""
         obs = self.env.wait()
+        self.finite.filter(obs, self.total_steps)
         self.total_reward += obs.reward
         self.total_steps += ~self._padding
         self.of_groups = [self._metrics_of(obs, group) for group in self.groups]

@@ -166,7 +166,7 @@ class Breaks(Walk):
         obs.truncated = self.turn == 2
         if is_last:
             obs.reward = np.nan if self.wrong == "reward" else 0.0
-            obs.metrics = {"fuel": np.nan} if self.wrong == "metric" else {}
+            obs.metrics = {"fuel": "none"} if self.wrong == "metric" else {}  # type: ignore[dict-item]
         return obs
 
     def shown(self, x: float) -> Observation:

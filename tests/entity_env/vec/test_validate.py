@@ -250,8 +250,9 @@ def test_wrong_answers_are_refused_with_field_and_step(kind: str) -> None:
     assert str(caught.value).startswith("environment Returns, episode 0, step 1: ")
 
 
-@pytest.mark.parametrize("kind", WRONG)
+@pytest.mark.parametrize("kind", [kind for kind in WRONG if kind != "nan metric"])
 def test_what_validation_refuses_is_refused_while_training(kind: str) -> None:
+    """But for metrics that are not finite, which are missing where nothing reads them."""
     answer, message = WRONG[kind]
     message = message.replace("NoneType", "None")
     envs = EnvList(lambda: Returns(answer), 1, validate=True)

@@ -1,0 +1,70 @@
+"""Metrics of environments without values that are not finite."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from entity_env.errors import unexpected
+from entity_env.process import warn_once
+from entity_env.ragged import Indices, Ragged
+from entity_env.vec.vec_obs import Metric, VecObs
+
+
+def never(name: str) -> bool:
+    """Return False."""
+    return False
+
+
+@dataclass
+class FiniteMetrics:
+    """Filter of metrics: a value that is NaN or infinite counts as missing, with one warning.
+
+    Attributes:
+        is_required: returns if something depends on a metric, by its name: such a value is an error
+            then.
+        first_env_index: the index of the first environment among all of the run, for messages.
+    """
+
+    is_required: Callable[[str], bool] = never
+    first_env_index: int = 0
+
+    def filter(self, obs: VecObs, steps: Indices) -> None:
+        """Leave values that are not finite out of the metrics of a step.
+
+        Args:
+            obs: the frames after the step.
+            steps: (B,) int64, the steps of the running episodes before it.
+
+        Raises:
+            InvalidObservation: a required metric has one; names the environment and the step.
+        """
+        # Sums are finite if all values are.
+        for name in [name for name, m in obs.metrics.items() if not math.isfinite(m.sum)]:
+            rows, of_all = obs.env_metrics.get(name), obs.metrics[name]
+            if rows is None:  # only the sum over all environments is known
+                self._reject(name, of_all.sum)
+                obs.metrics = {n: m for n, m in obs.metrics.items() if n != name}
+                continue
+            is_finite = np.isfinite(rows.values)
+            env = np.repeat(np.arange(len(obs)), rows.lengths)
+            for row in np.flatnonzero(~is_finite)[:1].tolist():
+                self._reject(name, rows.values[row], int(env[row]), int(steps[env[row]]) + 1)
+            lengths = np.bincount(env[is_finite], minlength=len(obs))
+            finite = Ragged(rows.values[is_finite], lengths)
+            obs.env_metrics = {**obs.env_metrics, name: finite}
+            obs.metrics = {**obs.metrics, name: Metric.of(finite.values)}
+
+    def _reject(
+        self, name: str, value: float, env: int | None = None, step: int | None = None
+    ) -> None:
+        """Raise for a value of a required metric, or warn of a missing one."""
+        what = f"metrics[{name!r}]"
+        if self.is_required(name):
+            error = unexpected(None, what, "finite numbers, as settings read them", value)
+            error.step = step
+            if env is not None:
+                error.env_index = self.first_env_index + env
+            raise error
+        warn_once(f"{what}: expected finite numbers, got others, which count as missing")
