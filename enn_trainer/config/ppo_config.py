@@ -8,6 +8,7 @@ from rogue_net.config import ValueBinsConfig
 
 PerActorOrFrame = Literal["actor", "frame"]
 ValueLoss = Literal["mse", "huber", "hl_gauss"]
+NormAdvOver = Literal["acting", "all"]
 
 
 @dataclass
@@ -31,7 +32,7 @@ class PPOConfig(Section):
         gae: Estimate advantages by generalized advantage estimation.
         gamma: Discount factor of rewards.
         gae_lambda: The lambda of generalized advantage estimation.
-        norm_adv: Normalize advantages to mean 0 and standard deviation 1.
+        norm_adv: Normalize advantages to mean 0 and standard deviation 1 over each minibatch.
         clip_coef: How far the probability of an action may move away from 1 times its old one
             before its gradient is cut.
         clip_vloss: Clip the value function's loss, too.
@@ -66,6 +67,9 @@ class PPOConfig(Section):
             games; none if not set.
         seq_len: With memory, the number of steps of an environment that gradients go back through,
             which are learnt from together; rollout.steps if not set.
+        norm_adv_over: Mean and standard deviation are those of the frames of a minibatch in which
+            somebody acts ("acting"), so that waiting does not scale the policy's step, and fewer
+            than two of them are not normalized; or those of "all" frames.
     """
 
     gae: bool = True
@@ -90,6 +94,7 @@ class PPOConfig(Section):
     ent_target_lr: float = limited(0.1, above=0.0)
     magnet: Optional[MagnetConfig] = None
     seq_len: Optional[int] = limited(None, at_least=1)
+    norm_adv_over: NormAdvOver = "acting"
 
     def _check(self, check: Validator) -> None:
         for name, target in self.ent_targets.items():

@@ -309,6 +309,11 @@ class TrainConfig(Versioned, Section):
             "raise the other two",
         )
         check.require(
+            self.optim.bs > 1 or not self.ppo.norm_adv,
+            "optim.bs: expected at least 2 frames beside ppo.norm_adv, as one alone has no "
+            f"standard deviation, got {self.optim.bs}: raise it or set ppo.norm_adv=false",
+        )
+        check.require(
             self.scale.shards is None or self.scale.shards <= num_envs,
             f"scale.shards: expected at most rollout.num_envs={num_envs}, got {self.scale.shards}",
         )
@@ -427,7 +432,7 @@ class TrainConfig(Versioned, Section):
     @classmethod
     def version(cls) -> int:
         """Return the version of the configurations that this code writes."""
-        return 6
+        return 7
 
     @classmethod
     def fixed_during_run(cls) -> Dict[str, str]:
@@ -504,6 +509,7 @@ class TrainConfig(Versioned, Section):
                 ChangeDefault(("optim", "bs"), 1024, 128),
                 ChangeDefault(("ppo", "ent_coef"), 0.1, 0.2),
             ],
+            6: [AddDefault(("ppo", "norm_adv_over"), "all")],
         }
 
 

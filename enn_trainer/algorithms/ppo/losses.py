@@ -37,6 +37,26 @@ def normalize(advantages: Tensor) -> Tensor:
     return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
 
 
+def normalize_acting(advantages: Tensor, num_decisions: Frames) -> Tensor:
+    """Normalise advantages to mean 0 and standard deviation 1 over the frames with decisions.
+
+    The advantages of other frames enter no policy loss; they are shifted and scaled alike. Fewer
+    than two frames with decisions have no deviation: all advantages stay as they are.
+
+    Args:
+        advantages: (n,) float, of the n frames of one optimizer step.
+        num_decisions: (n,) int64, actors of each frame.
+
+    Returns:
+        (n,) float.
+    """
+    acting = np.flatnonzero(num_decisions)
+    if len(acting) < 2:
+        return advantages
+    chosen = advantages[to_device(acting, advantages.device)]
+    return (advantages - chosen.mean()) / (chosen.std() + 1e-8)
+
+
 def policy_loss(
     logratio: Tensor, advantages: Tensor, clip_coef: float, dual_clip: float | None = None
 ) -> Tensor:
@@ -339,12 +359,13 @@ class Minibatch:
         `decisions` are those of all frames, see `Rollout.num_decisions`.
         """
         index = to_device(frames, estimate.returns.device)
-        advantages = estimate.advantages.flatten()[index]
-        if ppo.norm_adv:
+        advantages, actors = estimate.advantages.flatten()[index], decisions[frames]
+        if ppo.norm_adv and ppo.norm_adv_over == "acting":
+            advantages = normalize_acting(advantages, actors)
+        elif ppo.norm_adv:
             advantages = normalize(advantages)
         returns, old_values = estimate.returns.flatten()[index], rollout.values.flatten()[index]
         rows = frames if rollout.shards is None else rollout.shards.rows(frames)
-        actors = decisions[frames]
         num_terms = _num_terms(actors, ppo.weight_by)
         numbers = num_terms, advantages, returns, old_values
         return Minibatch(rollout, frames, rows, actors, *numbers, keys)

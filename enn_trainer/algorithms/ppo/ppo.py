@@ -178,9 +178,9 @@ class PPO(RolloutAlgorithm):
     ) -> dict[str, float]:
         """Take epochs of minibatches, each one optimizer step.
 
-        Advantages are normalised over the frames of a minibatch. The losses of actors and of frames
-        are means over the whole minibatch, however it is cut into microbatches. The update ends
-        early after a minibatch whose KL exceeds `ppo.target_kl`.
+        Advantages are normalised over the frames of a minibatch in which somebody acts. The losses
+        of actors and of frames are means over the whole minibatch, however it is cut into
+        microbatches. The update ends early after a minibatch whose KL exceeds `ppo.target_kl`.
 
         Args:
             rollout: T * B frames.

@@ -332,7 +332,7 @@ def test_report_is_written_through_a_link(mines_run: Path, tmp_path: Path) -> No
 def test_default_number_of_environments_fits_sides_and_episodes(
     arguments: list[str], trained: int, sides: int, expected: int
 ) -> None:
-    config = config_of(f"rollout.num_envs={trained}", "optim.bs=1")
+    config = config_of(f"rollout.num_envs={trained}", "optim.bs=2")
     assert _num_envs(config, parser().parse_args(["run", *arguments]), sides) == expected
 
 

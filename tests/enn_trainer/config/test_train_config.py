@@ -56,6 +56,14 @@ def values_of(config: Any, expected: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def test_minibatches_of_one_frame_are_refused_where_advantages_are_normalised() -> None:
+    """The advantage of a single frame, normalised, is 0: nothing would be learnt in silence."""
+    rollout, one = RolloutConfig(steps=1, num_envs=4), OptimizerConfig(bs=1)
+    with pytest.raises(ConfigError, match=r"optim.bs: expected at least 2 .*ppo.norm_adv.* got 1"):
+        train_config(rollout=rollout, optim=one)
+    assert train_config(rollout=rollout, optim=one, ppo=PPOConfig(norm_adv=False)).optim.bs == 1
+
+
 def test_the_defaults_are_the_published_ones_but_for_exploration() -> None:
     """Hand copied from the published signatures; wandb_entity was the authors' own team.
 
@@ -91,6 +99,8 @@ def test_the_defaults_are_the_published_ones_but_for_exploration() -> None:
             "vf_coef": 0.5,
             "target_kl": None,
             "anneal_entropy": True,
+            # Not published; published configurations have "all".
+            "norm_adv_over": "acting",
             # Not published; these are the values at which they change nothing.
             "ratio": "actor",
             "weight_by": "actor",

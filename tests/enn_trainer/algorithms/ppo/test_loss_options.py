@@ -91,7 +91,6 @@ def plain_loss(net: RogueNet, rollout: Rollout, ppo: PPOConfig) -> torch.Tensor:
     """The loss of a whole rollout by loops over frames and actors, from the definitions."""
     estimate = advantages(rollout, ppo)
     advantage = estimate.advantages.flatten()
-    advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
     out = net(rollout.batch, actions={n: rows.values for n, rows in rollout.actions.items()})
     actors: list[list[tuple[torch.Tensor, torch.Tensor]]] = [[] for _ in advantage]
     for name, rows in rollout.actions.items():
@@ -100,6 +99,9 @@ def plain_loss(net: RogueNet, rollout: Rollout, ppo: PPOConfig) -> torch.Tensor:
             actors[frame].append((logratios[i], out.entropies[name][i]))
     num_actors = sum(len(of_frame) for of_frame in actors)
     num_acting = sum(bool(of_frame) for of_frame in actors)
+    counted = [ppo.norm_adv_over == "all" or bool(of_frame) for of_frame in actors]
+    judged = advantage[torch.tensor(counted)]
+    advantage = (advantage - judged.mean()) / (judged.std() + 1e-8)
     total = torch.zeros((), dtype=torch.float64)
     for of_frame, adv in zip(actors, advantage, strict=True):
         joint = sum(logratio for logratio, _ in of_frame)

@@ -52,6 +52,28 @@ def test_a_frame_alone_is_normalised_to_zero() -> None:
     assert losses.normalize(torch.tensor([3.0])).tolist() == [0.0]
 
 
+def test_advantages_have_deviation_1_where_somebody_acts() -> None:
+    advantages = torch.tensor([1.0, 0.0, 3.0, 0.0, 0.0, 8.0])
+    normalised = losses.normalize_acting(advantages, np.array([2, 0, 1, 0, 0, 1]))
+    acting = normalised[[0, 2, 5]]
+    assert acting.mean().item() == pytest.approx(0.0, abs=1e-6)
+    assert acting.std().item() == pytest.approx(1.0)
+    assert torch.equal(acting, losses.normalize(advantages[[0, 2, 5]]))
+
+
+def test_advantages_of_frames_that_all_have_actors_are_normalised_as_before() -> None:
+    advantages = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    normalised = losses.normalize_acting(advantages, np.ones(1000, np.int64))
+    assert torch.equal(normalised, losses.normalize(advantages))
+
+
+@pytest.mark.parametrize("num_decisions", [[0, 0, 0], [0, 3, 0]])
+def test_fewer_than_two_frames_with_actors_are_not_normalised(num_decisions: list[int]) -> None:
+    """A minibatch with one decision has no deviation; with 0 for advantages it taught nothing."""
+    advantages = torch.tensor([1.0, 2.0, 3.0])
+    assert torch.equal(losses.normalize_acting(advantages, np.array(num_decisions)), advantages)
+
+
 def test_explained_variance_by_hand() -> None:
     returns = torch.tensor([1.0, 3.0])
     # Var(returns) = 1; errors 0.5 and -0.5 have variance 0.25
