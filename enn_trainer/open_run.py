@@ -10,6 +10,7 @@ import torch
 from enn_trainer.algorithms.ppo.ppo import FIRST_FRAMES
 from enn_trainer.callbacks.callback_list import Callbacks
 from enn_trainer.callbacks.curriculum import Curriculum
+from enn_trainer.callbacks.round_counter import RoundCounter
 from enn_trainer.checkpointing import Checkpoints
 from enn_trainer.checkpoints.migrate.evolve import evolved_state
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
@@ -271,7 +272,10 @@ def open_episodes(
     players, league = open_players(manager, envs, opponents, matchmaker, *own)
     collector = Collector(envs, players, device, watchers)
     episodes = RunningEpisodes(collector, manager.config, manager.state, configured_id, context)
-    curriculum = Curriculum(manager, envs, episodes, evaluator)
+    num_envs = len(envs) if manager.group.size == 1 else manager.config.rollout.num_envs
+    counter = RoundCounter(manager.state, num_envs)
+    callbacks.first.append(counter)
+    curriculum = Curriculum(manager, envs, episodes, evaluator, counter.rounds, num_envs)
     callbacks.last.insert(0, curriculum)
     stack.enter_context(checkpoints.storing(callbacks, episodes, evaluator))
     begin_episodes(manager, episodes, env, context, device)

@@ -14,6 +14,7 @@ from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.errors import ConfigError
 from enn_trainer.experience.lessons import CURRICULUM, Lessons
 from enn_trainer.experience.memories import remembering_of
+from enn_trainer.experience.rounds import ROUNDS, RunRounds
 from enn_trainer.experience.run_memories import RunMemories
 from enn_trainer.selfplay.league import LEAGUE, PLAYERS, League
 from enn_trainer.selfplay.seating import Seating
@@ -51,7 +52,7 @@ class State:
             learns. Saves, resumes and upgrades go over all of them.
         memory: The memory of stop conditions and callbacks, the recording of `bc`, and whether
             input statistics cover only the first frames; plain data.
-        metrics: The latest value of every tag, for stop conditions.
+        metrics: The latest value of every tag, as it was logged; see `metrics_over_rounds`.
         envs: The unfinished episodes of the newest save, see `running_episodes.py`; None if
             environments cannot save their state, or the run failed. Set when the run is saved.
     """
@@ -96,6 +97,13 @@ class State:
         table = seating.table if isinstance(seating, Seating) else None
         return cfg.rollout.num_envs if table is None else table.num_learnt
 
+    def metrics_over_rounds(self) -> Dict[str, float]:
+        """Return the latest metrics as stop conditions read them: of episodes over whole rounds."""
+        rounds = self.parts.get(ROUNDS)
+        if not isinstance(rounds, RunRounds):
+            return dict(self.metrics)
+        return rounds.over_rounds(self.metrics, rounds.latest)
+
     def optimizers(self) -> List[torch.optim.Optimizer]:
         """Return those of the algorithm: of the policy, and of a separate value network."""
         return list(self.algorithm.optimizers())
@@ -119,7 +127,7 @@ def init_train_state(cfg: TrainConfig, ctx: Dict[str, Any]) -> State:
     if agent is None:
         agent = make_network(cfg, ctx["obs_space"], ctx["action_space"])
     parts: Dict[str, StatePart] = {"algorithm": PPO(cfg, agent, ctx["action_space"])}
-    parts[CURRICULUM] = Lessons()
+    parts |= {CURRICULUM: Lessons(), ROUNDS: RunRounds()}
     if cfg.selfplay is not None:
         parts |= {LEAGUE: League(), PLAYERS: Seating()}
     elif any(remembering_of(agent)):

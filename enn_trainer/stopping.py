@@ -9,6 +9,7 @@ from enn_trainer.callbacks.run_metrics import MetricsLog
 from enn_trainer.config.curriculum_config import metrics_of
 from enn_trainer.config.train_config import read_best
 from enn_trainer.errors import ConfigError
+from enn_trainer.experience.rounds import ROUNDS, RunRounds
 from enn_trainer.runtime.interrupt import Interrupts
 from enn_trainer.state_manager import StateManager
 from enn_trainer.stop_conditions import Condition, Now, any_of, read_bound
@@ -106,7 +107,10 @@ class Stopping:
 
     def _condition_met(self) -> str | None:
         """Return the condition if it is met, else None."""
-        condition, fresh, state = self._condition, self._log.take_fresh(), self._state
+        condition, logged, state = self._condition, self._log.take_fresh(), self._state
+        rounds = state.parts[ROUNDS]
+        assert isinstance(rounds, RunRounds)
+        fresh = (logged - rounds.tags) | rounds.take_fresh()
         self._warn_of_unknown("checkpoint.best", self._best_keys)
         self._warn_of_unknown("curricula", self._lesson_keys)
         if condition is None:
@@ -114,8 +118,8 @@ class Stopping:
         self._warn_of_unknown("stop", condition.keys())
         memory = state.memory
         # A resumed run evaluates its condition once more, without new metrics: do not count that.
-        number = memory["asked"] = memory.get("asked", 0) + bool(fresh)
-        now = Now(state.step, state.time_used, self._log.latest, fresh, number)
+        number = memory["asked"] = memory.get("asked", 0) + bool(logged)
+        now = Now(state.step, state.time_used, state.metrics_over_rounds(), fresh, number)
         return str(condition) if condition.is_met(now, memory) else None
 
     def _limit_reached(self) -> str | None:

@@ -53,7 +53,7 @@ def assert_learns(
     goal = AtLeast(key, bound)
     with Trainer(state_manager, env) as trainer:
         result = trainer.run(goal)
-        reached = trainer.metrics.get(key)
+        reached = trainer.state.metrics_over_rounds().get(key)
     if reached is None or not goal.holds(reached):
         raise AssertionError(
             f"expected {goal} within {result.step} frames, got {reached} at the end"

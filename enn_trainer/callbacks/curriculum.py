@@ -10,6 +10,7 @@ from enn_trainer.evaluation.run_evaluator import RunEvaluator
 from enn_trainer.experience.collector import Rollout
 from enn_trainer.experience.episodes import NO_EPISODES
 from enn_trainer.experience.lessons import CURRICULUM, Groups, Lessons
+from enn_trainer.experience.rounds import RunRounds
 from enn_trainer.experience.running_episodes import RunningEpisodes
 from enn_trainer.experience.varied_envs import (
     Arguments,
@@ -30,6 +31,8 @@ class Curriculum(Callback):
         envs: environments of the run, before their first episodes.
         episodes: episodes in them, which a lesson may cut off.
         evaluator: evaluator of the run.
+        rounds: rounds of episodes of the run, which are counted before.
+        num_envs: number of environments of the run.
 
     Raises:
         ConfigError: the environments do not take an argument, none of them can vary, or the present
@@ -42,6 +45,8 @@ class Curriculum(Callback):
         envs: VariedEnvs,
         episodes: RunningEpisodes,
         evaluator: RunEvaluator,
+        rounds: RunRounds,
+        num_envs: int,
     ) -> None:
         state, config = manager.state, manager.config
         part = state.parts.setdefault(CURRICULUM, Lessons())
@@ -49,6 +54,7 @@ class Curriculum(Callback):
             raise ConfigError(f"State.parts: expected {CURRICULUM!r} to be Lessons, got {part!r}")
         self._manager, self._config, self._lessons = manager, config, part
         self._envs, self._episodes, self._evaluator = envs, episodes, evaluator
+        self._rounds, self._num_envs = rounds, num_envs
         self._all = {name: one.all_lessons() for name, one in config.curricula.items()}
         self._ended: list[Arguments] = []
         self._of_rollout = NO_EPISODES
@@ -103,14 +109,14 @@ class Curriculum(Callback):
         for name, lessons in self._all.items():
             progress = self._lessons.curricula[name]
             i = progress.index(lessons)
-            progress.count(name, lessons[i], self._of_rollout)
-            progress.note(name, lessons[i], metrics)
+            progress.count(name, lessons[i], self._of_rollout, self._num_envs)
+            progress.note(name, lessons[i], self._over_rounds(metrics))
             tag = f"{CURRICULUM}/{name}"
             metrics |= {f"{tag}/lesson": float(i), f"{tag}/episodes": float(progress.episodes)}
             first = next(iter(lessons[i].metrics()), None)
             if first is not None and (value := progress.measure(first, step)) is not None:
                 metrics[f"{tag}/measure"] = value
-        self._decide_by(None, metrics, step)  # with the tags of all curricula
+        self._decide_by(None, self._over_rounds(metrics), step)  # with the tags of all curricula
         # Evaluations that the end of the run before did not wait for count now.
         waiting = self._lessons.waiting
         self._lessons.waiting = [one for one in waiting if one[0] > step]
@@ -133,6 +139,10 @@ class Curriculum(Callback):
             self._lessons.waiting.append([counts_at, measured, results])
         else:
             self._decide_by(measured, metrics, step)
+
+    def _over_rounds(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Return the metrics of an update, those of episodes over rounds that it completed."""
+        return self._rounds.over_rounds(metrics, self._rounds.fresh)
 
     def _decide_by(self, measured: int | None, metrics: Mapping[str, float], step: int) -> None:
         """Decide on lessons by metrics, of the weights of step `measured` if of an evaluation."""

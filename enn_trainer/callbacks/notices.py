@@ -15,6 +15,7 @@ from torch import Tensor
 
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
 from enn_trainer.experience.collector import Rollout
+from enn_trainer.experience.rounds import ROUNDS, RunRounds
 from enn_trainer.runtime.spans import Spans
 from enn_trainer.scale.group import ALONE, Group
 from enn_trainer.state import State
@@ -479,6 +480,23 @@ def notices_of_episodes(windows: Sequence[Sums], whole: Sums) -> Iterator[Notice
         )
 
 
+def notices_of_rounds(windows: Sequence[Sums], rounds: RunRounds) -> Iterator[Notice]:
+    """Yield a notice if an episode held up a round of episodes for the last windows."""
+    late, (frames, episodes) = rounds.rounds.late, rounds.waited
+    longest = windows[-1]["run"].get("running.max", 0)
+    least = total_of(windows[-FACT_WINDOWS:])["run"]["frames"]
+    if late and frames >= least and longest >= LONG_EPISODE:
+        named = ", ".join(map(str, late[:MOST_LISTED])) + ", ..." * (len(late) > MOST_LISTED)
+        yield Notice(
+            "rounds",
+            f"environment {named}: no episode has ended in {frames:,} frames, in which "
+            f"{episodes:,} of other environments ended; the longest one has run for "
+            f"{longest:,.0f} steps and holds up a round: bounds of lessons and of stop, and "
+            "ratings, wait for it",
+            "an-episode-that-never-ends",
+        )
+
+
 def notices_of_actors(whole: Sums) -> Iterator[Notice]:
     """Yield a notice if hardly any frame has actors."""
     run = whole["run"]
@@ -652,7 +670,9 @@ class Notices(Callback):
             memory["windows"] = [*memory["windows"], memory["window"]][-PATIENCE:]
             memory["window"] = new_sums()
             spaces = state.obs_space, state.action_space
-            for notice in notices(memory, *spaces, self._num_sides):
+            rounds = state.parts.get(ROUNDS)
+            rounds = rounds if isinstance(rounds, RunRounds) else RunRounds()
+            for notice in notices(memory, *spaces, self._num_sides, rounds):
                 if notice.key not in memory["told"]:
                     memory["told"].append(notice.key)
                     self._write(state.step, notice.key, notice.text, notice.page)
@@ -664,6 +684,7 @@ def notices(
     obs_space: ObsSpace,
     action_space: Mapping[str, ActionSpace],
     num_sides: int = 1,
+    rounds: RunRounds | None = None,
 ) -> Iterator[Notice]:
     """Yield all notices of the latest windows, also those that were told.
 
@@ -674,6 +695,7 @@ def notices(
     if len(windows) >= FACT_WINDOWS:
         yield from notices_of_rewards(windows, whole)
         yield from notices_of_episodes(windows, whole)
+        yield from notices_of_rounds(windows, rounds or RunRounds())
         yield from notices_of_actors(whole)
     if num_sides > 1:
         return

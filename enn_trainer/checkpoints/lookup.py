@@ -31,6 +31,7 @@ from enn_trainer.checkpoints.state_files import (
     read_config,
     read_lessons,
     read_members,
+    read_rounds,
     read_spaces,
     read_state,
     read_tensors,
@@ -41,6 +42,7 @@ from enn_trainer.config.formats import parse
 from enn_trainer.config.load import dump_config, load_config
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.experience.lessons import Lessons
+from enn_trainer.experience.rounds import RunRounds
 from enn_trainer.policy import PPOAgent
 from enn_trainer.selfplay.league import Member
 from enn_trainer.state import make_policy
@@ -373,6 +375,7 @@ class Contents(NamedTuple):
         tensors: by name, by file; without those of the members of its league.
         members: of its league.
         lessons: progress in curricula, and arguments that were changed.
+        rounds: rounds of episodes.
     """
 
     path: Path
@@ -385,6 +388,7 @@ class Contents(NamedTuple):
     tensors: dict[str, dict[str, Tensor]]
     members: Sequence[Member]
     lessons: Lessons
+    rounds: RunRounds
 
 
 def read_contents(path: Path) -> Contents:
@@ -412,6 +416,7 @@ def read_contents(path: Path) -> Contents:
         tensors={name: read_tensors(saved, name) for name in names},
         members=members,
         lessons=read_lessons(saved),
+        rounds=read_rounds(saved),
         **spaces,
     )
 

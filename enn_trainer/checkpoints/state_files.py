@@ -28,6 +28,7 @@ from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.experience.lessons import CURRICULUM, Lessons
 from enn_trainer.experience.memories import remembering_of
+from enn_trainer.experience.rounds import ROUNDS, RunRounds
 from enn_trainer.policy import PPOAgent
 from enn_trainer.selfplay.league import LEAGUE, PLAYERS, League, Member
 from enn_trainer.state import InitialState, State, init_train_state
@@ -363,6 +364,7 @@ def restore(
             agent = fitting_network(str(saved.path), config, **spaces, weights=weights)
         state = initial_state(config, {**spaces, "agent": agent})
         state.parts.setdefault(CURRICULUM, Lessons())
+        state.parts.setdefault(ROUNDS, RunRounds())
         load_weights(str(saved.path), state.agent, weights)
         rest, parts = _read_rest(saved)
         for name, value in {**plain, **rest}.items():
@@ -547,6 +549,18 @@ def read_episodes(saved: Checkpoint) -> dict[str, Any]:
         raise CheckpointError(
             f"{saved.path}: {REST}: the saved episodes cannot be read: {error}"
         ) from None
+
+
+def read_rounds(saved: Checkpoint) -> RunRounds:
+    """Return the rounds of episodes of a save.
+
+    Raises:
+        CheckpointError: they are damaged.
+    """
+    rounds, parts = RunRounds(), _read_rest(saved)[1]
+    with _loading(f"{saved.path}: {REST}", ROUNDS):
+        rounds.load_state_dict(parts.get(ROUNDS, {}))
+    return rounds
 
 
 def read_members(saved: Checkpoint) -> list[Member]:

@@ -89,6 +89,7 @@ def show_save(
         advice[0] += " it, give enn eval the environment by --env"
     else:
         metrics = contents.manifest.get("metrics", {})
+        metrics = contents.rounds.over_rounds(metrics, contents.rounds.latest)
         reached = Now(state["step"], state.get("time_used", 0.0), metrics, frozenset(), 0)
         where = contents.path if run is None else run
         in_place = run is not None

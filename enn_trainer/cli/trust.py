@@ -138,7 +138,10 @@ def next_steps(result: TrainResult, manager: StateManager) -> str:
     """Return the commands to type after `enn train`, in the form that works in this shell."""
     run_dir, config = manager.checkpoint_dir, manager.config
     assert run_dir is not None
-    resume = resume_command(run_dir, config, manager.state)
+    state = manager.state
+    clock = state.step, state.time_used
+    reached = Now(*clock, state.metrics_over_rounds(), frozenset(), 0)
+    resume = resume_command(run_dir, config, reached)
     if result.interrupted:
         return f"\nto continue:\n  {resume}"
     logs = run_folder(manager) or Path(config.data_dir, "runs")

@@ -37,8 +37,8 @@ class LessonConfig(Section):
         until: The next lesson begins once all of these hold, such as "episodic_reward.mean >= 0.8",
             "eval/episodic_reward.mean >= 0.9", "step >= 200000" or "lesson_step >= 50000".
         back: The lesson before begins anew once one of these holds.
-        episodes: Means of metrics are over this many episodes, the last ones that began in the
-            lesson, and are known once there are so many.
+        episodes: Means of metrics of episodes are over the newest whole rounds that have this many
+            episodes; round k is the k-th episode of every environment that began in the lesson.
     """
 
     name: str
@@ -114,7 +114,7 @@ class Lesson:
         samplers: by the name of the argument.
         until: bounds that all hold when the next lesson begins; none in the last one.
         back: bounds of which one holds when the lesson before begins; none in the first one.
-        episodes: number of episodes over which means are taken.
+        episodes: number of episodes in the rounds over which means are taken, at least.
     """
 
     name: str

@@ -250,6 +250,7 @@ class TrainConfig(Versioned, Section):
         data_dir: Directory of the folder runs, with a folder for each run by default.
         cuda_empty_cache: Empty the GPU's memory cache after each optimizer step, if there is one.
         stop: Stop as soon as one of these holds, such as "eval/episodic_reward.mean >= 0.99".
+            Metrics of episodes are over whole rounds: the k-th episode of every environment.
         bc: Behavioural cloning beside PPO; none if not set.
         mlflow_tracking_uri: Send metrics to the MLflow server or store at this address.
         checkpoint: When the run is saved, and which saves are kept.

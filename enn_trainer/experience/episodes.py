@@ -19,21 +19,39 @@ class Episodes(NamedTuple):
         metrics: (E,) float64 each, of returns, lengths and the metrics of the last observations;
             NaN where an environment gave none.
         steps: (E,) int64, the step of the rollout in which each ended; empty if not known.
+        is_counted: (E,) bool, the episodes in which the agent played, not those of opponents; empty
+            if all are.
     """
 
     environment: npt.NDArray[np.int64]
     metrics: Mapping[str, npt.NDArray[np.float64]]
     steps: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+    is_counted: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
 
     @staticmethod
-    def of(obs: VecObs, step: int = 0) -> "Episodes":
-        """Return the episodes that ended in one step, as a copy."""
+    def of(obs: VecObs, step: int = 0, counted: npt.NDArray[np.int64] | None = None) -> "Episodes":
+        """Return the episodes that ended in one step, as a copy.
+
+        Args:
+            obs: the frames after the step.
+            step: step of the rollout.
+            counted: (n,) int64, the environments of the agent; None for all.
+        """
         ended, metrics = np.flatnonzero(obs.done), {}
         for name, rows in obs.env_metrics.items():
             of_all = np.full(len(obs), math.nan)
             of_all[rows.lengths > 0] = rows.values
             metrics[name] = of_all[ended]
-        return Episodes(ended, metrics, np.full(len(ended), step))
+        is_counted = np.ones(len(ended), np.bool_)
+        if counted is not None:
+            is_counted = np.isin(ended, counted)
+        return Episodes(ended, metrics, np.full(len(ended), step), is_counted)
+
+    def counted_metrics(self) -> dict[str, npt.NDArray[np.float64]]:
+        """Return the metrics, (E,) float64 each, with NaN for the episodes that do not count."""
+        if self.is_counted.all():  # also if it is empty
+            return dict(self.metrics)
+        return {n: np.where(self.is_counted, x, math.nan) for n, x in self.metrics.items()}
 
     def results(
         self, metric: str, sides: int, where: str, counted: npt.NDArray[np.bool_] | None = None
@@ -75,12 +93,14 @@ class Episodes(NamedTuple):
                 for name in names
             },
             np.concatenate([none.astype(np.int64), *(piece.steps for piece in pieces)]),
+            np.concatenate([none.astype(np.bool_), *(piece.is_counted for piece in pieces)]),
         )
 
     def take(self, chosen: npt.NDArray[np.int64]) -> "Episodes":
         """Return some of the episodes, in the given order."""
         metrics = {name: values[chosen] for name, values in self.metrics.items()}
-        return Episodes(self.environment[chosen], metrics, self.steps[chosen])
+        is_counted = self.is_counted[chosen]
+        return Episodes(self.environment[chosen], metrics, self.steps[chosen], is_counted)
 
 
 NO_EPISODES = Episodes(np.zeros(0, np.int64), {})

@@ -1,9 +1,12 @@
 """`Lessons`: the arguments of the episodes of a run, as a part of its state."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.curriculum_config import (
@@ -14,6 +17,14 @@ from enn_trainer.config.curriculum_config import (
 )
 from enn_trainer.errors import ConfigError, NotFiniteError
 from enn_trainer.experience.episodes import Episodes
+from enn_trainer.experience.rounds import (
+    Rounds,
+    Tallies,
+    metric_of,
+    newest_rounds,
+    tallies_of_plain,
+    without_lessons,
+)
 from enn_trainer.experience.varied_envs import lesson_tag
 from enn_trainer.state_part import SpaceChange, StateDict, StatePart
 from enn_trainer.stop_conditions import Bound
@@ -47,7 +58,8 @@ class LessonProgress:
         number: changes of the lesson so far, by which episodes know the lesson they began in.
         step: frames of the run when the lesson began.
         episodes: number of episodes that began in it and have ended.
-        values: metrics of the last ones of these, by name.
+        rounds: rounds of these that are under way.
+        complete: metrics in the newest complete rounds, by tag.
         newest: the newest values of other tags since it began.
         begun: for each lesson that was reached, frames of the run when it last began and why.
     """
@@ -57,66 +69,79 @@ class LessonProgress:
     number: int = 0
     step: int = 0
     episodes: int = 0
-    values: dict[str, list[float]] = field(default_factory=dict)
+    rounds: Rounds = field(default_factory=Rounds)
+    complete: Tallies = field(default_factory=dict)
     newest: dict[str, float] = field(default_factory=dict)
     begun: dict[str, list[Any]] = field(default_factory=dict)
 
     @classmethod
     def of_plain(cls, data: Mapping[str, Any]) -> "LessonProgress":
-        """Return the progress that `asdict` made plain data of.
+        """Return the progress that `plain` made plain data of.
 
         Raises:
             ValueError: an entry cannot be used.
         """
         try:
-            made = cls(**{one.name: data[one.name] for one in fields(cls)})
+            made = cls(**{name: data[name] for name in _PLAIN})
+            made.rounds = Rounds.of_plain(data.get("rounds"))
+            made.complete = tallies_of_plain(data.get("complete", {}))
             read_samplers(made.samplers, "samplers")
-            numbers = [*made.newest.values(), *(v for some in made.values.values() for v in some)]
+            numbers = [*made.newest.values()]
             counts = [made.number, made.step, made.episodes]
             counts += [step for step, _ in made.begun.values()]
             texts = [made.lesson, *(why for _, why in made.begun.values())]
             if not ({*map(type, numbers)} <= {float} and {*map(type, counts)} == {int}):
                 raise TypeError("expected numbers")
-            if {*map(type, [*texts, *made.begun, *made.values, *made.newest])} != {str}:
+            if {*map(type, [*texts, *made.begun, *made.newest])} != {str}:
                 raise TypeError("expected names")
         except (InvalidSampler, LookupError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"curricula: {error!r}") from None
         # Containers of its own, as plain data may be shared.
-        made.values = {name: [*values] for name, values in made.values.items()}
         made.begun = {name: [*entry] for name, entry in made.begun.items()}
         made.samplers, made.newest = dict(made.samplers), dict(made.newest)
         return made
+
+    def plain(self) -> dict[str, Any]:
+        """Return the progress as plain data."""
+        complete = {tag: tally.tolist() for tag, tally in self.complete.items()}
+        plain = {name: getattr(self, name) for name in _PLAIN}
+        return {**deepcopy(plain), "rounds": self.rounds.plain(), "complete": complete}
 
     def begin(self, lesson: Lesson, step: int, why: str) -> None:
         """Begin a lesson, of which nothing is measured yet."""
         self.lesson, self.samplers, self.step = lesson.name, lesson.texts(), step
         self.number += 1
-        self.episodes, self.values, self.newest = 0, {}, {}
+        self.episodes, self.newest = 0, {}
+        self.rounds, self.complete = Rounds(), {}
         self.begun[lesson.name] = [step, why]
 
-    def count(self, name: str, lesson: Lesson, episodes: Episodes) -> None:
+    def count(self, name: str, lesson: Lesson, episodes: Episodes, num_envs: int) -> None:
         """Count the episodes that began in the present lesson.
 
         Args:
             name: name of the curriculum.
             lesson: the present lesson.
             episodes: those that ended; their metric `lesson_tag` is the number of their lesson.
+            num_envs: number of environments of the run.
 
         Raises:
             NotFiniteError: one of them has an infinite metric that is needed.
         """
         if (began_in := episodes.metrics.get(lesson_tag(name))) is None:
             return
-        own = began_in == self.number
-        self.episodes += int(own.sum())
-        for metric in filter(is_of_episodes, lesson.metrics()):
-            values = episodes.metrics.get(metric.removesuffix(MEAN))
-            if values is None:
-                continue
-            known = values[own & ~_is_nan(values)]
-            _check_finite(known.tolist(), name, lesson.name, metric)
-            before = self.values.get(metric, [])
-            self.values[metric] = [*before, *known.tolist()][-lesson.episodes :]
+        own = np.flatnonzero(began_in == self.number)
+        counted = {metric: x[own] for metric, x in episodes.counted_metrics().items()}
+        self.episodes += int((~np.isnan(counted[lesson_tag(name)])).sum())
+        tags = {tag: tag.removesuffix(MEAN) for tag in filter(is_of_episodes, lesson.metrics())}
+        for tag, metric in tags.items():
+            values = counted.get(metric, np.zeros(0))
+            _check_finite(values[~np.isnan(values)].tolist(), name, lesson.name, tag)
+        rounds = self.rounds.add(episodes.environment[own], num_envs, without_lessons(counted))
+        for tag, metric in tags.items():
+            if metric in rounds:
+                before = self.complete.get(tag, rounds[metric][:0])
+                tally = np.concatenate([before, rounds[metric]])
+                self.complete[tag] = newest_rounds(tally, lesson.episodes)
 
     def note(self, name: str, lesson: Lesson, metrics: Mapping[str, float]) -> None:
         """Keep the newest values of tags that the bounds of a lesson read.
@@ -141,9 +166,12 @@ class LessonProgress:
         if key == "lesson_step":
             return step - self.step
         if is_of_episodes(key):
-            values = self.values.get(key)
-            return math.fsum(values) / len(values) if values else None
+            return metric_of(self.complete[key]).mean if self.num_episodes(key) else None
         return self.newest.get(key)
+
+    def num_episodes(self, key: str) -> int:
+        """Return the number of episodes over which a metric of episodes is a mean."""
+        return metric_of(self.complete[key]).count if key in self.complete else 0
 
     def decision(self, lessons: Sequence[Lesson], step: int) -> tuple[Lesson, str] | None:
         """Return the lesson that is to begin and the reason as text; None if there is none.
@@ -176,14 +204,15 @@ class LessonProgress:
                 value = self.measure(bound.key, step)
                 known = "not measured" if value is None else f"{value:.6g}"
                 if is_of_episodes(bound.key):
-                    known += f" in {len(self.values.get(bound.key, []))} of {lesson.episodes}"
-                    known += " episodes"
+                    number = self.num_episodes(bound.key)
+                    of = "" if number >= lesson.episodes else f" of {lesson.episodes}"
+                    known += f" in {number}{of} episodes"
                 lines.append(f"{kind} {bound}: {known}")
         return lines
 
     def _holds(self, bound: Bound, lesson: Lesson, step: int) -> bool:
         key = bound.key
-        if is_of_episodes(key) and len(self.values.get(key, [])) < lesson.episodes:
+        if is_of_episodes(key) and self.num_episodes(key) < lesson.episodes:
             return False
         value = self.measure(key, step)
         return value is not None and bound.holds(value)
@@ -195,9 +224,12 @@ class LessonProgress:
             value = self.measure(bound.key, step)
             over = ""
             if is_of_episodes(bound.key):
-                over = f" over {len(self.values[bound.key])} episodes"
+                over = f" over {self.num_episodes(bound.key)} episodes"
             texts.append(f"{bound}: {value:.6g}{over}")
         return ", ".join(texts)
+
+
+_PLAIN = [one.name for one in fields(LessonProgress) if one.name not in ("rounds", "complete")]
 
 
 class Lessons(StatePart):
@@ -221,7 +253,7 @@ class Lessons(StatePart):
         if not self.curricula:
             return parameters
         waiting = {"waiting": [[*entry] for entry in self.waiting]} if self.waiting else {}
-        curricula = {name: asdict(one) for name, one in self.curricula.items()}
+        curricula = {name: one.plain() for name, one in self.curricula.items()}
         return {**parameters, "curricula": curricula, **waiting}
 
     def load_state_dict(self, state: StateDict) -> None:
@@ -257,8 +289,8 @@ class Lessons(StatePart):
         if "curricula" in state:
             evolved["curricula"] = {
                 name: one
-                | {"samplers": renamed(one["samplers"])}
-                | {kind: tagged(one[kind]) for kind in ("values", "newest")}
+                | {"samplers": renamed(one["samplers"]), "newest": tagged(one["newest"])}
+                | _evolved_rounds(one, tagged)
                 for name, one in state["curricula"].items()
             }
         if "waiting" in state:
@@ -329,8 +361,10 @@ class Lessons(StatePart):
                 )
                 progress.begin(present, step, "its samplers were changed")
             # Of bounds that were left out for a time, nothing old counts should they come back.
-            kept, known = present.metrics(), progress.values.items()
-            progress.values = {key: x[-present.episodes :] for key, x in known if key in kept}
+            kept, known = present.metrics(), progress.complete.items()
+            progress.complete = {
+                key: newest_rounds(tally, present.episodes) for key, tally in known if key in kept
+            }
             progress.newest = {key: x for key, x in progress.newest.items() if key in kept}
             arranged[name] = progress
         self.curricula = arranged
@@ -343,8 +377,15 @@ def is_of_episodes(key: str) -> bool:
     return key.endswith(MEAN) and not key.startswith(_OTHER_MEANS) and name not in _OF_STEPS
 
 
-def _is_nan(values: Any) -> Any:
-    return values != values
+def _evolved_rounds(
+    progress: Mapping[str, Any], tagged: Callable[[Mapping[str, Any]], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the rounds of a saved progress with other names; nothing of a save without any."""
+    if "rounds" not in progress:
+        return {}
+    rounds = progress["rounds"]
+    tallies = {"tallies": tagged(rounds["tallies"])}
+    return {"complete": tagged(progress["complete"]), "rounds": {**rounds, **tallies}}
 
 
 def _check_finite(values: Sequence[float], curriculum: str, lesson: str, metric: str) -> None:

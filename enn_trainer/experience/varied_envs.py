@@ -33,7 +33,7 @@ class VariedEnvs(AddMetricsWrapper):
     they are drawn here as well as where the episode is played. Episodes that end have
     `parameters/<name>` in `VecObs.env_metrics`, for arguments that are numbers, and
     `lesson/<name>`, the number of the lesson of each curriculum in which they began, or -1 for an
-    earlier lesson that was reviewed; the latter of environments that count.
+    earlier lesson that was reviewed.
 
     Args:
         env: the environments.
@@ -129,11 +129,9 @@ class VariedEnvs(AddMetricsWrapper):
             lengths[ended[has_number]] = 1
             values = [each[name] for each, has in zip(arguments, has_number, strict=True) if has]
             obs.env_metrics[f"{PREFIX}{name}"] = Ragged(np.array(values, np.float64), lengths)
-        own = np.flatnonzero(obs.done & counted)
-        lengths = (obs.done & counted).astype(np.int64)
         for name, began in self._began_in.items():
-            values = began[own // self.sides].astype(np.float64)
-            obs.env_metrics[lesson_tag(name)] = Ragged(values, lengths)
+            values = began[ended // self.sides].astype(np.float64)
+            obs.env_metrics[lesson_tag(name)] = Ragged(values, obs.done.astype(np.int64))
 
 
 def vary(envs: VecEnv, samplers: Mapping[str, str], field: str) -> Variation:

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 
 from enn_trainer.config.selfplay_config import RANDOM, SelfplayConfig
+from enn_trainer.experience.rounds import Rounds
 from enn_trainer.selfplay.elo import (
     FIRST_ELO,
     FloatArray,
@@ -124,6 +125,7 @@ class League(StatePart):
         elo: rating of the agent.
         ci95: half the width of its 95% confidence interval; 0 without results.
         opponent_frames: frames of the run in which members decided.
+        rounds: rounds of games that are under way, of which results are not counted yet.
         lost: names of members of the save whose files are missing or damaged.
         lost_entries: entries of `selfplay.opponents` that such members are from.
     """
@@ -133,6 +135,7 @@ class League(StatePart):
         self.next_snapshot = 0
         self.elo, self.ci95 = FIRST_ELO, 0.0
         self.opponent_frames = 0
+        self.rounds = Rounds()
         self.lost: list[str] = []
         self.lost_entries: set[str] = set()
 
@@ -203,7 +206,8 @@ class League(StatePart):
         factor = age_factor(num_games, half_life)
         counted = {m.name: np.zeros((num_sides, 3)) for m in self.members}
         for name, seat, score in results:
-            counted[name][seat, round(2 - 2 * score)] += 1
+            if name in counted:  # not a member that was lost
+                counted[name][seat, round(2 - 2 * score)] += 1
         members = []
         for member in self.members:
             before, new = member.results, counted[member.name]
@@ -227,12 +231,13 @@ class League(StatePart):
         self.members = [m if m.is_rated else replace(m, elo=e, ci95=c) for m, e, c in rated]
 
     def state_dict(self) -> StateDict:
-        """Return members without their weights, the next snapshot and the agent's rating."""
+        """Return members without their weights, the next snapshot, rating and rounds."""
         members = [
             {name: getattr(m, name) for name in _PLAIN} | {"results": m.results.tolist()}
             for m in self.members
         ]
-        return {"members": members, **{name: getattr(self, name) for name in _NUMBERS}}
+        numbers = {name: getattr(self, name) for name in _NUMBERS}
+        return {"members": members, **numbers, "rounds": self.rounds.plain()}
 
     def files(self) -> Mapping[str, bytes]:
         """Return the weights of members, by the names of files."""
@@ -266,7 +271,8 @@ class League(StatePart):
             members.append(replace(member, weights=files.get(member.file, b"")))
         if len({member.name for member in members}) < len(members):
             raise ValueError("members: expected different names")
-        vars(self).update(members=members, lost=lost, **numbers)
+        rounds = Rounds.of_plain(state.get("rounds"))
+        vars(self).update(members=members, lost=lost, rounds=rounds, **numbers)
 
     def evolve(self, state: StateDict, change: SpaceChange) -> StateDict:
         """Upgrade all members by the rules of the agent; those that cannot be leave.
@@ -290,6 +296,8 @@ class League(StatePart):
                 member = replace(member, **upgraded._asdict())
             members.append(member)
         league.members = members
+        if not change.is_same_world:  # running games end
+            league.rounds = Rounds()
         return full_state(league)
 
 

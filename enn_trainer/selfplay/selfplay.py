@@ -23,6 +23,7 @@ from enn_trainer.experience.players import AgentPlayer, Players
 from enn_trainer.policy import CreateOpponent, Opponent, PPOAgent
 from enn_trainer.runtime.start_folder import located
 from enn_trainer.scale.joining import check_same
+from enn_trainer.selfplay.game_rounds import add_games, members_under_way
 from enn_trainer.selfplay.league import (
     LEAGUE,
     PLAYERS,
@@ -114,8 +115,8 @@ class SelfPlay(Callback):
             self.players = players
         self._seed, self._in_play = seed, 0
         self._made: dict[tuple[str, str], PPOAgent] = {}  # by configuration and spaces
-        self._results: list[GameResult] = []
-        self._num_games = 0
+        self._games: list[Game] = []
+        self._results: list[list[GameResult] | None] = []
 
     def on_train_start(self, trainer: RunningTrainer) -> None:
         """Take the first snapshot, for an evaluation before the first update."""
@@ -134,23 +135,27 @@ class SelfPlay(Callback):
 
     def on_rollout_end(self, trainer: RunningTrainer, rollout: Rollout) -> None:
         """Take the results of games; they count once the update has succeeded."""
-        self._results, self._num_games = [], 0
+        self._games, self._results = [], []
         if isinstance(self.players, LeaguePlayers):
-            games = self._ended(self.players, rollout.episodes)
-            self._num_games = sum(not game.is_lost for game in games)
+            self._games = self._ended(self.players, rollout.episodes)
+            self._results = [None if game.is_lost else [] for game in self._games]
             if self._settings.result:
                 named = rollout.episodes, self._table, self._settings.result
-                self._results = results_of(games, *named)
+                self._results = results_of(self._games, *named)
 
     def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
-        """Count results, rate, take a snapshot that is due, and add metrics."""
+        """Count the results of whole rounds, rate, take a snapshot, and add metrics."""
         league, settings, table = self.league, self._settings, self._table
-        league.count(self._results, self._num_games, table.sides, settings.half_life)
+        matches = np.array([game.match for game in self._games], np.int64)
+        matches -= table.num_matches - table.num_pool
+        complete = add_games(league.rounds, matches, table.num_pool, self._results)
+        league.count(*complete, table.sides, settings.half_life)
         per_step = table.num_matches * table.sides - table.num_learnt
         league.opponent_frames += self._config.rollout.steps * per_step
         self._add_snapshot_if_due()
-        league.forget(self._seating.seated())
-        scores = [result.score for result in self._results]
+        league.forget(self._seating.seated() | members_under_way(league.rounds))
+        with_results = [of_game for of_game in self._results if of_game is not None]
+        scores = [result.score for of_game in with_results for result in of_game]
         if scores:
             metrics["selfplay/score"] = float(np.mean(scores))
             metrics["selfplay/draws"] = scores.count(0.5) / len(scores)
@@ -159,7 +164,7 @@ class SelfPlay(Callback):
         metrics |= {
             "selfplay/elo": league.elo,
             "selfplay/elo_ci95": league.ci95,
-            "selfplay/games": float(self._num_games),
+            "selfplay/games": float(len(with_results)),
             "selfplay/members": float(len(league.pool)),
             "selfplay/in_play": float(self._in_play),
             "selfplay/opponent_frames": float(league.opponent_frames),
@@ -354,8 +359,8 @@ def check_minibatches(bs: int, steps: int, table: Table) -> None:
 
 def results_of(
     games: Sequence[Game], episodes: Episodes, table: Table, metric: str
-) -> list[GameResult]:
-    """Return the results of the agent against each member, side by side.
+) -> list[list[GameResult] | None]:
+    """Return the results of the agent against each member, side by side; None of lost games.
 
     Args:
         games: games against the pool that ended in a rollout, in order.
@@ -372,14 +377,13 @@ def results_of(
     counted = is_pool.copy()
     counted[is_pool] = ~is_lost
     values = episodes.results(metric, table.sides, "selfplay.result: ", counted)[is_pool]
-    results = []
+    results: list[list[GameResult] | None] = []
     for game, of_sides in zip(games, values.reshape(-1, table.sides), strict=True):
-        if game.is_lost:
-            continue
         seat = game.players.index(AGENT)
-        results += [
+        of_game = [
             GameResult(name, seat, 0.5 + 0.5 * float(np.sign(of_sides[seat] - value)))
             for name, value in zip(game.players, of_sides, strict=True)
             if name != AGENT
         ]
+        results.append(None if game.is_lost else of_game)
     return results

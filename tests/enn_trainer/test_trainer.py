@@ -33,6 +33,7 @@ from enn_trainer.command import command, dry_run
 from enn_trainer.runtime import interrupt
 from enn_trainer.testing import assert_learns
 from tests.enn_trainer.builders import SMALL, Exploding, manager_of, run_small
+from tests.enn_trainer.callbacks.lesson_worlds import Uneven
 from tests.enn_trainer.resuming import assert_same
 from tests.enn_trainer.worlds import Clockwork, Meadow
 from tests.fork_server import ENN, start_program
@@ -310,6 +311,49 @@ def test_run_stops_at_a_bound_of_the_configuration(tmp_path: Path) -> None:
     result = train(manager, Meadow, callbacks=[diary])
     assert (result.step, result.stopped_by) == (0, "eval/step.mean >= 0")
     assert diary.entries == ["train_start", "eval_end", "train_end"], "measured once"
+
+
+@pytest.mark.parametrize(
+    ("bound", "condition"),
+    [
+        ("win.mean >= 0.9", None),
+        ("win.min >= 1", None),
+        ("restart >= 1", stop_conditions.AtLeast("win.mean", 0.9)),
+        ("restart >= 1", stop_conditions.Plateaus("win.mean", patience=2)),
+    ],
+)
+def test_a_run_does_not_stop_because_short_episodes_end_first(
+    tmp_path: Path, bound: str, condition: stop_conditions.Condition | None
+) -> None:
+    """Those that win do so at once, and the others lose 40 steps later."""
+    settings = ["rollout.steps=8", "total_timesteps=192", f'stop=["{bound}"]']
+    diary = Metrics()
+    manager = manager_of(tmp_path, *settings)
+    result = train(manager, Uneven, callbacks=[diary], stop=condition)
+    assert result.stopped_by == "total_timesteps of 192 reached"
+    assert all(metrics["win.mean"] == 1.0 for metrics in diary.updates if "win.mean" in metrics)
+
+
+class Metrics(Callback):
+    """Keeps the metrics of updates."""
+
+    def __init__(self) -> None:
+        self.updates: list[dict[str, float]] = []
+
+    def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
+        self.updates.append(dict(metrics))
+
+
+def test_bounds_on_metrics_of_single_steps_and_of_callbacks_read_what_is_logged(
+    tmp_path: Path,
+) -> None:
+    class Adds(Callback):
+        def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
+            metrics["mine.mean"] = 1.0
+
+    for bound in ("mine.mean >= 1", "reward.min >= -9", "episode_length.count >= 0"):
+        manager = manager_of(tmp_path, f'stop=["{bound}"]')
+        assert train(manager, Uneven, callbacks=[Adds()]).step == 24
 
 
 def test_bound_of_evaluations_without_evaluations_is_refused(tmp_path: Path) -> None:

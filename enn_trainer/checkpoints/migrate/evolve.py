@@ -44,6 +44,7 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.experience.lessons import CURRICULUM, Lessons
+from enn_trainer.experience.rounds import ROUNDS, RunRounds
 from enn_trainer.policy import PPOAgent
 from enn_trainer.selfplay.league import LEAGUE, SNAPSHOT, League, Member
 from enn_trainer.selfplay.matchmaking import NAMED
@@ -212,6 +213,7 @@ def evolved_state(
     is_same_world = not (report.diff.changed or rules.renamed)
     change = NetworkChange(rules, upgrade, old.agent, fresh, is_same_world)
     state.parts.setdefault(CURRICULUM, Lessons())
+    state.parts.setdefault(ROUNDS, RunRounds())
     state.parts.update({n: KeptPart() for n in KEPT if n in old.parts and n not in state.parts})
     for name, part in state.parts.items():
         if name in old.parts:

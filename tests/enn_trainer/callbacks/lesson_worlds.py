@@ -2,7 +2,15 @@
 
 from typing import Any
 
-from entity_env import Environment, Observation
+from entity_env import (
+    Environment,
+    GlobalCategoricalActionMask,
+    GlobalCategoricalActionSpace,
+    Match,
+    Observation,
+    ObsSpace,
+    PlainState,
+)
 from entity_env.examples import Locks
 from tests.enn_trainer.chains_match import Skirmish
 
@@ -63,3 +71,98 @@ class Crowded(Skirmish):
         super().reset()
         self.hp = [[self.rng.random() for _ in range(self.units)] for _ in range(2)]
         return self._observe()
+
+
+class Uneven(PlainState, Environment):
+    """Every second episode wins at once, on average; the others lose after many steps."""
+
+    def __init__(self, level: int = 0, steps: int = 40) -> None:
+        self.level, self.steps = level, steps
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace(["t"])
+
+    def action_space(self) -> dict[str, Any]:
+        return {"say": GlobalCategoricalActionSpace(["a", "b"])}
+
+    def reset(self) -> Observation:
+        self.t, self.wins = 0, self.rng.random() < 0.5
+        return self._observe()
+
+    def act(self, actions: Any) -> Observation:
+        self.t += 1
+        return self._observe()
+
+    def _observe(self) -> Observation:
+        done = self.t > 0 and (self.wins or self.t == self.steps)
+        return Observation(
+            global_features=[float(self.t)],
+            actions={"say": GlobalCategoricalActionMask()},
+            reward=float(done and self.wins),
+            done=done,
+            metrics={"win": float(self.wins)} if done else {},
+        )
+
+
+class UnevenMatch(PlainState, Match):
+    """A match in which the first side wins at once or the second one after many steps."""
+
+    num_sides = 2
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace(["t"])
+
+    def action_space(self) -> dict[str, Any]:
+        return {"say": GlobalCategoricalActionSpace(["a", "b"])}
+
+    def reset(self) -> list[Observation]:
+        self.t, self.winner = 0, int(self.rng.random() < 0.5)
+        return self._observe()
+
+    def act(self, actions: Any) -> list[Observation]:
+        self.t += 1
+        return self._observe()
+
+    def _observe(self) -> list[Observation]:
+        done = self.t > 0 and (self.winner == 0 or self.t == 40)
+        return [
+            Observation(
+                global_features=[float(self.t)],
+                actions={"say": GlobalCategoricalActionMask()},
+                reward=(1.0 if side == self.winner else -1.0) if done else 0.0,
+                done=done,
+            )
+            for side in (0, 1)
+        ]
+
+
+class Endless(Environment):
+    """Episodes of two steps, but for the first environment that is made, whose never end."""
+
+    num_made = 0
+
+    def __init__(self) -> None:
+        self.ends = Endless.num_made > 0
+        Endless.num_made += 1
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace(["t"])
+
+    def action_space(self) -> dict[str, Any]:
+        return {"say": GlobalCategoricalActionSpace(["a", "b"])}
+
+    def reset(self) -> Observation:
+        self.t = 0
+        return self._observe()
+
+    def act(self, actions: Any) -> Observation:
+        self.t += 1
+        return self._observe()
+
+    def _observe(self) -> Observation:
+        return Observation(
+            global_features=[float(self.t)],
+            actions={"say": GlobalCategoricalActionMask()},
+            reward=1.0,
+            done=self.ends and self.t == 2,
+        )

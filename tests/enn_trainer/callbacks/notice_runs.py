@@ -141,9 +141,8 @@ def _rounded(sums: Sums) -> Sums:
 def replay(recorded: dict[str, Any], env: Any) -> list[str]:
     """Return the notices of recorded sums, told by the callback of a run."""
     told: list[str] = []
-    state: Any = SimpleNamespace(
-        step=0, memory={}, obs_space=env.obs_space(), action_space=env.action_space()
-    )
+    spaces = {"obs_space": env.obs_space(), "action_space": env.action_space()}
+    state: Any = SimpleNamespace(step=0, memory={}, parts={}, **spaces)
     config = SimpleNamespace(total_timesteps=recorded["total_timesteps"])
     trainer: Any = SimpleNamespace(state=state, config=config)
     sides = getattr(env, "num_sides", 1)

@@ -10,12 +10,19 @@ import pytest
 from enn_trainer import ConfigError, NotFiniteError, StateManager, Trainer, load_checkpoint, train
 from enn_trainer.callbacks import Callback
 from enn_trainer.experience.lessons import LessonProgress, Lessons
+from enn_trainer.experience.rounds import ROUNDS, metric_of
 from entity_env import Observation
 from entity_env.errors import InvalidSampler
 from entity_env.examples import Duel, Locks, Minefield
 from entity_env.recording.read_recording import Recording
 from tests.enn_trainer.builders import POOL
-from tests.enn_trainer.callbacks.lesson_worlds import Crowded, Forgetful, Slow, Stateless
+from tests.enn_trainer.callbacks.lesson_worlds import (
+    Crowded,
+    Forgetful,
+    Slow,
+    Stateless,
+    Uneven,
+)
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks, go, tracked
 from tests.enn_trainer.worlds import Meadow
 
@@ -123,6 +130,43 @@ def test_only_episodes_that_began_in_the_lesson_count(tmp_path: Path) -> None:
     # Episodes of 40 steps take five rollouts; then there are two or three of three steps in one.
     assert watched.of("episodes")[:5] == [0] * 5
     assert watched.of("episodes")[5:] == [12, 30]
+
+
+LEVELS = ['name: "easy", vary: {"level": "0"}', 'name: "hard", vary: {"level": "1"}']
+
+
+@pytest.mark.parametrize(
+    "bound", ["win.mean >= 0.9", "win.min >= 1", "episodic_reward.mean >= 0.9"]
+)
+def test_a_lesson_does_not_end_because_short_episodes_end_first(tmp_path: Path, bound: str) -> None:
+    """Those that win do so at once, and the others lose 40 steps later."""
+    lessons = taught(f'{LEVELS[0]}, until: ["{bound}"], episodes: 5', LEVELS[1])
+    watched, state = run(tmp_path, lessons, env=Uneven, updates=6)
+    assert watched.updates[0]["win.mean"] > 0.6  # logged as it is
+    assert watched.of("lesson") == [0] * 6
+    assert watched.of("measure")[0] == -1  # not known
+    assert state["c"].episodes > 10
+    assert state["c"].num_episodes("win.mean") in (0, 6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [[], ["rollout.processes=2"]])
+def test_rounds_that_are_under_way_are_resumed_to_the_bit(
+    tmp_path: Path, settings: list[str]
+) -> None:
+    lessons = taught(f'{LEVELS[0]}, until: ["win.mean >= 0.5"], episodes: 9', LEVELS[1])
+    both = [*TINY, lessons, "total_timesteps=576", 'stop=["win.mean >= 2"]', *settings]
+    one = go(tmp_path / "one", Uneven, *both)
+    go(tmp_path / "two", Uneven, *both, stops=3 * PER_UPDATE)
+    rounds = load_checkpoint(tmp_path / "two/run").state.parts[ROUNDS]
+    assert rounds.rounds.tallies["win"].any()  # type: ignore[attr-defined]
+    other = go(tmp_path / "two", Uneven)
+    logs = [tracked(tmp_path / name / "run/metrics.jsonl") for name in ("one", "two")]
+    assert logs[0] == logs[1]
+    for part in ("curriculum", ROUNDS):
+        first, second = (manager.state.parts[part].state_dict() for manager in (one, other))
+        assert repr(first) == repr(second)
+    assert_same(one.state, other.state)
 
 
 @pytest.mark.slow
@@ -376,7 +420,8 @@ def test_in_matches_against_a_pool_the_seats_of_the_agent_count_alone(tmp_path: 
             ended += len(watched.ended[-1])
         progress = progress_of(manager)["c"]
     assert 0 < progress.episodes == own
-    assert {*progress.values["side.mean"]} == {1.0}  # the seat that the agent has
+    measured = metric_of(progress.complete["side.mean"])
+    assert measured.min == measured.max == 1.0  # the seat that the agent has
     assert progress.newest["selfplay/elo"] == trainer.metrics["selfplay/elo"]
 
 

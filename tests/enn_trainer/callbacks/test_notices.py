@@ -42,6 +42,7 @@ from entity_env.testing import Identity
 from rogue_net.ragged import EntityBatch, RaggedTensor
 from tests.enn_trainer.builders import logs_of
 from tests.enn_trainer.callbacks.coin import Coin
+from tests.enn_trainer.callbacks.lesson_worlds import Endless
 from tests.enn_trainer.callbacks.notice_runs import (
     CORRIDORS,
     ELSEWHERE,
@@ -119,6 +120,22 @@ def test_a_fault_is_told_once_and_a_world_without_it_has_no_notice(
     assert lines == [f"notice: {row['text']}; see {row['page']}" for row in rows]
     env = partial(getattr(worlds, world), **sound)
     assert trained(tmp_path / "sound", env, *settings)[1] == []
+
+
+@pytest.mark.slow
+def test_an_environment_whose_episode_holds_up_a_round_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Episodes of all other environments end, which measure nothing until its own does."""
+    monkeypatch.setattr(notices, "LEAST_WINDOW", 512)
+    monkeypatch.setattr(notices, "LONG_EPISODE", 100)
+    monkeypatch.setattr(Endless, "num_made", 0)
+    settings = ["total_timesteps=2048", "rollout.num_envs=8", "rollout.steps=32"]
+    _, rows = trained(tmp_path, Endless, *settings, "optim.bs=256", 'stop=["reward.max >= 2"]')
+    (row,) = [row for row in rows if row["notice"] == "rounds"]
+    assert row["text"].startswith("environment 0: no episode has ended in 1,024 frames")
+    assert row["page"].endswith("#an-episode-that-never-ends")
+    assert capsys.readouterr().out.count(row["text"]) == 1
 
 
 @pytest.mark.slow

@@ -37,32 +37,39 @@ def started(lessons: Sequence[Lesson], at: int = 0) -> LessonProgress:
     return LessonProgress(lessons[at].name, lessons[at].texts())
 
 
+def count(progress: LessonProgress, present: Lesson, episodes: Episodes, num_envs: int = 0) -> None:
+    """Count episodes; of `num_envs` environments in turn, or one of each."""
+    num_envs = num_envs or len(episodes.environment)
+    environment = episodes.environment % num_envs
+    progress.count("c", present, episodes._replace(environment=environment), num_envs)
+
+
 UP = [lesson("a", ["win.mean >= 0.5"]), lesson("b", back=["win.mean <= 0.1", "step >= 900"])]
 
 
 def test_means_are_over_the_last_episodes_that_began_in_the_lesson() -> None:
     progress = started(UP)
     progress.number = 3
-    progress.count("c", UP[0], ended([2, 3, -1, 2], win=[1, 0, 1, 1]))
+    count(progress, UP[0], ended([2, 3, -1, 2], win=[1, 0, 1, 1]), num_envs=1)
     assert progress.episodes == 1
     assert progress.decision(UP, 10) is None  # one of two
-    progress.count("c", UP[0], ended([3, 3, -1], win=[1, 0, 1]))
+    count(progress, UP[0], ended([3, 3, -1], win=[1, 0, 1]), num_envs=1)
     assert progress.measure("win.mean", 10) == 0.5  # of the last two
     decided = progress.decision(UP, 10)
     assert decided is not None
     assert decided == (UP[1], "win.mean >= 0.5: 0.5 over 2 episodes")
     progress.begin(*decided[:1], 10, decided[1])
     assert (progress.lesson, progress.number, progress.episodes) == ("b", 4, 0)
-    progress.count("c", UP[1], ended([3, 3], win=[0, 0]))  # began before
+    count(progress, UP[1], ended([3, 3], win=[0, 0]))  # began before
     assert progress.decision(UP, 20) is None
 
 
 def test_a_lesson_is_given_up_when_one_bound_of_back_holds() -> None:
     progress = started(UP, at=1)
-    progress.count("c", UP[1], ended([0, 0], win=[1, 1]))
+    count(progress, UP[1], ended([0, 0], win=[1, 1]))
     assert progress.decision(UP, 899) is None
     assert progress.decision(UP, 900) == (UP[0], "step >= 900: 900")
-    progress.count("c", UP[1], ended([0, 0], win=[0, 0]))
+    count(progress, UP[1], ended([0, 0], win=[0, 0]))
     assert progress.decision(UP, 1) == (UP[0], "win.mean <= 0.1: 0 over 2 episodes")
 
 
@@ -70,7 +77,7 @@ def test_all_bounds_of_until_have_to_hold() -> None:
     lessons = [lesson("a", ["win.mean >= 0.5", "lesson_step >= 50", "eval/x >= 1"]), lesson("b")]
     progress = started(lessons)
     progress.step = 100
-    progress.count("c", lessons[0], ended([0, 0], win=[1, 1]))
+    count(progress, lessons[0], ended([0, 0], win=[1, 1]))
     assert progress.decision(lessons, 160) is None
     progress.note("c", lessons[0], {"eval/x": 1.0})
     assert progress.decision(lessons, 149) is None
@@ -101,12 +108,40 @@ def test_no_lesson_is_skipped() -> None:
 
 def test_episodes_without_the_metric_are_left_out_of_its_mean() -> None:
     progress = started(UP)
-    progress.count("c", UP[0], ended([0, 0, 0], win=[1, math.nan, math.nan]))
-    assert (progress.episodes, progress.values) == (3, {"win.mean": [1.0]})
-    progress.count("c", UP[0], ended([0, 0]))
+    count(progress, UP[0], ended([0, 0, 0], win=[1, math.nan, math.nan]), num_envs=1)
+    assert (progress.episodes, progress.num_episodes("win.mean")) == (3, 1)
+    count(progress, UP[0], ended([0, 0]), num_envs=1)
     assert progress.decision(UP, 10) is None
-    progress.count("c", UP[0], ended([0], win=[0]))
+    count(progress, UP[0], ended([0], win=[0]), num_envs=1)
     assert progress.decision(UP, 10) is not None
+
+
+def test_means_are_over_whole_rounds_of_all_environments() -> None:
+    """The episodes that have ended at some time are the short ones."""
+    progress = started(UP)
+    short, late = ended([0] * 5, win=[1] * 5), ended([0, 0], win=[0, 0])
+    fast = short._replace(environment=np.array([0, 0, 1, 1, 1]))
+    progress.count("c", UP[0], fast, 3)
+    assert (progress.episodes, progress.measure("win.mean", 10)) == (5, None)
+    assert progress.decision(UP, 10) is None
+    progress.count("c", UP[0], late._replace(environment=np.array([2, 2])), 3)
+    assert progress.measure("win.mean", 10) == 2 / 3  # of the newest round, which has three
+    assert progress.decision(UP, 10) == (UP[1], "win.mean >= 0.5: 0.666667 over 3 episodes")
+
+
+def test_rounds_of_a_save_of_an_older_version_begin_after_its_running_episodes() -> None:
+    part = Lessons()
+    part.arrange({"c": curriculum("a", "b")}, 0)
+    state = part.state_dict()
+    for name in ("rounds", "complete"):
+        del state["curricula"]["c"][name]
+    state["curricula"]["c"]["values"] = {"win.mean": [1.0, 1.0]}
+    part.load_state_dict(state)
+    progress = part.curricula["c"]
+    count(progress, UP[0], ended([0, 0], win=[1, 1]))
+    assert progress.measure("win.mean", 10) is None
+    count(progress, UP[0], ended([0, 0], win=[0, 0]))
+    assert progress.measure("win.mean", 10) == 0
 
 
 def test_measures_that_are_not_finite_are_named() -> None:
@@ -114,7 +149,7 @@ def test_measures_that_are_not_finite_are_named() -> None:
     with pytest.raises(
         NotFiniteError, match=r"curricula\['c'\], lesson 'a': .*'win.mean', got inf"
     ):
-        progress.count("c", UP[0], ended([0], win=[math.inf]))
+        count(progress, UP[0], ended([0], win=[math.inf]))
     other = [lesson("a", ["losses/entropy <= 1"]), lesson("b")]
     with pytest.raises(NotFiniteError, match="finite values of 'losses/entropy', got nan"):
         started(other).note("c", other[0], {"losses/entropy": math.nan})
@@ -132,7 +167,7 @@ def test_lessons_are_found_by_name_on_resume() -> None:
     assert part.arrange({"c": curriculum("a", "b")}, 0) == []
     progress = part.curricula["c"]
     progress.begin(lesson("b"), 30, "")
-    progress.values["win.mean"] = [1.0] * 500
+    progress.complete["win.mean"] = np.ones((500, 4))
     progress.newest = {"x": 1.0}
     bounds = CurriculumConfig(
         [
@@ -141,13 +176,13 @@ def test_lessons_are_found_by_name_on_resume() -> None:
         ]
     )
     assert part.arrange({"c": bounds}, 40) == []
-    assert (len(progress.values["win.mean"]), progress.newest) == (100, {"x": 1.0})
+    assert (progress.num_episodes("win.mean"), progress.newest) == (100, {"x": 1.0})
     assert part.arrange({"c": curriculum("new", "b", "a")}, 40) == []
     assert (progress.lesson, progress.step) == ("b", 30)
-    assert (progress.values, progress.newest) == ({}, {})  # of bounds that it has no more
+    assert (progress.complete, progress.newest) == ({}, {})  # of bounds that it has no more
     (message,) = part.arrange({"c": curriculum("new", "b", "a", length="7")}, 50)
     assert message == "curriculum c: lesson b has other samplers, and begins anew"
-    assert (progress.step, progress.values, progress.number) == (50, {}, 2)
+    assert (progress.step, progress.complete, progress.number) == (50, {}, 2)
     with pytest.raises(ConfigError, match=r"curricula\['c'\].lessons: expected 'b'.*got new, a"):
         part.arrange({"c": curriculum("new", "a")}, 50)
     (message,) = part.arrange({"other": curriculum("x", "y")}, 60)
@@ -159,7 +194,11 @@ def test_lessons_are_a_part_of_the_state() -> None:
     part = Lessons()
     part.parameters = {"keys": "3"}
     part.arrange({"c": curriculum("a", "b")}, 0)
-    part.curricula["c"].values, part.curricula["c"].newest = {"win.mean": [0.1]}, {"eval/x": 2.0}
+    progress = part.curricula["c"]
+    count(progress, lesson("a", ["win.mean >= 1"]), ended([0, 0, 0], win=[0.1, 1, 1]), num_envs=2)
+    assert progress.complete.keys() == {"win.mean"}
+    assert progress.rounds.tallies.keys() == {"win"}
+    progress.newest = {"eval/x": 2.0}
     check_state_part(part, Lessons())
 
 
@@ -168,7 +207,8 @@ def test_lessons_are_a_part_of_the_state() -> None:
     [
         {"lesson": 3},
         {"number": 1.5},
-        {"values": {"win.mean": ["1"]}},
+        {"complete": {"win.mean": ["1"]}},
+        {"rounds": {"first": 0, "ended": [0.5], "tallies": {}}},
         {"newest": [1.0]},
         {"begun": {"a": [1]}},
         {"samplers": {"length": "int 9 1"}},
