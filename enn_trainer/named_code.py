@@ -85,14 +85,14 @@ def code_in_config(config: TrainConfig, source: str = "") -> list[NamedCode]:
         config: the configuration.
         source: the file, for messages.
     """
-    found = [code for env in envs_named_in(config) for code in env.code(source)]
+    codes = [code for env in envs_named_in(config) for code in env.code(source)]
     if names_code(config.env.id):
         for name, curriculum in config.curricula.items():
             path = "curricula", name
             for lesson in curriculum.all_lessons():
                 for code in code_of_samplers(lesson.texts(), path, source):
-                    found.append(code._replace(path=path, is_listed=True))
-    return [*found, *_bots(config, source), *code_of_ray(config, source)]
+                    codes.append(code._replace(path=path, is_listed=True))
+    return [*codes, *_bots(config, source), *code_of_ray(config, source)]
 
 
 def _bots(config: TrainConfig, source: str) -> Iterator[NamedCode]:
@@ -176,8 +176,8 @@ def _members(manager: StateManager, saved: Checkpoint) -> Sequence[Member]:
 
 def _arguments_of_episodes(saved: Checkpoint) -> Sequence[Any]:
     """Return the drawn arguments of the running episodes of a save; [] if nothing varied."""
-    of_envs = read_episodes(saved).get("envs")
-    arguments = of_envs.get("arguments", []) if isinstance(of_envs, dict) else []
+    state = read_episodes(saved).get("envs")
+    arguments = state.get("arguments", []) if isinstance(state, dict) else []
     return arguments if isinstance(arguments, list) else []
 
 
@@ -196,12 +196,12 @@ def trust_of_run(manager: StateManager, line: str = "") -> Trust:
     saved = manager.resumed_from
     if saved is None or manager.trusts_save:
         return TYPED
-    named, sources = code_in_config(manager.config), manager.sources
-    given: set[Key] = {code.key for code in named if sources.is_given(code.path)}
+    codes, sources = code_in_config(manager.config), manager.sources
+    keys: set[Key] = {code.key for code in codes if sources.is_given(code.path)}
     if manager.init_path is not None and manager.init_path.is_file():
-        of_file, _ = manager._read_config(None)  # with the overrides
-        given |= {code.key for code in code_in_config(of_file)}
-    return Trust(frozenset(given), line=line)
+        config, _ = manager._read_config(None)  # that of the file, with the overrides
+        keys |= {code.key for code in code_in_config(config)}
+    return Trust(frozenset(keys), line=line)
 
 
 def check_run(manager: StateManager, line: str = "", without: Collection[Kind] = ()) -> Trust:
@@ -223,7 +223,7 @@ def check_run(manager: StateManager, line: str = "", without: Collection[Kind] =
     """
     trust, saved, config = trust_of_run(manager, line), manager.resumed_from, manager.config
     if saved is not None and not trust.is_complete:
-        of_config = code_in_config(config, str(saved.path))
-        trust.check(code for code in of_config if code.kind not in without)
+        codes = code_in_config(config, str(saved.path))
+        trust.check(code for code in codes if code.kind not in without)
         trust.check(code_in_state(manager, saved, without))
     return trust

@@ -293,7 +293,7 @@ def _check_arguments(evolved: Evolved) -> None:
     for env, groups in varied:
         kwargs = json.loads(env.kwargs)
         # Code of the save that was not typed is not run: the run itself has to be trusted first.
-        if not groups or trust.find_refused(_code_of(env, groups)):
+        if not groups or trust.find_untrusted(_code_of(env, groups)):
             continue
         world = make_any_world(env.id, kwargs, "--env-kwargs", trust=trust)
         with contextlib.closing(world):

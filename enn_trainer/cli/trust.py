@@ -77,8 +77,8 @@ def check_trusted(
         kwargs = {n: value for n, value in json.loads(trained.kwargs).items() if n not in typed}
     trust = _typed_trust(options, [opponent, *players], typed)
     vary = config.env.vary if is_trained else {}
-    refused = trust.find_refused(NamedEnv(("env",), config.env.id, kwargs, vary).code(source))
-    if refused is not None:
+    code = trust.find_untrusted(NamedEnv(("env",), config.env.id, kwargs, vary).code(source))
+    if code is not None:
         remedy = trust.advice
         names = [name for name, value in kwargs.items() if any(texts_of_code({name: value}))]
         if options.env is None:
@@ -87,15 +87,15 @@ def check_trusted(
             map(str.isidentifier, names)
         ):  # `--env-kwargs` gives no argument another name
             remedy = f"give --env-kwargs {','.join(f'{name}=...' for name in names)}; or, {remedy}"
-        raise refusal(refused, remedy)
+        raise refusal(code, remedy)
 
     # Opponents in its state, and what hosts of a cluster get.
     if opponent == POOL:  # as it was read with the save, which a run that goes on may delete
         trust.check(code_of_members(saved.pool or (), f"{saved.path}{POOL_OF_RUN}"))
     _check_players(players, trust)
     if is_trained or getattr(options, "ray", None) is not None:
-        of_ray = code_of_ray(config, source)
-        trust.check(code for code in of_ray if is_trained or code.kind != "ray")
+        codes = code_of_ray(config, source)
+        trust.check(code for code in codes if is_trained or code.kind != "ray")
     return trust
 
 
@@ -111,11 +111,11 @@ def _typed_trust(
     """
     if options.trust:
         return TYPED
-    given: set[Key] = {*keys_of_bots(players)}
-    given |= {("argument", text) for text in texts_of_code(kwargs)}
+    keys: set[Key] = {*keys_of_bots(players)}
+    keys |= {("argument", text) for text in texts_of_code(kwargs)}
     if options.env is not None:
-        given.add(("environment", options.env))
-    return Trust(frozenset(given), advice=f"if you trust the save, type: {options.line}")
+        keys.add(("environment", options.env))
+    return Trust(frozenset(keys), advice=f"if you trust the save, type: {options.line}")
 
 
 def _check_players(players: Iterable[str | None], trust: Trust) -> None:

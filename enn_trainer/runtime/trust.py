@@ -71,22 +71,22 @@ class Trust:
     """Code that may run, among all that files name.
 
     Attributes:
-        given: code that the user names: on a command line, or in a file that it names.
+        keys: code that the user names: on a command line, or in a file that it names.
         is_complete: True if all code may run, as where the user wrote all names or trusts the file.
         line: the command line of a run with `--trust`, for messages; "" if there is none.
         advice: the end of messages, where no settings can be given; "" of a run.
     """
 
-    given: frozenset[Key] = frozenset()
+    keys: frozenset[Key] = frozenset()
     is_complete: bool = False
     line: str = ""
     advice: str = ""
 
-    def find_refused(self, named: Iterable[NamedCode]) -> NamedCode | None:
+    def find_untrusted(self, named: Iterable[NamedCode]) -> NamedCode | None:
         """Return the first code that may not run, or None. Nothing is imported."""
         if self.is_complete:
             return None
-        return next((code for code in named if code.key not in self.given), None)
+        return next((code for code in named if code.key not in self.keys), None)
 
     def check(self, named: Iterable[NamedCode]) -> None:
         """Raise if some code may not run.
@@ -94,9 +94,9 @@ class Trust:
         Raises:
             ConfigError: names the setting, the code and what to type.
         """
-        refused = self.find_refused(named)
-        if refused is not None:
-            raise refusal(refused, self.remedy(refused))
+        code = self.find_untrusted(named)
+        if code is not None:
+            raise refusal(code, self.remedy(code))
 
     def remedy(self, code: NamedCode) -> str:
         """Return what to type, so that code may run."""

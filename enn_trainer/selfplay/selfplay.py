@@ -238,12 +238,12 @@ class SelfPlay(Callback):
         spaces = state.obs_space, state.action_space
         if entry == RANDOM:
             return [Member(RANDOM, NAMED, entry, "random")]
-        own = self._create_opponent
-        if not isinstance(own, NamedOpponents):
-            own(entry, *spaces, self._device)  # raises if there is none
+        create = self._create_opponent
+        if not isinstance(create, NamedOpponents):
+            create(entry, *spaces, self._device)  # raises if there is none
             return [Member(unique_name(Path(entry).name, ()), NAMED, entry, "custom")]
         if names_bot(entry):
-            bot_class(entry, "selfplay.opponents", own.trust)  # raises if there is none
+            bot_class(entry, "selfplay.opponents", create.trust)  # raises if there is none
             return [Member(entry.rpartition(":")[2], NAMED, entry, "bot")]
         if entry.endswith(POOL_OF_RUN):
             found = [
