@@ -1,11 +1,11 @@
 """Code that configurations and saves name: environments, their arguments, bots, Ray's settings."""
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from enn_trainer.checkpoints.format import Checkpoint
-from enn_trainer.checkpoints.state_files import read_episodes, read_lessons, read_members
+from enn_trainer.checkpoints.state_files import read_plain_parts
 from enn_trainer.config import EnvConfig, TrainConfig
 from enn_trainer.config.eval_config import EvalEnvConfig
 from enn_trainer.runtime.trust import TYPED, Key, Kind, NamedCode, Trust, names_code, texts_of_code
@@ -157,28 +157,24 @@ def code_in_state(
     Raises:
         CheckpointError: a file is damaged.
     """
-    source, config = str(saved.path), manager.config
-    if config.selfplay is not None and "bot" not in without:
-        yield from code_of_members(_members(manager, saved), source)
-    if names_code(config.env.id) and "argument" not in without:
+    source, config, restored = str(saved.path), manager.config, manager._state
+    has_bots = config.selfplay is not None and "bot" not in without
+    if has_bots and restored is not None:  # then the save may be gone
+        league = restored.parts.get(LEAGUE)
+        yield from code_of_members(league.members if isinstance(league, League) else (), source)
+        has_bots = False
+    has_arguments = names_code(config.env.id) and "argument" not in without
+    if not (has_bots or has_arguments):
+        return
+    parts = read_plain_parts(saved)
+    if has_bots:
+        yield from code_of_members(parts.members, source)
+    if has_arguments:
         path = "env", "vary"
-        yield from code_of_samplers(read_lessons(saved).parameters, path, source)
-        for text in texts_of_code(_arguments_of_episodes(saved)):
+        yield from code_of_samplers(parts.parameters, path, source)
+        envs = parts.episodes.get("envs")
+        for text in texts_of_code(envs.get("arguments") if isinstance(envs, dict) else None):
             yield NamedCode("argument", text, path, f"an episode of {source}")
-
-
-def _members(manager: StateManager, saved: Checkpoint) -> Sequence[Member]:
-    """Return the members of the league of a run, of its state if that was restored already."""
-    state = manager._state
-    league = None if state is None else state.parts.get(LEAGUE)
-    return league.members if isinstance(league, League) else read_members(saved)
-
-
-def _arguments_of_episodes(saved: Checkpoint) -> Sequence[Any]:
-    """Return the drawn arguments of the running episodes of a save; [] if nothing varied."""
-    state = read_episodes(saved).get("envs")
-    arguments = state.get("arguments", []) if isinstance(state, dict) else []
-    return arguments if isinstance(arguments, list) else []
 
 
 def trust_of_run(manager: StateManager, line: str = "") -> Trust:

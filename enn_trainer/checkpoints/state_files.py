@@ -30,7 +30,7 @@ from enn_trainer.experience.lessons import CURRICULUM, Lessons
 from enn_trainer.experience.memories import remembering_of
 from enn_trainer.experience.rounds import ROUNDS, RunRounds
 from enn_trainer.policy import PPOAgent
-from enn_trainer.selfplay.league import LEAGUE, PLAYERS, League, Member
+from enn_trainer.selfplay.league import LEAGUE, PLAYERS, League, Member, member_of_plain
 from enn_trainer.state import InitialState, State, init_train_state
 from enn_trainer.state_part import FILES, KeptPart, SavedNetwork, check_plain
 from entity_env.observation import OMIT_EMPTY
@@ -460,10 +460,25 @@ def _read_rest(saved: Checkpoint) -> tuple[dict[str, Any], dict[str, dict[str, A
     """Return fields of the state, and plain data and files of its parts; {} for an old save.
 
     Raises:
+        CheckpointError: a file is damaged, or of a newer version.
+    """
+    fields, parts, files = _read_plain(saved)
+    for part, names in files.items():
+        left = [name for name in names if name not in saved.lost]
+        parts.setdefault(part, {})[FILES] = {name: saved.read(name) for name in left}
+    return fields, parts
+
+
+def _read_plain(
+    saved: Checkpoint,
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]], dict[str, list[str]]]:
+    """Return as above, with the names of files in place of their content.
+
+    Raises:
         CheckpointError: the file is damaged, or of a newer version.
     """
     if REST not in saved.manifest["files"]:
-        return {}, {}
+        return {}, {}, {}
     try:
         rest = unpack(saved.read(REST))
         if type(rest) is not dict or type(rest["version"]) is not int:
@@ -487,10 +502,7 @@ def _read_rest(saved: Checkpoint) -> tuple[dict[str, Any], dict[str, dict[str, A
                 raise TypeError("files: expected names by part")
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{saved.path}: {REST} cannot be read: {error}") from None
-    for part, names in files.items():
-        left = [name for name in names if name not in saved.lost]
-        parts.setdefault(part, {})[FILES] = {name: saved.read(name) for name in left}
-    return {"metrics": metrics, "envs": envs}, parts
+    return {"metrics": metrics, "envs": envs}, parts, files
 
 
 def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -534,21 +546,37 @@ def read_lessons(saved: Checkpoint) -> Lessons:
     return lessons
 
 
-def read_episodes(saved: Checkpoint) -> dict[str, Any]:
-    """Return the running episodes of a save, see `running_episodes`; {} without any.
+class PlainParts(NamedTuple):
+    """Plain parts of the state of a save that may name code.
+
+    Attributes:
+        members: members of its league, without weights.
+        parameters: samplers that `set_parameters` changed, by argument.
+        episodes: running episodes, see `running_episodes`; {} without any.
+    """
+
+    members: list[Member]
+    parameters: dict[str, str]
+    episodes: dict[str, Any]
+
+
+def read_plain_parts(saved: Checkpoint) -> PlainParts:
+    """Return the plain parts of a state that may name code; no other file is read.
 
     Raises:
-        CheckpointError: they are damaged.
+        CheckpointError: it is damaged.
     """
-    packed = _read_rest(saved)[0].get("envs")
-    if packed is None:
-        return {}
+    fields, parts, _ = _read_plain(saved)
+    members, lessons, where = parts.get(LEAGUE, {}).get("members", []), Lessons(), LEAGUE
     try:
-        return dict(unpack(packed))
+        league = [member_of_plain(f"members[{i}]", plain) for i, plain in enumerate(members)]
+        where = CURRICULUM
+        lessons.load_state_dict(parts.get(CURRICULUM, {}))
+        where = "the saved episodes cannot be read"
+        packed = fields.get("envs")
+        return PlainParts(league, lessons.parameters, dict(unpack(packed)) if packed else {})
     except (TypeError, ValueError) as error:
-        raise CheckpointError(
-            f"{saved.path}: {REST}: the saved episodes cannot be read: {error}"
-        ) from None
+        raise CheckpointError(f"{saved.path}: {REST}: {where}: {error}") from None
 
 
 def read_rounds(saved: Checkpoint) -> RunRounds:
