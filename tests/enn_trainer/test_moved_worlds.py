@@ -16,6 +16,7 @@ from entity_env.serialization.messages import pack, unpack
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.foreign_saves import name_in_state
 
+pytestmark = pytest.mark.slow
 SOURCE = """
 from tests.enn_trainer.worlds import Pasture
 

@@ -160,6 +160,7 @@ def test_opponent_that_the_command_line_or_its_file_names_plays(
     assert MARK.exists()
 
 
+@pytest.mark.slow
 def test_program_asks_for_bots_of_the_state_unless_it_makes_them(duel_run: Path) -> None:
     manager = StateManager(checkpoint_dir=duel_run, overrides=[ONE_MORE])
     with pytest.raises(ConfigError, match=f"selfplay.opponents: .*'{BOT}' from opponent Greedy"):
@@ -214,10 +215,18 @@ RAY_NAMED = {
 }
 
 
-@pytest.fixture
-def xor_run(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a run of three updates in an example."""
-    run_small(tmp_path, "env.id=Xor", "data_dir=.", env=Xor, checkpoint_dir=Path("run"))
+    folder = tmp_path_factory.mktemp("trained")
+    run_small(folder, "env.id=Xor", "data_dir=.", env=Xor, checkpoint_dir=folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture
+def xor_run(trained: Path) -> Path:
+    """Return the folder of a copy of that run."""
+    shutil.copytree(trained, "run")
     return Path("run")
 
 
@@ -282,6 +291,7 @@ def test_cluster_that_a_file_names_is_joined_when_its_command_is_repeated(
     assert len(joined) == 2
 
 
+@pytest.mark.slow
 def test_evaluations_and_exploiters_do_not_use_the_ray_settings_of_a_save(
     duel_run: Path, joined: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -296,6 +306,7 @@ def test_evaluations_and_exploiters_do_not_use_the_ray_settings_of_a_save(
     assert joined == ["auto"]
 
 
+@pytest.mark.slow
 def test_run_whose_evaluations_have_files_on_a_cluster_is_measured_here(
     duel_run: Path, joined: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -331,6 +342,7 @@ VARIED: dict[str, tuple[list[str], Callable[[dict[str, Any]], None] | None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", VARIED)
 def test_arguments_that_a_save_draws_are_refused_if_they_may_name_a_module(
     named: str, capsys: pytest.CaptureFixture[str]
@@ -358,6 +370,7 @@ def test_drawn_arguments_with_colons_are_not_asked_for_if_they_are_typed(
     assert run([*typed, "--resume", "total_timesteps=96"]) == 0, capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_damaged_episodes_of_a_save_are_refused_by_name(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
