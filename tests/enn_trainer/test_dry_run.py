@@ -1,11 +1,15 @@
 """`--dry-run`: of runs whose rollouts are cut, count or are learnt from otherwise."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from enn_trainer import StateManager, train
 from enn_trainer.cli import run
+from enn_trainer.command import dry_run
 from tests.enn_trainer.builders import POOL, SMALL
+from tests.enn_trainer.worlds import Meadow
 
 REMEMBERS = 'net.memory=(of: "frame")'
 
@@ -45,4 +49,16 @@ def test_it_begins_at_a_step_that_its_own_rollouts_do_not_divide(
     folder = ["--checkpoint-dir", "run"]
     assert run(["train", *settings, *folder]) == 0
     assert run(["train", *folder, "--resume", "--dry-run"]) == 0, capsys.readouterr().err
+    assert "dry run: all is well" in capsys.readouterr().out
+
+
+def test_it_reads_the_save_that_it_begins_with_once(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that goes on may delete it at any moment."""
+    manager = StateManager(checkpoint_dir=run_dir)
+    assert manager.resumed_from is not None
+    for save in run_dir.glob("step-*"):
+        shutil.rmtree(save)
+    dry_run(manager, lambda trial: train(trial, Meadow))
     assert "dry run: all is well" in capsys.readouterr().out

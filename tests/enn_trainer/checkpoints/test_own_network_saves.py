@@ -1,5 +1,6 @@
 """Saves of a network of the user's own: what cannot be done with them is said."""
 
+import shutil
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -7,6 +8,8 @@ import pytest
 import torch
 
 from enn_trainer import StateManager, train
+from enn_trainer.checkpoints.format import Checkpoint
+from enn_trainer.checkpoints.migrate import evolve
 from enn_trainer.cli import run as enn
 from enn_trainer.errors import CheckpointError
 from entity_env import (
@@ -94,6 +97,23 @@ def test_own_network_does_not_begin_with_weights_of_names_in_another_order(
     same = StateManager(overrides=overrides, init_from=own_run)
     train(same, Hourly, agent=Simple())
     assert same.state.step == 24
+
+
+def test_own_network_begins_with_a_save_that_is_read_once(
+    own_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run of the save may go on, and delete it after it was found."""
+    folder, find = shutil.copytree(own_run, tmp_path / "run"), evolve.find
+
+    def then_delete(path: Path) -> Checkpoint:
+        found = find(path)
+        for save in folder.glob("step-*"):
+            shutil.rmtree(save)
+        return found
+
+    monkeypatch.setattr(evolve, "find", then_delete)
+    overrides = [*SMALL, f"data_dir={tmp_path}", "total_timesteps=24"]
+    train(StateManager(overrides=overrides, init_from=folder), Hourly, agent=Simple())
 
 
 def test_save_of_a_network_of_ones_own_is_said_to_be_one(
