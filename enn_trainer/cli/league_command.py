@@ -35,7 +35,13 @@ from enn_trainer.runtime.start_folder import paths_from
 from enn_trainer.runtime.trust import Trust
 from enn_trainer.selfplay.league import POOL_OF_RUN, SNAPSHOT
 from enn_trainer.selfplay.payoff import Payoff
-from enn_trainer.selfplay.tournament import Exploited, Tournament, exploit, play_league
+from enn_trainer.selfplay.tournament import (
+    Exploited,
+    Tournament,
+    exploit,
+    kept_player,
+    play_league,
+)
 from enn_trainer.tables import show_lines, show_table
 from entity_env.named_world import names_bot
 
@@ -153,10 +159,12 @@ def _exploit(options: argparse.Namespace) -> None:
     config = replace(config, total_timesteps=timesteps, stop=[])
     results, envs = list[Exploited](), trusted_envs(trust)
     parent = saved.path.parent if options.into is None else options.into
+    player: str = options.path
     for seed in range(config.seed + 1, config.seed + 1 + options.seeds):
         folder = new_run_dir(Path(parent, "exploits"), f"seed-{seed}")
         of_seed = replace(config, seed=seed)
-        results.append(exploit(options.path, envs, of_seed, folder, options.games))
+        results.append(exploit(player, envs, of_seed, folder, options.games))
+        player = kept_player(folder, player)
     rows = [[r.path.name, f"{r.score:.3f} ± {r.ci95:.3f}", str(r.path)] for r in results]
     show_table(("agent", "score ± 95% ci", "run"), rows, Console(), num_left=1)
     best = max(results, key=lambda r: r.score)

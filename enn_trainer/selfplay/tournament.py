@@ -265,6 +265,20 @@ class Exploited(NamedTuple):
     path: Path
 
 
+def kept_player(folder: Path, saved: str) -> str:
+    """Return the path of a player as a run has it that was trained against this one alone.
+
+    The run of the player may go on: its path leads to another save later, or to none.
+
+    Args:
+        folder: of the run.
+        saved: the player, which is returned if it is no network.
+    """
+    pool = members_of(folder)
+    is_kept = len(pool) == 1 and bool(pool[0].config)
+    return f"{folder}@opponent:{pool[0].name}" if is_kept else saved
+
+
 def exploit(
     saved: str | Path,
     env: EnvSource,
@@ -306,10 +320,7 @@ def exploit(
     manager._config = replace(config, selfplay=alone, optim=optim)
     train(manager, env)
     seed = derive_seed(config.seed, "exploit")
-    # The network as the new run has it: a run that goes on may have deleted the save since.
-    pool, rival = members_of(Path(folder)), str(saved)
-    if len(pool) == 1 and pool[0].config:
-        rival = f"{folder}@opponent:{pool[0].name}"
+    rival = kept_player(Path(folder), str(saved))
     played = play_league([str(folder), rival], env, games, seed, config=config)
     low, high = played.payoff.low[0, 1], played.payoff.high[0, 1]
     return Exploited(float(played.payoff.mean[0, 1]), float(high - low) / 2, Path(folder))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from enn_trainer import ConfigError, StateManager, TrainConfig, Trainer, train
+from enn_trainer.checkpoints.lookup import members_of
 from enn_trainer.cli import run as enn
 from enn_trainer.config import EnvConfig, EvalConfig, RolloutConfig
 from enn_trainer.selfplay import tournament
@@ -299,6 +300,29 @@ def test_an_exploiter_is_measured_against_the_save_that_it_was_trained_against(
     expected = play_league([str(tmp_path / "kept"), str(pooled)], Duel, 8, 0, config=config)
     again = play_league([str(tmp_path / "kept"), member], Duel, 8, 0, config=config)
     assert np.array_equal(again.payoff.mean, expected.payoff.mean, equal_nan=True)
+
+
+@pytest.mark.slow
+def test_all_exploiters_of_a_command_train_against_the_same_network(
+    pooled: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder, into = shutil.copytree(pooled, tmp_path / "run"), tmp_path / "new"
+
+    def then_delete(*arguments: Any) -> None:
+        train(*arguments)
+        for save in folder.glob("step-*"):
+            shutil.rmtree(save)
+
+    monkeypatch.setattr(tournament, "train", then_delete)
+    options = ["--timesteps", "32", "--games", "8", "--seeds", "2", "--into", str(into)]
+    assert enn(["league", "exploit", str(folder), *options]) == 0, capsys.readouterr().err
+    pools = [members_of(path) for path in sorted(into.glob("exploits/seed-*"))]
+    assert len(pools) == 2
+    [[one], [other]] = pools
+    assert one.weights == other.weights
 
 
 @pytest.mark.slow
