@@ -271,7 +271,7 @@ def ids_of_actors(
         actors: int64 (actors,) per frame, the positions of those that are left.
     """
     named = named_ids(obs, obs_space, [m.actor_ids for m in masks], [m.actor_types for m in masks])
-    return _left(named, obs, obs_space, actors)
+    return _remaining_ids(named, obs, obs_space, actors)
 
 
 def ids_of_actees(
@@ -286,10 +286,10 @@ def ids_of_actees(
         actees: int64 (actees,) per frame, the positions of those that are left.
     """
     named = named_ids(obs, obs_space, [m.actee_ids for m in masks], [m.actee_types for m in masks])
-    return _left(named, obs, obs_space, actees)
+    return _remaining_ids(named, obs, obs_space, actees)
 
 
-def _left(
+def _remaining_ids(
     named: list[Sequence[EntityID]], obs: Sequence[Observation], obs_space: ObsSpace, left: Ragged
 ) -> list[Sequence[EntityID]]:
     """Return the ids of the entities of each frame that are left of those named.
@@ -306,13 +306,13 @@ def _left(
             if len(named[i]) != count:
                 all_ids = obs[i].index_to_id(obs_space) if count else []
                 named[i] = [all_ids[k] for k in left[i].values]
-    return [_copied(ids) for ids in named]
+    # Copies, as environments may change the lists that they gave while they act.
+    if {*map(type, named)} <= {list}:
+        return [*map(list.copy, named)]  # type: ignore[arg-type]
+    return [ids if type(ids) is tuple else _copied(ids) for ids in named]
 
 
 def _copied(ids: Sequence[EntityID]) -> Sequence[EntityID]:
-    """Return a copy of ids, as environments may change those that they gave while they act."""
-    if type(ids) is tuple:
-        return ids
     return ids.copy() if isinstance(ids, np.ndarray) else [*ids]
 
 

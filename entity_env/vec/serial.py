@@ -39,6 +39,8 @@ from entity_env.world_code import code_of
 
 _ATTEMPTS = 100
 """Resets before an error where episodes are over at once, as random ones may be."""
+_FILTERS = Solo.act_filter, Match.act_filter
+"""Methods that show an environment nothing of the filter."""
 _OF_LAST_STEP = ("reward", "metrics", "terminated", "truncated", LAST)
 """Fields of the last step of an episode, in a batch that shows the next one already."""
 
@@ -384,7 +386,7 @@ class EnvList(VecEnv):
     def _filter_for(self, i: int, shown: ObsSpace) -> ObsSpace:
         """Return what a match is to show, as a copy of its own if it selects that itself."""
         match = self.matches[i]
-        if isinstance(match, Solo) and not match.filters_itself:
+        if not match.filters_itself and type(match).act_filter in _FILTERS:
             return shown
         own = self._filters.get(i)
         if own is None or own != shown or [*own.entities] != [*shown.entities]:
