@@ -1,5 +1,6 @@
 """A parallel PettingZoo environment, or a Gymnasium one with several agents, as a `Match`."""
 
+import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -382,7 +383,8 @@ class TupleToParallel:
         An agent that is done before the others repeats its last action, which has no effect.
         """
         self._last_actions |= actions
-        action = tuple(self._last_actions[agent] for agent in self.possible_agents)
+        last = tuple(self._last_actions[agent] for agent in self.possible_agents)
+        action = copy.deepcopy(last)  # which the environment may overwrite
         values, *given, info = check_result("step", self.env.step(action))
         names = "reward", "terminated", "truncated"
         rewards, terminated, truncated = map(self._by_agent, given, names)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -21,7 +22,7 @@ from entity_env import (
     batch_obs,
     check_env,
 )
-from entity_env.adapters.from_pettingzoo import FromGymnasiumAgents, FromPettingZoo
+from entity_env.adapters.from_pettingzoo import FromGymnasiumAgents, FromPettingZoo, TupleToParallel
 from entity_env.adapters.mapping import Choice, FieldMap, Globals, Place, Rows, Select
 from entity_env.spaces import GLOBAL
 from tests.entity_env.adapters.same import assert_workers_show_the_same
@@ -472,3 +473,29 @@ def test_world_whose_reset_leaves_something_is_made_anew() -> None:
     assert check_env(FromPettingZoo.of(maker(Sticky, LIVES), mapping)).problems
     report = check_env(FromPettingZoo.of(maker(Sticky, LIVES), mapping, remake=True))
     assert not report.problems, str(report)
+
+
+class Overwrites(gymnasium.Env[Any, Any]):
+    """The first of two agents is done after a step; all actions are overwritten."""
+
+    observation_space = spaces.Tuple([spaces.Box(-9, 9, (1,), np.float32)] * 2)
+    action_space = spaces.Tuple([spaces.Box(-1, 1, (1,), np.float32)] * 2)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.given: list[list[float]] = []
+        return (np.zeros(1, np.float32), np.zeros(1, np.float32)), {}
+
+    def step(self, action: Any) -> Any:
+        self.given.append([one.item() for one in action])
+        for one in action:
+            one[:] = 7
+        done = [True, len(self.given) == 3]
+        return (np.zeros(1, np.float32), np.zeros(1, np.float32)), 0.0, done, False, {}
+
+
+def test_agent_that_is_done_repeats_its_action_after_the_world_overwrote_it() -> None:
+    env = TupleToParallel(Overwrites())
+    env.reset()
+    for x in (0.25, 0.5, 0.75):
+        env.step({agent: np.array([x], np.float32) for agent in env.agents})
+    assert env.env.given == [[0.25, 0.25], [0.25, 0.5], [0.25, 0.75]]  # type: ignore[attr-defined]
