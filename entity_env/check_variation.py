@@ -2,14 +2,13 @@
 
 import random
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from entity_env.environment import Environment
 from entity_env.errors import short_repr
-from entity_env.match import Match, match_of, world_of
+from entity_env.match import FreshPartial, Match, match_of, world_of
 from entity_env.random_play import Player, Report, Spaces, Stop, Trace, answer, differences
 from entity_env.seeding import derive_seed
 from entity_env.vec.samplers import Sampler
@@ -83,7 +82,7 @@ class VariationCheck:
                 self.report.problem(f"vary.{name}", text, problem.fix, where)
                 raise Stop
             if self.set_parameters is not None:
-                tell = partial(self.set_parameters, **{name: value})
+                tell = FreshPartial(self.set_parameters, **{name: value})
                 answer(self.report, "set_parameters", with_value, tell)
                 self._check_spaces(name, self.told, f"after set_parameters {with_value}")
 
@@ -97,7 +96,7 @@ class VariationCheck:
         if self.set_parameters is not None:
             field, how, other = "set_parameters", "after set_parameters", self.told
             fix = "let it set all that the constructor makes of these arguments"
-            answer(self.report, field, where, partial(self.set_parameters, **arguments))
+            answer(self.report, field, where, FreshPartial(self.set_parameters, **arguments))
         else:
             field, how, other = "seed", "in a new one", self._create("vary", arguments, where)
             fix = "draw from self.rng, and set up everything in reset()"
@@ -109,7 +108,7 @@ class VariationCheck:
         return anew, other
 
     def _create(self, field: str, arguments: dict[str, Any], where: str) -> Match:
-        create = partial(self.create_env, **arguments)
+        create = FreshPartial(self.create_env, **arguments)
         match = match_of(answer(self.report, field, where, create))
         self.made.append(match)
         return match

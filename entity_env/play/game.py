@@ -16,7 +16,7 @@ from entity_env.actions import Action
 from entity_env.bot import Bot
 from entity_env.environment import Environment, Observation
 from entity_env.errors import EntityEnvError, InvalidSampler
-from entity_env.match import Match, match_of, world_of
+from entity_env.match import Match, copied, match_of, world_of
 from entity_env.play.bots import SideBots
 from entity_env.play.menus import AnyMenu, Ask, Menu, NumbersMenu, Quit, Show, ask_line
 from entity_env.ragged import Ragged
@@ -312,9 +312,9 @@ class _Game(Match):
         spaces = self.obs_space(), self.action_space()
         try:
             if callable(own := getattr(world, "set_parameters", None)):
-                own(**arguments)
+                own(**copied(arguments))
             else:
-                new = match_of(self.create_env(**arguments))
+                new = match_of(self.create_env(**copied(arguments)))
                 self.match.close()
                 self.match = new
             now = self.obs_space(), self.action_space()

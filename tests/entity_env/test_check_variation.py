@@ -138,3 +138,19 @@ def test_what_is_made_is_closed() -> None:
     assert issubclass(Counted, Match)
     assert check_env(Counted, vary={"squad": "int 1 2"}, **SHORT).ok
     assert len(made) == len(closed) > 4
+
+
+def test_world_may_use_up_a_list_that_varies() -> None:
+    class UsesUp(Locks):
+        set_parameters = None  # type: ignore[assignment]
+
+        def __init__(self, lengths: list[int] | None = None) -> None:
+            self.length, self.keys = lengths.pop() if lengths else 4, 3
+
+    class IsTold(UsesUp):
+        def set_parameters(self, lengths: Any = None) -> None:  # type: ignore[override]
+            self.length, self.keys = lengths.pop() if lengths else 4, 3
+
+    for world in (UsesUp, IsTold):
+        report = check_env(world, vary={"lengths": "choice [5,6] [7]"}, **SHORT)
+        assert report.ok, str(report)
