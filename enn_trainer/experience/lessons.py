@@ -101,6 +101,10 @@ class LessonProgress:
         made.samplers, made.newest = dict(made.samplers), dict(made.newest)
         return made
 
+    def __eq__(self, other: object) -> bool:
+        """Return True if the plain data are equal; arrays have no truth value."""
+        return isinstance(other, LessonProgress) and self.plain() == other.plain()
+
     def plain(self) -> dict[str, Any]:
         """Return the progress as plain data."""
         complete = {tag: tally.tolist() for tag, tally in self.complete.items()}

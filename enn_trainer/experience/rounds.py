@@ -50,6 +50,10 @@ class Rounds:
     ended: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     tallies: Tallies = field(default_factory=dict)
 
+    def __eq__(self, other: object) -> bool:
+        """Return True if the plain data are equal; arrays have no truth value."""
+        return isinstance(other, Rounds) and self.plain() == other.plain()
+
     @property
     def late(self) -> list[int]:
         """Environments that hold up the oldest round under way; [] if no other has ended it."""

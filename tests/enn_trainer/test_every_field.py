@@ -429,7 +429,7 @@ CASES: dict[str, Case] = {
     "PPOConfig.gamma": learns_otherwise("ppo.gamma=0.5"),
     "PPOConfig.gae_lambda": learns_otherwise("ppo.gae_lambda=0.5"),
     "PPOConfig.norm_adv": learns_otherwise("ppo.norm_adv=false"),
-    "PPOConfig.norm_adv_over": learns_otherwise("ppo.norm_adv_over=all"),
+    "PPOConfig.norm_adv_over": learns_otherwise("ppo.norm_adv_over=all", "rollout.steps=16"),
     "PPOConfig.clip_coef": learns_otherwise("ppo.clip_coef=0.0001"),
     "PPOConfig.clip_vloss": learns_otherwise("ppo.clip_vloss=false", "optim.lr=0.1"),
     "PPOConfig.ent_coef": learns_otherwise("ppo.ent_coef=0.9"),
