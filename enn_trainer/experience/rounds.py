@@ -133,7 +133,10 @@ class Rounds:
             is_valid = is_valid and bool((abs(counts) <= MOST_ROUNDS).all())
             if not is_valid:
                 raise ValueError(f"first, ended: expected numbers of rounds, got {ended!r:.80}")
-            return Rounds(first, counts, tallies_of_plain(tallies))
+            made, num_rounds = tallies_of_plain(tallies), int(counts.max(initial=0))
+            if any(len(tally) != num_rounds for tally in made.values()):
+                raise ValueError(f"tallies: expected those of {num_rounds} rounds")
+            return Rounds(first, counts, made)
         except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise ValueError(f"rounds: {error!r:.200}") from None
 

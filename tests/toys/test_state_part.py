@@ -24,6 +24,7 @@ from enn_trainer.checkpoints.format import Checkpoint
 from enn_trainer.checkpoints.migrate.evolve import evolve
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
 from enn_trainer.checkpoints.state_files import REST_VERSION
+from enn_trainer.experience.rounds import ROUNDS
 from enn_trainer.state_part import SpaceChange, StateDict, StatePart
 from enn_trainer.testing import check_state_part
 from entity_env import Entity, Environment, Observation
@@ -256,14 +257,16 @@ def test_names_with_a_slash_are_refused(tmp_path: Path) -> None:
         run(tmp_path, 16, initial_state=initial)
 
 
-def test_saves_without_parts_keep_their_version(saved: Checkpoint, tmp_path: Path) -> None:
-    """Earlier programs read them; a save with parts is refused by those."""
+def test_saves_without_parts_of_a_program_have_the_rounds_of_episodes_alone(
+    saved: Checkpoint, tmp_path: Path
+) -> None:
+    """Earlier programs refuse these, as they do the version of their configuration."""
     own = ["ppo.reward_scaling=true", 'ppo.ent_targets={"roll/all": 0.5}']
     run(tmp_path, 16, *own, checkpoint_dir=tmp_path / "run")
     plain = newest(tmp_path / "run")
     rest = unpack(plain.read(REST))
-    assert list(rest) == ["version", "metrics", "envs"]
-    assert rest["version"] == 1
+    assert list(rest) == ["version", "metrics", "envs", "parts"]
+    assert (rest["version"], [*rest["parts"]]) == (2, [ROUNDS])
     assert PARTS not in plain.manifest["files"]
     assert unpack(saved.read(REST))["version"] == 2
     assert PARTS in saved.manifest["files"]
@@ -285,10 +288,8 @@ class Counts(StatePart):
         self.state.update(state)
 
 
-@pytest.mark.parametrize(("numbers", "version"), [((1, 2), 2), ((), 1)])
-def test_parts_without_plain_data_or_anything(
-    numbers: tuple[int, ...], version: int, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("numbers", [(1, 2), ()])
+def test_parts_without_plain_data_or_anything(numbers: tuple[int, ...], tmp_path: Path) -> None:
     def initial(config: Any, ctx: dict[str, Any]) -> State:
         state = init_train_state(config, ctx)
         state.parts["counts"] = Counts(*numbers)
@@ -296,7 +297,7 @@ def test_parts_without_plain_data_or_anything(
 
     for frames in (16, 32):
         state = run(tmp_path, frames, initial_state=initial, checkpoint_dir=tmp_path / "run").state
-    assert unpack(newest(tmp_path / "run").read(REST))["version"] == version
+    assert unpack(newest(tmp_path / "run").read(REST))["parts"].keys() == {ROUNDS}
     assert [tensor.tolist() for tensor in state.parts["counts"].state_dict().values()] == (
         [[*numbers]] if numbers else []
     )

@@ -86,11 +86,12 @@ def test_evolve_keeps_lessons_and_renames_their_arguments(
     assert isinstance(old, Lessons)
     assert isinstance(new, Lessons)
     assert new.curricula["c"].samplers == {"size": "int 1 3"}
-    values = old.curricula["c"].values
-    assert len(values["parameters/length.mean"]) > 0
-    assert new.curricula["c"].values == {
-        tag.replace("parameters/length", "parameters/size"): x for tag, x in values.items()
+    measured = old.curricula["c"].plain()["complete"]
+    assert len(measured["parameters/length.mean"]) > 0
+    assert new.curricula["c"].plain()["complete"] == {
+        tag.replace("parameters/length", "parameters/size"): x for tag, x in measured.items()
     }
+    assert "parameters/length" not in new.curricula["c"].rounds.tallies
     settings = ["total_timesteps=192", f"env.id={folder / 'chain.py'}:Chain"]
     said(capsys, "resume", tmp_path / "run", *settings)
     assert "parameters/size.max" in load_checkpoint(tmp_path / "run").state.metrics

@@ -110,6 +110,7 @@ def test_means_are_over_the_newest_rounds_with_enough_episodes() -> None:
         {"first": 0, "ended": [10**30], "tallies": {}},
         {"first": 0, "ended": [0], "tallies": {"x": [[1.0, 2.0]]}},
         {"first": 0, "ended": [0], "tallies": {"x": "many"}},
+        {"first": 0, "ended": [1], "tallies": {"x": [[1.0, 0.0, 0.0, 0.0]] * 2}},
         [],
     ],
 )
