@@ -363,7 +363,7 @@ def collect(
         for of_shard, of_step in zip(metrics, collector.metrics_of_shards(), strict=True):
             add_metrics(of_shard, of_step)
         if obs.done.any():
-            episodes.append(Episodes.of(obs, t, learnt))
+            episodes.append(Episodes.of(obs, t, None if players.learnt is None else learnt))
         if obs.final is not None and truncated[t].any():
             cut_off = np.flatnonzero(obs.truncated)
             final, is_learnt = EntityBatch.of(obs.final, device), np.isin(cut_off, learnt)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from enn_trainer import ConfigError, RankError, StateManager, Trainer
+from enn_trainer.experience.rounds import ROUNDS
 from enn_trainer.scale.group import Group
 from enn_trainer.scale.packing import digest_of
 from entity_env.examples import Minefield
@@ -59,6 +60,7 @@ class Ran(NamedTuple):
     metrics: dict[str, float]
     notices: Any
     step: int
+    rounds: str
 
 
 def ran(trainer: Trainer) -> Ran:
@@ -69,7 +71,8 @@ def ran(trainer: Trainer) -> Ran:
         if not tag.startswith(OF_TIME)
     }
     state = trainer.state
-    return Ran(digest_of(state.agent), metrics, state.memory["notices"], state.step)
+    rounds = repr(state.parts[ROUNDS].state_dict())
+    return Ran(digest_of(state.agent), metrics, state.memory["notices"], state.step, rounds)
 
 
 def run(
