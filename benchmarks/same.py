@@ -1,14 +1,15 @@
 """Compare training with an earlier commit, to the bit; or its speed.
 
-    python benchmarks/same.py COMMIT [--cases xor resumed ...] [--keep FOLDER]
+    python benchmarks/same.py COMMIT [--cases xor resumed ...] [--keep FOLDER] [--without REGEX]
     python benchmarks/same.py COMMIT --speed [--repeats 5] [--results FILE.md]
 
 COMMIT is checked out in a folder of its own and its compiled part is built there. Each case is a
 few commands of `enn`, run with the code of both at the same time, one thread each, and their files
 are compared: tensors of all saves, the rest of their state, metrics except those of time, memory or
 files, and recordings byte by byte. Every configuration of `configs/` for an example takes three
-updates of at most 4,096 frames; other cases have the other options. Cases of one process run once
-more without the compiled part.
+updates of at most 4,096 frames; other cases have the other options. Each checkout reads its own
+`configs/`. Cases of one process run once more without the compiled part. Entries of files that a
+change adds or removes, such as a part of the state, are left out by `--without`.
 
 --speed compares frames per second in the cases of `ceiling.py`, both checkouts in turns.
 Nothing is compared between machines: processors round differently.
@@ -25,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +49,7 @@ TIMED_STATE = re.compile(
     rf".*(time_used|run_name|tracker_ids|saved_at|created|seconds|sha256|metrics/({TIMED.pattern}))"
 )
 """Entries of a state that depend on the clock, and digests of saves with such entries."""
+NOTHING = re.compile("(?!)")
 LEAST_MEAN, LEAST_RATIO = 0.97, 0.93
 HERD = f"env.id={ROOT}/benchmarks/same_worlds.py:Herd"
 OLDER_HERD = f"env.id={ROOT}/benchmarks/same_worlds.py:OlderHerd"
@@ -202,8 +205,9 @@ def start(code: Path, case: Case, folder: Path) -> "subprocess.Popen[str]":
         "PYTHONHASHSEED": "0",
         "ROGUE_NET_NATIVE": "1" if case.compiled else "0",
     }
+    commands = json.dumps(case.commands).replace(f"{ROOT}/configs/", f"{code}/configs/")
     return subprocess.Popen(
-        [sys.executable, "-c", program, json.dumps(case.commands)],
+        [sys.executable, "-c", program, commands],
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
@@ -211,7 +215,9 @@ def start(code: Path, case: Case, folder: Path) -> "subprocess.Popen[str]":
     )
 
 
-def run_both(codes: Sequence[Path], case: Case, folder: Path) -> list[str]:
+def run_both(
+    codes: Sequence[Path], case: Case, folder: Path, without: re.Pattern[str] = NOTHING
+) -> list[str]:
     """Run a case with both checkouts; return the differences, a line each."""
     folders = [folder / str(i) for i in range(len(codes))]
     started = [start(code, case, own) for code, own in zip(codes, folders, strict=True)]
@@ -223,16 +229,23 @@ def run_both(codes: Sequence[Path], case: Case, folder: Path) -> list[str]:
                 return [f"enn {' '.join(case.commands[i])}: status {code}", *log]
     if statuses[0] != statuses[1]:
         return [f"exit statuses: {statuses[0]} and {statuses[1]}"]
-    return [*differences(*folders)]
+    return [*differences(*folders, without)]
 
 
 # -- Comparing what they left --------------------------------------------------------------------
 
 
-def differences(before: Path, after: Path) -> Iterator[str]:
-    """Yield the differences between the files of two runs, a line each."""
+def differences(before: Path, after: Path, without: re.Pattern[str] = NOTHING) -> Iterator[str]:
+    """Yield the differences between the files of two runs, a line each.
+
+    Args:
+        before: folder of a run.
+        after: folder of the other.
+        without: names of entries that are left out match it.
+    """
     contents = [dict(_contents(folder)) for folder in (before, after)]
-    for name in sorted({*contents[0], *contents[1]}):
+    names = {name for name in {*contents[0], *contents[1]} if not without.search(name)}
+    for name in sorted(names):
         if name not in contents[0] or name not in contents[1]:
             yield f"{name}: only {'after' if name in contents[1] else 'before'}"
             continue
@@ -270,7 +283,10 @@ def _contents(folder: Path) -> Iterator[tuple[str, object]]:
             yield f"{name}: header", header
             yield f"{name}: steps", rest
         elif path.suffix == ".ron":
-            yield name, path.read_bytes()
+            count = Counter[str]()
+            for line in path.read_text().splitlines():
+                yield f"{name}: {line.strip()} ({count[line]})", True
+                count[line] += 1
 
 
 def _recording(content: bytes) -> tuple[bytes, bytes]:
@@ -344,6 +360,9 @@ def main() -> int:
     parser.add_argument("commit")
     parser.add_argument("--cases", nargs="+", help="those whose names begin so (default: all)")
     parser.add_argument("--keep", type=Path, help="keep what the runs leave, in a new folder")
+    parser.add_argument(
+        "--without", default=NOTHING.pattern, help="leave out entries by their names"
+    )
     parser.add_argument("--speed", action="store_true")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=12.0, help="of training, for --speed")
@@ -370,7 +389,7 @@ def _bits(codes: Sequence[Path], arguments: argparse.Namespace, folder: Path) ->
     started, different = time.monotonic(), 0
     for i, case in enumerate(chosen):
         own = folder / re.sub(r"\W+", "-", case.name)
-        found = run_both(codes, case, own)
+        found = run_both(codes, case, own, re.compile(arguments.without))
         different += bool(found)
         left = (time.monotonic() - started) / (i + 1) * (len(chosen) - i - 1)
         print(

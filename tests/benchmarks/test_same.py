@@ -1,6 +1,7 @@
 """`benchmarks/same.py` finds a bit that differs in whatever a run leaves, and nothing in a twin."""
 
 import json
+import re
 import shutil
 from contextlib import chdir
 from pathlib import Path
@@ -88,6 +89,7 @@ def test_an_entry_of_the_rest_of_a_state_is_found(benchmark: Any, pair: tuple[Pa
     path.write_bytes(msgpack.packb(state))
     (found,) = lines(benchmark, pair)
     assert "added" in found
+    assert [*benchmark("same").differences(*pair, re.compile("added"))] == []
 
 
 def test_a_file_that_only_one_has_is_found(benchmark: Any, pair: tuple[Path, Path]) -> None:
