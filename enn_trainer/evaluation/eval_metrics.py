@@ -214,7 +214,7 @@ class EpisodeStatistics(VecEnvWrapper):
     def wait(self) -> VecObs:
         """Return the frames after a step, and count their metrics."""
         obs = self.env.wait()
-        self.finite.filter(obs, self._length)
+        self.finite.filter(obs, self._length, self._padding)
         self._return += obs.reward
         self._length += ~self._padding
         self._num_steps += 1

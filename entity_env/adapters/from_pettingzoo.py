@@ -179,7 +179,8 @@ class FromPettingZoo(Adapted, Match):
         check_flags([a for a in self._views if a not in self.env.agents], terminated, truncated)
         cut_off = [a for a in ended if a in self._views and not terminated.get(a)]
         final = {a: self._views[a].after_the_end() for a in cut_off}
-        final |= self._translate(values, infos, [a for a in ended if a in values], is_over=True)
+        seen = [a for a in ended if values.get(a) is not None]
+        final |= self._translate(values, infos, seen, is_over=True)
         dead = self._cut_off | final
         self._cut_off = {
             a: view for a, view in dead.items() if a not in alive and not terminated.get(a)

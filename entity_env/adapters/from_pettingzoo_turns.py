@@ -49,8 +49,8 @@ class FromPettingZooTurns(Adapted, Match):
     A dead agent has neither actors nor entities, and gets no rewards; its own steps, which the
     environment asks for, are taken without a step of the match. The match ends for all sides when
     the last agent is dead. At the end a side is terminated or truncated as its own agent was, and
-    shows its last view: of an agent that leaves `agents` in the step in which it dies, the one
-    before.
+    shows its last view: of an agent that leaves `agents` in the step in which it dies, or is shown
+    nothing then, the one before.
 
     Agents with equal spaces form a group, as in `FromPettingZoo`.
 
@@ -188,11 +188,14 @@ class FromPettingZooTurns(Adapted, Match):
             is_dead = bool(terminations[agent] or truncations[agent])
             if is_dead and agent in self._ended:
                 continue
-            view = self._translators[agent].translate_observation(
-                self.env.observe(agent), self._infos.get(agent) or {}, is_dead or agent != mover
-            )
+            value, info = self.env.observe(agent), self._infos.get(agent) or {}
+            if is_dead and value is None and agent in before:
+                view = before[agent].after_the_end()
+            else:
+                is_over = is_dead or agent != mover
+                view = self._translators[agent].translate_observation(value, info, is_over)
             if is_dead:  # the steps of the dead clear their infos
-                metrics = self._translators[agent].metrics(self._infos.get(agent) or {})
+                metrics = self._translators[agent].metrics(info)
                 self._ended[agent] = _End(view, bool(terminations[agent]), metrics)
             else:
                 self._views[agent] = view

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from entity_env.errors import unexpected
 from entity_env.process import warn_once
@@ -30,12 +31,13 @@ class FiniteMetrics:
     is_required: Callable[[str], bool] = never
     first_env_index: int = 0
 
-    def filter(self, obs: VecObs, steps: Indices) -> None:
+    def filter(self, obs: VecObs, steps: Indices, padding: npt.NDArray[np.bool_]) -> None:
         """Leave values that are not finite out of the metrics of a step.
 
         Args:
             obs: the frames after the step.
             steps: (B,) int64, the steps of the running episodes before it.
+            padding: (B,) bool, environments whose step is of no episode, so that nothing reads it.
 
         Raises:
             InvalidObservation: a required metric has one; names the environment and the step.
@@ -49,7 +51,7 @@ class FiniteMetrics:
                 continue
             is_finite = np.isfinite(rows.values)
             env = np.repeat(np.arange(len(obs)), rows.lengths)
-            for row in np.flatnonzero(~is_finite)[:1].tolist():
+            for row in np.flatnonzero(~is_finite & ~padding[env])[:1].tolist():
                 self._reject(name, rows.values[row], int(env[row]), int(steps[env[row]]) + 1)
             lengths = np.bincount(env[is_finite], minlength=len(obs))
             finite = Ragged(rows.values[is_finite], lengths)

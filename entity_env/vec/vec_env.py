@@ -345,7 +345,7 @@ class AddMetricsWrapper(VecEnvWrapper):
     def wait(self) -> VecObs:
         """Return the frames after a step, with the metrics."""
         obs = self.env.wait()
-        self.finite.filter(obs, self.total_steps)
+        self.finite.filter(obs, self.total_steps, self._padding)
         self.total_reward += obs.reward
         self.total_steps += ~self._padding
         self.of_groups = [self._metrics_of(obs, group) for group in self.groups]

@@ -41,6 +41,7 @@ def run(folder: Path, *overrides: str, **kwargs: Any) -> dict[str, float]:
     return manager.state.metrics
 
 
+@pytest.mark.slow
 def test_one_that_nothing_reads_counts_as_missing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -62,6 +63,7 @@ def test_one_that_nothing_reads_counts_as_missing(
     assert len([text for text in texts if "'ratio'" in text]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "stop"),
     [

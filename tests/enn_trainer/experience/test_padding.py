@@ -82,11 +82,15 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("waits", [1, 2])
+WAITS = {"defaults": 2, "memory of frames": 2, "no steps to learn from": 2}
+"""Steps that resets take with some options; else 1."""
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("option", OPTIONS)
-def test_what_frames_between_episodes_show_changes_nothing(option: str, waits: int) -> None:
+def test_what_frames_between_episodes_show_changes_nothing(option: str) -> None:
     """Neither parameters nor moments, input statistics or metrics, to the bit."""
-    updates = 5 if option.startswith("no steps") else 3
+    waits, updates = WAITS.get(option, 1), 5 if option.startswith("no steps") else 3
     one, runs = train(*OPTIONS[option], waits=waits, steps=updates)
     other, others = train(*OPTIONS[option], waits=waits, steps=updates, filler=1000.0)
     assert any(rollout.padding is not None for rollout in runs.rollouts)
@@ -94,6 +98,8 @@ def test_what_frames_between_episodes_show_changes_nothing(option: str, waits: i
         assert torch.equal(tensor, other.agent.state_dict()[name]), name
     for name, tensor in one.algorithm.state_dict().items():
         assert torch.equal(tensor, other.algorithm.state_dict()[name]), name
+    if (rows := one.algorithm.state_dict().get("reward_scaling/num_rows")) is not None:
+        assert int(rows) == sum(len(rollout.played_frames()) for rollout in runs.rollouts)
     assert runs.metrics == others.metrics
     assert one.memory == other.memory
     for metrics in runs.metrics:
@@ -101,6 +107,7 @@ def test_what_frames_between_episodes_show_changes_nothing(option: str, waits: i
         assert metrics.get("policy/go/actors_per_frame", "1.0") == "1.0"
 
 
+@pytest.mark.slow
 def test_values_and_advantages_are_those_of_environments_that_reset_at_once() -> None:
     """For the same episodes and values; a last step that is cut off is bootstrapped alike."""
 
@@ -129,6 +136,7 @@ def test_values_and_advantages_are_those_of_environments_that_reset_at_once() ->
                 torch.testing.assert_close(one[:last, env], other[own, env][:last])
 
 
+@pytest.mark.slow
 def test_steps_count_frames_between_episodes_and_nothing_else_does() -> None:
     state, runs = train(steps=1, waits=1)
     (rollout,) = runs.rollouts
@@ -143,6 +151,7 @@ def test_steps_count_frames_between_episodes_and_nothing_else_does() -> None:
     assert float(metrics["episode_length.max"]) == 4
 
 
+@pytest.mark.slow
 def test_a_run_that_was_saved_between_episodes_goes_on(tmp_path: Path) -> None:
     """Also what it remembers: the next episode begins with nothing."""
     memory = ["net.memory=(of: frame)", "checkpoint.every_seconds=0"]

@@ -78,14 +78,23 @@ class Mute(Silent):
     mute = True
 
 
+class Blank(Hunt):
+    """Shows None to agents in the step in which they die."""
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        values, *rest = super().step(actions)
+        return {a: values[a] if a in self.agents else None for a in values}, *rest
+
+
+@pytest.mark.parametrize("world", [Silent, Blank])
 @pytest.mark.parametrize("teams", [None, {"all": [*LIVES]}])
 @pytest.mark.parametrize("kinds", [False, True])
-def test_who_is_cut_off_without_an_observation_keeps_the_view_before(
-    kinds: bool, teams: Any
+def test_an_agent_that_is_cut_off_without_an_observation_keeps_the_view_before(
+    kinds: bool, teams: Any, world: type[Hunt]
 ) -> None:
     """Early, or with the match; else its end would count as terminated, with a value of 0."""
     mapping = {"wolf": PICK, "deer": FieldMap()} if kinds else PICK
-    match = FromPettingZoo(maker(Silent, LIVES, kinds), mapping, teams)
+    match = FromPettingZoo(maker(world, LIVES, kinds), mapping, teams)
     shown = play(match, 0)
     assert len(shown) == 6
     last = shown[-1]
@@ -103,7 +112,7 @@ def test_who_is_cut_off_without_an_observation_keeps_the_view_before(
         assert before.features.keys() == last[side].features.keys()
         for name, rows in before.features.items():
             assert np.asarray(last[side].features[name]).tolist() == np.asarray(rows).tolist()
-    report = check_env(FromPettingZoo.of(maker(Silent, LIVES, kinds), mapping), episodes=2)
+    report = check_env(FromPettingZoo.of(maker(world, LIVES, kinds), mapping), episodes=2)
     assert report.ok, report
 
 

@@ -205,9 +205,18 @@ class Leaves(Rounds):
             )
 
 
-def test_an_agent_that_leaves_as_it_is_cut_off_keeps_the_view_before() -> None:
+class Blank(Rounds):
+    """Shows nothing to agents that are dead."""
+
+    def observe(self, agent: str) -> Any:
+        is_dead = self.terminations[agent] or self.truncations[agent]
+        return None if is_dead else super().observe(agent)
+
+
+@pytest.mark.parametrize("world", [Leaves, Blank])
+def test_an_agent_that_leaves_as_it_is_cut_off_keeps_the_view_before(world: type[Rounds]) -> None:
     """Else it would count as terminated."""
-    match: Any = FromPettingZooTurns.of(Leaves)()
+    match: Any = FromPettingZooTurns.of(world)()
     shown = play(match)
     assert [f.terminated for f in shown[-1]] == [False, True, True]
     assert [f.truncated for f in shown[-1]] == [True, False, False]

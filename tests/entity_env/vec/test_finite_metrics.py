@@ -32,8 +32,10 @@ def _no_warning_so_far() -> Iterator[None]:
     warned[:] = before
 
 
-@pytest.mark.parametrize("broken", ["nan", "inf", "-inf"])
-@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize(
+    ("broken", "processes"),
+    [("nan", 0), ("inf", 0), ("-inf", 0), pytest.param("nan", 2, marks=pytest.mark.slow)],
+)
 def test_they_count_as_missing_with_one_warning(
     processes: int, broken: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -84,6 +86,21 @@ def test_a_sum_over_all_environments_is_left_out_as_a_whole() -> None:
     envs.finite.is_required = "load".__eq__
     with pytest.raises(InvalidObservation, match=r"metrics\['load'\]: expected finite numbers"):
         play(envs, 3)
+
+
+def test_metrics_between_two_episodes_are_not_read() -> None:
+    class Resets(Clocks):
+        def act(self, actions: Mapping[str, Ragged], obs_filter: ObsSpace) -> VecObs:
+            before = self.left > 0
+            obs = super().act(actions, obs_filter)
+            obs.env_metrics["t"].values[before] = np.nan
+            obs.metrics["t"] = Metric.of(obs.env_metrics["t"].values)
+            return obs
+
+    envs = AddMetricsWrapper(Resets(4))
+    envs.finite.is_required = "t".__eq__
+    frames = play(envs, 9)
+    assert {obs.metrics["t"].count for obs in frames[1:]} >= {3, 4}
 
 
 def test_one_that_is_required_is_an_error_that_names_environment_and_step() -> None:

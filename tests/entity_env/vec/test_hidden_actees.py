@@ -86,6 +86,7 @@ def frames(draw: st.DrawFn) -> tuple[Observation, Observation]:
     )
 
 
+@pytest.mark.slow
 @given(st.lists(frames(), min_size=1, max_size=4), st.integers(0, 9))
 def test_actees_by_type_are_those_visible_by_id(
     pairs: list[tuple[Observation, Observation]], seed: int

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enn_trainer.algorithms.ppo.reward_scaling import RewardScaling, returns_so_far
+from rogue_net.input_norm import Moments
 
 
 def test_returns_so_far_by_hand() -> None:
@@ -68,3 +69,19 @@ def test_new_episodes_begin_without_the_returns_of_others() -> None:
     scaling.begin_episodes(3)
     assert scaling.returns.tolist() == [0.0, 0.0, 0.0]
     assert scaling.moments.num_rows.item() == 2
+
+
+def test_frames_between_two_episodes_are_not_in_the_statistics() -> None:
+    """They have no reward, which would make returns look smaller than they are."""
+    rewards, done = torch.tensor([[1.0, 1.0], [2.0, 0.0], [0.0, 3.0]]), torch.zeros(3, 2).bool()
+    done[1, 0] = done[0, 1] = True
+    padding = torch.tensor([[False, False], [False, True], [True, False]])
+    scaling, expected = RewardScaling.fresh(2), RewardScaling.fresh(2)
+    scaled = scaling.scaled(rewards, done, 0.5, lambda x: x[~padding])
+    # Returns so far: 1 and 0.5 * 1 + 2 of the first environment, 1 and 3 of the second one.
+    moments = Moments.of(torch.tensor([[1.0], [1.0], [2.5], [3.0]]))
+    expected.moments = expected.moments.merged(moments)
+    assert scaling.moments.num_rows.tolist() == [4]
+    torch.testing.assert_close(scaling.deviation(), expected.deviation())
+    torch.testing.assert_close(scaled, (rewards / expected.deviation()).float())
+    assert scaling.returns.tolist() == [0.0, 3.0]
