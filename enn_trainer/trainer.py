@@ -161,6 +161,7 @@ class Trainer:
             say = self.progress.say
             self.stopping = Stopping(self.manager, self.log, say)
             envs.finite.is_required = partial(is_read, self.stopping.read_tags, "")
+            envs.finite.validate = self.config.env.validate
             self.evaluation.read_tags = self.stopping.read_tags
             self.checkpoints = Checkpoints(
                 self.manager, self.log, say, lambda path: self.callbacks.on_checkpoint(self, path)

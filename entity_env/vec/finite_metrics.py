@@ -25,10 +25,12 @@ class FiniteMetrics:
     Attributes:
         is_required: returns if something depends on a metric, by its name: such a value is an error
             then.
+        validate: False to leave such values of required metrics to those that read them.
         first_env_index: the index of the first environment among all of the run, for messages.
     """
 
     is_required: Callable[[str], bool] = never
+    validate: bool = True
     first_env_index: int = 0
 
     def filter(self, obs: VecObs, steps: Indices, padding: npt.NDArray[np.bool_]) -> None:
@@ -44,6 +46,8 @@ class FiniteMetrics:
         """
         # Sums are finite if all values are.
         for name in [name for name, m in obs.metrics.items() if not math.isfinite(m.sum)]:
+            if not self.validate and self.is_required(name):
+                continue
             rows, of_all = obs.env_metrics.get(name), obs.metrics[name]
             if rows is None:  # only the sum over all environments is known
                 self._reject(name, of_all.sum)
