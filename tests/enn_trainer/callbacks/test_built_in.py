@@ -10,6 +10,7 @@ import torch
 from enn_trainer.callbacks import built_in
 from enn_trainer.callbacks.built_in import RETURNS
 from enn_trainer.cli import run, train_command
+from enn_trainer.runtime.trust import TYPED
 from enn_trainer.state_manager import StateManager
 from enn_trainer.trainer import Trainer
 from entity_env.examples import MultiArmedBandit, Xor
@@ -81,7 +82,7 @@ def test_random_play_does_not_change_the_run(tmp_path: Path) -> None:
     for measured in (True, False):
         manager = manager_of(tmp_path, *BANDIT, "total_timesteps=384")
         if measured:
-            measure = functools.partial(train_command._random_return, manager.config.env)
+            measure = functools.partial(train_command._random_return, manager.config.env, TYPED)
             manager.random_return = measure
             assert manager.random_return() is not None
         before = np.random.get_state()[1].copy()  # type: ignore[index,union-attr]  # noqa: NPY002

@@ -171,7 +171,7 @@ def test_configuration_shows_settings_that_are_not_default(
         ".ron": 'TrainConfig(version: 7, env: (id: "Xor"), optim: (lr: 0.5, bs: 256))',
         ".yaml": "version: 7\nenv: {id: Xor}\noptim: {lr: 0.5, bs: 256}\n",
         ".toml": 'version = 7\n[env]\nid = "Xor"\n[optim]\nlr = 0.5\nbs = 256\n',
-        ".json": '{"version": 6, "env": {"id": "Xor"}, "optim": {"lr": 0.5, "bs": 256}}',
+        ".json": '{"version": 7, "env": {"id": "Xor"}, "optim": {"lr": 0.5, "bs": 256}}',
     }[suffix]
     path = tmp_path / f"mine{suffix}"
     path.write_text(text)
@@ -194,7 +194,7 @@ def test_configuration_of_cloning(tmp_path: Path, capsys: pytest.CaptureFixture[
     path = tmp_path / "clone.ron"
     path.write_text("CloneRunConfig(version: 5, clone: (epochs: 7))")
     out = inspected(path, capsys)
-    assert "clone.epochs  7" in out
+    assert re.search(r"clone\.epochs +7", out)
     assert f"enn clone RECORDING --config {path}" in out
 
 

@@ -63,7 +63,7 @@ OPTIONS = {
     "defaults": [],
     "shards": ["scale.shards=3"],
     "pieces": ["optim.micro_bs=4"],
-    "minibatches of one frame": ["optim.bs=1", "optim.update_epochs=1"],
+    "minibatches of one frame": ["optim.bs=1", "optim.update_epochs=1", "ppo.norm_adv=false"],
     "discounted returns": ["ppo.gae=false", "ppo.weight_by=frame", "ppo.ratio=frame"],
     "scaled rewards": ["ppo.reward_scaling=true", "ppo.target_kl=0.001"],
     "value bins": [
@@ -78,7 +78,9 @@ OPTIONS = {
         *("net.memory=(of: frame)", "vf_net=(d_model: 16, n_layer: 1, memory: (of: frame))"),
         "scale.shards=2",
     ],
-    "no steps to learn from": ["rollout.steps=1", "rollout.num_envs=1", "optim.bs=1"],
+    "no steps to learn from": [
+        *("rollout.steps=1", "rollout.num_envs=1", "optim.bs=1", "ppo.norm_adv=false"),
+    ],
 }
 
 
