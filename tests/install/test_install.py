@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("entity_env", "rogue_net", "enn_trainer")
-MAX_WHEEL, MAX_SDIST = 5 * 2**18, 2 * 2**20
+MAX_WHEEL, MAX_SDIST = 11 * 2**17, 2 * 2**20
 PROGRAM = """
 from pathlib import Path
 
