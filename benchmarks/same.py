@@ -1,6 +1,7 @@
 """Compare training with an earlier commit, to the bit; or its speed.
 
     python benchmarks/same.py COMMIT [--cases xor resumed ...] [--keep FOLDER] [--without REGEX]
+                                     [--variables ENN_PPO__NORM_ADV_OVER=all ...]
     python benchmarks/same.py COMMIT --speed [--repeats 5] [--results FILE.md]
 
 COMMIT is checked out in a folder of its own and its compiled part is built there. Each case is a
@@ -9,7 +10,8 @@ are compared: tensors of all saves, the rest of their state, metrics except thos
 files, and recordings byte by byte. Every configuration of `configs/` for an example takes three
 updates of at most 4,096 frames; other cases have the other options. Each checkout reads its own
 `configs/`. Cases of one process run once more without the compiled part. Entries of files that a
-change adds or removes, such as a part of the state, are left out by `--without`.
+change adds or removes, such as a part of the state, are left out by `--without`; `--variables` give
+settings of this checkout the meaning that they had before.
 
 --speed compares frames per second in the cases of `ceiling.py`, both checkouts in turns.
 Nothing is compared between machines: processors round differently.
@@ -50,6 +52,8 @@ TIMED_STATE = re.compile(
 )
 """Entries of a state that depend on the clock, and digests of saves with such entries."""
 NOTHING = re.compile("(?!)")
+AFTER: dict[str, str] = {}
+"""Environment variables of the commands with the code of this checkout."""
 LEAST_MEAN, LEAST_RATIO = 0.97, 0.93
 HERD = f"env.id={ROOT}/benchmarks/same_worlds.py:Herd"
 OLDER_HERD = f"env.id={ROOT}/benchmarks/same_worlds.py:OlderHerd"
@@ -164,7 +168,7 @@ def _options() -> Iterator[tuple[str, list[tuple[str, ...]], tuple[int, ...]]]:
     yield "resumed in the middle of episodes", [half, resumed], ()
     always_saved = (*herd, one, "checkpoint.every_seconds=0")
     stopped = _train(*always_saved, 'env.kwargs={"stops_at": 200}')
-    yield "update given up after SIGTERM", [stopped, goes_on], ()
+    yield "update given up after SIGTERM", [stopped, goes_on], (0,)
     raised = _train(*always_saved, 'env.kwargs={"raises_at": 200}')
     yield "update given up after an error", [raised, goes_on], (0,)
 
@@ -204,6 +208,7 @@ def start(code: Path, case: Case, folder: Path) -> "subprocess.Popen[str]":
         "OMP_NUM_THREADS": "1",
         "PYTHONHASHSEED": "0",
         "ROGUE_NET_NATIVE": "1" if case.compiled else "0",
+        **(AFTER if code == ROOT else {}),
     }
     commands = json.dumps(case.commands).replace(f"{ROOT}/configs/", f"{code}/configs/")
     return subprocess.Popen(
@@ -363,6 +368,7 @@ def main() -> int:
     parser.add_argument(
         "--without", default=NOTHING.pattern, help="leave out entries by their names"
     )
+    parser.add_argument("--variables", nargs="+", default=[], help="environment of this checkout")
     parser.add_argument("--speed", action="store_true")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=12.0, help="of training, for --speed")
@@ -371,6 +377,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="same-") as temporary:
         folder = Path(temporary)
         codes = [checkout(arguments.commit, folder / "before"), ROOT]
+        AFTER.update(variable.split("=", 1) for variable in arguments.variables)
         try:
             if arguments.speed:
                 return _speed(codes, arguments, folder)
