@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from types import SimpleNamespace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from safetensors.torch import save as save_tensors
@@ -32,7 +32,7 @@ from enn_trainer.experience.rounds import ROUNDS, RunRounds
 from enn_trainer.policy import PPOAgent
 from enn_trainer.selfplay.league import LEAGUE, PLAYERS, League, Member, member_of_plain
 from enn_trainer.state import InitialState, State, init_train_state
-from enn_trainer.state_part import FILES, KeptPart, SavedNetwork, check_plain
+from enn_trainer.state_part import FILES, KeptPart, SavedNetwork, StatePart, check_plain
 from entity_env.observation import OMIT_EMPTY
 from entity_env.serialization.bounds import Allowance
 from entity_env.serialization.messages import pack, rebuilt, unpack
@@ -249,6 +249,7 @@ class SharedFile(NamedTuple):
     data: bytes
 
 
+Part = TypeVar("Part", bound=StatePart)
 FileContent: TypeAlias = bytes | SharedFile | dict[str, Tensor]
 """Content of a file: bytes, or tensors by name."""
 KEPT = (LEAGUE, PLAYERS)
@@ -433,6 +434,23 @@ def _loading(where: str, part: str) -> Iterator[None]:
         raise CheckpointError(f"{where}: {part}: {type(error).__name__}: {error}") from error
 
 
+def _loaded(part: Part, name: str, parts: Mapping[str, dict[str, Any]], where: str) -> Part:
+    """Return a part with its saved state; as it is if the save has none.
+
+    Args:
+        part: the part.
+        name: its name.
+        parts: plain data and files of all parts.
+        where: the save and the file, for messages.
+
+    Raises:
+        CheckpointError: it cannot use the state.
+    """
+    with _loading(where, name):
+        part.load_state_dict(parts.get(name, {}))
+    return part
+
+
 def _dump_state(state: State) -> str:
     spaces = dump_spaces(state.obs_space, state.action_space)
     fields = {name: getattr(state, name) for name in _FIELDS if name not in spaces}
@@ -528,10 +546,8 @@ def read_league(saved: Checkpoint) -> League:
     Raises:
         CheckpointError: a file is damaged.
     """
-    league, parts = League(), _read_rest(saved)[1]
-    with _loading(f"{saved.path}: {REST}: {LEAGUE}", LEAGUE):
-        league.load_state_dict(parts.get(LEAGUE, {}))
-    return league
+    where = f"{saved.path}: {REST}: {LEAGUE}"
+    return _loaded(League(), LEAGUE, _read_rest(saved)[1], where)
 
 
 def read_lessons(saved: Checkpoint) -> Lessons:
@@ -540,10 +556,7 @@ def read_lessons(saved: Checkpoint) -> Lessons:
     Raises:
         CheckpointError: they are damaged.
     """
-    lessons, parts = Lessons(), _read_rest(saved)[1]
-    with _loading(f"{saved.path}: {REST}", CURRICULUM):
-        lessons.load_state_dict(parts.get(CURRICULUM, {}))
-    return lessons
+    return _loaded(Lessons(), CURRICULUM, _read_plain(saved)[1], f"{saved.path}: {REST}")
 
 
 class PlainParts(NamedTuple):
@@ -567,16 +580,14 @@ def read_plain_parts(saved: Checkpoint) -> PlainParts:
         CheckpointError: it is damaged.
     """
     fields, parts, _ = _read_plain(saved)
-    members, lessons, where = parts.get(LEAGUE, {}).get("members", []), Lessons(), LEAGUE
-    try:
-        league = [member_of_plain(f"members[{i}]", plain) for i, plain in enumerate(members)]
-        where = CURRICULUM
-        lessons.load_state_dict(parts.get(CURRICULUM, {}))
-        where = "the saved episodes cannot be read"
-        packed = fields.get("envs")
-        return PlainParts(league, lessons.parameters, dict(unpack(packed)) if packed else {})
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{saved.path}: {REST}: {where}: {error}") from None
+    where, plain = f"{saved.path}: {REST}", parts.get(LEAGUE, {}).get("members", [])
+    with _loading(f"{where}: {LEAGUE}", LEAGUE):
+        members = [member_of_plain(f"members[{i}]", one) for i, one in enumerate(plain)]
+    lessons = _loaded(Lessons(), CURRICULUM, parts, where)
+    packed = fields.get("envs")
+    with _loading(f"{where}: the saved episodes cannot be read", "envs"):
+        episodes = dict(unpack(packed)) if packed else {}
+    return PlainParts(members, lessons.parameters, episodes)
 
 
 def read_rounds(saved: Checkpoint) -> RunRounds:
@@ -585,10 +596,7 @@ def read_rounds(saved: Checkpoint) -> RunRounds:
     Raises:
         CheckpointError: they are damaged.
     """
-    rounds, parts = RunRounds(), _read_rest(saved)[1]
-    with _loading(f"{saved.path}: {REST}", ROUNDS):
-        rounds.load_state_dict(parts.get(ROUNDS, {}))
-    return rounds
+    return _loaded(RunRounds(), ROUNDS, _read_plain(saved)[1], f"{saved.path}: {REST}")
 
 
 def read_members(saved: Checkpoint) -> list[Member]:

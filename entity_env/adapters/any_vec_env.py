@@ -44,6 +44,7 @@ from entity_env.vec.vec_env import (
     VecEnv,
     VecObs,
     VecSelectEntityActionMask,
+    copy_of_filter,
 )
 
 
@@ -158,10 +159,8 @@ class AnyVecEnv(VecEnv):
 
     def _filter_for(self, shown: ObsSpace) -> ObsSpace:
         """Return what the environments are to show, as a copy of their own."""
-        own = self._filter
-        if own is None or own != shown or [*own.entities] != [*shown.entities]:
-            own = self._filter = copy.deepcopy(shown)
-        return own
+        self._filter = copy_of_filter(shown, self._filter)
+        return self._filter
 
     def _accept(self, obs: Any, shown: ObsSpace, is_reset: bool = False) -> VecObs:
         """Return a checked batch with the dtypes of `VecObs`, and count the steps of episodes."""

@@ -34,14 +34,14 @@ from entity_env.vec.frames import Frames
 from entity_env.vec.identity import IdentityTracker, types_to_track
 from entity_env.vec.validate import check_finite_batch, check_same_spaces, check_spaces
 from entity_env.vec.variation import Variation, check_taken
-from entity_env.vec.vec_env import VecEnv, VecObs
+from entity_env.vec.vec_env import VecEnv, VecObs, copy_of_filter
 from entity_env.world_code import code_of
 
 _ATTEMPTS = 100
 """Resets before an error where episodes are over at once, as random ones may be."""
 _FILTERS = Solo.act_filter, Match.act_filter
 """Methods that show an environment nothing of the filter."""
-_OF_LAST_STEP = ("reward", "metrics", "terminated", "truncated", LAST)
+_OF_LAST_STEP = ("reward", LAST)
 """Fields of the last step of an episode, in a batch that shows the next one already."""
 
 
@@ -388,10 +388,8 @@ class EnvList(VecEnv):
         match = self.matches[i]
         if not match.filters_itself and type(match).act_filter in _FILTERS:
             return shown
-        own = self._filters.get(i)
-        if own is None or own != shown or [*own.entities] != [*shown.entities]:
-            own = self._filters[i] = copy.deepcopy(shown)
-        return own
+        self._filters[i] = copy_of_filter(shown, self._filters.get(i))
+        return self._filters[i]
 
     def _set_arguments(self, i: int, arguments: dict[str, Any]) -> None:
         """Give a match the arguments of an episode, or make it anew with them.

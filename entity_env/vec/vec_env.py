@@ -1,5 +1,6 @@
 """`VecEnv`: the interface of environments that step together."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -206,6 +207,18 @@ class VecEnv(ABC):
     def has_global_entity(self) -> bool:
         """Return whether frames carry a row of global features."""
         return has_global_entity(self.obs_space(), self.action_space())
+
+
+def copy_of_filter(shown: ObsSpace, before: ObsSpace | None) -> ObsSpace:
+    """Return a copy of a filter for environments, which may change it.
+
+    Args:
+        shown: the filter.
+        before: the last copy, which is returned while it is equal, in order as well; or None.
+    """
+    if before is None or before != shown or [*before.entities] != [*shown.entities]:
+        return copy.deepcopy(shown)
+    return before
 
 
 class VecEnvWrapper(VecEnv):
