@@ -12,7 +12,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 import pytest
 
-from entity_env.process import warned
 from tests.page_sources import copy_page_sources
 
 GROUP = "tests of kills, times and threads"
@@ -34,15 +33,6 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Import a script of `benchmarks/`, which is no package, by its name."""
     monkeypatch.syspath_prepend(Path(__file__).parent.parent / "benchmarks")
     return importlib.import_module
-
-
-@pytest.fixture
-def no_warning_so_far() -> Iterator[None]:
-    """Let warnings that are given once be given again, as in a new process."""
-    before = [*warned]
-    warned.clear()
-    yield
-    warned[:] = before
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,8 @@ import pytest
 from enn_trainer import StateManager, train
 from enn_trainer.stop_conditions import AtLeast, is_read
 from entity_env import InvalidObservation
+from entity_env.process import warned
 from tests.entity_env.gauges import Gauges
-
-pytestmark = pytest.mark.usefixtures("no_warning_so_far")
 
 SMALL = [
     *("rollout.num_envs=4", "rollout.steps=6", "rollout.processes=1", "optim.bs=24"),
@@ -24,6 +24,14 @@ LESSONS = (
     'curricula={"c": (lessons: [(name: "one", vary: {"level": "0"}, until: ["%s >= 9"], '
     'episodes: 4), (name: "two", vary: {"level": "1"})])}'
 )
+
+
+@pytest.fixture(autouse=True)
+def _no_warning_so_far() -> Iterator[None]:
+    before = [*warned]
+    warned.clear()
+    yield
+    warned[:] = before
 
 
 def run(folder: Path, *overrides: str, **kwargs: Any) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """Metrics that are NaN or infinite count as missing, with one warning, unless they are read."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,12 +17,19 @@ from entity_env import (
     Ragged,
     VecObs,
 )
+from entity_env.process import warned
 from entity_env.spaces import ObsSpace
 from tests.entity_env.builders import play
 from tests.entity_env.clocks import Clocks
 from tests.entity_env.gauges import Gauges
 
-pytestmark = pytest.mark.usefixtures("no_warning_so_far")
+
+@pytest.fixture(autouse=True)
+def _no_warning_so_far() -> Iterator[None]:
+    before = [*warned]
+    warned.clear()
+    yield
+    warned[:] = before
 
 
 @pytest.mark.parametrize(
