@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from torch import Tensor
 
 from rogue_net import NetOutput
@@ -34,6 +34,7 @@ EMPTY = Case(
 
 @pytest.mark.slow
 @needs_compiled
+@settings(max_examples=settings.default.max_examples // 2)
 @given(cases())
 @example(EMPTY)
 @example(replace(EMPTY, memory={"of": "both", "inputs": ["action", "reward"], "n_layer": 2}))
