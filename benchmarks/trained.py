@@ -71,10 +71,12 @@ def train_and_measure(
         world: the environment; None for that of the configuration.
 
     Returns:
-        "frames", "seconds" of training, the result of each evaluation, and "almost" if asked for.
+        "frames", "seconds" and "processor_seconds" of training, the result of each evaluation, and
+        "almost" if asked for.
     """
     with tempfile.TemporaryDirectory() as folder:
         start, path = time.perf_counter(), Path(folder) / "run"
+        start_cpu = time.process_time()
         own = (f"seed={seed}", f"data_dir={folder}", "rollout.processes=1")
         file = config and ROOT / "configs" / f"{config}.ron"
         manager = StateManager(init_path=file, checkpoint_dir=path, overrides=[*overrides, *own])
@@ -85,6 +87,7 @@ def train_and_measure(
             done: dict[str, Any] = {
                 "frames": manager.state.step,
                 "seconds": round(time.perf_counter() - start, 1),
+                "processor_seconds": round(time.process_time() - start_cpu, 1),
             }
             for name, settings in evaluations.items():
                 done[name] = trainer.evaluate(settings)[f"eval/{metric}.mean"]

@@ -56,3 +56,4 @@ def mapping(**kinds: dict[str, int]) -> FieldMap:
 
 Obstacles = FromGymnasium.of(view, mapping(object={"wall": 2, "ball": 6, "goal": 8}))
 Fetch = FromGymnasium.of(view, mapping(object={"key": 5, "ball": 6}, color=COLOR_TO_IDX))
+LavaGap = FromGymnasium.of(view, mapping(object={"wall": 2, "goal": 8, "lava": 9}))

@@ -1,0 +1,41 @@
+"""`benchmarks/panel.py`: rows, settings and scores of the panel."""
+
+from typing import Any
+
+import pytest
+
+from enn_trainer import StateManager
+
+
+@pytest.fixture
+def panel(benchmark: Any) -> Any:
+    return benchmark("panel")
+
+
+def test_every_row_can_be_trained_with_all_settings(panel: Any) -> None:
+    """With a number of environments that its sides divide, and schedules that end with the run."""
+    assert len(panel.BY_NAME) == len(panel.ROWS)
+    for row in panel.ROWS:
+        assert row.score(row.random) == 0
+        assert row.score(row.bar) == row.score(2 * row.bar - row.random) == 1
+        for settings in panel.SETTINGS.values():
+            config = StateManager(overrides=[*row.needs, *settings.of(row)]).config
+            assert config.rollout.num_envs % row.sides == 0
+            assert settings.num_envs - row.sides < config.rollout.num_envs <= settings.num_envs
+            assert "{" not in str(config.ppo.ent_coef)
+    row = panel.BY_NAME["CartPole"]
+    falls = panel.SETTINGS["scaled, 32 x 64, entropy falls"].of(row)
+    assert "ppo.ent_coef=step: 0.2@0 lin 0.02@20000 lin 0@50000" in falls
+
+
+def test_run_is_measured_and_shown(panel: Any) -> None:
+    xor = panel.BY_NAME["Xor"]._replace(frames=2048)
+    result = panel.run(xor, "defaults", 3)
+    assert result["frames"] == 2048
+    assert all(0 <= result[how] <= 1 for how in ("sampled", "greedy"))
+    assert result["processor_seconds"] > 0
+    page = panel.document([result])
+    assert f"| Xor | 200,000 | 0.498 | 1 | defaults | 3: {result['sampled']:.4g} |" in page
+    score = xor.score(result["sampled"])
+    assert f"| Xor | {score:.2f}, least {score:.2f} |  |" in page
+    assert f"| mean | {score:.3f} |" in page
