@@ -30,6 +30,7 @@ from kept_runs import read_kept, run_all
 from learning_curves import POINTS, Line, draw, read_curve
 from learning_measure import measure
 from measured_on import short_revision
+from overrides import relpos
 
 from enn_trainer import StateManager, TrainConfig, load_agent, train
 from enn_trainer.callbacks import Callback
@@ -75,14 +76,6 @@ class Row(NamedTuple):
     episodes: int = 1000
 
 
-def _relpos(extent: int, *features: str) -> tuple[str, ...]:
-    section = "net.relpos_encoding"
-    return (
-        f"{section}.extent={[extent] * len(features)}",
-        f"{section}.position_features={json.dumps(features)}",
-    )
-
-
 ROWS = [
     Row("multi_armed_bandit", "multi_armed_bandit", 1.0),
     Row("not_hotdog", "not_hotdog", 1.0),
@@ -117,7 +110,7 @@ ROWS = [
         "treasure_hunt",
         4.5,
         (
-            *_relpos(10, "x_pos", "y_pos"),
+            *relpos(10, "x_pos", "y_pos"),
             "net.relpos_encoding.per_entity_values=true",
             "optim.lr=0.006",
         ),

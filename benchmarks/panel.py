@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ from kept_runs import Result, read_kept, run_all
 from measured_on import processor, short_revision
 from panel_rows import BY_NAME, ROWS, Row
 from strangers_worlds import ROOT
-from trained import table, train_and_measure
+from trained import of_row, table, train_and_measure
 
 from enn_trainer import EvalConfig
 
@@ -45,10 +46,10 @@ class Settings(NamedTuple):
 
     def of(self, row: Row) -> list[str]:
         """Return the changes in a row."""
-        shares = {share: str(int(float(share) * row.frames)) for share in ("0.4", "1.0")}
-        changes = list(self.overrides)
-        for share, frames in shares.items():
-            changes = [text.replace(f"{{{share}}}", frames) for text in changes]
+        changes = [
+            re.sub(r"\{(.+?)\}", lambda share: f"{float(share[1]) * row.frames:.0f}", text)
+            for text in self.overrides
+        ]
         return [f"rollout.num_envs={self.num_envs // row.sides * row.sides}", *changes]
 
 
@@ -83,10 +84,9 @@ def run(row: Row, name: str, seed: int) -> Result:
     }
     overrides = [*own, *row.needs, *SETTINGS[name].of(row)]
     done = train_and_measure(None, overrides, seed, plays, row.metric, world=row.world())
-    measured = {how: row.scale * done[how] for how in plays}
-    return {"row": row.name, "settings": name, "seed": seed, **done, **measured} | {
-        "commit": short_revision()
-    }
+    done |= {how: row.scale * done[how] for how in plays}
+    of_run = {"row": row.name, "settings": name, "seed": seed}
+    return {**of_run, **done, "commit": short_revision()}
 
 
 def document(results: Sequence[Result]) -> str:
@@ -127,8 +127,7 @@ def document(results: Sequence[Result]) -> str:
 
 
 def _of(results: Sequence[Result], row: Row, name: str) -> list[Result]:
-    mine = [r for r in results if (r["row"], r["settings"]) == (row.name, name)]
-    return sorted(mine, key=lambda r: r["seed"])
+    return [result for result in of_row(row.name, results) if result["settings"] == name]
 
 
 def _list(results: Sequence[Mapping[str, float]], field: str, spec: str) -> str:

@@ -1,10 +1,9 @@
 """Environments of the panel, on which default settings are judged: see `panel.py`."""
 
-import importlib.util
-import json
 from typing import Any, NamedTuple
 
-from strangers_worlds import ROOT
+from overrides import relpos
+from strangers_worlds import ROOT, not_installed
 
 from entity_env.named_world import find_world
 
@@ -46,7 +45,7 @@ class Row(NamedTuple):
     @property
     def missing(self) -> list[str]:
         """The modules that are not installed."""
-        return [name for name in self.modules if importlib.util.find_spec(name) is None]
+        return not_installed(self.modules)
 
     def world(self) -> Any:
         """Return the environment, as `train` takes it."""
@@ -57,14 +56,8 @@ class Row(NamedTuple):
         return min(1.0, (result - self.random) / (self.bar - self.random))
 
 
-def _relpos(extent: int, *features: str) -> tuple[str, ...]:
-    section = "net.relpos_encoding"
-    extents = f"{section}.extent={[extent] * len(features)}"
-    return extents, f"{section}.position_features={json.dumps(features)}"
-
-
 _MEMORY = ("net.memory=()",)
-_GRID = _relpos(6, "row", "column")
+_GRID = relpos(6, "row", "column")
 
 
 def _grid(name: str, kind: str, env_id: str, frames: int, random: float, bar: float) -> Row:
@@ -97,7 +90,7 @@ ROWS = [
         200_000,
         0.008,
         0.95,
-        _relpos(7, "row", "column"),
+        relpos(7, "row", "column"),
         ("lbforaging",),
         {"env_id": "Foraging-8x8-2p-2f-coop-v3"},
         sides=2,
@@ -130,7 +123,7 @@ ROWS = [
         50_000,
         -9.0,
         -6.43,
-        _relpos(1, "job", "machine"),
+        relpos(1, "job", "machine"),
     ),
 ]
 BY_NAME = {row.name: row for row in ROWS}

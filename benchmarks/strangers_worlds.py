@@ -3,11 +3,12 @@
 import functools
 import importlib
 import importlib.util
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from overrides import relpos
 
 ROOT = Path(__file__).parent.parent
 SB3_NEEDS = ("stable_baselines3", "sb3_contrib", "pettingzoo")
@@ -69,19 +70,18 @@ class World(NamedTuple):
     def missing(self, sides: Sequence[str]) -> list[str]:
         """Return the modules that are not installed and that these sides need."""
         needs = [*self.needs, *SB3_NEEDS * ("sb3" in sides)]
-        return [name for name in needs if importlib.util.find_spec(name) is None]
+        return not_installed(needs)
+
+
+def not_installed(modules: Sequence[str]) -> list[str]:
+    """Return the modules that cannot be imported."""
+    return [name for name in modules if importlib.util.find_spec(name) is None]
 
 
 def load(name: str) -> Any:
     """Return what "module:name" names in `strangers/`."""
     module, _, attribute = name.partition(":")
     return functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
-
-
-def _relpos(extent: int, *features: str, net: str = "net") -> tuple[str, ...]:
-    section = f"{net}.relpos_encoding"
-    extents = f"{section}.extent={[extent] * len(features)}"
-    return extents, f"{section}.position_features={json.dumps(features)}"
 
 
 # Both sides have as many environments, steps, minibatches and epochs, and the same discount. Rates,
@@ -98,7 +98,7 @@ OUR_GRID = (
     "optim.max_grad_norm=0.5",
     "ppo.ent_coef=0.02",
     "net.n_layer=1",
-    *_relpos(6, "row", "column"),
+    *relpos(6, "row", "column"),
 )
 # Many environments and large minibatches, for worlds that are fast.
 MANY = {"n_envs": 64, "n_steps": 64, "batch_size": 512, "n_epochs": 4, "learning_rate": 1e-3}
@@ -160,7 +160,7 @@ WORLDS = [
             Play("ft06, makespan", {"ft06": True}, -10.0, best_of=32),
             Play("10x6, makespan", {"jobs": 10}, -10.0),
         ),
-        (*OUR_MANY, "ppo.anneal_entropy=false", "ppo.gamma=1.0", *_relpos(1, "job", "machine")),
+        (*OUR_MANY, "ppo.anneal_entropy=false", "ppo.gamma=1.0", *relpos(1, "job", "machine")),
         {**MANY, "gamma": 1.0, "ent_coef": 0.01},
         is_masked=True,
     ),
@@ -215,7 +215,7 @@ WORLDS = [
             Play("10x10, 3 players", {"env_id": FORAGING_10}, 3.0),
         ),
         (
-            *_relpos(7, "row", "column", net="vf_net"),
+            *relpos(7, "row", "column", net="vf_net"),
             "vf_net.relpos_encoding.per_entity_values=true",
         ),
         {**FORAGING, "n_envs": 128, "batch_size": 512},
