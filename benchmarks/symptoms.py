@@ -185,6 +185,32 @@ SYMPTOMS = [
         (*SMALL, "ppo.ent_coef=0.05"),
     ),
     Symptom(
+        "values-that-cannot-reach-the-returns",
+        "Lock",
+        "`Lock` with rewards of hundreds. Values that are clipped move by .2 in each update.",
+        20_480,
+        ("open.mean", "losses/explained_variance", "losses/returns"),
+        0.9,
+        (
+            Case({"prize": 1000.0, "progress": 100.0}, ("ppo.value_norm=false",)),
+            Case({"prize": 1000.0, "progress": 100.0}, ("ppo.value_norm=true",)),
+        ),
+        (*SMALL, "ppo.clip_vloss=true"),
+    ),
+    Symptom(
+        "gradients-far-above-their-limit",
+        "Lock",
+        "The same, without clipping of the values: their squared errors are hundreds of thousands.",
+        20_480,
+        ("open.mean", "losses/gradnorm", "losses/gradnorm_large"),
+        0.9,
+        (
+            Case({"prize": 1000.0, "progress": 100.0}, ("ppo.value_norm=false",)),
+            Case({"prize": 1000.0, "progress": 100.0}, ("ppo.value_norm=true", "ppo.vf_coef=0.1")),
+        ),
+        (*SMALL, "ppo.clip_vloss=false"),
+    ),
+    Symptom(
         "steps-that-are-too-small",
         "Lock",
         "`Lock` with rewards for progress, learnt with `optim.lr=0.005`. The KL is that of the "

@@ -164,10 +164,13 @@ def make_network(
         ConfigError: the configuration names types or features that the spaces do not have.
     """
     heads = {"value": cfg.ppo.value_bins or 1}
+    normalized = ("value",) if cfg.ppo.value_norm else ()
     with _new_weights(cfg):
         if cfg.vf_net is not None:
-            return RogueNetWithValueNet(cfg.net, cfg.vf_net, obs_space, action_space, heads)
-        return RogueNet(cfg.net, obs_space, action_space, regression_heads=heads)
+            return RogueNetWithValueNet(
+                cfg.net, cfg.vf_net, obs_space, action_space, heads, normalized
+            )
+        return RogueNet(cfg.net, obs_space, action_space, heads, normalized_heads=normalized)
 
 
 def make_policy(

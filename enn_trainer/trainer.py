@@ -154,7 +154,7 @@ class Trainer:
             self.manager.set_aside()
             prepare_captures(self.manager, self.evaluation.action_space)
             self.log, self.watch, self.progress = add_built_in(
-                self.callbacks, self.manager, self.spans, self.evaluation, stack, envs.sides
+                self.callbacks, self.manager, self.spans, self.evaluation, stack, envs
             )
 
             # Stopping, saves and episodes.

@@ -1,7 +1,7 @@
 """Observation spaces, and `Observation`: one frame of an environment."""
 
 import copy
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Collection, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -29,6 +29,9 @@ class Entity:
     Args:
         features: names of numbers, then kinds and flags.
         kinds: further kinds.
+        constants: names of features that are meant to have one value in all rows, such as the
+            place from which a frame is seen: a run gives no notice of them. They are not saved,
+            and entity types that differ in nothing else are equal.
 
     Attributes:
         features: the names of the numbers.
@@ -38,8 +41,18 @@ class Entity:
     features: list[str]
     kinds: list[Kind] = field(default_factory=list, metadata={OMIT_EMPTY: True})
 
-    def __init__(self, features: Sequence[str | Kind], kinds: Sequence[Kind] = ()) -> None:
+    def __init__(
+        self,
+        features: Sequence[str | Kind],
+        kinds: Sequence[Kind] = (),
+        constants: Collection[str] = (),
+    ) -> None:
         self.features, self.kinds = split_kinds("Entity.features", features, kinds)
+        self.constants = frozenset(constants)
+        if unknown := sorted(self.constants - {*self.columns}):
+            raise InvalidSpace(
+                f"Entity.constants: expected some of the features {self.columns}, got {unknown}"
+            )
 
     @property
     def columns(self) -> list[str]:

@@ -70,6 +70,9 @@ class InputNorm(nn.Module):
         num_features: F.
     """
 
+    least_std = 0.0
+    """A standard deviation counts as none up to this share of the magnitude of the mean."""
+
     count: Tensor
     mean: Tensor
     squares_sum: Tensor
@@ -124,7 +127,8 @@ class InputNorm(nn.Module):
                 seen = self.count > 1
                 # std = sqrt(M2 / (n - 1)); 1 where there are fewer than two rows, or no variance
                 std = (self.squares_sum / (self.count - 1).clamp(min=1)).sqrt().to(dtype)
-                std = torch.where(seen & (std > 0), std, 1.0)
+                varies = std > self.least_std * self.mean.abs()
+                std = torch.where(seen & varies, std, 1.0)
                 mean = torch.where(seen, self.mean, 0.0).to(dtype)
             cached = _CACHE[self.mean] = (key, mean, std, self.count, self.squares_sum)
         return cached[1], cached[2]

@@ -5,7 +5,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -44,6 +44,7 @@ from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor, of_action, 
 from rogue_net.relpos.encoding import RelposEncoding
 from rogue_net.transformer import Transformer, init_linear
 from rogue_net.value_bins import expected_values
+from rogue_net.value_head import AS_TARGETS, RegressionHead, TargetUnits
 
 __all__ = ["NetOutput", "RogueNet", "RogueNetConfig", "RogueNetWithValueNet", "answer"]
 
@@ -81,6 +82,9 @@ class RogueNet(_Normalising):
         global_entity: make the global features an entity of their own even if no action is global.
         policy_actions: the actions that memory takes in, for a network that never acts and so sees
             what is invisible to the policy; None for a policy.
+        normalized_heads: regression heads of one number, or of bins, that learn in normalised
+            units, see `TargetNorm`, in which bins are then. What they return is in the units of
+            the targets.
 
     Raises:
         InvalidSpace: a space is one that `check_env` rejects, such as an action without labels.
@@ -96,6 +100,7 @@ class RogueNet(_Normalising):
         regression_heads: Mapping[str, int | ValueBinsConfig] | None = None,
         global_entity: bool = False,
         policy_actions: Mapping[str, ActionSpace] | None = None,
+        normalized_heads: Collection[str] = (),
     ) -> None:
         super().__init__()
         check_spaces(obs_space, action_space)
@@ -134,10 +139,10 @@ class RogueNet(_Normalising):
         self._regression_sizes = dict(regression_heads or {})
         self.regression_heads = nn.ModuleDict()
         for name, size in self._regression_sizes.items():
-            linear = nn.Linear(config.d_model, size if isinstance(size, int) else size.num_bins)
-            nn.init.zeros_(linear.weight)
-            nn.init.zeros_(linear.bias)
-            self.regression_heads[module_key(name)] = linear
+            num_outputs = size if isinstance(size, int) else size.num_bins
+            self.regression_heads[module_key(name)] = RegressionHead(
+                config.d_model, num_outputs, normalized=name in normalized_heads
+            )
 
     def forward(
         self,
@@ -423,10 +428,20 @@ class RogueNet(_Normalising):
                 heads = self.regression_heads.values()
                 outputs = [full_precision(head(pooled)) for head in heads]
         for (name, size), one in zip(self._regression_sizes.items(), outputs or (), strict=True):
-            values[name] = one
+            head: Any = self.regression_heads[module_key(name)]
             if not isinstance(size, int):
-                values[f"{name}_logits"], values[name] = one, expected_values(one, size)
+                values[f"{name}_logits"], one = one, expected_values(one, size)
+            values[name] = head.norm(one)
         return values
+
+    @property
+    def value_norm(self) -> TargetUnits:
+        """Units in which the head "value" learns returns."""
+        if "value" not in self._regression_sizes:
+            return AS_TARGETS
+        head: Any = self.regression_heads[module_key("value")]
+        norm: TargetUnits = head.norm
+        return norm
 
 
 class RogueNetWithValueNet(_Normalising):
@@ -438,6 +453,7 @@ class RogueNetWithValueNet(_Normalising):
         obs_space: the entity types and features that both take.
         action_space: the actions of the policy.
         regression_heads: sizes of the outputs of the value function by name, or bins.
+        normalized_heads: those of them that are normalised, as of `RogueNet`.
 
     Raises:
         ValueError: as of `RogueNet`; begins with `vf_config` if it is of the value function.
@@ -450,6 +466,7 @@ class RogueNetWithValueNet(_Normalising):
         obs_space: ObsSpace,
         action_space: Mapping[str, ActionSpace],
         regression_heads: Mapping[str, int | ValueBinsConfig] | None = None,
+        normalized_heads: Collection[str] = (),
     ) -> None:
         super().__init__()
         self.obs_space = obs_space
@@ -459,7 +476,13 @@ class RogueNetWithValueNet(_Normalising):
         global_entity = any(space.is_global for space in action_space.values())
         try:
             self.value_function = RogueNet(
-                vf_config, obs_space, {}, heads, global_entity, policy_actions=action_space
+                vf_config,
+                obs_space,
+                {},
+                heads,
+                global_entity,
+                policy_actions=action_space,
+                normalized_heads=normalized_heads,
             )
         except ValueError as error:
             raise ValueError(f"vf_config: {error}") from error
@@ -484,6 +507,11 @@ class RogueNetWithValueNet(_Normalising):
     def remembering(self) -> Remembering | None:
         """The rows that the policy remembers; None without memory."""
         return self.policy.remembering
+
+    @property
+    def value_norm(self) -> TargetUnits:
+        """Units in which the head "value" learns returns."""
+        return self.value_function.value_norm
 
     @property
     def remembering_of_values(self) -> Remembering | None:

@@ -18,6 +18,7 @@ from enn_trainer.errors import ConfigError, NotFiniteError
 from rogue_net.embedding import FeaturelessEmbedding, TypeEmbedding
 from rogue_net.relpos.encoding import RelposEncoding
 from rogue_net.rogue_net import RogueNetWithValueNet
+from rogue_net.value_head import AS_TARGETS, TargetUnits
 from rogue_net.wiring import Wired
 
 EVERYTHING_ELSE = ParamGroupConfig("*")
@@ -28,9 +29,20 @@ _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase
 
 def value_network(agent: nn.Module) -> nn.Module | None:
     """Return the separate value network of an agent, or None without one."""
+    agent = _unwired(agent)
+    return agent.value_function if isinstance(agent, RogueNetWithValueNet) else None
+
+
+def value_norm(agent: Any) -> TargetUnits:
+    """Return the units in which the value head of an agent learns returns."""
+    norm: TargetUnits = getattr(_unwired(agent), "value_norm", AS_TARGETS)
+    return norm
+
+
+def _unwired(agent: Any) -> Any:
     while isinstance(agent, Wired):
         agent = agent.network
-    return agent.value_function if isinstance(agent, RogueNetWithValueNet) else None
+    return agent
 
 
 def make_optimizers(agent: nn.Module, optim: OptimizerConfig) -> tuple[Optimizer, Optimizer | None]:
@@ -295,7 +307,8 @@ def rates_at(
     # Entropy coefficient: annealed over the whole run.
     ent_coef = float(config.ppo.ent_coef)
     if config.ppo.anneal_entropy and not isinstance(config.ppo.ent_coef, Scheduled):
-        ent_coef *= max(0.0, min(time_left, 1.0 - step / total))
+        left = max(0.0, min(time_left, 1.0 - step / total))
+        ent_coef *= left**config.ppo.ent_anneal_power
     return Rates(lr, ent_coef)
 
 

@@ -11,6 +11,8 @@ from enn_trainer.callbacks.callback import Callback, RunningTrainer
 from enn_trainer.callbacks.callback_list import Callbacks
 from enn_trainer.callbacks.notices import Notices
 from enn_trainer.callbacks.run_metrics import MetricsLog, RunMetrics, Stopwatch
+from enn_trainer.checkpoints.format import step_of
+from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.evaluation.eval_metrics import Measured
 from enn_trainer.evaluation.run_evaluator import RunEvaluator
@@ -18,6 +20,7 @@ from enn_trainer.runtime.spans import Spans
 from enn_trainer.state_manager import StateManager
 from enn_trainer.tracking.progress import RETURN, Progress, ProgressLine, ReturnHistory
 from enn_trainer.tracking.track import Track, open_track
+from entity_env.vec.vec_env import VecEnv
 from rogue_net.native.backend import advice
 
 MOST_NAMES = 8
@@ -132,7 +135,7 @@ def add_built_in(
     spans: Spans,
     evaluator: RunEvaluator,
     stack: ExitStack,
-    num_sides: int,
+    envs: VecEnv,
 ) -> tuple[MetricsLog, Stopwatch, ProgressDisplay]:
     """Add the callbacks of the trainer around those of the user: metrics are added before them.
 
@@ -142,7 +145,7 @@ def add_built_in(
         spans: timers of the run.
         evaluator: evaluator of the run.
         stack: closes the trackers.
-        num_sides: number of sides of a match, 1 for an environment.
+        envs: the environments.
 
     Returns:
         Metrics, time and progress display of the run.
@@ -155,10 +158,24 @@ def add_built_in(
     tracking = Tracking(track, folder, manager, log, spans, evaluator)
     stack.callback(tracking.save_spans)
     callbacks.first = [numbers]
-    told = track.notice, progress.say, spans, num_sides, manager.group
-    notices = Notices(manager.state, *told)
+    notices = Notices(
+        manager.state,
+        track.notice,
+        progress.say,
+        spans,
+        num_sides=envs.sides,
+        group=manager.group,
+        obs_space=envs.obs_space(),
+        newest_save=lambda step: newest_save_until(step, manager.checkpoint_dir),
+    )
     callbacks.last = [tracking, progress, notices, Schedules()]
     return log, watch, progress
+
+
+def newest_save_until(step: float, folder: Path | None) -> Path | None:
+    """Return the newest save in the folder of a run that is no later than a step."""
+    paths = [] if folder is None else RunDir(folder).saved_paths()
+    return next((path for path in paths if (step_of(path) or 0) <= step), None)
 
 
 SAVE_SPANS_EVERY_S = 60.0

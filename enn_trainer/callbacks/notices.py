@@ -7,13 +7,28 @@ data in `State.memory`, so that a resumed run tells the same notices at the same
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
+from enn_trainer.callbacks.notice import Notice, Sums, add_sums, total_of
+from enn_trainer.callbacks.notices_of_updates import (
+    KEPT_KLS,
+    LATE,
+    LEAST_EPISODES,
+    note_best,
+    notices_of_collapse,
+    notices_of_kl,
+    notices_of_late_entropy,
+    notices_of_reach,
+    notices_of_steps,
+    update_sums,
+)
+from enn_trainer.config import TrainConfig
 from enn_trainer.experience.collector import Rollout
 from enn_trainer.experience.rounds import ROUNDS, RunRounds
 from enn_trainer.runtime.spans import Spans
@@ -25,9 +40,6 @@ from rogue_net.ragged import EntityBatch, to_device
 
 NOTICES = "notices"
 """Name of the sums and of the told notices in `State.memory`."""
-PAGE = "docs/it-does-not-learn.md"
-"""The page that explains each notice, under a heading with the anchor of the notice."""
-
 WINDOWS_OF_RUN = 20
 LEAST_WINDOW, MOST_WINDOW = 3_000, 1_000_000
 """Frames of a window: a twentieth of `total_timesteps`, within these limits.
@@ -69,9 +81,6 @@ range, at which there is something left to learn."""
 LEARNT = 0.1
 """Rise of the mean return since the first window, as a share of that range, from which something
 was learnt. Constant features, actions never offered, and useless choices are no fault then."""
-LEAST_EPISODES = 10
-"""Episodes that end in a window, at least, to judge the mean return; of several windows on average,
-as a policy that fears the end has few and long episodes, which end together."""
 NOTHING_EXPLAINED = 0.05
 """Largest explained variance at which a value function explains nothing."""
 MISLED = -0.1
@@ -85,44 +94,11 @@ IDLE = 0.9
 """Share of frames without actors from which most of a run is wasted. In a game of four sides that
 take turns, three quarters of the frames have none."""
 
-Sums: TypeAlias = dict[str, dict[str, float]]
-"""Numbers of rollouts by kind and name.
-
-Those of several rollouts are added, but for names that end in ".min" and ".max". The kinds:
-
-- `run`: frames, updates, examined (frames whose choices and features were looked at), idle (those
-  of them without actors), episodes, return.sum, length.sum, explained.sum and explained.count (of
-  explained variances), return.min, return.max, reward.min, reward.max, and running.max (steps of an
-  episode that goes on).
-- `actors`: of each action.
-- `policy/<action>`: choosing (actors with several legal choices), entropy (the sum of theirs).
-- `chance/<action>`, `taken/<action>`: by label, how often uniform choices would take it, and how
-  often it was taken.
-"""
 COUNTS = (
     *("frames", "updates", "examined", "idle", "episodes", "return.sum", "length.sum"),
     *("explained.sum", "explained.count"),
 )
 """Names of the kind "run" that are sums."""
-
-
-class Notice(NamedTuple):
-    """Sign that a run does not learn.
-
-    Attributes:
-        key: a name of its own; a notice is told once for each key.
-        text: the sign and its meaning, in one line.
-        anchor: anchor of the heading in `PAGE`.
-    """
-
-    key: str
-    text: str
-    anchor: str
-
-    @property
-    def page(self) -> str:
-        """The page and the heading that explain the notice."""
-        return f"{PAGE}#{self.anchor}"
 
 
 def window_frames(total_timesteps: float) -> float:
@@ -275,29 +251,6 @@ def _constants_of(
 
 
 # -- Sums of several rollouts ------------------------------------------------------------------
-
-
-def add_sums(total: Sums, more: Mapping[str, Mapping[str, float]]) -> None:
-    """Add the sums of one rollout to those of others, in place."""
-    for kind, numbers in more.items():
-        into = total.setdefault(kind, {})
-        for name, x in numbers.items():
-            if name not in into:
-                into[name] = x
-            elif kind == "run" and name.endswith(".min"):
-                into[name] = min(into[name], x)
-            elif kind == "run" and name.endswith(".max"):
-                into[name] = max(into[name], x)
-            else:
-                into[name] += x
-
-
-def total_of(windows: Sequence[Sums]) -> Sums:
-    """Return the sums of several windows together."""
-    total: Sums = {}
-    for window in windows:
-        add_sums(total, window)
-    return total
 
 
 def return_range(whole: Sums) -> tuple[float, float] | None:
@@ -463,7 +416,8 @@ def notices_of_rewards(windows: Sequence[Sums], whole: Sums) -> Iterator[Notice]
         yield Notice(
             "return",
             f"the return was {limits[0]:.3g} in all {run['episodes']:,.0f} episodes: no choice "
-            "made a difference so far",
+            "made a difference so far; reward progress in the environment, or let it try more, "
+            "ppo.ent_coef=0.5",
             "a-return-that-is-always-the-same",
         )
 
@@ -531,7 +485,11 @@ def notices_of_features(constants: Sums, obs_space: ObsSpace, examined: float) -
         examined: number of frames that were examined.
     """
     for name, entity in {**obs_space.entities, GLOBAL: obs_space.global_entity}.items():
-        values = constants.get(name, {})
+        values = {
+            one: value
+            for one, value in constants.get(name, {}).items()
+            if one not in entity.constants
+        }
         texts = {one: f"{values[one]:g}" for one in entity.features if one in values}
         for kind in entity.kinds:
             # A save of another world, or of a kind with other labels, may have any number.
@@ -579,18 +537,22 @@ def new_memory() -> dict[str, Any]:
         "window": new_sums(),
         "windows": [],
         "constants": {},
+        "kls": [],
     }
 
 
 def restored(saved: object) -> dict[str, Any]:
     """Return the memory of a save, that of a new run if it is none; files may contain anything."""
     memory = new_memory()
+    if isinstance(saved, dict):
+        saved = {"kls": [], **saved}  # saves of earlier releases have none
     if not isinstance(saved, dict) or saved.keys() != memory.keys():
         return memory
-    told, windows = saved["told"], saved["windows"]
-    if not isinstance(told, list) or not isinstance(windows, list):
+    told, windows, kls = saved["told"], saved["windows"], saved["kls"]
+    if not all(isinstance(kept, list) for kept in (told, windows, kls)):
         return memory
     are_valid = all(isinstance(key, str) for key in told) and len(windows) <= PATIENCE
+    are_valid &= len(kls) <= KEPT_KLS and _are_numbers({"kls": dict(enumerate(kls))})
     of_runs = (saved["whole"], saved["window"], *windows)
     are_valid &= all(_are_numbers(sums) for sums in (*of_runs, saved["constants"]))
     are_valid = are_valid and all(sums.get("run", {}).keys() >= {*COUNTS} for sums in of_runs)
@@ -615,6 +577,9 @@ class Notices(Callback):
         spans: timers of the run.
         num_sides: number of sides of a match, 1 for an environment.
         group: processes of the run.
+        obs_space: as the environments say it, with the features that are constant on purpose; by
+            default that of the state.
+        newest_save: returns the newest save that is no later than a step, if one is left.
     """
 
     def __init__(
@@ -625,10 +590,14 @@ class Notices(Callback):
         spans: Spans,
         num_sides: int = 1,
         group: Group = ALONE,
+        obs_space: ObsSpace | None = None,
+        newest_save: Callable[[float], Path | None] = lambda step: None,
     ) -> None:
         self._memory = state.memory[NOTICES] = restored(state.memory.get(NOTICES))
         self._write, self._say, self._spans = write, say, spans
         self._num_sides, self._group = num_sides, group
+        self._obs_space = state.obs_space if obs_space is None else obs_space
+        self._newest_save = newest_save
         self._rollout: Rollout | None = None
 
     def on_update_start(self, trainer: RunningTrainer) -> None:
@@ -657,26 +626,54 @@ class Notices(Callback):
                 for of_shard, _ in of_shards:
                     add_sums(sums, of_shard)
                 memory["constants"] = common_constants([constants for _, constants in of_shards])
-            add_sums(memory["whole"], {kind: sums[kind] for kind in ("run", "actors")})
+            is_late = state.step > LATE * trainer.config.total_timesteps
+            late_frames = rollout.num_frames if is_late else 0
+            of_update = update_sums(metrics, [*state.action_space], late_frames)
+            add_sums(sums, {"run": of_update.pop("run")})
+            of_run = {kind: sums[kind] for kind in ("run", "actors")}
+            add_sums(memory["whole"], {**of_run, **of_update})
             add_sums(memory["window"], sums)
+
+            # Notices of this update.
+            config, kl = trainer.config, float(metrics.get("losses/approx_kl", math.nan))
+            self._tell(state.step, notices_of_kl(kl, memory["kls"], config))
+            if math.isfinite(kl):
+                memory["kls"] = [*memory["kls"], kl][-KEPT_KLS:]
+            if self._num_sides == 1:
+                self._tell(state.step, notices_of_late_entropy(memory["whole"], config))
 
             # Notices of a complete window.
             window = memory["window"]["run"]
-            least = window_frames(trainer.config.total_timesteps)
+            least = window_frames(config.total_timesteps)
             if window["frames"] < least or window["updates"] < LEAST_UPDATES:
                 return
-            if "first" not in memory["whole"] and window["episodes"] >= LEAST_EPISODES:
-                memory["whole"]["first"] = {"return": window["return.sum"] / window["episodes"]}
+            note_best(memory["whole"], memory["window"], state.step)
             memory["windows"] = [*memory["windows"], memory["window"]][-PATIENCE:]
             memory["window"] = new_sums()
-            spaces = state.obs_space, state.action_space
+            spaces = self._obs_space, state.action_space
             rounds = state.parts.get(ROUNDS)
             rounds = rounds if isinstance(rounds, RunRounds) else RunRounds()
-            for notice in notices(memory, *spaces, self._num_sides, rounds):
-                if notice.key not in memory["told"]:
-                    memory["told"].append(notice.key)
-                    self._write(state.step, notice.key, notice.text, notice.page)
-                    self._say(f"notice: {notice.text}; see {notice.page}")
+            self._tell(state.step, notices(memory, *spaces, self._num_sides, rounds))
+            self._tell(state.step, self._notices_of_learning(config))
+
+    def _notices_of_learning(self, config: TrainConfig) -> Iterator[Notice]:
+        """Yield notices of the latest windows that depend on settings."""
+        whole, windows = self._memory["whole"], self._memory["windows"]
+        if len(windows) >= FACT_WINDOWS:
+            yield from notices_of_steps(windows[-FACT_WINDOWS:], config)
+            yield from notices_of_reach(windows[-FACT_WINDOWS:], whole, config)
+        if self._num_sides == 1:
+            save = self._newest_save(whole.get("held", {}).get("step", 0.0))
+            held = f"{save} is from before" if save else "no save is left from before"
+            yield from notices_of_collapse(windows, whole, config, held)
+
+    def _tell(self, step: int, found: Iterator[Notice]) -> None:
+        """Write and print the notices that were not told before."""
+        for notice in found:
+            if notice.key not in self._memory["told"]:
+                self._memory["told"].append(notice.key)
+                self._write(step, notice.key, notice.text, notice.page)
+                self._say(f"notice: {notice.text}; see {notice.page}")
 
 
 def notices(

@@ -70,6 +70,14 @@ class PPOConfig(Section):
         norm_adv_over: Mean and standard deviation are those of the frames of a minibatch in which
             somebody acts ("acting"), so that waiting does not scale the policy's step, and fewer
             than two of them are not normalized; or those of "all" frames.
+        value_norm: The value function computes in standard deviations from the mean of all returns
+            of the run so far, so that their size is no matter. What is reported and shown stays in
+            units of the returns.
+        norm_adv_floor: With value_norm, advantages whose standard deviation is below this share of
+            that of the returns are divided by that share instead, so that they vanish once there is
+            nothing left to gain.
+        ent_anneal_power: With anneal_entropy, the entropy coefficient falls by this power of the
+            share of the run that is left: 1 is linear, 4 falls to a tenth in the first 44%.
     """
 
     gae: bool = True
@@ -95,6 +103,9 @@ class PPOConfig(Section):
     magnet: Optional[MagnetConfig] = None
     seq_len: Optional[int] = limited(None, at_least=1)
     norm_adv_over: NormAdvOver = "acting"
+    value_norm: bool = False
+    norm_adv_floor: float = limited(0.0, at_least=0.0)
+    ent_anneal_power: float = limited(1.0, at_least=0.0)
 
     def _check(self, check: Validator) -> None:
         for name, target in self.ent_targets.items():

@@ -149,6 +149,10 @@ class Collector(VecEnvWrapper):
         """Return the metrics of the last step, of the environments of each shard."""
         return self.env.of_groups if isinstance(self.env, AddMetricsWrapper) else [self.obs.metrics]
 
+    def running_of_shards(self) -> list[dict[str, Metric]]:
+        """Return metrics of the episodes that are running, of the environments of each shard."""
+        return self.env.running_of_groups() if isinstance(self.env, AddMetricsWrapper) else [{}]
+
     def _track(self) -> None:
         """Let environments number their entities if players remember some."""
         if not self._has_begun and self.players.identifies:
@@ -375,6 +379,9 @@ def collect(
                 one = final if run.stop - run.start == len(columns) else final.slice(run)
                 last = finals[shards.place(int(columns[run.start]))]
                 last.add(players, one, learnt[columns[run]], t * num_envs + columns[run])
+
+    for of_shard, of_running in zip(metrics, collector.running_of_shards(), strict=True):
+        add_metrics(of_shard, of_running)
 
     # Values to bootstrap from: of the frames after the last step, and of truncated episodes.
     frames, kept = storage.take()

@@ -308,12 +308,24 @@ def _text(view: _View, p: ProgressLine) -> str:
     """Return a line of text."""
     step = f"step {p.step}/{view.total_steps} ({int(100 * view.fraction)}%)"
     change = "" if view.trend is None else f" ({view.trend:+.3f})"
-    mean_return = f"return {_number(p.metrics.get(RETURN), '.3f')}{change}"
+    mean_return = f"return {_number(p.metrics.get(RETURN), '.3f')}{change}{_episodes(p)}"
     numbers = _numbers(view, p)
     names = ("length", "entropy", "kl", "explained", "frames/s", "entities/s")
     shown = ["Elo", "score", *names] if "Elo" in numbers else names
     others = [f"{name} {numbers[name]}" for name in shown]
     return "  ".join([step, f"left {view.left}", mean_return, *others])
+
+
+def _episodes(p: ProgressLine) -> str:
+    """Return how many episodes ended, and, if these are the shorter ones, how long others run."""
+    metrics, count = p.metrics, int(p.metrics.get("episodic_reward.count", 0))
+    text = f" of {count:,} episode{'s'[: count != 1]}" if count else ""
+    age = metrics.get("running_length.mean", 0.0)
+    if age <= metrics.get(LENGTH, 0.0) or not metrics.get("running_length.count"):
+        return text
+    low, high = (int(metrics[f"running_length.{end}"]) for end in ("min", "max"))
+    ages = f"{high:,} steps" if low == high else f"{low:,} to {high:,} steps"
+    return f"{text}; {int(metrics['running_length.count']):,} run on, {ages}"
 
 
 def _panel(view: _View, p: ProgressLine, width: int, height: int) -> Panel:

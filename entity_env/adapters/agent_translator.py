@@ -376,7 +376,7 @@ class SideTranslator:
             others = {name: one for name, one in own.entities.items() if name != agent_type}
             for name, entity in {agent_type: own.global_entity, **others}.items():
                 features = [*entity.features, *columns]
-                self.obs_space.entities[name] = Entity(features, entity.kinds)
+                self.obs_space.entities[name] = Entity(features, entity.kinds, entity.constants)
 
     def observation(self, views: Mapping[AgentName, View]) -> Observation:
         """Return the observation of the side for the views of the agents that are alive."""

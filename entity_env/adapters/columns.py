@@ -100,6 +100,7 @@ class Columns:
                 for n in columns.get(name, [name])
             ],
             [Kind(name, [*kinds[name]]) for name in [*shown, *added] if name in kinds],
+            [*rows.constants],
             argument,
         )
         self._one_hot = [(name, names.index(name), codes) for name, codes in one_hot.items()]
@@ -305,14 +306,18 @@ def finite_numbers(values: Mapping[str, float | str], argument: str) -> Numbers:
 
 
 def _in_order_of(
-    like: Entity | None, features: Sequence[str], kinds: Sequence[Kind], argument: str
+    like: Entity | None,
+    features: Sequence[str],
+    kinds: Sequence[Kind],
+    constants: Sequence[str],
+    argument: str,
 ) -> Entity:
     """Return features in the order of those of other fields, if there are any.
 
     Raises:
         InvalidSpace: they differ.
     """
-    own = Entity(features, kinds)
+    own = Entity(features, kinds, constants)
     if like is None:
         return own
     if sorted(own.features) != sorted(like.features) or _labels(own) != _labels(like):

@@ -180,7 +180,8 @@ class PlaceReader:
 
     def __init__(self, place: Place, argument: str, like: Entity | None) -> None:
         self.rows, self.num_rows = place, 1
-        self.entity = Entity([*place.features]) if like is None else like
+        own = [*place.features]
+        self.entity = Entity(own, constants=own) if like is None else like
         if sorted(place.features) != sorted(self.entity.columns):
             raise InvalidSpace(
                 f"{argument}: expected the same features from every field, got "

@@ -302,9 +302,9 @@ class VecEnvWrapper(VecEnv):
 class AddMetricsWrapper(VecEnvWrapper):
     """Wrapper that adds episode returns and lengths, and numbers of entities, to the metrics.
 
-    The metrics are `episodic_reward`, `episode_length`, `reward` (of each step), `step` (how far
-    the running episodes are), `entity_count` and `entity_count/<type>`; what is global is no
-    entity. Frames between two episodes, `VecObs.padding`, and the steps from them are left out.
+    The metrics of a step are `episodic_reward`, `episode_length`, `reward` (of each step), `step`
+    (how far the running episodes are), `entity_count` and `entity_count/<type>`; what is global is
+    no entity. Frames between two episodes, `VecObs.padding`, and the steps from them are left out.
     Values that are not finite count as missing.
 
     Args:
@@ -375,6 +375,14 @@ class AddMetricsWrapper(VecEnvWrapper):
         self.total_steps[obs.done] = 0
         self._padding = obs.is_padding
         return obs
+
+    def running_of_groups(self) -> list[dict[str, Metric]]:
+        """Return `running_length`, the steps of the episodes that are running, of each group."""
+        is_running = self.filter & (self.total_steps > 0)
+        return [
+            {"running_length": Metric.of(self.total_steps[group][is_running[group]])}
+            for group in self.groups
+        ]
 
     def _metrics_of(self, obs: VecObs, group: slice) -> dict[str, Metric]:
         """Return the metrics of a step, of the environments of a group that count."""

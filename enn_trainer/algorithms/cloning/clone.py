@@ -14,7 +14,7 @@ from torch import Tensor
 
 from enn_trainer.algorithms.algorithm import Clock
 from enn_trainer.algorithms.cloning.cloning import CloneScore, Cloning
-from enn_trainer.algorithms.optimizers import check_finite_weights
+from enn_trainer.algorithms.optimizers import check_finite_weights, value_norm
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.state_files import to_files
 from enn_trainer.checkpoints.writer import save
@@ -127,6 +127,7 @@ def clone(
         for start in range(0, len(train), _STATS_BATCH):
             some = slice(start, min(start + _STATS_BATCH, len(train)))
             state.agent.update_input_stats(replace(train.batch, past=None).slice(some))
+        value_norm(state.agent).add(train.returns[~train.returns.isnan()])
 
         def check() -> None:
             if interrupts.requested:

@@ -30,6 +30,7 @@ from enn_trainer.runtime.execution import ExecutionContext, cost_of_entity
 from enn_trainer.state_part import StateDict
 from entity_env.seeding import derive_seed, mix
 from rogue_net.answer import NetOutput
+from rogue_net.value_head import AS_TARGETS, TargetNorm, TargetUnits
 
 
 def imitation_losses(
@@ -155,26 +156,27 @@ class CloneScore:
         return text if math.isnan(explained) else f"{text}  explained {explained:.2f}"
 
 
-def value_scale(returns: Tensor, ppo: PPOConfig) -> float:
+def value_scale(returns: Tensor, ppo: PPOConfig, norm: TargetUnits = AS_TARGETS) -> float:
     """Return the divisor of the value loss, which makes it independent of the scale of rewards.
 
     It is twice the loss of the value 0, which is about the initial output of a network: the mean
-    square of the returns, for a loss of half the squared error. The cross-entropy of bins has no
-    scale. The variance of returns would not do: where all games are won it is close to 0, so that
-    the value loss would dominate the clipped gradient.
+    square of the returns, for a loss of half the squared error. The cross-entropy of bins and
+    normalised returns have no scale. The variance of returns would not do: where all games are won
+    it is close to 0, so that the value loss would dominate the clipped gradient.
 
     Args:
         returns: (F,) float of the frames to train on; NaN where they are not known.
         ppo: settings of the value loss.
+        norm: units in which returns are learnt.
 
     Returns:
         A positive number; 1 where all returns are 0 or none is known.
     """
     known = returns[~returns.isnan()].double()
-    if ppo.value_bins is not None or not known.any():
+    if ppo.value_bins is not None or isinstance(norm, TargetNorm) or not known.any():
         return 1.0
     zero = torch.zeros_like(known)
-    return 2 * float(value_loss_of({"value": zero}, known, zero, ppo).mean())
+    return 2 * float(value_loss_of({"value": zero}, known, zero, ppo, norm).mean())
 
 
 def loss_of(
@@ -183,6 +185,7 @@ def loss_of(
     loss: ImitationLoss,
     ppo: PPOConfig,
     value_scale: float = 1.0,
+    norm: TargetUnits = AS_TARGETS,
 ) -> tuple[Tensor, Tensor, CloneScore]:
     """Compute the loss and the score of an agent on frames, in one forward pass.
 
@@ -192,6 +195,7 @@ def loss_of(
         loss: imitation loss of the actors.
         ppo: settings of the value loss.
         value_scale: divisor of the value loss.
+        norm: units in which returns are learnt.
 
     Returns:
         () float, the sum of the imitation loss over actors; () float, that of the value loss over
@@ -205,7 +209,7 @@ def loss_of(
     expected = values["value"].flatten()
     losses = imitation_losses(out, shown, loss)
     imitation = torch.cat([*losses.values()]).sum()
-    value = value_loss_of(values, returns.to(expected), expected, ppo).sum() / value_scale
+    value = value_loss_of(values, returns.to(expected), expected, ppo, norm).sum() / value_scale
 
     # Score.
     numbers = [name for name in shown.actions if shown.batch.actions[name].bounds is not None]
@@ -248,7 +252,8 @@ class Cloning(Algorithm[Demonstrations]):
         ]
         # No clipping of values, as there are no old values to stay near.
         self._ppo = replace(config.ppo, clip_vloss=False, vf_clip_coef=None)
-        self._value_scale = value_scale(train.returns, self._ppo)
+        self._norm = optimizers.value_norm(agent)
+        self._value_scale = value_scale(train.returns, self._ppo, self._norm)
         self.trained: CloneScore | None = None
 
     def update(
@@ -370,7 +375,7 @@ class Cloning(Algorithm[Demonstrations]):
 
     def _loss_of(self, shown: Demonstrations) -> tuple[Tensor, Tensor, CloneScore]:
         loss = self.config.clone.loss
-        return loss_of(self.agent, shown, loss, self._ppo, self._value_scale)
+        return loss_of(self.agent, shown, loss, self._ppo, self._value_scale, self._norm)
 
     def _pieces(self, shown: Demonstrations) -> list[Frames]:
         optim, cost = self.config.optim, cost_of_entity(self.agent)

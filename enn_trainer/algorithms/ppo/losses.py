@@ -23,21 +23,25 @@ from enn_trainer.runtime.execution import ExecutionContext
 from rogue_net.parts import is_taken, joint
 from rogue_net.ragged import to_device
 from rogue_net.value_bins import bin_targets
+from rogue_net.value_head import TargetUnits
 
 _LARGEST_LOGRATIO = 30.0  # exp overflows in float32 from 89 on
 
 
-def normalize(advantages: Tensor) -> Tensor:
+def normalize(advantages: Tensor, least_std: float | Tensor = 0.0) -> Tensor:
     """Normalise advantages to mean 0 and standard deviation 1: (n,) -> (n,).
 
     The mean is over the n frames of one optimizer step. A single frame has no deviation and gets 0.
+    Advantages that deviate by less than `least_std` are divided by that, and stay small.
     """
     if len(advantages) < 2:
         return torch.zeros_like(advantages)
-    return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    return (advantages - advantages.mean()) / (advantages.std().clamp(min=least_std) + 1e-8)
 
 
-def normalize_acting(advantages: Tensor, num_decisions: Frames) -> Tensor:
+def normalize_acting(
+    advantages: Tensor, num_decisions: Frames, least_std: float | Tensor = 0.0
+) -> Tensor:
     """Normalise advantages to mean 0 and standard deviation 1 over the frames with decisions.
 
     The advantages of other frames enter no policy loss; they are shifted and scaled alike. Fewer
@@ -46,6 +50,7 @@ def normalize_acting(advantages: Tensor, num_decisions: Frames) -> Tensor:
     Args:
         advantages: (n,) float, of the n frames of one optimizer step.
         num_decisions: (n,) int64, actors of each frame.
+        least_std: as of `normalize`.
 
     Returns:
         (n,) float.
@@ -54,7 +59,7 @@ def normalize_acting(advantages: Tensor, num_decisions: Frames) -> Tensor:
     if len(acting) < 2:
         return advantages
     chosen = advantages[to_device(acting, advantages.device)]
-    return (advantages - chosen.mean()) / (chosen.std() + 1e-8)
+    return (advantages - chosen.mean()) / (chosen.std().clamp(min=least_std) + 1e-8)
 
 
 def policy_loss(
@@ -179,6 +184,8 @@ def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
 
 NORMS = ("gradnorm", "vf_gradnorm")
 """Norms of the gradient before clipping: of the policy, and of a separate value network."""
+LARGE_NORM = 10.0
+"""Multiple of the limit from which a norm counts for `losses/gradnorm_large`."""
 UNITS = {
     "policy_loss": "terms",
     "entropy": "terms",
@@ -186,6 +193,7 @@ UNITS = {
     "clipfrac": "actors",
     "value_loss": "frames",
     **dict.fromkeys(NORMS, "steps"),
+    "gradnorm_large": "steps",
 }
 """Units over which the metrics `losses/...` are means; terms are actors, or frames with actors."""
 
@@ -332,6 +340,7 @@ class Minibatch:
         advantages: (F,) float.
         returns: (F,) float.
         old_values: (F,) float, the values predicted during the rollout.
+        norm: units in which returns are learnt.
         keys: (F,) int64, seeds of the dropout of each frame.
     """
 
@@ -343,6 +352,7 @@ class Minibatch:
     advantages: Tensor
     returns: Tensor
     old_values: Tensor
+    norm: TargetUnits
     keys: Frames
 
     @staticmethod
@@ -353,6 +363,7 @@ class Minibatch:
         frames: Frames,
         keys: Frames,
         ppo: PPOConfig,
+        norm: TargetUnits,
     ) -> "Minibatch":
         """Select frames of a rollout; advantages are normalised over them with `ppo.norm_adv`.
 
@@ -360,14 +371,15 @@ class Minibatch:
         """
         index = to_device(frames, estimate.returns.device)
         advantages, actors = estimate.advantages.flatten()[index], decisions[frames]
+        least_std = ppo.norm_adv_floor * norm.std
         if ppo.norm_adv and ppo.norm_adv_over == "acting":
-            advantages = normalize_acting(advantages, actors)
+            advantages = normalize_acting(advantages, actors, least_std)
         elif ppo.norm_adv:
-            advantages = normalize(advantages)
+            advantages = normalize(advantages, least_std)
         returns, old_values = estimate.returns.flatten()[index], rollout.values.flatten()[index]
         rows = frames if rollout.shards is None else rollout.shards.rows(frames)
         num_terms = _num_terms(actors, ppo.weight_by)
-        numbers = num_terms, advantages, returns, old_values
+        numbers = num_terms, advantages, returns, old_values, norm
         return Minibatch(rollout, frames, rows, actors, *numbers, keys)
 
 
@@ -457,7 +469,11 @@ def loss_of_piece(
 
     # loss = (surrogate - bonus) / num_terms + vf_coef * value_error / num_frames
     value_error = value_loss_of(
-        out.values, minibatch.returns[positions], minibatch.old_values[positions], ppo
+        out.values,
+        minibatch.returns[positions],
+        minibatch.old_values[positions],
+        ppo,
+        minibatch.norm,
     ).sum()
     loss = (surrogate - bonus) / max(1, minibatch.num_terms)
     loss = loss + ppo.vf_coef * value_error / len(minibatch.frames)
@@ -509,9 +525,13 @@ def _weighted_sum(x: Tensor, weights: Tensor | None) -> Tensor:
 
 
 def value_loss_of(
-    values: Mapping[str, Tensor], returns: Tensor, old_values: Tensor, ppo: PPOConfig
+    values: Mapping[str, Tensor],
+    returns: Tensor,
+    old_values: Tensor,
+    ppo: PPOConfig,
+    norm: TargetUnits,
 ) -> Tensor:
-    """Return the value loss of each of F frames, (F,) float."""
+    """Return the value loss of each of F frames, in the units of `norm`, (F,) float."""
     if ppo.value_bins is not None:
         logits, expected = values.get("value_logits"), (len(returns), ppo.value_bins.num_bins)
         if logits is None or logits.shape != expected:
@@ -520,12 +540,12 @@ def value_loss_of(
                 f"values['value_logits']: expected shape {expected}, as of ppo.value_bins, "
                 f"got {got}"
             )
-        return cross_entropy(logits, bin_targets(returns, ppo.value_bins))
+        return cross_entropy(logits, bin_targets(norm.normalized(returns), ppo.value_bins))
     clip_coef = ppo.clip_coef if ppo.vf_clip_coef is None else ppo.vf_clip_coef
     return value_loss(
-        values["value"].flatten(),
-        returns,
-        old_values,
+        norm.normalized(values["value"].flatten()),
+        norm.normalized(returns),
+        norm.normalized(old_values),
         clip_coef if ppo.clip_vloss else None,
         ppo.huber_delta if ppo.value_loss == "huber" else None,
     )

@@ -147,6 +147,7 @@ class PPO(RolloutAlgorithm):
                         f"{list(rollout.rewards.shape)}, got {list(rewards.shape)}"
                     )
             estimate = advantages(rollout, config.ppo, rewards)
+            optimizers.value_norm(self.agent).add(rollout.of_played(estimate.returns))
 
         # Input statistics change after the optimisation, except in the first update: until then
         # they know the first frames alone, in which what changes with time is the same everywhere.
@@ -202,6 +203,7 @@ class PPO(RolloutAlgorithm):
         # Prepare.
         agent, ppo, optim = self.agent, self.config.ppo, self.config.optim
         agent.train()
+        value_norm = optimizers.value_norm(agent)
         device, num_actions = estimate.returns.device, len(rollout.actions)
         zero = partial(losses.LossStats.zero, device, num_actions, len(self.ent_tunings))
         total, auxiliary = zero(), auxiliary or {}
@@ -218,7 +220,9 @@ class PPO(RolloutAlgorithm):
         for frames, cut in self._minibatches(rollout, seed):
             step = total.counts["steps"]
             keys = mix(derive_seed(seed, "dropout"), step, frames).view(np.int64)
-            minibatch = losses.Minibatch.of(rollout, estimate, decisions, frames, keys, ppo)
+            minibatch = losses.Minibatch.of(
+                rollout, estimate, decisions, frames, keys, ppo, value_norm
+            )
 
             # Gradient, as sums over the pieces of each shard, and of auxiliary losses.
             gradients.clear()
@@ -242,6 +246,8 @@ class PPO(RolloutAlgorithm):
                 for norm, optimizer in zip(losses.NORMS, self.optimizers(), strict=False):
                     clip = optim.max_grad_norm
                     done.sums[norm] = optimizers.clipped_step(optimizer, clip, is_checked)
+                is_large = done.sums["gradnorm"] > losses.LARGE_NORM * clip
+                done.sums["gradnorm_large"] = is_large.float()
             done.counts["steps"] = 1
             if is_checked:
                 optimizers.check_finite(agent, done.losses(), f"minibatch {step + 1}")
@@ -262,8 +268,9 @@ class PPO(RolloutAlgorithm):
             **total.means(),
             **total.kl_scalars(rollout.actions),
             **tuned_scalars(self.ent_tunings, total.tuned_entropy),
-            **_beyond_bins(rollout.of_played(estimate.returns), ppo),
+            **_beyond_bins(value_norm.normalized(rollout.of_played(estimate.returns)), ppo),
             **total.auxiliary_means(),
+            "losses/returns": rollout.of_played(estimate.returns).mean().item(),
             "losses/explained_variance": losses.explained_variance(
                 rollout.of_played(rollout.values), rollout.of_played(estimate.returns)
             ).item(),

@@ -20,7 +20,8 @@ from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.tables import aligned
 from entity_env.spaces import GLOBAL, ActionSpace, ObsSpace
 
-FIXED = ("net", "vf_net", "ppo.value_bins", "optim.name", "optim.kwargs")
+_OF_VALUES = ("ppo.value_bins", "ppo.value_norm")
+FIXED = ("net", "vf_net", *_OF_VALUES, "optim.name", "optim.kwargs")
 """Settings, or sections of them, that a resumed run must keep: the network whose weights, the bins
 whose probabilities and the optimizer whose moments are saved."""
 
@@ -205,7 +206,7 @@ def check_same_network(old: TrainConfig, new: TrainConfig, parts: Collection[str
     """
     found = changes(old.net, new.net, "net")
     if "value" in parts:
-        found += changes(old.ppo.value_bins, new.ppo.value_bins, "ppo.value_bins")
+        found += [c for c in changes(old.ppo, new.ppo, "ppo") if _is_among(c.path, _OF_VALUES)]
     if "value" in parts or (old.vf_net is None) != (new.vf_net is None):
         found += changes(old.vf_net, new.vf_net, "vf_net")
     problems = [

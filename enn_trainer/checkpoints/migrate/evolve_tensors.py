@@ -252,7 +252,7 @@ def upgrade_tensors(old: Network, fresh: Network, rules: Rules, parts: Collectio
     old_axes = {rules.name(axes.place): (key, axes) for key, axes in axes_of(old).items()}
     sources, moved = {}, []
     for key, axes in axes_of(fresh).items():
-        new, part = tensors[key], _part_of(key, fresh)
+        new, part = tensors[key], _part_of(key)
         old_key, was = old_axes.get(axes.place, ("", None))
         if was is None or part not in parts:
             why = "" if was is None else f"{part} is not taken over"
@@ -290,13 +290,14 @@ def upgrade_tensors(old: Network, fresh: Network, rules: Rules, parts: Collectio
     return Upgrade(tensors, sources, moved)
 
 
-def _part_of(key: str, network: Network) -> str:
+def _part_of(key: str) -> str:
     """Return the one of `PARTS` that a tensor belongs to, by its key in the state dict."""
+    if key.removeprefix("value_function.").startswith("regression_heads."):
+        return "value"  # with the statistics of returns
     *_, module, tensor = key.split(".")
     if module == "norm" and tensor in _STATISTICS:
         return "norm"
-    begins = "regression_heads." if isinstance(network, RogueNet) else "value_function."
-    return "value" if key.startswith(begins) else "policy"
+    return "value" if key.startswith("value_function.") else "policy"
 
 
 def upgrade_moment(name: str, moment: Tensor, parameter: Tensor, source: Source) -> Tensor | None:

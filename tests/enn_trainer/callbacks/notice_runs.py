@@ -23,7 +23,9 @@ import pytest
 
 from enn_trainer import Callback, StateManager, train
 from enn_trainer.callbacks import notices
-from enn_trainer.callbacks.notices import NOTICES, Notices, Sums
+from enn_trainer.callbacks.notice import Sums
+from enn_trainer.callbacks.notices import NOTICES, Notices
+from enn_trainer.config import TrainConfig
 from enn_trainer.runtime.spans import Spans
 from entity_env.examples import ENV_REGISTRY
 
@@ -138,12 +140,11 @@ def _rounded(sums: Sums) -> Sums:
     return {kind: {name: short(x) for name, x in part.items()} for kind, part in sums.items()}
 
 
-def replay(recorded: dict[str, Any], env: Any) -> list[str]:
+def replay(recorded: dict[str, Any], env: Any, config: TrainConfig) -> list[str]:
     """Return the notices of recorded sums, told by the callback of a run."""
     told: list[str] = []
     spaces = {"obs_space": env.obs_space(), "action_space": env.action_space()}
     state: Any = SimpleNamespace(step=0, memory={}, parts={}, **spaces)
-    config = SimpleNamespace(total_timesteps=recorded["total_timesteps"])
     trainer: Any = SimpleNamespace(state=state, config=config)
     sides = getattr(env, "num_sides", 1)
     callback = Notices(

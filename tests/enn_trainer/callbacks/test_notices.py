@@ -15,16 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enn_trainer import StateManager, train
-from enn_trainer.callbacks import notices
+from enn_trainer.callbacks import notices, notices_of_updates
+from enn_trainer.callbacks.notice import PAGE, Notice, Sums
 from enn_trainer.callbacks.notices import (
     EXAMINE_EVERY,
     LEAST_WINDOW,
     MOST_WINDOW,
     NOTICES,
-    PAGE,
     PATIENCE,
-    Notice,
-    Sums,
     choice_sums,
     is_examined,
     new_memory,
@@ -58,7 +56,7 @@ from tests.enn_trainer.tracking.rollouts import SPACE, collected
 ROOT = Path(__file__).parents[3]
 QUICK = [
     *("rollout.num_envs=128", "rollout.steps=8", "rollout.processes=1", "optim.bs=256"),
-    *("optim.lr=0.01", "net.d_model=16", "net.n_layer=1"),
+    *("optim.lr=0.01", "net.d_model=16", "net.n_layer=1", "ppo.value_norm=true"),
 ]
 
 
@@ -162,8 +160,8 @@ def test_recorded_configurations_are_shipped() -> None:
     assert json.loads(RECORDED.read_text()).keys() == {*SHARES, *CORRIDORS}
 
 
-TOLD = {"a collapse to few long episodes": ["choice/do", "entropy/do"]}
-"""Notices of runs; the others have none."""
+TOLD = {"a collapse to few long episodes": ["choice/do", "entropy/do"], "xor": ["collapse"]}
+"""Notices of runs; the others have none. The return of Xor is 1, .75 for half of the run, and 1."""
 
 
 @pytest.mark.soak
@@ -171,7 +169,9 @@ TOLD = {"a collapse to few long episodes": ["choice/do", "entropy/do"]}
 def test_training_has_the_expected_notices(name: str, tmp_path: Path) -> None:
     env, manager = run_of(name, tmp_path)
     train(manager, env)
-    assert manager.state.memory[NOTICES]["told"] == TOLD.get(name, [])
+    told = manager.state.memory[NOTICES]["told"]
+    # Another processor learns something else by rounding, and may not lose it again.
+    assert {*told} - {"collapse"} == {*TOLD.get(name, [])} - {"collapse"}
 
 
 @pytest.mark.parametrize("name", [*SHARES, *CORRIDORS])
@@ -181,7 +181,7 @@ def test_recorded_sums_have_the_expected_notices(name: str) -> None:
     env, manager = run_of(name)
     assert recorded["total_timesteps"] == manager.config.total_timesteps
     world = env(**json.loads(manager.config.env.kwargs)) if name in SHARES else env()
-    assert recorded["told"] == replay(recorded, world) == TOLD.get(name, [])
+    assert recorded["told"] == replay(recorded, world, manager.config) == TOLD.get(name, [])
 
 
 @pytest.mark.slow
@@ -216,10 +216,11 @@ def test_committed_configuration_trains(name: str, tmp_path: Path) -> None:
 
 def test_the_page_explains_every_notice() -> None:
     """Each under a heading, whose anchor is in the text of the module."""
-    anchors = set(re.findall(r'"(an?-[a-z-]+|frames-[a-z-]+)"', Path(notices.__file__).read_text()))
+    text = "".join(Path(m.__file__).read_text() for m in (notices, notices_of_updates))
+    anchors = set(re.findall(r'^ +"([a-z]+(?:-[a-z]+){2,})",$', text, re.MULTILINE))
     headings = re.findall(r"^#+ (.*)$", (ROOT / PAGE).read_text(), re.MULTILINE)
     slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    assert len(anchors) == 8
+    assert len(anchors) == 13
     assert anchors <= slugs
 
 
@@ -287,6 +288,10 @@ WRONG: list[Any] = [
     {**new_memory(), "constants": [1]},
     {**new_memory(), "constants": {"Mark": {"x": None}}},
     {**new_memory(), "constants": {"Mark": ["x"]}},
+    {**new_memory(), "kls": [math.nan]},
+    {**new_memory(), "kls": ["1"]},
+    {**new_memory(), "kls": {}},
+    {**new_memory(), "kls": [0.0] * 99},
 ]
 
 
@@ -299,6 +304,8 @@ def test_the_memory_of_a_run_is_restored() -> None:
     memory = {**new_memory(), "told": ["reward"], "constants": {"Mark": {"x": 1.0}}}
     memory["windows"] = [new_sums(), new_sums()]
     assert restored(json.loads(json.dumps(memory))) == memory
+    before = {name: part for name, part in memory.items() if name != "kls"}  # of earlier releases
+    assert restored(before) == memory
 
 
 def test_enn_inspect_tells_the_notices_of_a_run(

@@ -66,6 +66,9 @@ NEUTRAL: dict[str, Any] = {
     "ppo.huber_delta": 1.0,  # of a loss that is not the default one
     "ppo.value_bins": None,
     "ppo.reward_scaling": False,
+    "ppo.value_norm": False,
+    "ppo.norm_adv_floor": 0.0,
+    "ppo.ent_anneal_power": 1.0,
     "ppo.ent_targets": {},
     "ppo.ent_target_lr": 0.1,  # without targets none is learnt
     "ppo.magnet": None,

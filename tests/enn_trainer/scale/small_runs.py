@@ -36,6 +36,7 @@ OPTIONS = {
         "ppo.value_bins=(low: -1, high: 1, num_bins: 11)",
     ],
     "scaled rewards": ["ppo.reward_scaling=true"],
+    "normalised values": ["ppo.value_norm=true", "ppo.norm_adv_floor=0.3"],
     "entropy target": ["ppo.ent_targets={move: 0.9}", "ppo.weight_by=frame", "ppo.ratio=frame"],
     "magnet": ["ppo.magnet=(every: 60)"],
     "evaluations": ["eval.interval=60", "eval.steps=5", "eval.num_envs=3", "eval.processes=1"],

@@ -79,9 +79,30 @@ def test_plain_line_shows_every_number() -> None:
         progress.update(LINE._replace(step=20_480))
     # left: (1000000 - 20480) frames at 10240 frames/s = 95.66 s
     assert output(console) == (
-        "step 20480/1000000 (2%)  left 1m36s  return 0.500  length 32.0  entropy 1.41  kl 0.0042"
-        "  explained 0.71  frames/s 15,231  entities/s 30,462\n"
+        "step 20480/1000000 (2%)  left 1m36s  return 0.500 of 4 episodes  length 32.0  "
+        "entropy 1.41  kl 0.0042  explained 0.71  frames/s 15,231  entities/s 30,462\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("ages", "text"),
+    [
+        ((640.0, 640.0, 640.0), "return 0.500 of 4 episodes; 32 run on, 640 steps  length"),
+        ((33.0, 1.0, 1200.0), "return 0.500 of 4 episodes; 32 run on, 1 to 1,200 steps  length"),
+        ((32.0, 1.0, 1200.0), "return 0.500 of 4 episodes  length"),
+    ],
+)
+def test_episodes_that_run_for_longer_than_those_that_ended_are_shown(
+    ages: tuple[float, float, float], text: str
+) -> None:
+    """As the return is that of the short ones alone."""
+    of_running = dict(zip(("mean", "min", "max"), ages, strict=True))
+    metrics = {**LINE.metrics, "running_length.count": 32.0}
+    metrics |= {f"running_length.{which}": age for which, age in of_running.items()}
+    console = plain_console()
+    with Progress(100, 0, console, Clock()) as progress:
+        progress.update(LINE._replace(metrics=metrics))
+    assert text in output(console)
 
 
 def test_plain_output_has_no_escape_codes() -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,15 +18,18 @@ from enn_trainer import (
     ConfigError,
     OptimizerConfig,
     PPOConfig,
+    StateManager,
     ValueBinsConfig,
     load_agent,
     load_checkpoint,
 )
 from enn_trainer.algorithms.ppo.entropy_targets import begun
+from enn_trainer.algorithms.ppo.losses import normalize, normalize_acting
 from enn_trainer.algorithms.ppo.returns import Estimate, advantages
 from enn_trainer.experience.collector import Rollout
 from entity_env import Observation
 from rogue_net import RogueNet
+from rogue_net.value_head import TargetNorm
 from tests.enn_trainer.algorithms.ppo.builders import OPTIONS, a_rollout, moved_rollout, optimize
 from tests.enn_trainer.builders import run_small, weights
 from tests.enn_trainer.worlds import Meadow
@@ -329,6 +333,49 @@ def test_unit_of_rewards_changes_nothing_when_they_are_scaled(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [[], [*ON_THE_COMMAND_LINE["hl_gauss"], "ppo.value_bins.low=-4"], ["vf_net.d_model=8"]],
+)
+def test_unit_of_returns_changes_nothing_when_values_are_normalised(
+    tmp_path: Path, options: list[str]
+) -> None:
+    """What is learnt is the same, and values are in the unit of the rewards."""
+    normed = ["ppo.value_norm=true", *options]
+    (poor, low), (rich, high) = (
+        agent_and_value(tmp_path / env.__name__, env, *normed) for env in (Meadow, Rich)
+    )
+    torch.testing.assert_close(weights(poor), weights(rich), rtol=1e-3, atol=1e-5)
+    assert high == pytest.approx(1024 * low, rel=1e-3)
+    assert low != 0
+
+
+def agent_and_value(
+    tmp_path: Path, env: type[Meadow], *settings: str
+) -> tuple[StateManager, float]:
+    """The run, and the value of the first frame by the agent that is loaded."""
+    manager = run_small(tmp_path, *settings, env=env, checkpoint_dir=tmp_path / "run")
+    world = env()
+    world.seed(0)
+    value = load_agent(tmp_path / "run").act(world.reset()).value
+    assert value is not None
+    return manager, value
+
+
+def test_small_advantages_stay_small_beside_the_returns_so_far() -> None:
+    """Where all returns are nearly equal, what is left is noise."""
+    norm = TargetNorm()
+    norm.add(torch.tensor([-10.0, 10.0]))
+    noise = torch.tensor([0.001, -0.001, 0.002])
+    floor = 0.1 * norm.std
+    assert normalize(noise).std() == pytest.approx(1.0, rel=1e-4)
+    expected = (noise - noise.mean()) / (0.1 * math.sqrt(200))
+    torch.testing.assert_close(normalize(noise, floor), expected)
+    torch.testing.assert_close(normalize_acting(noise, np.array([1, 2, 1]), floor), expected)
+    assert torch.equal(normalize(1e5 * noise, floor), normalize(1e5 * noise))
+
+
+@pytest.mark.slow
 def test_run_with_bins_is_saved_resumed_and_acts(tmp_path: Path) -> None:
     folder, binned = tmp_path / "run", ON_THE_COMMAND_LINE["hl_gauss"]
     run_small(tmp_path, *binned, "total_timesteps=48", checkpoint_dir=folder)
@@ -341,11 +388,12 @@ def test_run_with_bins_is_saved_resumed_and_acts(tmp_path: Path) -> None:
     assert -2 < load_agent(folder).act(env.reset()).value < 4
 
 
-def test_bins_of_a_run_that_continues_cannot_change(tmp_path: Path) -> None:
+def test_bins_and_units_of_a_run_that_continues_cannot_change(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run_small(tmp_path, *ON_THE_COMMAND_LINE["hl_gauss"], checkpoint_dir=folder)
     for changes, message in (
         (["ppo.value_bins.high=5"], r"ppo.value_bins.high: expected 4.0 .* got 5.0"),
+        (["ppo.value_norm=true"], r"ppo.value_norm: expected False .* got True"),
         (
             ["ppo.value_loss=mse", "ppo.value_bins=None"],
             r"ppo.value_bins: expected .*high=4.0.* got None",
