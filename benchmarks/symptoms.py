@@ -211,6 +211,19 @@ SYMPTOMS = [
         (*SMALL, "ppo.clip_vloss=false"),
     ),
     Symptom(
+        "a-return-that-is-lost-again",
+        "Lock",
+        "A rate that learns the lock in a few updates, and does not fall: one of the next updates "
+        "undoes it.",
+        20_480,
+        ("open.mean", "episodic_reward.mean", "losses/approx_kl"),
+        0.9,
+        (
+            Case({"progress": 0.1}, ("optim.lr=0.02", "optim.anneal_lr=false")),
+            Case({"progress": 0.1}, ("optim.lr=0.005",)),
+        ),
+    ),
+    Symptom(
         "steps-that-are-too-small",
         "Lock",
         "`Lock` with rewards for progress, learnt with `optim.lr=0.005`. The KL is that of the "

@@ -67,7 +67,7 @@ class TargetNorm(InputNorm):
 TargetUnits: TypeAlias = TargetNorm | NoTargetNorm
 """The units in which an output is learnt."""
 AS_TARGETS = NoTargetNorm()
-"""Those of the targets themselves."""
+"""The units of the targets themselves."""
 
 
 class RegressionHead(nn.Linear):

@@ -68,11 +68,14 @@ def notices_of_kl(kl: float, before: Sequence[float], config: TrainConfig) -> It
     """
     if len(before) < LEAST_KLS or not kl >= max(LEAST_KL, LARGE * statistics.median(before)):
         return
+    cure = "ppo.target_kl=0.03 ends an update before it goes that far"
+    if config.ppo.target_kl is not None:
+        cure = f"optim.lr={float(config.optim.lr) / 4:.2g} makes smaller ones"
     yield Notice(
         "kl",
         f"one update moved the policy by a KL divergence of {kl:.2g}, the median of the updates "
         f"before is {statistics.median(before):.2g}: such a step can undo what was learnt; "
-        f"{_smaller_steps(config)}",
+        f"{cure}",
         "steps-that-are-too-large",
     )
 
@@ -180,16 +183,12 @@ def notices_of_collapse(
         return
     if all(_is_lost(mean, whole) for mean in means):
         best, first = whole["best"]["return"], whole["first"]["return"]
+        cure = "optim.anneal_lr=true lets the steps become smaller"
+        if config.optim.anneal_lr:
+            cure = f"optim.lr={float(config.optim.lr) / 4:.2g} makes smaller steps"
         yield Notice(
             "collapse",
             f"the return was {best:.3g} and fell to {means[-1]:.3g} (at first {first:.3g}): what "
-            f"was learnt is lost; {held}; {_smaller_steps(config)}",
+            f"was learnt is lost; {held}; {cure}",
             "a-return-that-is-lost-again",
         )
-
-
-def _smaller_steps(config: TrainConfig) -> str:
-    """Return the setting that limits the steps of the policy, in words."""
-    if config.ppo.target_kl is None:
-        return "ppo.target_kl=0.03 ends an update before it goes that far"
-    return f"optim.lr={float(config.optim.lr) / 3:.1g} makes smaller ones"

@@ -54,7 +54,7 @@ def test_an_update_that_goes_ten_times_as_far_as_others(
 
 
 def test_with_a_limit_of_the_kl_a_smaller_rate_is_named() -> None:
-    (notice,) = notices_of_kl(0.5, [0.01] * 8, config("ppo.target_kl=0.03", "optim.lr=0.003"))
+    (notice,) = notices_of_kl(0.5, [0.01] * 8, config("ppo.target_kl=0.03", "optim.lr=0.004"))
     assert "optim.lr=0.001" in notice.text
 
 
