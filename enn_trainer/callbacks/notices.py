@@ -18,8 +18,9 @@ from enn_trainer.callbacks.callback import Callback, RunningTrainer
 from enn_trainer.callbacks.notice import Notice, Sums, add_sums, total_of
 from enn_trainer.callbacks.notices_of_updates import (
     KEPT_KLS,
-    LATE,
     LEAST_EPISODES,
+    forget_late,
+    late_part,
     note_best,
     notices_of_collapse,
     notices_of_kl,
@@ -626,8 +627,10 @@ class Notices(Callback):
                 for of_shard, _ in of_shards:
                     add_sums(sums, of_shard)
                 memory["constants"] = common_constants([constants for _, constants in of_shards])
-            is_late = state.step > LATE * trainer.config.total_timesteps
-            late_frames = rollout.num_frames if is_late else 0
+            total = trainer.config.total_timesteps
+            late_frames = late_part(state.step, rollout.num_frames, total)
+            if not late_frames:  # a run that now goes on for longer has its last fifth ahead
+                forget_late(memory["whole"])
             of_update = update_sums(metrics, [*state.action_space], late_frames)
             add_sums(sums, {"run": of_update.pop("run")})
             of_run = {kind: sums[kind] for kind in ("run", "actors")}

@@ -58,6 +58,25 @@ def update_sums(metrics: Mapping[str, float], actions: Sequence[str], late_frame
     return sums
 
 
+def late_part(step: int, num_frames: int, total: int) -> int:
+    """Return how many of the latest frames are in the last fifth of a run, if that is long enough.
+
+    Args:
+        step: frames of the run so far.
+        num_frames: the latest ones.
+        total: frames of the whole run.
+    """
+    if (1 - LATE) * total < LEAST_LATE:
+        return 0
+    return int(min(max(step - LATE * total, 0), num_frames))
+
+
+def forget_late(whole: Sums) -> None:
+    """Remove the sums of the last fifth from those of a run."""
+    for kind in [kind for kind in whole if kind.startswith("late/")]:
+        del whole[kind]
+
+
 def notices_of_kl(kl: float, before: Sequence[float], config: TrainConfig) -> Iterator[Notice]:
     """Yield a notice if an update moved the policy much further than those before it.
 

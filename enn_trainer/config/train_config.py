@@ -452,6 +452,7 @@ class TrainConfig(Versioned, Section):
         fixed = {
             "the network is built once": ["net", "vf_net", "ppo.value_bins"],
             "it is part of how optim.lr changes, which may have one": ["optim.lr_warmup_steps"],
+            "it is part of how ppo.ent_coef changes, which may have one": ["ppo.ent_anneal_power"],
             "the environments are made once, and every update has as many frames": [
                 "rollout",
                 "selfplay",

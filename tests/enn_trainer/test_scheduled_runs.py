@@ -52,6 +52,7 @@ BESIDE = {
     "ppo.dual_clip": ["optim.lr=0.1", "optim.update_epochs=8"],
     "ppo.vf_clip_coef": [],
     "ppo.huber_delta": ["ppo.value_loss=huber"],
+    "ppo.norm_adv_floor": ["ppo.value_norm=true"],
     "ppo.ent_target_lr": ['ppo.ent_targets={"walk": 0.1}'],
     "ppo.magnet.coef": ["ppo.magnet.every=24", "optim.lr=0.01"],
 }
@@ -60,6 +61,7 @@ EFFECTS |= {
     "ppo.dual_clip": (50.0, 1.0001),
     "ppo.vf_clip_coef": (10.0, 0.0001),
     "ppo.huber_delta": (10.0, 0.0001),
+    "ppo.norm_adv_floor": (0.0, 9.0),
     "ppo.ent_target_lr": (0.1, 10.0),
     "ppo.magnet.coef": (0.01, 10.0),
 }

@@ -12,6 +12,8 @@ from enn_trainer.callbacks import notices
 from enn_trainer.callbacks.notice import Sums
 from enn_trainer.callbacks.notices import new_sums
 from enn_trainer.callbacks.notices_of_updates import (
+    forget_late,
+    late_part,
     note_best,
     notices_of_collapse,
     notices_of_kl,
@@ -111,6 +113,25 @@ def test_a_policy_that_has_not_decided_at_the_end(
     found = [*notices_of_late_entropy(whole, config("total_timesteps=100000", *settings))]
     assert [notice.key for notice in found] == ["late/do"] * is_told
     assert all("ppo.ent_coef=0.02" in notice.text for notice in found)
+
+
+@pytest.mark.parametrize(
+    ("step", "num_frames", "total", "late"),
+    [
+        (16_384, 1024, 20_480, 0),
+        (16_896, 1024, 20_480, 512),
+        (17_408, 1024, 20_480, 1024),
+        (14_000, 1024, 14_000, 0),  # a fifth of it is too short
+    ],
+)
+def test_frames_of_the_last_fifth(step: int, num_frames: int, total: int, late: int) -> None:
+    assert late_part(step, num_frames, total) == late
+
+
+def test_a_run_that_goes_on_has_its_last_fifth_ahead() -> None:
+    whole: Sums = {"run": {}, "late/do": {"share.sum": 1.0, "frames": 1.0}}
+    forget_late(whole)
+    assert whole == {"run": {}}
 
 
 def told_steps(returns: list[float], spread: float = 1.0, episodes: float = 20.0) -> list[int]:
