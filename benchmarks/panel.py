@@ -9,9 +9,14 @@ has one thread. Runs that are done are kept as JSON lines beside the table, and 
 Rows whose modules are not installed are left out; all are there after
 
     pip install minigrid mpe2 popgym lbforaging==2.0.0 "gymnasium[box2d,mujoco]"
+
+With `stable-baselines3 sb3-contrib` installed as well, `--settings SB3 "SB3, equal seconds"` trains
+its PPO with its own default settings where an environment has a vector of one size: for as many
+frames, or for as many processor seconds as the defaults took.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
@@ -21,13 +26,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from kept_runs import Result, read_kept, run_all
 from measured_on import processor, short_revision
 from panel_rows import BY_NAME, ROWS, Row
 from strangers_worlds import ROOT
-from trained import of_row, table, train_and_measure
+from trained import Tenths, of_row, table, train_and_measure
 
-from enn_trainer import EvalConfig
+from enn_trainer import EvalConfig, RolloutConfig
 
 RESULTS = ROOT / "benchmarks/results/panel.md"
 EPISODES, NUM_ENVS = 240, 60
@@ -42,7 +48,7 @@ class Settings(NamedTuple):
     """
 
     overrides: tuple[str, ...] = ()
-    num_envs: int = 128
+    num_envs: int = RolloutConfig().num_envs
 
     def of(self, row: Row) -> list[str]:
         """Return the changes in a row."""
@@ -53,24 +59,55 @@ class Settings(NamedTuple):
         return [f"rollout.num_envs={self.num_envs // row.sides * row.sides}", *changes]
 
 
-_SCALED = ("ppo.reward_scaling=true",)
-_LONG = ("rollout.steps=64",)
+_LAMBDA = "ppo.gae_lambda=0.95"
+_OLD_VALUES = ("ppo.value_norm=false", "ppo.norm_adv_floor=0", "ppo.clip_vloss=true")
+_LINEAR = "ppo.ent_anneal_power=1"
+_SCALED = (*_OLD_VALUES, _LAMBDA, "ppo.reward_scaling=true")
+_SHORT = "rollout.steps=16"
 _FALLING = "ppo.ent_coef=step: 0.2@0 lin 0.02@{0.4} lin 0@{1.0}"
 SETTINGS = {
     "defaults": Settings(),
-    "scaled": Settings(_SCALED),
-    "scaled, 32 x 64": Settings((*_SCALED, *_LONG), 32),
-    "scaled, 32 x 64, entropy .02": Settings((*_SCALED, *_LONG, "ppo.ent_coef=0.02"), 32),
-    "scaled, 32 x 64, entropy falls": Settings((*_SCALED, *_LONG, _FALLING), 32),
+    "defaults before": Settings((*_OLD_VALUES, _LAMBDA, _LINEAR, _SHORT), 128),
+    "scaled": Settings((*_SCALED, _LINEAR, _SHORT), 128),
+    "scaled, 32 x 64": Settings((*_SCALED, _LINEAR)),
+    "scaled, 32 x 64, entropy .02": Settings((*_SCALED, _LINEAR, "ppo.ent_coef=0.02")),
+    "scaled, 32 x 64, entropy falls": Settings((*_SCALED, _FALLING)),
+    "values in their own units": Settings(_OLD_VALUES),
+    "clipped values": Settings(("ppo.clip_vloss=true",)),
+    "no floor": Settings(("ppo.norm_adv_floor=0",)),
+    "linear entropy": Settings((_LINEAR,)),
+    "lambda .95": Settings((_LAMBDA,)),
+    "128 x 16": Settings((_SHORT,), 128),
 }
+SB3 = {"SB3": False, "SB3, equal seconds": True}
+"""Runs of Stable-Baselines3 by name: whether they take the processor seconds of the defaults."""
+LONG = "defaults, 3 times the frames"
+"""Runs that show whether what was learnt stays."""
+NAMES = (*SETTINGS, LONG, *SB3)
 
 
-def run(row: Row, name: str, seed: int) -> Result:
-    """Train and measure one row with one seed in this process."""
+def run(row: Row, name: str, seed: int, limit_s: float | None = None) -> Result:
+    """Train and measure one row with one seed in this process.
+
+    Args:
+        row: the environment.
+        name: of the settings, or of a run of Stable-Baselines3.
+        seed: of the run.
+        limit_s: processor seconds of Stable-Baselines3; None for the frames of the row.
+    """
+    of_run = {"row": row.name, "settings": name, "seed": seed}
+    if name in SB3:
+        import panel_sb3
+
+        world = panel_sb3.world_of_vectors(row)
+        assert world is not None
+        done = panel_sb3.train_and_measure(row, world, seed, EPISODES, NUM_ENVS, limit_s)
+        return {**of_run, **done, "commit": short_revision()}
+    frames = 3 * row.frames if name == LONG else row.frames
     own = [
         f"env.id={row.env_id}",
         f"env.kwargs={json.dumps(row.kwargs)}",
-        f"total_timesteps={row.frames}",
+        f"total_timesteps={frames}",
     ]
     plays = {
         how: EvalConfig(
@@ -82,10 +119,19 @@ def run(row: Row, name: str, seed: int) -> Result:
         )
         for how in ("sampled", "greedy")
     }
-    overrides = [*own, *row.needs, *SETTINGS[name].of(row)]
-    done = train_and_measure(None, overrides, seed, plays, row.metric, world=row.world())
+    overrides = [*own, *row.needs, *SETTINGS["defaults" if name == LONG else name].of(row)]
+    tenths = Tenths(row.metric, frames)
+    if name == LONG and row.opponent is not None:
+        # The result of a match with oneself says nothing.
+        tenths = Tenths(f"eval/{row.metric}", frames)
+        overrides += [f"eval.interval={frames // 40}", f"eval.opponent={row.opponent}"]
+        overrides += [f"eval.episodes={EPISODES}", f"eval.num_envs={NUM_ENVS}"]
+    done = train_and_measure(
+        None, overrides, seed, plays, row.metric, world=row.world(), callbacks=[tenths]
+    )
     done |= {how: row.scale * done[how] for how in plays}
-    of_run = {"row": row.name, "settings": name, "seed": seed}
+    if name == LONG:
+        done["tenths"] = [row.scale * mean for mean in tenths.means]
     return {**of_run, **done, "commit": short_revision()}
 
 
@@ -104,30 +150,64 @@ def document(results: Sequence[Result]) -> str:
     ]
     rows = [["environment", "frames", "random", "bar", "settings", "sampled", "greedy", "seconds"]]
     for row in ROWS:
-        for name in SETTINGS:
+        for name in NAMES:
             mine = _of(results, row, name)
             if mine:
                 shown = [_list(mine, how, ".4g") for how in ("sampled", "greedy")]
                 seconds = _list(mine, "processor_seconds", ".0f")
-                about = [row.name, f"{row.frames:,}", f"{row.random:g}", f"{row.bar:g}"]
+                frames = statistics.median(result["frames"] for result in mine)
+                about = [row.name, f"{frames:,.0f}", f"{row.random:g}", f"{row.bar:g}"]
                 rows.append([*about, name, *shown, seconds])
     lines += [*table(rows), "", "## Scores", ""]
-    scores = [["environment", *SETTINGS]]
-    medians: dict[str, list[float]] = {name: [] for name in SETTINGS}
+    names = [name for name in NAMES if any(result["settings"] == name for result in results)]
+    scores = [["environment", *names]]
+    medians: dict[str, list[float]] = {name: [] for name in names}
     for row in ROWS:
         line = [row.name]
-        for name in SETTINGS:
+        for name in names:
             of_seeds = [row.score(r["sampled"]) for r in _of(results, row, name)]
             if of_seeds:
                 medians[name].append(statistics.median(of_seeds))
             line.append(f"{medians[name][-1]:.2f}, least {min(of_seeds):.2f}" if of_seeds else "")
         scores.append(line)
     means = [f"{statistics.mean(of_all):.3f}" if of_all else "" for of_all in medians.values()]
-    return "\n".join([*lines, *table([*scores, ["mean", *means]]), ""])
+    lines += [*table([*scores, ["mean", *means]]), ""]
+    lasting = [
+        [row.name, f"{result['seed']}", f"{result['frames']:,}", *_lasting(row, result["tenths"])]
+        for row in ROWS
+        for result in _of(results, row, LONG)
+    ]
+    if lasting:
+        head = ["environment", "seed", "frames", "best tenth", "last tenth", "last / best score"]
+        about = f"{LONG}: mean result of the episodes that end in a tenth of the training."
+        lines += ["## What was learnt stays", "", about, "", *table([head, *lasting]), ""]
+    return "\n".join(lines)
+
+
+def _lasting(row: Row, tenths: Sequence[float]) -> list[str]:
+    """Return the best and the last result, and the ratio of their scores."""
+    best, last = np.nanmax(tenths), tenths[-1]
+    return [f"{best:.4g}", f"{last:.4g}", f"{row.score(last) / row.score(best):.3f}"]
 
 
 def _of(results: Sequence[Result], row: Row, name: str) -> list[Result]:
     return [result for result in of_row(row.name, results) if result["settings"] == name]
+
+
+def _limit(results: Sequence[Result], row: Row, name: str) -> list[str] | None:
+    """Return the processor seconds of a run in a list, [] for any; None if it cannot be run."""
+    if name not in SB3:
+        return []
+    if importlib.util.find_spec("stable_baselines3") is None:
+        return None
+    import panel_sb3
+
+    if panel_sb3.world_of_vectors(row) is None:
+        return None
+    if not SB3[name]:
+        return []
+    seconds = [result["processor_seconds"] for result in _of(results, row, "defaults")]
+    return [str(statistics.median(seconds))] if seconds else None
 
 
 def _list(results: Sequence[Mapping[str, float]], field: str, spec: str) -> str:
@@ -137,15 +217,15 @@ def _list(results: Sequence[Mapping[str, float]], field: str, spec: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("rows", nargs="*", metavar="ROW", help="; ".join(BY_NAME))
-    parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=["defaults"])
+    parser.add_argument("--settings", nargs="+", choices=NAMES, default=["defaults"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--one", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        name, settings, seed = options.one
-        print(json.dumps(run(BY_NAME[name], settings, int(seed))))
+        name, settings, seed, *limit_s = options.one
+        print(json.dumps(run(BY_NAME[name], settings, int(seed), *map(float, limit_s))))
         return
     if unknown := [name for name in options.rows if name not in BY_NAME]:
         parser.error(f"ROW: expected some of {'; '.join(BY_NAME)}; got {'; '.join(unknown)}")
@@ -154,13 +234,15 @@ def main() -> None:
         if row.missing:
             print(f"{row.name} is left out: {', '.join(row.missing)} cannot be imported")
     kept = options.results.with_suffix(".jsonl")
-    done = {(r["row"], r["settings"], r["seed"]) for r in read_kept(kept)}
+    results = read_kept(kept)
+    done = {(r["row"], r["settings"], r["seed"]) for r in results}
     todo = [
-        (row.name, name, str(seed))
+        (row.name, name, str(seed), *limit_s)
         for seed in options.seeds
         for name in options.settings
         for row in chosen
         if not row.missing and (row.name, name, seed) not in done
+        if (limit_s := _limit(results, row, name)) is not None
     ]
     run_all(__file__, todo, kept, options.jobs)
     options.results.write_text(document(read_kept(kept)))

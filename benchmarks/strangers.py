@@ -43,7 +43,7 @@ PACKAGES = (
     "torch numpy stable-baselines3 sb3-contrib gymnasium pettingzoo minigrid mpe2 jumanji jax "
     "lbforaging highway-env"
 )
-DEFAULTS = ("rollout.num_envs=126",)
+DEFAULTS = ("rollout.num_envs=30",)
 """Changes of the default settings: a multiple of all numbers of agents."""
 DEFAULTS_FRAMES = 100_000
 """At most so many with the defaults: a run that gives up a choice does so early."""

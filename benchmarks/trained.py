@@ -50,6 +50,36 @@ class FramesTo(Callback):
             self.frames = trainer.state.step
 
 
+class Tenths(Callback):
+    """Mean of a metric of episodes in each tenth of a run.
+
+    Args:
+        metric: such as "episodic_reward".
+        frames: of the run.
+    """
+
+    def __init__(self, metric: str, frames: int) -> None:
+        self._metric, self._frames = metric, frames
+        self._sums, self._counts = np.zeros(10), np.zeros(10)
+
+    @property
+    def means(self) -> list[float]:
+        """The mean of each tenth; NaN where no episode ended."""
+        with np.errstate(invalid="ignore"):
+            return [float(mean) for mean in self._sums / self._counts]
+
+    def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
+        """Add the episodes that ended in an update."""
+        self.on_eval_end(trainer, metrics)
+
+    def on_eval_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
+        """Add the episodes of an evaluation."""
+        if count := metrics.get(f"{self._metric}.count", 0.0):
+            tenth = min(9, 10 * (trainer.state.step - 1) // self._frames)
+            self._sums[tenth] += count * metrics[f"{self._metric}.mean"]
+            self._counts[tenth] += count
+
+
 def train_and_measure(
     config: str | None,
     overrides: Sequence[str],
@@ -58,6 +88,7 @@ def train_and_measure(
     metric: str = "episodic_reward",
     almost: float | None = None,
     world: Any = None,
+    callbacks: Sequence[Callback] = (),
 ) -> dict[str, Any]:
     """Train an agent and return its results.
 
@@ -69,6 +100,7 @@ def train_and_measure(
         metric: its mean is the result.
         almost: mean return while training, of which it is counted how many frames it takes.
         world: the environment; None for that of the configuration.
+        callbacks: of the run.
 
     Returns:
         "frames", "seconds" and "processor_seconds" of training, the result of each evaluation, and
@@ -82,7 +114,7 @@ def train_and_measure(
         manager = StateManager(init_path=file, checkpoint_dir=path, overrides=[*overrides, *own])
         frames_to = FramesTo(float("inf") if almost is None else almost)
         env = find_world(manager.config.env.id) if world is None else world
-        with Trainer(manager, env, callbacks=[frames_to]) as trainer:
+        with Trainer(manager, env, callbacks=[frames_to, *callbacks]) as trainer:
             trainer.run()
             done: dict[str, Any] = {
                 "frames": manager.state.step,

@@ -82,10 +82,10 @@ class PPOConfig(Section):
 
     gae: bool = True
     gamma: float = limited(0.99, at_least=0.0, at_most=1.0)
-    gae_lambda: float = limited(0.95, at_least=0.0, at_most=1.0)
+    gae_lambda: float = limited(0.9, at_least=0.0, at_most=1.0)
     norm_adv: bool = True
     clip_coef: float = limited(0.2, above=0, finite=False)
-    clip_vloss: bool = True
+    clip_vloss: bool = False
     ent_coef: float = limited(0.2)
     vf_coef: float = limited(0.5)
     target_kl: Optional[float] = limited(None, above=0, finite=False)
@@ -103,9 +103,9 @@ class PPOConfig(Section):
     magnet: Optional[MagnetConfig] = None
     seq_len: Optional[int] = limited(None, at_least=1)
     norm_adv_over: NormAdvOver = "acting"
-    value_norm: bool = False
-    norm_adv_floor: float = limited(0.0, at_least=0.0)
-    ent_anneal_power: float = limited(1.0, at_least=0.0)
+    value_norm: bool = True
+    norm_adv_floor: float = limited(0.1, at_least=0.0)
+    ent_anneal_power: float = limited(4.0, at_least=0.0)
 
     def _check(self, check: Validator) -> None:
         for name, target in self.ent_targets.items():
@@ -130,8 +130,10 @@ class PPOConfig(Section):
         )
         check.only_with("vf_clip_coef", self.clip_vloss, "clip_vloss=true", "false")
         check.only_with("huber_delta", self.value_loss == "huber", "value_loss='huber'", loss)
-        check.only_with("norm_adv_floor", self.value_norm, "value_norm=true", "false")
-        check.only_with("ent_anneal_power", self.anneal_entropy, "anneal_entropy=true", "false")
+        check.only_with("norm_adv_floor", self.value_norm, "value_norm=true", "false", neutral=0.0)
+        check.only_with(
+            "ent_anneal_power", self.anneal_entropy, "anneal_entropy=true", "false", neutral=1.0
+        )
         check.only_with("ent_target_lr", bool(self.ent_targets), "ent_targets")
         check.require(
             not self.ent_targets or self.ent_coef > 0,

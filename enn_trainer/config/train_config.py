@@ -66,8 +66,8 @@ class RolloutConfig(Section):
             that of the cluster if not set.
     """
 
-    steps: int = limited(16, at_least=1)
-    num_envs: int = limited(128, at_least=1)
+    steps: int = limited(64, at_least=1)
+    num_envs: int = limited(32, at_least=1)
     processes: int = limited(4, at_least=1)
     recover: Literal["exact", "truncate"] = "exact"
     ray: Optional[str] = None
@@ -433,7 +433,7 @@ class TrainConfig(Versioned, Section):
     @classmethod
     def version(cls) -> int:
         """Return the version of the configurations that this code writes."""
-        return 7
+        return 8
 
     @classmethod
     def fixed_during_run(cls) -> Dict[str, str]:
@@ -512,6 +512,15 @@ class TrainConfig(Versioned, Section):
                 ChangeDefault(("ppo", "ent_coef"), 0.1, 0.2),
             ],
             6: [AddDefault(("ppo", "norm_adv_over"), "all")],
+            7: [
+                AddDefault(("ppo", "value_norm"), False),
+                AddDefault(("ppo", "norm_adv_floor"), 0.0),
+                AddDefault(("ppo", "ent_anneal_power"), 1.0),
+                ChangeDefault(("ppo", "gae_lambda"), 0.95, 0.9),
+                ChangeDefault(("ppo", "clip_vloss"), True, False),
+                ChangeDefault(("rollout", "steps"), 16, 64),
+                ChangeDefault(("rollout", "num_envs"), 128, 32),
+            ],
         }
 
 
@@ -536,11 +545,6 @@ class CloneRunConfig(TrainConfig):
 
     def _check(self, check: Validator) -> None:
         super()._check(check)
-        check.require(
-            not (self.ppo.reward_scaling and self.clone.value_coef),
-            "ppo.reward_scaling: expected false beside clone.value_coef above 0, as the scale "
-            "of the rewards of a run is not known before it; got true",
-        )
         check.require(
             self.selfplay is None,
             "selfplay: expected none while cloning, which plays no matches; leave it out",

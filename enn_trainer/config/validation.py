@@ -130,7 +130,9 @@ class Validator(Problems):
         kind = "a finite" if finite and at_most is None and below is None else "a"
         self.found.append(f"{name}: expected {kind} number{limits}, got {value}")
 
-    def only_with(self, name: str, is_used: bool, expected: str, got: str = "none") -> None:
+    def only_with(
+        self, name: str, is_used: bool, expected: str, got: str = "none", neutral: Any = None
+    ) -> None:
         """Check that a field is left at its default unless the setting that it is for is used.
 
         Args:
@@ -138,10 +140,11 @@ class Validator(Problems):
             is_used: True if the other setting is used.
             expected: The other setting, as it should be.
             got: The other setting, as it is.
+            neutral: Of the field, a value beside the default that has no effect.
         """
-        default = self._config.__dataclass_fields__[name].default
+        allowed = (self._config.__dataclass_fields__[name].default, neutral)
         self.require(
-            is_used or getattr(self._config, name) == default,
+            is_used or getattr(self._config, name) in allowed,
             f"{name}: expected {expected}, which it is for, got {got}; leave it out",
         )
 

@@ -35,7 +35,19 @@ def test_run_is_measured_and_shown(panel: Any) -> None:
     assert all(0 <= result[how] <= 1 for how in ("sampled", "greedy"))
     assert result["processor_seconds"] > 0
     page = panel.document([result])
-    assert f"| Xor | 200,000 | 0.498 | 1 | defaults | 3: {result['sampled']:.4g} |" in page
+    assert f"| Xor | 2,048 | 0.498 | 1 | defaults | 3: {result['sampled']:.4g} |" in page
     score = xor.score(result["sampled"])
-    assert f"| Xor | {score:.2f}, least {score:.2f} |  |" in page
+    assert f"| Xor | {score:.2f}, least {score:.2f} |\n" in page
     assert f"| mean | {score:.3f} |" in page
+
+
+def test_a_result_that_is_lost_again_is_shown(panel: Any) -> None:
+    """Of a run of three times the frames, by its own episodes or by evaluations."""
+    for name in ("Xor", "Duel"):
+        row = panel.BY_NAME[name]._replace(frames=1400)
+        result = panel.run(row, panel.LONG, 1)
+        assert len(result["tenths"]) == 10
+        assert 0 <= result["tenths"][-1] <= 1
+    lost = {**result, "row": "Duel", "tenths": [0.5, 0.9, float("nan"), 0.483]}
+    assert "| Duel | 1 |" in (page := panel.document([lost]))
+    assert "| 0.9 | 0.483 | 0.000 |" in page

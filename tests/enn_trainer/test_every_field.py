@@ -88,7 +88,6 @@ EVAL = (AT_FIRST, *EVALS)
 FILE = "capture_samples=file.rec"
 EAGER = ("optim.lr=0.1", "optim.update_epochs=8")
 BINS = (
-    "ppo.clip_vloss=false",
     "ppo.value_loss=hl_gauss",
     "ppo.value_bins.low=-3",
     "ppo.value_bins.high=3",
@@ -431,7 +430,7 @@ CASES: dict[str, Case] = {
     "PPOConfig.norm_adv": learns_otherwise("ppo.norm_adv=false"),
     "PPOConfig.norm_adv_over": learns_otherwise("ppo.norm_adv_over=all", "rollout.steps=16"),
     "PPOConfig.clip_coef": learns_otherwise("ppo.clip_coef=0.0001"),
-    "PPOConfig.clip_vloss": learns_otherwise("ppo.clip_vloss=false", "optim.lr=0.1"),
+    "PPOConfig.clip_vloss": learns_otherwise("ppo.clip_vloss=true", "optim.lr=0.1"),
     "PPOConfig.ent_coef": learns_otherwise("ppo.ent_coef=0.9"),
     "PPOConfig.vf_coef": learns_otherwise("ppo.vf_coef=0.01"),
     "PPOConfig.target_kl": learns_otherwise("ppo.target_kl=0.00000001"),
@@ -441,7 +440,9 @@ CASES: dict[str, Case] = {
     "PPOConfig.weight_by": learns_otherwise("ppo.weight_by=frame"),
     "PPOConfig.dual_clip": learns_otherwise("ppo.dual_clip=1.0001", *EAGER),
     "PPOConfig.value_loss": learns_otherwise("ppo.value_loss=huber", "optim.lr=0.1"),
-    "PPOConfig.vf_clip_coef": learns_otherwise("ppo.vf_clip_coef=0.0001"),
+    "PPOConfig.vf_clip_coef": learns_otherwise(
+        "ppo.vf_clip_coef=0.0001", "ppo.clip_vloss=true", "optim.lr=0.1"
+    ),
     "PPOConfig.huber_delta": learns_otherwise("ppo.huber_delta=0.0001", "ppo.value_loss=huber"),
     "PPOConfig.value_bins": shows(
         *BINS,
@@ -449,9 +450,9 @@ CASES: dict[str, Case] = {
         but=(),
     ),
     "PPOConfig.reward_scaling": learns_otherwise("ppo.reward_scaling=true", "ppo.norm_adv=false"),
-    "PPOConfig.value_norm": learns_otherwise("ppo.value_norm=true"),
-    "PPOConfig.norm_adv_floor": learns_otherwise("ppo.norm_adv_floor=9", "ppo.value_norm=true"),
-    "PPOConfig.ent_anneal_power": learns_otherwise("ppo.ent_anneal_power=4", TWO_UPDATES),
+    "PPOConfig.value_norm": learns_otherwise("ppo.value_norm=false"),
+    "PPOConfig.norm_adv_floor": learns_otherwise("ppo.norm_adv_floor=9"),
+    "PPOConfig.ent_anneal_power": learns_otherwise("ppo.ent_anneal_power=1", TWO_UPDATES),
     "PPOConfig.ent_targets": learns_otherwise(ENT_TARGET),
     "PPOConfig.ent_target_lr": learns_otherwise("ppo.ent_target_lr=10", ENT_TARGET),
     "PPOConfig.magnet": learns_otherwise("ppo.magnet={}"),

@@ -127,6 +127,12 @@ def clone(
         for start in range(0, len(train), _STATS_BATCH):
             some = slice(start, min(start + _STATS_BATCH, len(train)))
             state.agent.update_input_stats(replace(train.batch, past=None).slice(some))
+        if state.reward_scaling is not None:
+            # PPO continues with the scale of the recorded returns.
+            state.reward_scaling.begin(train.returns[~train.returns.isnan()])
+            scale = state.reward_scaling.deviation().to(train.returns)
+            train = replace(train, returns=train.returns / scale)
+            test = None if test is None else replace(test, returns=test.returns / scale)
         value_norm(state.agent).add(train.returns[~train.returns.isnan()])
 
         def check() -> None:

@@ -42,6 +42,10 @@ class RewardScaling(RewardTransform):
         done = rollout.terminated | rollout.truncated
         return self.scaled(rewards, done, gamma, rollout.of_played)
 
+    def begin(self, returns: Tensor) -> None:
+        """Begin with (n,) discounted returns, such as those of a recording."""
+        self.moments = self.moments.merged(Moments.of(returns.double().cpu()[:, None]))
+
     def metrics(self) -> dict[str, float]:
         """Return the divisor of the rewards."""
         return {"charts/reward_deviation": self.deviation().item()}

@@ -70,23 +70,26 @@ def test_gradients_far_above_the_limit_in_most_steps(large: float, is_told: bool
 def test_the_setting_for_gradients_is_one_that_is_not_set_yet() -> None:
     steep = [window(steep_sum=9.0)]
     for settings, cure in (
-        ([], "ppo.value_norm=true"),
-        (["ppo.value_norm=true"], "ppo.vf_coef=0.05"),
+        (["ppo.value_norm=false"], "ppo.value_norm=true"),
+        ([], "ppo.vf_coef=0.05"),
     ):
         (notice,) = notices_of_steps(steep, config(*settings))
         assert cure in notice.text
 
 
+_CLIPPED = ["ppo.value_norm=false", "ppo.clip_vloss=true"]
+
+
 @pytest.mark.parametrize(
     ("settings", "explained", "target", "is_told"),
     [
-        ([], 0.0, -100.0, True),
-        ([], 0.0, 100.0, True),
-        ([], 0.0, 1.9, False),  # 10 updates of .2 reach it
-        ([], 0.06, -100.0, False),
-        (["ppo.vf_clip_coef=20"], 0.0, -100.0, False),
-        (["ppo.clip_vloss=false"], 0.0, -100.0, False),
-        (["ppo.value_norm=true"], 0.0, -100.0, False),
+        (_CLIPPED, 0.0, -100.0, True),
+        (_CLIPPED, 0.0, 100.0, True),
+        (_CLIPPED, 0.0, 1.9, False),  # 10 updates of .2 reach it
+        (_CLIPPED, 0.06, -100.0, False),
+        ([*_CLIPPED, "ppo.vf_clip_coef=20"], 0.0, -100.0, False),
+        (["ppo.value_norm=false"], 0.0, -100.0, False),
+        (["ppo.clip_vloss=true"], 0.0, -100.0, False),
     ],
 )
 def test_values_that_clipping_keeps_from_the_returns(

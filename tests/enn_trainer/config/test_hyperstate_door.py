@@ -18,7 +18,13 @@ hyperstate = pytest.importorskip("hyperstate")
 from hyperstate.schema import rewrite_rule as theirs  # noqa: E402
 from hyperstate.schema.types import materialize_type  # noqa: E402
 
-from enn_trainer.config import CloneRunConfig, PPOConfig, TrainConfig, Versioned  # noqa: E402
+from enn_trainer.config import (  # noqa: E402
+    CloneRunConfig,
+    PPOConfig,
+    RolloutConfig,
+    TrainConfig,
+    Versioned,
+)
 from enn_trainer.config import rewrite_rules as ours  # noqa: E402
 from enn_trainer.config.field_types import field_type  # noqa: E402
 from enn_trainer.config.load import dump_config, load_config  # noqa: E402
@@ -133,6 +139,9 @@ def test_old_files_mean_the_same_with_the_rules_of_either(version: int, tmp_path
         if "ppo: " not in path.read_text():
             assert with_ours.pop("ppo") == dataclasses.asdict(PPOConfig())
             assert with_theirs.pop("ppo")["ent_coef"] == 0.01
+        if path == file and version < 2:
+            assert with_ours.pop("rollout") == dataclasses.asdict(RolloutConfig())
+            assert with_theirs.pop("rollout")["steps"] == 128
         assert with_ours == with_theirs
     assert hyperstate.load(TrainConfig, file).ppo.ent_coef == (0.01 if version < 2 else 0.1)
 

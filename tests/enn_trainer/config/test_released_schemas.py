@@ -44,6 +44,8 @@ from enn_trainer.errors import ConfigError
 
 SCHEMAS = sorted((Path(__file__).parents[2] / "golden/schemas").glob("*.ron"))
 BY_VERSION = {schema.version: schema for schema in map(load_schema, SCHEMAS)}
+NOW = TrainConfig.version()
+LAST = NOW - 1
 
 # Fields that came after a release, each with the default at which a run does what it did without
 # the field. A field that is not here may give older configurations another meaning.
@@ -66,9 +68,6 @@ NEUTRAL: dict[str, Any] = {
     "ppo.huber_delta": 1.0,  # of a loss that is not the default one
     "ppo.value_bins": None,
     "ppo.reward_scaling": False,
-    "ppo.value_norm": False,
-    "ppo.norm_adv_floor": 0.0,
-    "ppo.ent_anneal_power": 1.0,
     "ppo.ent_targets": {},
     "ppo.ent_target_lr": 0.1,  # without targets none is learnt
     "ppo.magnet": None,
@@ -174,7 +173,7 @@ def doctored(
     section: str,
     name: str,
     *new: tuple[str, Any, Any],
-    config_version: int = 7,
+    config_version: int = NOW,
     rule: RewriteRule | None = None,
 ) -> type[Versioned]:
     """`TrainConfig` without a field of a section, and with other fields in its place."""
@@ -212,7 +211,7 @@ def _class(
     kinds: dict[str, Any], own: dict[str, Any], config_version: int, rule: RewriteRule | None
 ) -> type[Versioned]:
     rules = TrainConfig.upgrade_rules()
-    rules[6] = [*rules.get(6, []), *([] if rule is None else [rule])]
+    rules[LAST] = [*rules.get(LAST, []), *([] if rule is None else [rule])]
     return dataclasses.make_dataclass(
         "TrainConfig",
         [(name, kind, own[name]) for name, kind in kinds.items()],
@@ -235,7 +234,7 @@ CHANGES: dict[str, tuple[Callable[..., type[Versioned]], RewriteRule]] = {
         DeleteField(("optim", "shuffle")),
     ),
     "another name": (
-        lambda **more: doctored("rollout", "steps", ("num_steps", int, 16), **more),
+        lambda **more: doctored("rollout", "steps", ("num_steps", int, 64), **more),
         RenameField(("rollout", "steps"), ("rollout", "num_steps")),
     ),
     "another name of a section": (
@@ -271,48 +270,52 @@ CHANGES: dict[str, tuple[Callable[..., type[Versioned]], RewriteRule]] = {
 def test_a_change_without_a_rule_fails_and_passes_with_one(
     changed: Callable[..., type[Versioned]], rule: RewriteRule
 ) -> None:
-    assert of_a_change(BY_VERSION[6], changed(config_version=6))
-    assert of_a_change(BY_VERSION[6], changed(config_version=7)), "a version alone is no rule"
+    assert of_a_change(BY_VERSION[LAST], changed(config_version=LAST))
+    assert of_a_change(BY_VERSION[LAST], changed(config_version=NOW)), "a version alone is no rule"
     for release in BY_VERSION.values():
-        assert of_a_change(release, changed(config_version=7, rule=rule)) == []
+        assert of_a_change(release, changed(config_version=NOW, rule=rule)) == []
 
 
 def test_a_rule_of_a_version_that_was_released_is_too_late() -> None:
     """Files of that version were written with the default of then, and say so by its number."""
     late = doctored("ppo", "gamma", ("gamma", float, 0.9))
     rules = TrainConfig.upgrade_rules()
-    rules[5] = [*rules[5], ChangeDefault(("ppo", "gamma"), 0.99, 0.9)]
+    rules[LAST - 1] = [*rules[LAST - 1], ChangeDefault(("ppo", "gamma"), 0.99, 0.9)]
     late.upgrade_rules = classmethod(lambda cls: rules)  # type: ignore[assignment, method-assign]
-    assert of_a_change(BY_VERSION[5], late) == []
-    assert of_a_change(BY_VERSION[6], late)
+    assert of_a_change(BY_VERSION[LAST - 1], late) == []
+    assert of_a_change(BY_VERSION[LAST], late)
 
 
 def test_a_rule_from_another_default_than_the_released_one_does_not_count() -> None:
     rule = ChangeDefault(("ppo", "gamma"), 0.95, 0.9)
     changed = doctored("ppo", "gamma", ("gamma", float, 0.9), rule=rule)
-    assert of_a_change(BY_VERSION[6], changed)
+    assert of_a_change(BY_VERSION[LAST], changed)
 
 
 def test_a_new_field_that_changes_what_runs_do_has_to_be_thought_of() -> None:
     """Its default is no proof that older configurations mean what they meant."""
-    assert of_a_change(BY_VERSION[6], doctored("ppo", "", ("bonus", float, 1.0)))
+    assert of_a_change(BY_VERSION[LAST], doctored("ppo", "", ("bonus", float, 1.0)))
 
 
 def test_a_file_of_a_release_means_with_the_rule_what_it_meant() -> None:
     change, rule = CHANGES["another default"]
-    cls: Any = change(config_version=7, rule=rule)
-    for text in ("(version: 6)", "(version: 6, ppo: (gae: true))", "(version: 0)"):
+    cls: Any = change(config_version=NOW, rule=rule)
+    for text in (f"(version: {LAST})", f"(version: {LAST}, ppo: (gae: true))", "(version: 0)"):
         assert load_config(cls, None, text=text).ppo.gamma == 0.99
-    assert load_config(cls, None, text="(version: 6, ppo: (gamma: 0.5))").ppo.gamma == 0.5
-    assert load_config(cls, None, text="(version: 7)").ppo.gamma == 0.9
+    assert load_config(cls, None, text=f"(version: {LAST}, ppo: (gamma: 0.5))").ppo.gamma == 0.5
+    assert load_config(cls, None, text=f"(version: {NOW})").ppo.gamma == 0.9
     change, rule = CHANGES["another name of a section"]
-    cls = change(config_version=7, rule=rule)
-    assert load_config(cls, None, text="(version: 6, rollout: (steps: 3))").rollouts.steps == 3
+    cls = change(config_version=NOW, rule=rule)
+    assert (
+        load_config(cls, None, text=f"(version: {LAST}, rollout: (steps: 3))").rollouts.steps == 3
+    )
     change, rule = CHANGES["fewer values, by those that went"]
-    cls = change(config_version=7, rule=rule)
-    assert load_config(cls, None, text="(version: 6, ppo: (ratio: actor))").ppo.ratio == "actor"
-    with pytest.raises(ConfigError, match="upgrade from version 6: Value 'frame'"):
-        load_config(cls, None, text="(version: 6, ppo: (ratio: frame))")
+    cls = change(config_version=NOW, rule=rule)
+    assert (
+        load_config(cls, None, text=f"(version: {LAST}, ppo: (ratio: actor))").ppo.ratio == "actor"
+    )
+    with pytest.raises(ConfigError, match=f"upgrade from version {LAST}: Value 'frame'"):
+        load_config(cls, None, text=f"(version: {LAST}, ppo: (ratio: frame))")
 
 
 # Whole files

@@ -21,10 +21,12 @@ from enn_trainer import (
     StateManager,
     clone,
     load_agent,
+    load_checkpoint,
     train,
 )
 from enn_trainer.algorithms.cloning.clone import CloningStopped, run_epochs
 from enn_trainer.algorithms.cloning.cloning import CloneScore, Cloning, loss_of, value_scale
+from enn_trainer.algorithms.optimizers import value_norm
 from enn_trainer.checkpoints import format as checkpoint
 from enn_trainer.checkpoints import writer
 from enn_trainer.checkpoints.run_dir import RunDir
@@ -120,11 +122,12 @@ def test_the_value_function_learns_the_returns(expert: Path, cloned: CloneResult
         ("ppo.value_loss=huber",),
         (
             "ppo.value_loss=hl_gauss",
-            "ppo.clip_vloss=false",
-            "ppo.value_bins.low=-1",
-            "ppo.value_bins.high=8",
+            "ppo.value_bins.low=-4",
+            "ppo.value_bins.high=4",
         ),
         ("vf_net.d_model=16",),
+        ("ppo.value_norm=false",),
+        ("ppo.value_norm=false", "ppo.reward_scaling=true"),
     ],
 )
 def test_every_kind_of_value_function_learns_the_returns(
@@ -256,9 +259,8 @@ def test_the_best_weights_are_kept_and_patience_ends(tmp_path: Path) -> None:
     assert result.epochs == len(losses) == best + 5 < 40
     assert losses[-1] > losses[best] + 0.01
     test = read_part(path, settings, of_test=True)
-    train = read_part(path, settings, of_test=False)
-    scale = value_scale(train.returns, settings.ppo)
-    kept = loss_of(result.state.agent, test, "cross_entropy", settings.ppo, scale)[2]
+    norm = value_norm(result.state.agent)
+    kept = loss_of(result.state.agent, test, "cross_entropy", settings.ppo, norm=norm)[2]
     assert kept.mean_loss(0.0) == pytest.approx(losses[best], abs=1e-4)
     assert score_kept(result).mean_loss(0.0) == pytest.approx(losses[best], abs=1e-4)
 
@@ -324,6 +326,17 @@ def test_ppo_continues_from_a_clone(expert: Path, tmp_path: Path) -> None:
     assert (manager.state.agent.state_dict()[count] > result.state.agent.state_dict()[count]).all()
     elsewhere = StateManager(init_path=run_dir / "step-000000000000")
     assert train(elsewhere, Sorting).step == 48
+
+
+def test_ppo_continues_with_the_scale_of_the_recorded_returns(few: Path, tmp_path: Path) -> None:
+    settings = config("ppo.reward_scaling=true", "clone.epochs=1", "ppo.gamma=1")
+    clone(few, settings, tmp_path / "run", say=quiet)
+    returns = read_part(few, settings, of_test=False).returns
+    scaling = load_checkpoint(tmp_path / "run").state.reward_scaling
+    assert scaling is not None
+    expected = returns[~returns.isnan()].double().std(unbiased=False)
+    assert expected != 1
+    torch.testing.assert_close(scaling.deviation(), expected)
 
 
 def with_workers() -> Any:
@@ -464,8 +477,9 @@ def test_a_long_test_can_be_stopped_and_the_best_so_far_is_kept(expert: Path, te
     assert num == tested + 1
     assert (best is None) == (tested == 0)
     if best is not None:  # the weights of before the epoch whose test was cut short
-        scale = value_scale(train.returns, settings.ppo)
-        kept = loss_of(state.agent, test, "cross_entropy", settings.ppo, scale)[2]
+        kept = loss_of(
+            state.agent, test, "cross_entropy", settings.ppo, norm=value_norm(state.agent)
+        )[2]
         assert kept.mean_loss(0.5) == pytest.approx(best.mean_loss(0.5), abs=1e-4)
 
 
@@ -619,9 +633,6 @@ MISTAKES: Mapping[str, Callable[[str], list[str]]] = {
         *[rec, "clone.epochs=0", "--checkpoint-dir", "run"]
     ],
     "did you mean clone.epochs": lambda rec: [rec, "clone.epoch=1", "--checkpoint-dir", "run"],
-    "ppo.reward_scaling: expected false": lambda rec: [
-        *[rec, "ppo.reward_scaling=true", "--checkpoint-dir", "run"]
-    ],
     "bc: expected none while cloning": lambda rec: [
         *[rec, f"bc.path={rec}", "--checkpoint-dir", "run"]
     ],

@@ -413,7 +413,7 @@ def test_recordings_that_lack_what_memory_needs_are_refused(tmp_path: Path) -> N
 
 def run_bc(path: Path, memory: str, tmp_path: Path) -> None:
     settings = [memory, f"bc.path={path}", "total_timesteps=64", "rollout.num_envs=4"]
-    more = ["rollout.processes=1", "optim.bs=16", f"data_dir={tmp_path}"]
+    more = ["rollout.processes=1", "rollout.steps=16", "optim.bs=16", f"data_dir={tmp_path}"]
     train(StateManager(overrides=[*settings, *more]), Shells)
 
 

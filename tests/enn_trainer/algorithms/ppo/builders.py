@@ -86,14 +86,14 @@ def double(rollout: Rollout) -> Rollout:
 
 BINS = ValueBinsConfig(-1.0, 3.0, 21)
 OPTIONS: dict[str, dict[str, Any]] = {
-    "as published": {"norm_adv_over": "all"},
+    "as published": {"norm_adv_over": "all", "clip_vloss": True, "value_norm": False},
     "joint ratio": {"ratio": "frame"},
     "equal frames": {"weight_by": "frame"},
     "joint ratio of equal frames": {"ratio": "frame", "weight_by": "frame"},
     "dual clip": {"dual_clip": 1.1},
     "huber": {"value_loss": "huber", "huber_delta": 0.1},
-    "range of its own": {"vf_clip_coef": 0.01},
-    "hl_gauss": {"value_loss": "hl_gauss", "clip_vloss": False, "value_bins": BINS},
+    "range of its own": {"clip_vloss": True, "vf_clip_coef": 0.01},
+    "hl_gauss": {"value_loss": "hl_gauss", "value_bins": BINS},
     "entropy targets": {"ent_targets": {"walk": 0.5, "watch": 0.2}},
 }
 

@@ -39,11 +39,9 @@ ON_THE_COMMAND_LINE = {
     "weight_by": ["ppo.weight_by=frame"],
     "dual_clip": ["ppo.dual_clip=1.0001"],
     "huber": ["ppo.value_loss=huber", "ppo.huber_delta=0.01"],
-    "mse": ["ppo.clip_vloss=false"],
-    "vf_clip_coef": ["ppo.vf_clip_coef=0.0001"],
+    "clip_vloss": ["ppo.clip_vloss=true", "ppo.vf_clip_coef=0.0001"],
     "hl_gauss": [
         "ppo.value_loss=hl_gauss",
-        "ppo.clip_vloss=false",
         "ppo.value_bins.low=-2",
         "ppo.value_bins.high=4",
     ],
@@ -129,8 +127,8 @@ def plain_loss(net: RogueNet, rollout: Rollout, ppo: PPOConfig) -> torch.Tensor:
     ["as published", "joint ratio", "equal frames", "joint ratio of equal frames"],
 )
 def test_gradient_is_that_of_the_definition(name: str) -> None:
-    """Of the defaults as well: nothing of the options is in their way."""
-    ppo = PPOConfig(**OPTIONS[name])
+    """Of the published settings as well: nothing of the options is in their way."""
+    ppo = PPOConfig(**{**OPTIONS["as published"], **OPTIONS[name]})
     net, rollout = moved_rollout(ppo)
     plain_loss(net, rollout, ppo).backward()  # type: ignore[no-untyped-call]
     expected = [torch.zeros_like(p) if p.grad is None else p.grad for p in net.parameters()]
@@ -166,9 +164,12 @@ def test_micro_bs_changes_nothing_under_any_option(name: str, bs: int, micro_bs:
 
 
 def test_options_at_their_neutral_settings_are_the_defaults_bit_for_bit() -> None:
-    net, rollout = moved_rollout(PPOConfig())
-    plain, told = step(net, rollout, PPOConfig())
-    neutral = PPOConfig(dual_clip=1e30, vf_clip_coef=0.2, value_loss="huber", huber_delta=1e30)
+    clipped = PPOConfig(clip_vloss=True)
+    net, rollout = moved_rollout(clipped)
+    plain, told = step(net, rollout, clipped)
+    neutral = dataclasses.replace(
+        clipped, dual_clip=1e30, vf_clip_coef=0.2, value_loss="huber", huber_delta=1e30
+    )
     for ppo in (neutral, dataclasses.replace(neutral, value_loss="mse", huber_delta=1.0)):
         same, told_same = step(net, rollout, ppo)
         assert all(torch.equal(a, b) for a, b in zip(plain, same, strict=True))
@@ -194,11 +195,12 @@ def test_kl_stays_that_of_actors_and_the_loss_is_reported_as_it_is_weighted() ->
 
 def test_range_of_the_value_does_not_follow_that_of_the_policy() -> None:
     """Rewards in another unit need another range; the policy's stays what it is."""
-    net, rollout = moved_rollout(PPOConfig())
-    plain, _ = step(net, rollout, PPOConfig(vf_clip_coef=0.02, ent_coef=0.0, clip_coef=1e9))
-    policy, _ = step(net, rollout, PPOConfig(ent_coef=0.0, clip_coef=1e9))
+    ppo = PPOConfig(clip_vloss=True, ent_coef=0.0, clip_coef=1e9)
+    net, rollout = moved_rollout(ppo)
+    plain, _ = step(net, rollout, dataclasses.replace(ppo, vf_clip_coef=0.02))
+    policy, _ = step(net, rollout, ppo)
     head = [name for name, _ in net.named_parameters()].index("regression_heads./value.weight")
-    both, _ = step(net, rollout, PPOConfig(clip_coef=0.02))
+    both, _ = step(net, rollout, dataclasses.replace(ppo, clip_coef=0.02))
     assert torch.equal(plain[head], both[head])  # the value head knows of the value's loss alone
     assert not torch.equal(policy[head], both[head])
 
@@ -341,9 +343,8 @@ def test_unit_of_returns_changes_nothing_when_values_are_normalised(
     tmp_path: Path, options: list[str]
 ) -> None:
     """What is learnt is the same, and values are in the unit of the rewards."""
-    normed = ["ppo.value_norm=true", *options]
     (poor, low), (rich, high) = (
-        agent_and_value(tmp_path / env.__name__, env, *normed) for env in (Meadow, Rich)
+        agent_and_value(tmp_path / env.__name__, env, *options) for env in (Meadow, Rich)
     )
     torch.testing.assert_close(weights(poor), weights(rich), rtol=1e-3, atol=1e-5)
     assert high == pytest.approx(1024 * low, rel=1e-3)
@@ -393,7 +394,7 @@ def test_bins_and_units_of_a_run_that_continues_cannot_change(tmp_path: Path) ->
     run_small(tmp_path, *ON_THE_COMMAND_LINE["hl_gauss"], checkpoint_dir=folder)
     for changes, message in (
         (["ppo.value_bins.high=5"], r"ppo.value_bins.high: expected 4.0 .* got 5.0"),
-        (["ppo.value_norm=true"], r"ppo.value_norm: expected False .* got True"),
+        (["ppo.value_norm=false"], r"ppo.value_norm: expected True .* got False"),
         (
             ["ppo.value_loss=mse", "ppo.value_bins=None"],
             r"ppo.value_bins: expected .*high=4.0.* got None",
