@@ -29,6 +29,7 @@ from typing import NamedTuple
 import numpy as np
 from kept_runs import Result, read_kept, run_all
 from measured_on import processor, short_revision
+from overrides import CLIPPED_VALUES, LAMBDA, LINEAR_ENTROPY
 from panel_rows import BY_NAME, ROWS, Row
 from strangers_worlds import ROOT
 from trained import Tenths, of_row, table, train_and_measure
@@ -59,24 +60,21 @@ class Settings(NamedTuple):
         return [f"rollout.num_envs={self.num_envs // row.sides * row.sides}", *changes]
 
 
-_LAMBDA = "ppo.gae_lambda=0.95"
-_OLD_VALUES = ("ppo.value_norm=false", "ppo.norm_adv_floor=0", "ppo.clip_vloss=true")
-_LINEAR = "ppo.ent_anneal_power=1"
-_SCALED = (*_OLD_VALUES, _LAMBDA, "ppo.reward_scaling=true")
+_SCALED = (*CLIPPED_VALUES, LAMBDA, "ppo.reward_scaling=true")
 _SHORT = "rollout.steps=16"
 _FALLING = "ppo.ent_coef=step: 0.2@0 lin 0.02@{0.4} lin 0@{1.0}"
 SETTINGS = {
     "defaults": Settings(),
-    "defaults before": Settings((*_OLD_VALUES, _LAMBDA, _LINEAR, _SHORT), 128),
-    "scaled": Settings((*_SCALED, _LINEAR, _SHORT), 128),
-    "scaled, 32 x 64": Settings((*_SCALED, _LINEAR)),
-    "scaled, 32 x 64, entropy .02": Settings((*_SCALED, _LINEAR, "ppo.ent_coef=0.02")),
+    "defaults before": Settings((*CLIPPED_VALUES, LAMBDA, LINEAR_ENTROPY, _SHORT), 128),
+    "scaled": Settings((*_SCALED, LINEAR_ENTROPY, _SHORT), 128),
+    "scaled, 32 x 64": Settings((*_SCALED, LINEAR_ENTROPY)),
+    "scaled, 32 x 64, entropy .02": Settings((*_SCALED, LINEAR_ENTROPY, "ppo.ent_coef=0.02")),
     "scaled, 32 x 64, entropy falls": Settings((*_SCALED, _FALLING)),
-    "values in their own units": Settings(_OLD_VALUES),
+    "values in their own units": Settings(CLIPPED_VALUES),
     "clipped values": Settings(("ppo.clip_vloss=true",)),
     "no floor": Settings(("ppo.norm_adv_floor=0",)),
-    "linear entropy": Settings((_LINEAR,)),
-    "lambda .95": Settings((_LAMBDA,)),
+    "linear entropy": Settings((LINEAR_ENTROPY,)),
+    "lambda .95": Settings((LAMBDA,)),
     "128 x 16": Settings((_SHORT,), 128),
 }
 SB3 = {"SB3": False, "SB3, equal seconds": True}

@@ -26,6 +26,7 @@ import torch
 from kept_runs import Result, read_kept, run_all
 from learning_curves import Line, draw, thinned
 from measured_on import processor, short_revision
+from overrides import CLIPPED_VALUES, LAMBDA, LINEAR_ENTROPY
 
 from enn_trainer import StateManager, train
 
@@ -39,11 +40,7 @@ SMALL = (
     *("rollout.num_envs=128", "rollout.steps=8", "optim.bs=256", "optim.update_epochs=3"),
     *("optim.lr=0.005", "ppo.ent_coef=0.02", "net.d_model=16", "net.n_layer=1"),
 )
-_CLIPPED = (
-    *SMALL,
-    *("ppo.value_norm=false", "ppo.clip_vloss=true", "ppo.norm_adv_floor=0"),
-    *("ppo.gae_lambda=0.95", "ppo.ent_anneal_power=1"),
-)
+_CLIPPED = (*SMALL, *CLIPPED_VALUES, LAMBDA, LINEAR_ENTROPY)
 """Settings of version 7: at this rate some runs of `Lock` fail where values are not clipped."""
 
 

@@ -130,9 +130,9 @@ class PPOConfig(Section):
         )
         check.only_with("vf_clip_coef", self.clip_vloss, "clip_vloss=true", "false")
         check.only_with("huber_delta", self.value_loss == "huber", "value_loss='huber'", loss)
-        check.only_with("norm_adv_floor", self.value_norm, "value_norm=true", "false", neutral=0.0)
+        check.only_with("norm_adv_floor", self.value_norm, "value_norm=true", "false", 0.0)
         check.only_with(
-            "ent_anneal_power", self.anneal_entropy, "anneal_entropy=true", "false", neutral=1.0
+            "ent_anneal_power", self.anneal_entropy, "anneal_entropy=true", "false", 1.0
         )
         check.only_with("ent_target_lr", bool(self.ent_targets), "ent_targets")
         check.require(

@@ -131,7 +131,7 @@ class Validator(Problems):
         self.found.append(f"{name}: expected {kind} number{limits}, got {value}")
 
     def only_with(
-        self, name: str, is_used: bool, expected: str, got: str = "none", neutral: Any = None
+        self, name: str, is_used: bool, expected: str, got: str = "none", *neutral: Any
     ) -> None:
         """Check that a field is left at its default unless the setting that it is for is used.
 
@@ -140,9 +140,9 @@ class Validator(Problems):
             is_used: True if the other setting is used.
             expected: The other setting, as it should be.
             got: The other setting, as it is.
-            neutral: Of the field, a value beside the default that has no effect.
+            neutral: Values of the field, beside the default, that have no effect.
         """
-        allowed = (self._config.__dataclass_fields__[name].default, neutral)
+        allowed = (self._config.__dataclass_fields__[name].default, *neutral)
         self.require(
             is_used or getattr(self._config, name) in allowed,
             f"{name}: expected {expected}, which it is for, got {got}; leave it out",
