@@ -20,8 +20,13 @@ class LiveTab(Tab):
         self.open(browser, address, **options)
 
     def begun(self) -> "LiveTab":
-        self.page.wait_for_selector("html[data-read]", timeout=TIMEOUT_MS)
+        """Wait for the first frame, before which there is nothing to select."""
+        self.wait_for_welcome()
+        self.page.wait_for_selector("#gap", state="hidden", timeout=TIMEOUT_MS)
         return self
+
+    def wait_for_welcome(self) -> None:
+        self.page.wait_for_selector("html[data-read]", timeout=TIMEOUT_MS)
 
     def step(self) -> tuple[int, int]:
         return int(self.state("episode")), int(self.state("step"))

@@ -1,5 +1,6 @@
 """The page of a running world in Chromium, served by `enn serve`: a person plays in it."""
 
+import json
 import re
 import signal
 from collections.abc import Iterator
@@ -247,3 +248,17 @@ def test_a_wrong_token_is_refused_and_an_end_is_told(browser: Any, duel_run: Pat
             tab.press(" ")
             tab.press("Home", step=0)
             assert "the server has ended" in tab.page.inner_text("#problem")
+
+
+def test_a_side_can_be_taken_before_the_first_frame_is_shown(browser: Any, duel: str) -> None:
+    def without_steps(socket: Any) -> None:
+        server = socket.connect_to_server()
+        server.on_message(lambda text: json.loads(text)["type"] == "steps" or socket.send(text))
+
+    with LiveTab(browser, duel).begun() as tab:
+        tab.page.route_web_socket("**/*", without_steps)
+        tab.page.reload()
+        tab.wait_for_welcome()
+        assert tab.page.is_visible("#gap"), "there is a frame"
+        tab.page.click("#take-side")
+        tab.wait_for_turn()

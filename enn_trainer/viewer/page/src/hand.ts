@@ -58,6 +58,7 @@ export class Hand {
   private selected: number | null = null;
   private turn = "";
   private menu = "";
+  private side = 0;
   private comparison = "";
   /** The action whose choice is made again. */
   private again = -1;
@@ -114,9 +115,9 @@ export class Hand {
   /** Take the place of the selected actor, or of its side, or give it back. */
   take(isSide: boolean): void {
     const id = isSide ? "take-side" : "take-actor";
-    if (byId(id).hidden || !this.frame) return;
-    const key = isSide ? null : this.frame.all[this.selected!].key;
-    const { side } = this.frame;
+    if (byId(id).hidden) return;
+    const key = isSide ? null : this.frame!.all[this.selected!].key;
+    const { side } = this; // a side can be taken before its first frame is shown
     this.live.send(this.hasPlace([side, key]) ? "give" : "take", { side, key });
   }
 
@@ -130,7 +131,7 @@ export class Hand {
     const { live } = this;
     const entity = selected === null ? null : frame?.all[selected];
     const acts = frame?.decisions.some(({ actor }) => actor === selected) ?? false;
-    const side = frame?.side ?? 0;
+    const side = (this.side = frame?.side ?? this.side);
     const offer = (id: string, place: Place, name: string, isOffered: boolean) => {
       byId(id).hidden = !isOffered;
       byId(id).replaceChildren(this.hasPlace(place) ? "give back " : "take ", named(name));
