@@ -16,7 +16,8 @@ from enn_trainer.checkpoints.migrate.evolve import evolved_state
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.checkpoints.state_files import read_config
-from enn_trainer.config.load import COMMAND_LINE
+from enn_trainer.config import RolloutConfig
+from enn_trainer.config.load import COMMAND_LINE, DEFAULT
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.evaluator import NamedOpponents
 from enn_trainer.evaluation.run_evaluator import RunEvaluator
@@ -24,8 +25,10 @@ from enn_trainer.experience.collector import Collector
 from enn_trainer.experience.envs import (
     EnvFactory,
     EnvSource,
+    IncompleteMatchError,
     WorkerOptions,
     in_section,
+    round_up,
     sides_of,
     worker_options,
 )
@@ -40,6 +43,7 @@ from enn_trainer.policy import CreateOpponent, PPOAgent
 from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.runtime.process import empty_cache_after_steps
 from enn_trainer.scale.clusters import join_cluster
+from enn_trainer.scale.group import Group
 from enn_trainer.scale.joining import share_start
 from enn_trainer.scale.packing import update_input_stats
 from enn_trainer.scale.recording import record_rollouts
@@ -89,14 +93,14 @@ def open_envs(
     try:
         with worker_options(WorkerOptions(rollout.recover, new_worker)):
             make = partial(create_envs, config.env)
-            sides = sides_of(make, rollout.num_envs) if group.size > 1 else 1
-            if count > rollout.num_envs // sides:
-                raise _too_many_shards(rollout.num_envs, sides, count)
-            shards = Shards.of(rollout.num_envs, sides, count).of_rank(group.rank, group.size)
-            num_envs, first = rollout.num_envs, 0
-            if group.size > 1:
-                num_envs, first = len(shards.columns), shards.columns.start
-            envs = make(num_envs, rollout.processes, first)
+            try:
+                envs, shards = _of_rank(make, rollout, count, group)
+            except IncompleteMatchError as error:
+                if manager.sources.of("rollout.num_envs") != DEFAULT:
+                    raise
+                rollout.num_envs = round_up(rollout.num_envs, error.sides)
+                manager.say(f"rollout.num_envs={rollout.num_envs}: matches of {error.sides} sides")
+                envs, shards = _of_rank(make, rollout, count, group)
     except ConfigError as error:
         raise ConfigError(*(in_section(p, "rollout.num_envs") for p in error.problems)) from None
     stack.callback(envs.close)
@@ -105,12 +109,37 @@ def open_envs(
         if count > len(envs) // envs.sides:
             raise _too_many_shards(len(envs), envs.sides, count)
         shards = Shards.of(len(envs), envs.sides, count)
-    elif len(envs) != num_envs:
-        raise ConfigError(f"env: expected {num_envs} environments of a rank, got {len(envs)}")
+    elif len(envs) != (expected := len(shards.columns)):
+        raise ConfigError(f"env: expected {expected} environments of a rank, got {len(envs)}")
     measured.groups = shards.slices
     measured.running.first_match = shards.columns.start // envs.sides
     measured.finite.first_env_index = shards.columns.start
     return measured, shards
+
+
+def _of_rank(
+    make: Callable[[int, int, int], VecEnv], rollout: RolloutConfig, count: int, group: Group
+) -> tuple[VecEnv, Shards]:
+    """Return the environments of a rank, or of a run alone, and their shards.
+
+    Args:
+        make: (num_envs, processes, first_env_index) -> environments.
+        rollout: their number and that of processes.
+        count: the number of shards of the run.
+        group: the ranks.
+
+    Raises:
+        ConfigError: there are fewer matches than shards, or the environments cannot be made.
+    """
+    num_envs, sides, first = rollout.num_envs, 1, 0
+    if group.size > 1 and num_envs % (sides := sides_of(make, num_envs)):
+        raise IncompleteMatchError(num_envs, sides, "a match")
+    if count > num_envs // sides:
+        raise _too_many_shards(num_envs, sides, count)
+    shards = Shards.of(num_envs, sides, count).of_rank(group.rank, group.size)
+    if group.size > 1:
+        num_envs, first = len(shards.columns), shards.columns.start
+    return make(num_envs, rollout.processes, first), shards
 
 
 def _too_many_shards(num_envs: int, sides: int, count: int) -> ConfigError:

@@ -140,22 +140,32 @@ def _gymnasium_world(env_id: str, folder: Path) -> type[Environment]:
     registry = _import("gymnasium", folder).registry
     from entity_env.adapters.from_gymnasium import FromGymnasium
 
+    env_id = with_module(env_id)
     module, _, name = env_id.rpartition(":")
     if module:
-        _import(module, folder)
+        try:
+            _import(module, folder)
+        except UnknownWorld as error:
+            by = f"the module {module} (pip install {module})"
+            raise UnknownWorld(f"{name} is registered by {by}: {error}") from None
     if name not in registry:
         hint = did_you_mean(name, registry)
+        hint = hint or "; if a module of its own registers it, write gymnasium:MODULE:ID"
         raise UnknownWorld(f"expected an id that is registered in Gymnasium, got {name!r}{hint}")
-    world = FromGymnasium.of(name)
+    world = FromGymnasium.of(env_id)
     world.__doc__ = f"{name} of Gymnasium, with an inferred mapping."
     return world
 
 
 @functools.cache
 def _pettingzoo_world(name: str, folder: Path) -> type[Match]:
-    """Return the class of the parallel environment of a module, of PettingZoo or any other."""
+    """Return the class of the environment of a module, of PettingZoo or any other.
+
+    It is the one in which all agents act at once, if there is one, and else that of turns.
+    """
     root = Path(str(_import("pettingzoo", folder).__file__)).parent
     from entity_env.adapters.from_pettingzoo import FromPettingZoo
+    from entity_env.adapters.from_pettingzoo_turns import FromPettingZooTurns
     from entity_env.adapters.gymnasium_api import partial_class
 
     short = name.removeprefix("pettingzoo.")
@@ -169,12 +179,38 @@ def _pettingzoo_world(name: str, folder: Path) -> type[Match]:
             module = _import(name, folder)
     except UnknownWorld as error:
         raise UnknownWorld(f"{error}{hint}") from None
-    if not hasattr(module, "parallel_env"):
-        raise UnknownWorld(
-            f"expected a module with parallel_env, in which all agents act at once, got {name}"
-        )
-    doc = f"{name} of PettingZoo, with an inferred mapping."
-    return partial_class(FromPettingZoo, {"__doc__": doc}, module.parallel_env)
+    members = {"__doc__": f"{name} of PettingZoo, with an inferred mapping."}
+    if hasattr(module, "parallel_env"):
+        return partial_class(FromPettingZoo, members, module.parallel_env)
+    if hasattr(module, "env"):
+        return partial_class(FromPettingZooTurns, members, module.env)
+    raise UnknownWorld(
+        f"expected a module with parallel_env, in which all agents act at once, or with env, in "
+        f"which they take turns, got {name}"
+    )
+
+
+REGISTERED_BY = {
+    **dict.fromkeys(("MiniGrid-", "BabyAI-"), "minigrid"),
+    **dict.fromkeys(("highway-", "merge-", "roundabout-", "intersection-"), "highway_env"),
+    **dict.fromkeys(("parking-", "racetrack-", "exit-", "two-way-", "u-turn-"), "highway_env"),
+    **dict.fromkeys(("Fetch", "Hand", "Adroit", "Franka", "PointMaze"), "gymnasium_robotics"),
+    **dict.fromkeys(("AntMaze", "MaMuJoCo"), "gymnasium_robotics"),
+    "ALE/": "ale_py",
+    "Foraging-": "lbforaging",
+    "MiniWorld-": "miniworld",
+    "Panda": "panda_gym",
+    "mo-": "mo_gymnasium",
+    "popgym-": "popgym",
+    "rware-": "rware",
+}
+"""Modules that register ids of Gymnasium as they are imported, by how the ids begin."""
+
+
+def with_module(env_id: str) -> str:
+    """Return an id of Gymnasium as `module:ID` if it is known which module registers it."""
+    module = next((m for begin, m in REGISTERED_BY.items() if env_id.startswith(begin)), "")
+    return f"{module}:{env_id}" if module and ":" not in env_id else env_id
 
 
 LIBRARIES: dict[str, Callable[[str, Path], Any]] = {

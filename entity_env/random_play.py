@@ -15,12 +15,13 @@ from entity_env.actions import Action
 from entity_env.environment import Observation
 from entity_env.errors import EntityEnvError, InvalidObservation
 from entity_env.match import Match
+from entity_env.names import free_name, is_computed, is_text
 from entity_env.ragged import Ragged
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionName, ActionSpace, ActionSpaces, ObsSpace
 from entity_env.vec.batching import batch_obs, unbatch_actions
 from entity_env.vec.chains import choose_parts
-from entity_env.vec.frames import has_len
+from entity_env.vec.frames import check_order, has_len
 from entity_env.vec.validate import validate_observation
 from entity_env.vec.vec_obs import Choices, VecObs
 
@@ -28,10 +29,12 @@ _WIDEST = 400  # characters of a finding that are printed: masks can be large
 _FIXES = (  # pattern of a message, and the remedy
     (r"to be one of \d+ labels", "give one of the labels of the space, or its index"),
     (r"to be False or True", "give False or True, or 0 or 1"),
+    (r"names that are text", "give text, such as 'score', that can be written to a file"),
     (r"finite numbers", "look for divisions by zero and for values that are never set"),
     (r"^\w*features.*expected", "give one row per entity and one number per feature of the space"),
     (r"^(entities|visible|ids): .*types", "name the type in obs_space(), or leave it out here"),
     (r"expected (a sequence of )?\d+ ids", "give one id per row of features, in the same order"),
+    (r"list or another sequence", "give a list: sets and dictionaries are no order of rows"),
     (r"unique ids", "ids must differ between all entities of a frame, also of different types"),
     (r"expected each (entity|type) once", "name every entity once"),
     (r"expected other ids", "entities of a type without ids are called (type, row)"),
@@ -312,9 +315,14 @@ class Player:
         try:
             blanks = [_blank_features(o, self.obs_space) for o in frames]
             batch = batch_obs(blanks, *self.spaces)
+            check_order(blanks)
         except Exception:  # whatever it is has been reported
             raise Stop from None
         for side, obs in enumerate(frames):
+            for name in filter(is_computed, filter(is_text, obs.metrics)):
+                text = "expected another name, as this one is computed for every environment"
+                fix = f"rename it; it is logged as {free_name(name, obs.metrics)!r}"
+                self.report.problem(f"metrics[{name!r}]", text, fix, where)
             self._track_numbers(obs, where)
             self._track_ids(side, obs)
         # Masks that allow nothing.

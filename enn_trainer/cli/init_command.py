@@ -19,6 +19,13 @@ examples:
   enn init coins --match
   enn init pole --from gymnasium:CartPole-v1
   enn init rps --from pettingzoo:classic.rps_v2"""
+_SMALL = """
+    // A small network and large steps, for a small world. Raise d_model for a harder one.
+    net: (d_model: 32, n_layer: 1),
+    optim: (lr: 0.005, bs: 256),
+    // num_envs is a multiple of the number of sides of a match.
+    rollout: (num_envs: 64, steps: 16, processes: 1),
+    total_timesteps: 30000,"""
 _AGAINST_RANDOM = """
     // The agent plays itself, and is measured against random play.
     eval: (episodes: 256, num_envs: 64, interval: 10000, opponent: "random"),"""
@@ -48,11 +55,12 @@ def init_command(arguments: Sequence[str]) -> None:
     try:
         _check_folder(folder)
         if options.source:
-            world, num_envs = _adapter(options.source)
+            world, more = _adapter(options.source)
         else:
-            world, num_envs = _starter("match.py" if options.match else "world.py"), 64
-        more, opponent = (_AGAINST_RANDOM, " --opponent random") if options.match else ("", "")
-        settings = _starter("settings.ron").format(num_envs=num_envs, more=more)
+            world = _starter("match.py" if options.match else "world.py")
+            more = _SMALL + (_AGAINST_RANDOM if options.match else "")
+        opponent = " --opponent random" if options.match else ""
+        settings = _starter("settings.ron").format(more=more)
         readme = _starter("README.md").format(name=folder.resolve().name, opponent=opponent)
         files = {"world.py": world, "test_world.py": _starter("test_world.txt")}
         files |= {"settings.ron": settings, "README.md": readme}
@@ -86,21 +94,23 @@ def _check_folder(folder: Path) -> None:
         raise ConfigError(f"DIR: {expected}, got {name!r}; try {folder.with_name(nearest)}")
 
 
-def _adapter(named: str) -> tuple[str, int]:
-    """Return the source of a world that adapts another one, and a number of environments."""
-    from enn_trainer.cli.load_world import make_world
+def _adapter(named: str) -> tuple[str, str]:
+    """Return the source of a world that adapts another one, and settings for it."""
+    from enn_trainer.cli.load_world import load_world
     from enn_trainer.runtime.trust import TYPED
     from entity_env.errors import EntityEnvError
-    from entity_env.named_world import LIBRARIES
+    from entity_env.named_world import LIBRARIES, with_module
 
     if named.partition(":")[0] not in LIBRARIES:
         raise ConfigError(f"--from: expected gymnasium:ID or pettingzoo:MODULE, got {named!r}")
+    library, _, name = named.partition(":")
     try:
-        with closing(make_world(named, {}, "--from", "--from", trust=TYPED)) as world:
-            from enn_trainer.cli.starters.adapter import adapter_source
+        create_env = load_world(named, {}, "--from", "--from", trust=TYPED)
+        from enn_trainer.cli.starters.adapter import adapt, adapter_source, settings_of
 
-            sides = getattr(world, "num_sides", 1)
-            return adapter_source(named, world), max(64 // sides, 1) * sides
+        name = with_module(name) if library == "gymnasium" else name
+        with closing(adapt(name) if library == "gymnasium" else create_env()) as world:
+            return adapter_source(name, world), settings_of(world)
     except EntityEnvError as error:
         raise ConfigError(f"--from: {named}: {error}") from None
 

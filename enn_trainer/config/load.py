@@ -29,10 +29,11 @@ Names: TypeAlias = tuple[str, ...]
 
 PREFIX = "ENN_"
 
+DEFAULT = "default"
 COMMAND_LINE = "command line"
 ENVIRONMENT = "environment variable "
 FILE = "file "
-"""The last two are followed by a name."""
+"""Sources of values; the last two are followed by a name."""
 
 _PATH = re.compile(r"[\w.]+")
 _BOOLS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
@@ -49,7 +50,7 @@ class Sources(dict[Names, str]):
 
     def of(self, path: str) -> str:
         """Return the source of the field at a dotted path, or of something in it."""
-        return next(self._within(tuple(path.split("."))), "default")
+        return next(self._within(tuple(path.split("."))), DEFAULT)
 
     def is_given(self, path: Names) -> bool:
         """Return whether the user gave all that is at and below a path: typed it or named its file.

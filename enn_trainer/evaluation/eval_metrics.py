@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from enn_trainer.experience.episodes import Episodes
 from enn_trainer.selfplay.elo import compare_sides
+from entity_env.names import COMPUTED
 from entity_env.spaces import GLOBAL, ObsSpace
 from entity_env.vec.finite_metrics import FiniteMetrics
 from entity_env.vec.variation import RunningArguments
@@ -21,6 +22,8 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 NO_END = np.iinfo(np.int64).max
 """Quota of an environment without a limit on its episodes."""
+SCORE = "score"
+"""Metric of the comparison of the sides of a match."""
 # 97.5% quantiles for 1 to 29 degrees of freedom: roots of Abramowitz and Stegun, 26.7.3 and 26.7.4.
 # fmt: off
 _T_975 = (
@@ -190,7 +193,8 @@ class EpisodeStatistics(VecEnvWrapper):
         super().__init__(env)
         self.running = RunningArguments(len(env), env.sides)
         self.counts = EpisodeCounts(quota, env.sides)
-        self.finite = FiniteMetrics()
+        computed = COMPUTED if result is None else COMPUTED | {SCORE}
+        self.finite = FiniteMetrics(computed=computed)
         self._result, self._num_steps = result, 0
         self._return = np.zeros(len(env), dtype=np.float64)
         self._length = np.zeros(len(env), dtype=np.int64)
@@ -235,7 +239,7 @@ class EpisodeStatistics(VecEnvWrapper):
             values[given] = rows.values
             tallies[name].add(given[counts[given]], values)
         if self._result is not None and len(ended):
-            tallies["score"].add(ended, self._scores(obs, self._result))
+            tallies[SCORE].add(ended, self._scores(obs, self._result))
         others = {name: m for name, m in obs.metrics.items() if name not in obs.env_metrics}
         add_metrics(self.counts.of_all, others)
 

@@ -37,9 +37,11 @@ from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.collector import Collector, Watcher, play
 from enn_trainer.experience.envs import (
     EnvFactory,
+    IncompleteMatchError,
     WorkerOptions,
     global_randomness_kept,
     in_section,
+    round_up,
     sides_of,
     worker_options,
 )
@@ -638,8 +640,16 @@ class Evaluator:
         try:
             with worker_options(WorkerOptions(config.rollout.recover)):
                 make = partial(self._create_envs, suite.env)
-                envs = make(num_envs, processes, 0) if group.size == 1 else None
+                try:
+                    envs = make(num_envs, processes, 0) if group.size == 1 else None
+                except IncompleteMatchError as error:
+                    if suite.num_envs is not None:
+                        raise
+                    num_envs = round_up(num_envs, error.sides)
+                    envs = make(num_envs, processes, 0)
                 sides = self._sides_of(suite, num_envs) if envs is None else envs.sides
+                if suite.num_envs is None:
+                    num_envs = round_up(num_envs, sides)
                 # As many matches against each member and in each seat.
                 whole = num_members * sides**2
                 if whole and num_envs % whole:

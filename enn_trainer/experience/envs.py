@@ -113,6 +113,26 @@ def env_factory(
     return _checked_factory(env)
 
 
+class IncompleteMatchError(ConfigError):
+    """A number of environments that is not one of whole matches.
+
+    Args:
+        num_envs: the number.
+        sides: of a match.
+        name: of the environment.
+    """
+
+    def __init__(self, num_envs: int, sides: int, name: str) -> None:
+        expected = f"expected multiples of {sides}, the sides of {name}"
+        super().__init__(f"num_envs: {expected}, got {num_envs}")
+        self.sides = sides
+
+
+def round_up(num_envs: int, sides: int) -> int:
+    """Return the smallest number of environments of whole matches that is not below a number."""
+    return -(-num_envs // sides) * sides
+
+
 def sides_of(make: Callable[[int, int, int], VecEnv], num_envs: int) -> int:
     """Return the number of sides of a match, by environments that are closed again.
 
@@ -123,6 +143,8 @@ def sides_of(make: Callable[[int, int, int], VecEnv], num_envs: int) -> int:
     for count in (1, num_envs):  # one, as most worlds have a side; else as many as are valid
         try:
             envs = make(count, 1, 0)
+        except IncompleteMatchError as error:
+            return error.sides
         except (ConfigError, EntityEnvError):
             if count == num_envs:
                 raise
@@ -214,9 +236,7 @@ def _list_factory(
             like = _one_of(create_env, name)
         sides = like.num_sides if isinstance(like, Match) else 1
         if num_envs % sides:
-            raise ConfigError(
-                f"num_envs: expected multiples of {sides}, the sides of {name}, got {num_envs}"
-            )
+            raise IncompleteMatchError(num_envs, sides, name)
 
         # Environments in workers, or in this process.
         options = current_options()

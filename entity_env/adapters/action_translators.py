@@ -311,7 +311,7 @@ class ChoiceTranslator(ActionTranslator):
         # The numbers of the mapping.
         self.num_choices = _count_choices(argument, action, components)
         for field in ("first", "default"):
-            value = getattr(action, field, 0)
+            value = getattr(action, field, None) or 0
             if not 0 <= value < self.num_choices:
                 raise InvalidSpace(
                     f"{argument}.{field}: expected 0 to {self.num_choices - 1}, got {value}"
@@ -407,7 +407,7 @@ class ChoiceTranslator(ActionTranslator):
             mask: of its choices.
         """
         if choice is None:
-            choice = self._default
+            choice = self._default or 0
             if mask is not None and not mask[choice] and mask.any():
                 choice = int(mask.argmax())
         return component.start + choice if self._values is None else self._values[choice]
@@ -416,6 +416,11 @@ class ChoiceTranslator(ActionTranslator):
         """Return (actors, choices or actees) bool, None if all is allowed."""
         numbers = frame.rows[self._actors].tolist()
         given = [masks[self.slots[i]] for i in numbers if i < len(self.slots)]
+        if self._default is None and any(m is not None and not m.any() for m in given):
+            raise InvalidObservation(
+                f"actions[{self.name!r}]: expected a mask that allows a choice, got one that "
+                "allows none; allow what does nothing, or name in default what is sent then"
+            )
         allowed: Flags | None = None
         if len(given) == len(numbers) == 1:
             allowed = None if given[0] is None else given[0][None, :]

@@ -40,6 +40,7 @@ from entity_env.errors import (
     did_you_mean,
     short_repr,
 )
+from entity_env.names import free_name, is_computed
 from entity_env.real_numbers import real_array
 from entity_env.spaces import ActionName, ActionSpace, Entity, EntityName, ObsSpace
 
@@ -162,8 +163,11 @@ class AgentTranslator:
             if path is not None
         ]
 
-        # Metrics that were in no info so far, and until all were, the paths of infos.
-        self.missing_metrics = set(self.mapping.metrics)
+        # Names of metrics by their paths; metrics that were in no info so far, and until all were,
+        # the paths of infos.
+        paths = self.mapping.metrics
+        self._metric_names = {p: free_name(p, paths) if is_computed(p) else p for p in paths}
+        self.missing_metrics = set(paths)
         self.info_paths: set[str] = set()
 
         # The entity that stands for the agent.
@@ -236,7 +240,9 @@ class AgentTranslator:
         return build_action(self.spaces[1], iter(values))
 
     def metrics(self, info: Mapping[str, Any]) -> dict[str, float]:
-        """Return the numbers in the info to log, of those that are there.
+        """Return the numbers in the info to log, of those that are there, by their paths.
+
+        A path that is the name of a metric that is computed for every environment has a free name.
 
         Raises:
             InvalidObservation: a value is not a number.
@@ -249,7 +255,10 @@ class AgentTranslator:
             self.info_paths.update(_paths_in(info))
             self.missing_metrics -= {p for p in self.missing_metrics if _is_in_info(info, p)}
         try:
-            return {path: float(real_array(value).reshape(())) for path, value in found.items()}
+            return {
+                self._metric_names[path]: float(real_array(value).reshape(()))
+                for path, value in found.items()
+            }
         except (TypeError, ValueError, OverflowError):
             raise InvalidObservation(
                 f"metrics: expected numbers in the info, got {short_repr(found, LONG)}"

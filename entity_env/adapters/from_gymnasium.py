@@ -10,6 +10,7 @@ from entity_env.adapters.agent_translator import AgentTranslator, View, check_me
 from entity_env.adapters.gymnasium_api import (
     Adapted,
     MakeGymnasiumEnv,
+    as_info,
     as_reward,
     check_result,
     make_gymnasium,
@@ -21,6 +22,7 @@ from entity_env.adapters.mapping import FieldMap
 from entity_env.environment import Environment, Observation
 from entity_env.errors import EntityEnvError
 from entity_env.match import copied
+from entity_env.real_numbers import as_flag
 from entity_env.spaces import ActionName
 
 
@@ -110,15 +112,18 @@ class FromGymnasium(Adapted, Environment):
     def _observe(
         self, value: Any, reward: Any, terminated: Any, truncated: Any, info: Any
     ) -> Observation:
-        is_over = bool(terminated or truncated)
+        reward, info = as_reward(reward), as_info(info)
+        terminated = as_flag(terminated, "terminated")
+        truncated = as_flag(truncated, "truncated")
+        is_over = terminated or truncated
         view = self._translator.translate_observation(value, info, is_over)
         self._view = None if is_over else view
         metrics = self._translator.metrics(info)
         if is_over:
             check_metrics(self.translators)
         return view.to_observation(
-            reward=as_reward(reward),
-            terminated=bool(terminated),
-            truncated=bool(truncated),
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
             metrics=metrics,
         )

@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.adapters.agent_translator import AgentTranslator, View, check_metrics
-from entity_env.adapters.gymnasium_api import Adapted, names_of, world_seed
+from entity_env.adapters.gymnasium_api import Adapted, check_result, names_of, world_seed
 from entity_env.adapters.gymnasium_spaces import Flags, as_array
 from entity_env.adapters.mapping import FieldMap
 from entity_env.environment import Observation, filter_observation
-from entity_env.errors import EntityEnvError, InvalidObservation
+from entity_env.errors import EntityEnvError, InvalidObservation, unexpected
 from entity_env.extras import needs_extra
 from entity_env.ragged import Ragged
 from entity_env.real_numbers import as_flags
@@ -104,7 +104,7 @@ class FromGymnasiumVector(Adapted, VecEnv):
         seed = self.take_seed()
         if seed is not None:
             seed = world_seed(derive_seed(seed, "vector", self._first_env_index))
-        values, infos = self.vec_env.reset(seed=seed)
+        values, infos = check_result("reset", self.vec_env.reset(seed=seed))
         each, self._padding = self._split_infos(infos), self._no_ends.done
         self._tracker.begin()
         metrics = [self._translator.metrics(info) for info in each]
@@ -128,15 +128,15 @@ class FromGymnasiumVector(Adapted, VecEnv):
         ]
         space = self.vec_env.single_action_space
         empty: Any = create_empty_array(space, n=len(self))
-        result = self.vec_env.step(concatenate(space, each_action, empty))
+        result = check_result("step", self.vec_env.step(concatenate(space, each_action, empty)))
         values, rewards, terminated, truncated, infos = result
 
         # The results of each environment; what comes with a reset belongs to no episode.
         each = self._split_infos(infos)
         rewards = as_array(rewards, (len(self),), "reward", np.float64)[:, 0]
         rewards = np.where(resets, 0.0, rewards)
-        terminated = as_flags(terminated, "terminated").reshape(len(self))
-        truncated = as_flags(truncated, "truncated").reshape(len(self))
+        terminated = self._flags(terminated, "terminated")
+        truncated = self._flags(truncated, "truncated")
         done = (terminated | truncated) & ~resets
         ends = _EpisodeEnds(done, truncated & ~terminated & done, {})
         metrics = [
@@ -171,6 +171,13 @@ class FromGymnasiumVector(Adapted, VecEnv):
     def render(self, **kwargs: Any) -> npt.NDArray[np.uint8]:
         """Return pictures of all environments, (B, height, width, 3) uint8."""
         return np.asarray(super().render(**kwargs), dtype=np.uint8)
+
+    def _flags(self, flags: Any, field: str) -> Flags:
+        """Return the flags of a step, (B,)."""
+        array = as_flags(flags, field)
+        if array.shape != (len(self),):
+            raise unexpected(None, field, f"shape ({len(self)},)", array.shape)
+        return array
 
     def _translate(self, values: Any, infos: Sequence[Any], is_over: Flags) -> list[View]:
         by_env = enumerate(iterate(self.vec_env.observation_space, values))

@@ -20,8 +20,10 @@ from entity_env.adapters.gymnasium_api import (
     Adapted,
     GymnasiumEnv,
     MakeGymnasiumEnv,
+    as_info,
     as_reward,
     check_result,
+    flags_of,
     keeps_state,
     make_gymnasium,
     names_of,
@@ -157,6 +159,7 @@ class FromPettingZoo(Adapted, Match):
             used, self.env = self.env, self._make()
             used.close()
         values, infos = check_result("reset", self.env.reset(seed=world_seed(seed)))
+        values, infos = as_info(values, "observations"), as_info(infos, "infos")
         self._was_reset = True
         self._cut_off = {}
         self._views = self._translate(values, infos, self.env.agents)
@@ -170,7 +173,12 @@ class FromPettingZoo(Adapted, Match):
         for side, own in zip(self._sides, actions, strict=True):
             chosen |= side.translate_actions(own, self._views)
         result = check_result("step", self.env.step(chosen))
-        values, rewards, terminated, truncated, infos = result
+        values, rewards, infos = (
+            as_info(result[i], field)
+            for i, field in ((0, "observations"), (1, "rewards"), (4, "infos"))
+        )
+        terminated = flags_of(result[2], "terminations")
+        truncated = flags_of(result[3], "truncations")
 
         # Agents that died in this step, with their last views: those that they acted in, of agents
         # that were cut off without an observation.
@@ -216,7 +224,7 @@ class FromPettingZoo(Adapted, Match):
             raise InvalidObservation(f"observations: expected one of each agent, got no {missing}")
         return {
             agent: self._translators[agent].translate_observation(
-                values[agent], infos.get(agent) or {}, is_over
+                values[agent], as_info(infos.get(agent), f"infos[{agent!r}]"), is_over
             )
             for agent in agents
         }
@@ -233,7 +241,8 @@ class FromPettingZoo(Adapted, Match):
         obs.reward = sum(as_reward(rewards[a]) for a in side.members if a in rewards)
         values: dict[str, list[float]] = {}
         for agent in side.members:
-            for name, value in self._translators[agent].metrics(infos.get(agent, {})).items():
+            info = as_info(infos.get(agent), f"infos[{agent!r}]")
+            for name, value in self._translators[agent].metrics(info).items():
                 values.setdefault(name, []).append(value)
         obs.metrics |= {name: sum(each) / len(each) for name, each in values.items()}
         return obs
@@ -419,12 +428,28 @@ class TupleToParallel:
         n = len(self.possible_agents)
         if isinstance(info, list | tuple):
             return self._by_agent(info, "info")
+        info = as_info(info)
         if len(info) == n and set(map(str, info)) == set(self.possible_agents):
             return {str(agent): one for agent, one in info.items()}
         mask = info.get("action_mask")
         if isinstance(mask, list | tuple | np.ndarray) and len(mask) == n and np.size(mask[0]) > 1:
             return {a: {**info, "action_mask": mask[i]} for i, a in enumerate(self.possible_agents)}
         return dict.fromkeys(self.possible_agents, info)
+
+
+def has_several_agents(env: GymnasiumEnv) -> bool:
+    """Return whether an environment of Tuple spaces gives each part a reward, in a step it takes.
+
+    Args:
+        env: the environment, which is reset.
+    """
+    obs_space, action_space = env.observation_space, env.action_space
+    if not (isinstance(obs_space, spaces.Tuple) and isinstance(action_space, spaces.Tuple)):
+        return False
+    env.reset(seed=0)
+    action_space.seed(0)
+    _, reward, *_ = check_result("step", env.step(action_space.sample()))
+    return isinstance(reward, list | tuple) or np.ndim(reward) > 0
 
 
 class FromGymnasiumAgents(FromPettingZoo):

@@ -19,7 +19,9 @@ from entity_env.adapters.from_pettingzoo import (
 )
 from entity_env.adapters.gymnasium_api import (
     Adapted,
+    as_info,
     as_reward,
+    flags_of,
     keeps_state,
     partial_class,
     world_seed,
@@ -167,16 +169,18 @@ class FromPettingZooTurns(Adapted, Match):
     def _look(self) -> None:
         """Read the views of all agents, and keep the last ones of those who have just died."""
         # Each attribute is read once, as it is passed on by one wrapper after the other.
-        before, self._views, self._infos = self._views, {}, self.env.infos
+        before, self._views = self._views, {}
+        self._infos = as_info(self.env.infos, "infos")
         agents, mover = self.env.agents, self.env.agent_selection
-        terminations, truncations = self.env.terminations, self.env.truncations
+        terminations = flags_of(self.env.terminations, "terminations")
+        truncations = flags_of(self.env.truncations, "truncations")
 
         # Agents that are gone without a last look keep the view before.
         gone = {agent: view for agent, view in before.items() if agent not in agents}
         check_flags([*gone], terminations, truncations)
         for agent, view in gone.items():
-            metrics = self._translators[agent].metrics(self._infos.get(agent) or {})
-            is_terminated = bool(terminations.get(agent)) or not truncations.get(agent)
+            metrics = self._translators[agent].metrics(self._info(agent))
+            is_terminated = terminations.get(agent, False) or not truncations.get(agent)
             self._ended[agent] = _End(view.after_the_end(), is_terminated, metrics)
 
         for agent in agents:
@@ -185,10 +189,10 @@ class FromPettingZooTurns(Adapted, Match):
                 raise InvalidObservation(
                     f"agents: expected some of possible_agents {known}, got {agent!r}"
                 )
-            is_dead = bool(terminations[agent] or truncations[agent])
+            is_dead = terminations[agent] or truncations[agent]
             if is_dead and agent in self._ended:
                 continue
-            value, info = self.env.observe(agent), self._infos.get(agent) or {}
+            value, info = self.env.observe(agent), self._info(agent)
             if is_dead and value is None and agent in before:
                 view = before[agent].after_the_end()
             else:
@@ -196,9 +200,13 @@ class FromPettingZooTurns(Adapted, Match):
                 view = self._translators[agent].translate_observation(value, info, is_over)
             if is_dead:  # the steps of the dead clear their infos
                 metrics = self._translators[agent].metrics(info)
-                self._ended[agent] = _End(view, bool(terminations[agent]), metrics)
+                self._ended[agent] = _End(view, terminations[agent], metrics)
             else:
                 self._views[agent] = view
+
+    def _info(self, agent: AgentName) -> Mapping[str, Any]:
+        """Return the info of an agent."""
+        return as_info(self._infos.get(agent), f"infos[{agent!r}]")
 
     def _observe(self) -> list[Observation]:
         """Return what each side sees, with rewards; at the end its last view."""
@@ -214,6 +222,6 @@ class FromPettingZooTurns(Adapted, Match):
             if is_over and agent in self._ended:
                 obs.metrics |= self._ended[agent].metrics
             else:
-                obs.metrics |= self._translators[agent].metrics(self._infos.get(agent) or {})
+                obs.metrics |= self._translators[agent].metrics(self._info(agent))
             shown.append(obs)
         return shown

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from entity_env.errors import LONG, EntityEnvError, InvalidObservation, short_repr
 from entity_env.extras import needs_extra
 from entity_env.match import copied
-from entity_env.real_numbers import real_array
+from entity_env.real_numbers import as_flag, real_array
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 
 with needs_extra():
@@ -157,6 +157,37 @@ def as_reward(reward: Any) -> float:
             f"reward: expected a number, got {short_repr(reward, LONG)}; an environment with "
             "several agents is for FromGymnasiumAgents"
         ) from None
+
+
+def as_info(info: Any, field: str = "info") -> Mapping[Any, Any]:
+    """Return an info; None is an empty one.
+
+    Args:
+        info: what came with an observation.
+        field: its name, for the message.
+
+    Raises:
+        InvalidObservation: it is no dictionary.
+    """
+    if info is None:
+        return {}
+    if not isinstance(info, Mapping):
+        raise InvalidObservation(f"{field}: expected a dictionary, got {short_repr(info, LONG)}")
+    return info
+
+
+def flags_of(flags: Any, field: str) -> dict[Any, bool]:
+    """Return the flags of agents, by agent.
+
+    Args:
+        flags: by agent, as `as_flag` takes them.
+        field: their name, for messages.
+
+    Raises:
+        InvalidObservation: they are not given by agent, or one is no flag.
+    """
+    by_agent = as_info(flags, field)
+    return {agent: as_flag(flag, f"{field}[{agent!r}]") for agent, flag in by_agent.items()}
 
 
 _KEEP_STATE = {"knights_archers_zombies_v11", "ForagingEnv"}

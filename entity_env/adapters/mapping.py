@@ -152,7 +152,9 @@ class Choice:
         labels: the names of the choices; by default those of the environment, or numbers.
         values: the values of the choices in the action, for a part that is a `Box`.
         mask: the path of its mask in the observation, or else in the info.
-        default: the choice for rows that stand for no entity, as a position in `labels`.
+        default: the choice for rows that stand for no entity, and where a mask allows nothing, as
+            a position in `labels`. By default the first for such rows; a mask that allows nothing
+            is an error.
         column: the number of this component among those of a row.
         of: the number of components of a row.
     """
@@ -162,7 +164,7 @@ class Choice:
     labels: Sequence[str] | None = None
     values: Sequence[Any] | None = None
     mask: str | None = None
-    default: int = 0
+    default: int | None = None
     column: int = 0
     of: int = 1
 
@@ -178,7 +180,8 @@ class Select:
             "agent", without features, is added to the world.
         first: the number that means the first row.
         mask: the path of its mask in the observation, or else in the info.
-        default: the number in the action where nobody selects or nothing can be selected.
+        default: the number in the action where nobody selects or nothing can be selected. By
+            default 0; a mask that allows nothing is an error.
         column: the number of this component among those of a row.
         of: the number of components of a row.
     """
@@ -188,7 +191,7 @@ class Select:
     actors: EntityName | None = None
     first: int = 0
     mask: str | None = None
-    default: int = 0
+    default: int | None = None
     column: int = 0
     of: int = 1
 

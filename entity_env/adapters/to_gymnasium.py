@@ -49,7 +49,8 @@ class ToGymnasium(gymnasium.Env[Arrays, Any]):
     """An entity environment whose entities are padded to arrays of one size.
 
     Row i of a type has a slot of its own, the i-th of `max_entities` of that type; slots are
-    numbered type after type in the order of the `ObsSpace`. An observation is a flat dictionary:
+    numbered type after type in the order of the `ObsSpace`. An observation is a flat dictionary, in
+    whose keys a full stop in the name of a type is a slash:
 
         "entities/<type>"  float32 (slots of the type, columns); zeros where no entity is. Left out
                            for a type without features. Numbers come first, then for each label of
@@ -144,12 +145,13 @@ class ToGymnasium(gymnasium.Env[Arrays, Any]):
         self.action_space = spaces.Dict(parts) if len(parts) > 1 else next(iter(parts.values()))
         self.columns: dict[str, list[str]] = {}
         fields: dict[str, spaces.Space[Any]] = {}
+        self._key_of = _keys_of([*layout.max_entities])
         for name, size in layout.max_entities.items():
             if names := _columns_of(self._obs_space.entities[name]):
-                field, shape = f"entities/{name}", (size, len(names))
+                field, shape = f"entities/{self._key_of[name]}", (size, len(names))
                 self.columns[field] = names
                 fields[field] = spaces.Box(-np.inf, np.inf, shape, np.float32)
-            fields[f"present/{name}"] = spaces.MultiBinary(size)
+            fields[f"present/{self._key_of[name]}"] = spaces.MultiBinary(size)
         if names := _columns_of(self._obs_space.global_entity):
             self.columns["globals"] = names
             fields["globals"] = spaces.Box(-np.inf, np.inf, (len(names),), np.float32)
@@ -287,7 +289,7 @@ class ToGymnasium(gymnasium.Env[Arrays, Any]):
         slots: list[Indices] = []
         start = 0
         for name, size in layout.max_entities.items():
-            rows = self._rows(name)
+            rows, key = self._rows(name), self._key_of[name]
             if len(rows) > size:
                 raise InvalidObservation(
                     f"features of {name!r}: expected at most {size} entities, got {len(rows)}; "
@@ -296,10 +298,10 @@ class ToGymnasium(gymnasium.Env[Arrays, Any]):
             flags = self._batch.visible.get(name)
             seen = np.arange(len(rows)) if flags is None else np.flatnonzero(flags.values)
             if rows.shape[1]:
-                shown[f"entities/{name}"] = np.zeros((size, rows.shape[1]), dtype=np.float32)
-                shown[f"entities/{name}"][seen] = rows[seen]
-            shown[f"present/{name}"] = np.zeros(size, dtype=np.int8)
-            shown[f"present/{name}"][seen] = 1
+                shown[f"entities/{key}"] = np.zeros((size, rows.shape[1]), dtype=np.float32)
+                shown[f"entities/{key}"][seen] = rows[seen]
+            shown[f"present/{key}"] = np.zeros(size, dtype=np.int8)
+            shown[f"present/{key}"][seen] = 1
             slots.append(start + np.arange(len(rows)))
             start += size
         self._slot_of = np.concatenate([*slots, [start]])
@@ -353,6 +355,22 @@ class ToGymnasium(gymnasium.Env[Arrays, Any]):
         choices = np.zeros(num_choices, dtype=np.int64)
         choices[options] = np.arange(len(options))
         return _Choosing(heads, legal, choices)
+
+
+def _keys_of(names: Sequence[EntityName]) -> dict[EntityName, str]:
+    """Return the part of a key that stands for a type, by its name.
+
+    Raises:
+        ValueError: two types have the same.
+    """
+    # The keys name modules of networks, in PyTorch and so in Stable-Baselines3: without full stops.
+    keys = {name: name.replace(".", "/") for name in names}
+    if twice := [name for name in names if [*keys.values()].count(keys[name]) > 1]:
+        raise ValueError(
+            f"env: expected types whose names differ by more than '.' and '/', got {twice}; "
+            "rename one"
+        )
+    return keys
 
 
 def _columns_of(entity: Entity) -> list[str]:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from entity_env.actions import Action, ActionName, EntityName
 from entity_env.errors import LONG, InvalidAction, InvalidObservation, short_repr, unexpected
 from entity_env.kinds import Kind, as_rows, encoded_rows, first_unknown, label_dtype
+from entity_env.names import is_text
 from entity_env.observation import GLOBAL, Observation, ObsSpace
 from entity_env.ragged import Indices, Ragged
 from entity_env.real_numbers import as_flag, as_flags, as_numbers, real_rows
@@ -74,6 +75,8 @@ def batch_outcomes(
     for name in dict.fromkeys(chain.from_iterable(o.metrics for o in obs)):
         given = np.array([name in o.metrics for o in obs], dtype=np.int64)
         indices = np.flatnonzero(given).tolist()
+        if not is_text(name):
+            raise unexpected(indices[0], "metrics", "names that are text", short_repr(name))
         numbers = [obs[i].metrics[name] for i in indices]
         env_metrics[name] = Ragged(as_numbers(numbers, indices, f"metrics[{name!r}]"), given)
     rewards = as_numbers([o.reward for o in obs], range(len(obs)), "reward")

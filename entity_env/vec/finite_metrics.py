@@ -1,13 +1,14 @@
-"""Metrics of environments without values that are not finite."""
+"""Metrics of environments as they are logged: finite, and by names of their own."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from entity_env.errors import unexpected
+from entity_env.names import COMPUTED, free_name, is_computed
 from entity_env.process import warn_once
 from entity_env.ragged import Indices, Ragged
 from entity_env.vec.vec_obs import Metric, VecObs
@@ -22,19 +23,23 @@ def never(name: str) -> bool:
 class FiniteMetrics:
     """Filter of metrics: a value that is NaN or infinite counts as missing, with one warning.
 
+    A metric with the name of one that is computed gets another name, with one warning as well.
+
     Attributes:
         is_required: returns if something depends on a metric, by its name: such a value is an error
             then.
         validate: False to leave such values of required metrics to those that read them.
         first_env_index: the index of the first environment among all of the run, for messages.
+        computed: names of metrics that are computed of every environment.
     """
 
     is_required: Callable[[str], bool] = never
     validate: bool = True
     first_env_index: int = 0
+    computed: Collection[str] = COMPUTED
 
     def filter(self, obs: VecObs, steps: Indices, padding: npt.NDArray[np.bool_]) -> None:
-        """Leave values that are not finite out of the metrics of a step.
+        """Rename metrics of a step, and leave values that are not finite out of them.
 
         Args:
             obs: the frames after the step.
@@ -44,6 +49,15 @@ class FiniteMetrics:
         Raises:
             InvalidObservation: a required metric has one; names the environment and the step.
         """
+        for name in [name for name in obs.metrics if is_computed(name, self.computed)]:
+            free = free_name(name, obs.metrics)
+            warn_once(
+                f"metrics[{name!r}]: logged as {free!r}, as {name!r} is computed for every "
+                "environment; give it another name"
+            )
+            obs.metrics[free] = obs.metrics.pop(name)
+            if name in obs.env_metrics:
+                obs.env_metrics[free] = obs.env_metrics.pop(name)
         # Sums are finite if all values are.
         for name in [name for name, m in obs.metrics.items() if not math.isfinite(m.sum)]:
             if not self.validate and self.is_required(name):

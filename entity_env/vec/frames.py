@@ -1,6 +1,6 @@
 """Positions in their frames of the entities that actions name."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import chain
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import EntityID, EntityName
-from entity_env.errors import LONG, invalid_in, short_repr, unexpected
+from entity_env.errors import LONG, InvalidObservation, invalid_in, short_repr, unexpected
 from entity_env.observation import Observation, ObsSpace
 from entity_env.ragged import Indices, Ragged, exclusive_cumsum, row_indices
 from entity_env.real_numbers import all_none
@@ -253,6 +253,40 @@ class Frames:
             raise invalid_in(i, f"{what}: {entity} is invisible; {rule}")
 
 
+def check_order(obs: Sequence[Observation]) -> None:
+    """Raise where ids, or the entities that a mask names, are in no order, as in a set.
+
+    Args:
+        obs: B observations.
+
+    Raises:
+        InvalidObservation: names the frame and the field.
+    """
+    masks = [mask for o in obs for mask in o.actions.values()]
+    kinds = {type(ids) for o in obs for ids in o.ids.values()}
+    kinds |= {type(getattr(mask, part)) for mask in masks for part in mask.entity_fields}
+    if all(map(_is_in_order, kinds)):
+        return
+    for i, o in enumerate(obs):
+        named = {f"ids[{name!r}]": ids for name, ids in o.ids.items()}
+        for name, mask in o.actions.items():
+            parts = mask.entity_fields
+            named |= {f"actions[{name!r}].{part}": getattr(mask, part) for part in parts}
+        for what, values in named.items():
+            if not _is_in_order(type(values)):
+                raise _without_order(i, what, values)
+
+
+def _without_order(i: int, what: str, values: Any) -> InvalidObservation:
+    return unexpected(i, what, "a list or another sequence", short_repr(values, LONG))
+
+
+@lru_cache(maxsize=64)
+def _is_in_order(cls: type) -> bool:
+    """Return whether a class is one of sequences, or None: dictionaries and their views are not."""
+    return cls is type(None) or (hasattr(cls, "__getitem__") and not issubclass(cls, Mapping | Set))
+
+
 def is_same_everywhere(types: Sequence[Any]) -> bool:
     """Return whether all frames name the same types: in a list, in a tuple or by None."""
     is_one_kind = set(map(type, types)) <= {type(types[0])} <= {list, tuple, type(None)}
@@ -309,6 +343,9 @@ def _remaining_ids(
     # Copies, as environments may change the lists that they gave while they act.
     if {*map(type, named)} <= {list}:
         return [*map(list.copy, named)]  # type: ignore[arg-type]
+    for i, ids in enumerate(named):
+        if not _is_in_order(type(ids)):
+            raise _without_order(i, "ids", ids)
     return [ids if type(ids) is tuple else _copied(ids) for ids in named]
 
 

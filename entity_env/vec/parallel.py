@@ -52,8 +52,8 @@ class ParallelEnvList(VecEnv):
         num_processes: the largest number of workers; there are never more than matches.
         start_method: accepted for compatibility; workers are always fresh interpreters.
         first_env_index: the index of the first among all environments of the run.
-        validate: raise for features and rewards that are not finite, with the environment, step and
-            field.
+        validate: raise for features and rewards that are not finite, and for ids in no order, with
+            the environment, step and field.
         timeout_s: a worker that does not answer for so long hangs; None to wait for ever.
         restarts: the limit on the number of lost workers that are replaced; of those of one host
             elsewhere, the first counts.

@@ -30,7 +30,7 @@ from entity_env.seeding import derive_seed, derive_seeds
 from entity_env.spaces import ActionName, ActionSpace, EntityName, ObsSpace
 from entity_env.vec import episode_state
 from entity_env.vec.batching import LAST, Outcomes, batch_obs, batch_outcomes, unbatch_actions
-from entity_env.vec.frames import Frames
+from entity_env.vec.frames import Frames, check_order
 from entity_env.vec.identity import IdentityTracker, types_to_track
 from entity_env.vec.validate import check_finite_batch, check_same_spaces, check_spaces
 from entity_env.vec.variation import Variation, check_taken
@@ -52,8 +52,8 @@ class EnvList(VecEnv):
         create_env: makes one `Environment` or `Match`.
         num_envs: the number of frames in a step; a multiple of the sides of a match.
         first_env_index: the index of the first among all environments of the run.
-        validate: raise for features and rewards that are not finite, with the environment, step and
-            field.
+        validate: raise for features and rewards that are not finite, and for ids in no order, with
+            the environment, step and field.
 
     Raises:
         EntityEnvError: `num_envs` is not a multiple of the sides of a match.
@@ -448,6 +448,7 @@ class EnvList(VecEnv):
         try:
             batch = batch_obs(frames, shown, self._action_space, outcomes)
             if self.validate:
+                check_order(frames)
                 check_finite_batch(batch, shown)
             if self._tracker.types:
                 self._tracker.update(batch, frames)

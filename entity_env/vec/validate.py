@@ -1,6 +1,6 @@
 """Checks of spaces, and of observations against their spaces."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,11 +10,13 @@ from entity_env.actions import Action
 from entity_env.environment import Environment, Observation
 from entity_env.errors import InvalidObservation, InvalidSpace, short_repr, unexpected
 from entity_env.kinds import Kind, first_unknown, label_dtype
+from entity_env.names import is_text
 from entity_env.observation import GLOBAL, Entity, ObsSpace
 from entity_env.ragged import Indices, Ragged
 from entity_env.spaces import ACTION_SPACES, ActionName, ActionSpace, ActionSpaces, num_columns
 from entity_env.vec.batching import batch_obs, located_in_last
 from entity_env.vec.chains import after_of, chain_problems
+from entity_env.vec.frames import check_order
 from entity_env.vec.row_checks import check_rows, expect
 from entity_env.vec.vec_obs import VecObs
 from entity_env.view import View
@@ -82,12 +84,14 @@ def _obs_space_problems(space: Any) -> Iterator[tuple[str, str]]:
             yield f"entities: expected names with an Entity each, got {got}", "use Entity"
         else:
             blocks.append((f"entities[{name!r}].features", entity.features, entity.kinds))
+            yield from _text_problems("entities", [name])
     for what, names, kinds in blocks:
         if not all(isinstance(kind, Kind) for kind in kinds):
             yield f"{what}: expected kinds behind the numbers, got {kinds!r}", "use Kind or Flag"
         else:
             all_names = [*names, *(kind.name for kind in kinds)] if kinds else names
             yield from _name_problems(what, all_names)
+            yield from _text_problems(what, [label for kind in kinds for label in kind.labels])
     if GLOBAL in space.entities:
         yield f"entities: expected other names than {GLOBAL!r}, got it", "choose another name"
 
@@ -100,7 +104,9 @@ def _action_space_problems(space: Any) -> Iterator[tuple[str, str]]:
         if type(action) not in ACTION_SPACES.values() or not isinstance(name, str):
             known, got = [*ACTION_SPACES], f"{name!r}: {action!r}"
             yield f"expected names with one of {known} each, got {got}", "use these"
-        elif "index_to_label" in vars(action):
+            continue
+        yield from _text_problems("", [name])
+        if "index_to_label" in vars(action):
             what, labels = f"[{name!r}].index_to_label", vars(action)["index_to_label"]
             yield from _name_problems(what, labels)
             if len(labels) == 0:
@@ -114,6 +120,15 @@ def _name_problems(what: str, names: Any) -> Iterator[tuple[str, str]]:
         yield f"{what}: expected a list of names, got {names!r}", "give a list of strings"
     elif len(set(names)) < len(names):
         yield f"{what}: expected every name once, got {names!r}", "rename one of them"
+    else:
+        yield from _text_problems(what, names)
+
+
+def _text_problems(what: str, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    if broken := [name for name in names if not is_text(name)]:
+        expected = f"{what}: expected text" if what else "expected text"
+        fix = "decode names with errors='replace', or rename them"
+        yield f"{expected}, got {broken!r}, half of a surrogate pair", fix
 
 
 def check_finite_batch(batch: VecObs, obs_space: ObsSpace) -> None:
@@ -308,6 +323,7 @@ def validate_observation(obs: Observation, obs_space: ObsSpace, action_space: Ac
     if not isinstance(obs, Observation):
         raise InvalidObservation(f"expected an Observation, got {type(obs).__name__}")
     batch = batch_obs([obs], obs_space, action_space)
+    check_order([obs])
     check_finite_batch(batch, obs_space)
     check_finite_metrics(batch)
 

@@ -41,11 +41,13 @@ gymnasium.register("Whole-v0", lambda: Show(Discrete(2), Box(0, 3, (2,), int)))
 def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [*sys.path])
-    for name in ("hunt", "mine_for_gymnasium"):
+    for name in ("hunt", "hunt_without_env", "rounds", "mine_for_gymnasium"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     for name in ("Mine-v0", "Whole-v0"):
         gymnasium.registry.pop(name, None)
     Path("hunt.py").write_text(MATCH)
+    Path("hunt_without_env.py").touch()
+    Path("rounds.py").write_text("from tests.entity_env.adapters.rounds import Rounds as env")
     Path("mine_for_gymnasium.py").write_text(CODE)
 
 
@@ -112,6 +114,15 @@ def test_arguments_reach_the_world_and_may_change_the_number_of_sides(
     assert run(["train", "env.id=pettingzoo:hunt", three, *RUN]) == 0, capsys.readouterr().err
 
 
+def test_world_of_turns_is_found_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["check", "pettingzoo:rounds"]) == 0, capsys.readouterr()
+    assert find_world("pettingzoo:rounds")().num_sides == 3
+
+
+def test_known_ids_import_the_module_that_registers_them() -> None:
+    assert find_world("gymnasium:highway-v0")().env.spec.id == "highway-v0"
+
+
 @pytest.mark.parametrize("env_id", [CART_POLE, "pettingzoo:hunt"])
 def test_library_world_is_described_in_one_line(
     env_id: str, capsys: pytest.CaptureFixture[str]
@@ -146,7 +157,11 @@ def test_workers_make_library_worlds_by_themselves(tmp_path: Path) -> None:
             "pettingzoo:butterfly.knights_archers_zombies_v10",
             ["did you mean butterfly.knights_archers_zombies_v11?"],
         ),
-        ("pettingzoo:classic.tictactoe_v3", ["a module with parallel_env"]),
+        ("pettingzoo:classic.tictactoe_v3", ["calling pettingzoo:classic", "FieldMap"]),
+        ("pettingzoo:hunt_without_env", ["a module with parallel_env", "or with env"]),
+        ("gymnasium:MiniGrid-Empty-5x5-v0", ["by the module minigrid (pip install minigrid)"]),
+        ("gymnasium:ALE/Pong-v5", ["by the module ale_py"]),
+        ("gymnasium:no-such-world-v0", ["write gymnasium:MODULE:ID"]),
         ("pettingzoo:sisl.multiwalker_v9", ["'Box2D'", "pip install 'pettingzoo[sisl]'"]),
         ("pettingzoo:", ["env.id: importing"]),
     ],

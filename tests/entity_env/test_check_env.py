@@ -74,6 +74,22 @@ ANSWERS: dict[str, tuple[str, Any]] = {
     "too few ids": ("ids['A']", frame(ids={"A": ["a"]})),
     "too many ids": ("ids['A']", frame(ids={"A": ["a", "b", "c"]})),
     "ids of an unknown type": ("ids", frame(ids={"C": []})),
+    "ids in a set": ("ids['A']", frame(ids={"A": {"a", "b"}})),
+    "ids in a dictionary": ("ids['A']", frame(ids={"A": {"a": 0, "b": 1}})),
+    "ids that are keys": ("ids['A']", frame(ids={"A": {"a": 0, "b": 1}.keys()})),
+    "actors in a set": (f"{MOVE}.actor_ids", move(actor_ids={"a", "b"})),
+    "actees that are keys": (f"{PICK}.actee_ids", pick(actee_ids={"a": 0, "b": 1}.keys())),
+    "actees of a set of types": (f"{PICK}.actee_types", pick(actee_types={"A", "B"})),
+    "a metric that is computed": (
+        "metrics['reward']",
+        frame(metrics={"reward": 1.0}),
+    ),
+    "a metric of a group that is computed": (
+        "metrics['entity_count/A']",
+        frame(metrics={"entity_count/A": 1.0}),
+    ),
+    "a metric without a name": ("metrics", frame(metrics={3: 1.0})),
+    "a metric named by half a character": ("metrics", frame(metrics={"\ud800": 1.0})),
     "equal ids": ("ids['A']", frame(ids={"A": ["a", "a"]})),
     "equal ids of two types": (
         "ids['B']",

@@ -5,6 +5,8 @@ import re
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -12,11 +14,19 @@ from gymnasium import spaces
 
 from entity_env.adapters.agent_translator import AgentTranslator
 from entity_env.adapters.from_gymnasium import FromGymnasium
-from entity_env.adapters.from_pettingzoo import FromPettingZoo
+from entity_env.adapters.from_pettingzoo import (
+    FromGymnasiumAgents,
+    FromPettingZoo,
+    has_several_agents,
+)
+from entity_env.adapters.from_pettingzoo_turns import FromPettingZooTurns
+from entity_env.adapters.gymnasium_api import make_gymnasium
 from entity_env.adapters.gymnasium_spaces import DISCRETE, Space, locate, nodes
+from entity_env.adapters.known_mappings import known_mapping
 from entity_env.adapters.mapping import (
     ACTION_MASK,
     AnyAction,
+    FieldMap,
     Globals,
     Number,
     Place,
@@ -26,19 +36,61 @@ from entity_env.errors import short_repr
 from entity_env.spaces import ActionName, EntityName
 
 _WIDTH = 88
+_ADAPTERS = FromGymnasium, FromGymnasiumAgents, FromPettingZoo, FromPettingZooTurns
+"""The classes of adapters, derived ones first."""
 _Entry: TypeAlias = tuple[str, str, object]
 """A comment, the start of the line below it, and the value that follows."""
 
 
-def adapter_source(named: str, world: object) -> str:
-    """Return the source of `world.py` for `gymnasium:ID` or `pettingzoo:MODULE`.
+Adapter: TypeAlias = FromGymnasium | FromPettingZoo | FromPettingZooTurns
+"""An environment of another library with a mapping."""
+
+
+def adapt(env_id: str) -> Adapter:
+    """Return an environment of Gymnasium with a mapping that is known, or else inferred.
 
     Args:
-        named: the name of the world.
-        world: the adapter that the name stands for, with an inferred mapping.
+        env_id: its id, `ID` or `MODULE:ID`.
+
+    Raises:
+        EntityEnvError: it cannot be made, or its mapping cannot be inferred.
     """
-    assert isinstance(world, FromGymnasium | FromPettingZoo)
-    _, _, name = named.partition(":")
+    with closing(make_gymnasium(env_id)) as env:
+        mapping, has_several = known_mapping(env), has_several_agents(env)
+    if has_several:
+        return FromGymnasiumAgents(partial(make_gymnasium, env_id))
+    return FromGymnasium(env_id, mapping)
+
+
+def settings_of(world: Adapter) -> str:
+    """Return settings for an adapted environment, beside its name.
+
+    Args:
+        world: the environment. One that is seen from a place has positions relative to it.
+    """
+    net = ""
+    for translator in world.translators:
+        rows = translator.complete.rows()
+        at = next((one for each in rows.values() for one in each if isinstance(one, Place)), None)
+        seen = next((one for each in rows.values() for one in each if isinstance(one, Rows)), None)
+        if at is not None and seen is not None:
+            shape = locate(translator.spaces[0], seen.path, "path").space.shape or ()
+            columns, extent = ", ".join(map(_source, at.features)), [n - 1 for n in shape[:-1]]
+            net = f"""
+    // Positions of entities relative to each other, within this distance in each direction.
+    net: (relpos_encoding: (extent: {extent}, position_features: [{columns}])),"""
+    return f"""{net}
+    // The defaults fit most worlds. Train for longer if the return still rises.
+    total_timesteps: 100000,"""
+
+
+def adapter_source(name: str, world: Adapter) -> str:
+    """Return the source of `world.py` for an environment of Gymnasium or PettingZoo.
+
+    Args:
+        name: `ID` or `MODULE:ID` of Gymnasium, or the module of PettingZoo.
+        world: the environment, with an inferred or known mapping.
+    """
     sources = {one.prefix: _mapping_source(one) for one in world.translators}
     mapping, *more = sources.values()
     if more:  # by the group of agents
@@ -48,17 +100,25 @@ def adapter_source(named: str, world: object) -> str:
     kinds = ("Choice", "FieldMap", "Globals", "Number", "Place", "Rows", "Select")
     used = [kind for kind in kinds if f"{kind}(" in code]
     imports = [f"from entity_env.adapters.mapping import {', '.join(used)}"]
-    if isinstance(world, FromGymnasium):
+    adapter = next(c for c in _ADAPTERS if isinstance(world, c))
+    imports.insert(0, f"from {adapter.__module__} import {adapter.__name__}")
+    if adapter in (FromGymnasium, FromGymnasiumAgents):
         library, make_env = "Gymnasium", _source(name)
-        imports.insert(0, "from entity_env.adapters.from_gymnasium import FromGymnasium")
     else:
-        library, make_env = "PettingZoo", "parallel_env"
+        library = "PettingZoo"
+        make_env = "env" if adapter is FromPettingZooTurns else "parallel_env"
         full = f"pettingzoo.{name.removeprefix('pettingzoo.')}"
         name = full if full in sys.modules else name
-        imports.insert(0, "from entity_env.adapters.from_pettingzoo import FromPettingZoo")
-        imports.append(f"from {name} import parallel_env")
+        imports.append(f"from {name} import {make_env}")
     head = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8")
-    names = {"name": name, "library": library, "adapter": f"From{library}", "make_env": make_env}
+    is_known = any(one.mapping != FieldMap() for one in world.translators)
+    names = {
+        "name": name,
+        "library": library,
+        "adapter": adapter.__name__,
+        "make_env": make_env,
+        "origin": "known for it" if is_known else "the one that is inferred without it",
+    }
     return head.format(**names, imports="\n".join(imports), mapping=mapping)
 
 
@@ -82,6 +142,9 @@ def _mapping_source(translator: AgentTranslator) -> str:
     if ACTION_MASK in {node.path for node in nodes(observation)}:
         lines.append("    # A field of the observation: the choices that are allowed.")
         lines.append(f"    action_mask={_source(ACTION_MASK)},")
+    if mapping.ignore:
+        lines.append("    # Fields that are left out: wrap the environment where they matter.")
+        lines.append(f"    ignore={_source([*mapping.ignore])},")
     return "\n".join([*lines, ")"])
 
 
@@ -93,7 +156,7 @@ def _entity(name: EntityName, rows: Rows | Place, observation: Space) -> _Entry:
     if _are_numbers(rows.columns):
         comment += " Its columns are named by position: give them names."
     space = locate(observation, rows.path, "path").space
-    if rows.columns and space.dtype is not None and space.dtype.kind in "iu":
+    if rows.columns and not rows.kinds and space.dtype is not None and space.dtype.kind in "iu":
         kinds = f"kinds={{{_source(rows.columns[-1])}: [...]}}"
         comment += f" If numbers of a column stand for labels, name them: {kinds}."
     if rows.presence is not None:
@@ -107,7 +170,9 @@ def _globals(part: Globals, observation: Space) -> _Entry:
     """Return the comment on global features, and the head and value of their entry."""
     space, columns = locate(observation, part.path, "path").space, part.columns or ()
     comment = f"{_field(part.path, observation)}: features that belong to no entity."
-    if isinstance(space, DISCRETE):
+    if part.kinds:
+        comment += f" The choices of {', '.join(part.kinds)} are labels."
+    elif isinstance(space, DISCRETE):
         comment += " One of them is 1 for each choice."
         if isinstance(space, spaces.Discrete) and part.path:
             kind = f"Globals({_source(part.path)}, kinds={{{_source(part.path)}: [...]}})"

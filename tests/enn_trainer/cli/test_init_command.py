@@ -78,6 +78,16 @@ class Observed(Show):
 
 gymnasium.register("AllKinds-v0", Observed)
 """
+TURNS = """
+import gymnasium
+from gymnasium import spaces
+
+from tests.entity_env.adapters.worlds import Show, Turns
+
+gymnasium.register("Turns-v0", Turns)
+BOTH = spaces.Tuple([spaces.Box(-1, 1, (2,))] * 2), spaces.Tuple([spaces.Discrete(2)] * 2)
+gymnasium.register("Pair-v0", lambda: Show(*BOTH))
+"""
 WHOLE_NUMBERS = """
 import gymnasium
 from gymnasium.spaces import Box, Discrete
@@ -282,6 +292,46 @@ def frames(create_env: Any, sides: int) -> dict[str, Any]:
     return shown
 
 
+def test_world_of_several_agents_is_a_match_of_as_many_sides() -> None:
+    """Tuple spaces are those of agents if each has a reward, and else parts of one agent."""
+    Path("turns.py").write_text(TURNS)
+    assert run(["init", "mine", "--from", "gymnasium:turns:Turns-v0"]) == 0
+    assert "class World(FromGymnasiumAgents):" in Path("mine/world.py").read_text()
+    assert find_world("mine/world.py:World")().num_sides == 2
+    assert run(["check", "mine/world.py:World", "--episodes", "1"]) == 0
+    assert run(["init", "pair", "--from", "gymnasium:turns:Pair-v0"]) == 0
+    assert "class World(FromGymnasium):" in Path("pair/world.py").read_text()
+
+
+def test_world_of_turns_is_written_with_its_class() -> None:
+    Path("rounds.py").write_text("from tests.entity_env.adapters.rounds import Rounds as env")
+    assert run(["init", "mine", "--from", "pettingzoo:rounds"]) == 0
+    assert "class World(FromPettingZooTurns):" in Path("mine/world.py").read_text()
+    assert run(["check", "mine/world.py:World", "--episodes", "1"]) == 0
+
+
+def test_view_of_minigrid_is_written_as_cells_seen_from_a_place(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("minigrid")
+    assert run(["init", "mine", "--from", "gymnasium:MiniGrid-LavaGapS5-v0"]) == 0
+    world = find_world("mine/world.py:World")()
+    assert [*world.obs_space().entities] == ["me", "cell"]
+    assert world.translators[0].complete.rows()["me"][0].features == {"row": 3, "column": 6}
+    assert world.action_space()["do"].labels[:3] == ["left", "right", "forward"]
+    config = StateManager(init_path=Path("mine/settings.ron")).config
+    assert config.net.relpos_encoding.extent == [6, 6]
+    assert run(["check", "mine/world.py:World"]) == 0, capsys.readouterr()
+
+
+def test_settings_of_an_adapter_are_the_defaults() -> None:
+    assert run(["init", "mine", "--from", CART_POLE]) == 0
+    written = StateManager(init_path=Path("mine/settings.ron")).config
+    expected = TrainConfig(total_timesteps=100_000)
+    expected.env.id = "world.py:World"
+    assert written == expected
+
+
 def test_mapping_with_kinds_numbers_constants_and_a_place_is_written_out() -> None:
     """Inferred mappings have none of them, but the source of any mapping can be asked for."""
     numbered = Rows("image", columns=["row", "column", "object", "open"], numbered=True)
@@ -296,7 +346,7 @@ def test_mapping_with_kinds_numbers_constants_and_a_place_is_written_out() -> No
         ),
     }
     world = FromGymnasium(lambda: Show(VIEW), replace(SEEN_FROM_ME, entities=entities))
-    source = adapter_source("gymnasium:View-v0", world)
+    source = adapter_source("View-v0", world)
     for words in (
         '"me": Place(row=1, column=2),',
         'one_hot={"object": ["unseen", "empty", "wall"]}',

@@ -24,6 +24,9 @@ from enn_trainer.experience.players import AgentPlayer, SeatedPlayers
 from entity_env import (
     ActionSpace,
     AddMetricsWrapper,
+    CategoricalActionMask,
+    CategoricalActionSpace,
+    Entity,
     EnvList,
     GlobalCategoricalActionMask,
     GlobalCategoricalActionSpace,
@@ -247,6 +250,53 @@ def test_opponent_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_odd_number_of_environments_is_refused_for_matches(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"eval.num_envs: expected multiples of 2"):
         run_duel(tmp_path, *EVAL, "eval.num_envs=7")
+
+
+class Three(Match):
+    """Three sides, one of which gets the reward."""
+
+    num_sides = 3
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace(entities={"P": Entity(["x"])})
+
+    def action_space(self) -> dict[str, ActionSpace]:
+        return {"go": CategoricalActionSpace(["a", "b"])}
+
+    def reset(self) -> list[Observation]:
+        return self.observe(False)
+
+    def act(self, actions: Any) -> list[Observation]:
+        return self.observe(True)
+
+    def observe(self, done: bool) -> list[Observation]:
+        go, entities = {"go": CategoricalActionMask(actor_types=["P"])}, {"P": [[0.0]]}
+        rewards = [float(done), 0.0, 0.0]
+        return [Observation(entities=entities, actions=go, reward=r, done=done) for r in rewards]
+
+
+@pytest.mark.parametrize("more", [[], ["selfplay.share=0.5"]], ids=["alone", "pool"])
+def test_numbers_that_nobody_chose_are_rounded_up_to_whole_matches(
+    tmp_path: Path, more: list[str]
+) -> None:
+    """Of three sides: 32 environments, and as many in evaluations."""
+    sizes = ["rollout.steps=2", "optim.bs=33", "net.d_model=8", "total_timesteps=66", *more]
+    evaluation = ["eval.episodes=6", "eval.interval=66", "eval.opponent=random"]
+    manager = StateManager(checkpoint_dir=tmp_path / "run", overrides=[*sizes, *evaluation])
+    result = train(manager, Three)
+    assert load_checkpoint(tmp_path / "run").config.rollout.num_envs == 33
+    assert result.eval["eval/episode_length.mean"] == 1
+    again = StateManager(checkpoint_dir=tmp_path / "run", overrides=["total_timesteps=132"])
+    assert train(again, Three).step >= 132
+
+
+@pytest.mark.parametrize("field", ["rollout", "eval"])
+def test_numbers_that_were_typed_are_of_whole_matches(tmp_path: Path, field: str) -> None:
+    sizes = ["rollout.steps=2", "optim.bs=33", "net.d_model=8", "eval.episodes=6"]
+    manager = StateManager(overrides=[*sizes, f"{field}.num_envs=32", f"data_dir={tmp_path}"])
+    words = rf"{field}.num_envs: expected multiples of 3, the sides of Three, got 32"
+    with pytest.raises(ConfigError, match=words):
+        train(manager, Three)
 
 
 @pytest.mark.slow

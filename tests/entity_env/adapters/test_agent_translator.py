@@ -199,11 +199,26 @@ def test_mask_that_a_world_goes_on_to_change_is_kept_as_it_was() -> None:
         mask[:] = [True, True, False]
 
 
-def test_action_of_which_nothing_is_allowed_is_left_out() -> None:
-    translator = AgentTranslator(FLAT, spaces.MultiDiscrete([2, 2]))
+def test_action_of_which_nothing_is_allowed_is_left_out_if_it_has_a_default() -> None:
+    choice = Choice("0", default=0)
+    translator = AgentTranslator(
+        FLAT, spaces.MultiDiscrete([2, 2]), FieldMap(actions={"action.0": choice})
+    )
     view = translator.translate_observation(np.zeros(2), {"action_mask": np.array([0, 0, 0, 1])})
     assert list(view.actions) == ["action.1"]
     assert play(translator, view, np.random.default_rng(0)).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("action", [None, Choice("a"), Select("a", "unit")])
+def test_mask_that_allows_nothing_is_an_error_without_a_default(action: Any) -> None:
+    mapping = FieldMap(UNITS, actions={} if action is None else {"a": action})
+    space = spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Discrete(2)})
+    translator = AgentTranslator(ROWS, space, mapping)
+    info = {"action_mask": {"a": np.zeros(2, np.int8), "b": np.ones(2, np.int8)}}
+    with pytest.raises(InvalidObservation, match=r"actions\['a'\]: expected a mask that allows a"):
+        translator.translate_observation(np.ones((4, 2)), info)
+    # After the end nobody acts.
+    assert translator.translate_observation(np.ones((4, 2)), info, is_over=True).actions == {}
 
 
 def test_missing_mask_allows_everything_on_that_step() -> None:
@@ -316,7 +331,8 @@ def test_selected_rows_are_numbers_of_the_worlds_rows(
     value = rng.integers(0, 2, (4, 2)).astype(np.float32)
     space = spaces.MultiDiscrete([5] * 4) if by_units else spaces.Discrete(5)
     mask = rng.integers(0, 2, (4 if by_units else 1, 5))
-    select = Select("", "unit", actors="unit" if by_units else None, first=1)
+    actors = "unit" if by_units else None
+    select = Select("", "unit", actors=actors, first=1, default=0)
     translator = AgentTranslator(ROWS, space, FieldMap(UNITS, actions={"pick": select}))
     assert translator.action_space == {"pick": SelectEntityActionSpace()}
     view = translator.translate_observation(value, {"action_mask": mask} if masked else {})

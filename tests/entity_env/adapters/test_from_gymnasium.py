@@ -236,6 +236,60 @@ def test_other_things_than_worlds_are_refused() -> None:
         FromGymnasium(maker(Show, spaces.Box(0, 255, (4, 4, 3), np.uint8)))
 
 
+NO_FLAGS = ["False", float("nan"), 0.5, [True, False], np.zeros(2, np.bool_)]
+
+
+class Ends(Show):
+    """Ends its episodes with any value as a flag."""
+
+    def __init__(self, field: str, flag: Any) -> None:
+        super().__init__(spaces.Box(-1, 1, (2,)))
+        self.flags = {"terminated": False, "truncated": False, field: flag}
+
+    def step(self, action: Any) -> Any:
+        value, reward, _, _, info = super().step(action)
+        return value, reward, *self.flags.values(), info
+
+
+@pytest.mark.parametrize("flag", NO_FLAGS, ids=repr)
+@pytest.mark.parametrize("field", ["terminated", "truncated"])
+def test_ends_that_are_no_flags_are_refused(field: str, flag: Any) -> None:
+    report = check_env(FromGymnasium.of(maker(Ends, field, flag)), episodes=1)
+    assert [problem.field for problem in report.problems] == [field], str(report)
+
+
+@pytest.mark.parametrize("flag", [True, np.True_, 1, np.array([True])], ids=repr)
+def test_ends_may_be_flags_of_numpy_and_ones(flag: Any) -> None:
+    env = FromGymnasium(maker(Ends, "terminated", flag))
+    actions = choose(env.reset(), env.obs_space(), env.action_space(), np.random.default_rng(0))
+    assert env.act(actions).terminated is True
+
+
+def test_an_info_of_none_is_empty_and_other_infos_are_refused() -> None:
+    class Informs(Show):
+        shown: Any = None
+
+        def reset(self, **kwargs: Any) -> Any:
+            return super().reset(**kwargs)[0], self.shown
+
+        def step(self, action: Any) -> Any:
+            return *super().step(action)[:4], self.shown
+
+    make = maker(Informs, spaces.Box(-1, 1, (2,)))
+    assert check_env(FromGymnasium.of(make), episodes=1).ok
+    Informs.shown = ["score"]
+    with pytest.raises(InvalidObservation, match=r"info: expected a dictionary, got \['score'\]"):
+        FromGymnasium(make).reset()
+
+
+def test_metrics_with_names_that_are_computed_have_free_ones() -> None:
+    info = {"reward": 7.0, "score": 1.0, "episode": {"length": 3.0}}
+    mapping = FieldMap(metrics=["reward", "score", "episode.length"])
+    env = FromGymnasium(maker(Show, spaces.Box(-1, 1, (2,)), None, info), mapping)
+    assert env.reset().metrics == {"env/reward": 7.0, "score": 1.0, "episode.length": 3.0}
+    assert check_env(FromGymnasium.of(maker(Show, spaces.Box(-1, 1, (2,)), None, info), mapping)).ok
+
+
 def test_steps_are_taken_between_reset_and_the_end() -> None:
     env = FromGymnasium(maker(Show, spaces.Discrete(2), None, None, 1))
     with pytest.raises(EntityEnvError, match="act: call reset first"):

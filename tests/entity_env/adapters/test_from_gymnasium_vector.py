@@ -251,3 +251,17 @@ def test_names_that_worlds_ship_are_the_same_in_other_processes() -> None:
         envs = FromGymnasiumVector(kind([Named] * 2))
         assert envs.action_space()["action"].index_to_label == ["a", "b", "c"]  # type: ignore[union-attr]
         envs.close()
+
+
+@pytest.mark.parametrize("flags", [["False"] * 2, [np.nan] * 2, [False] * 3, False])
+def test_ends_that_are_not_a_flag_for_each_environment_are_refused(flags: Any) -> None:
+    class Ends(SyncVectorEnv):
+        def step(self, actions: Any) -> Any:
+            values, rewards, _, truncated, infos = super().step(actions)
+            return values, rewards, flags, truncated, infos
+
+    envs = FromGymnasiumVector(Ends([maker(Show, spaces.Discrete(2))] * 2))
+    batch = envs.reset(envs.obs_space())
+    choices = random_choices(batch, envs.action_space(), np.random.default_rng(0))
+    with pytest.raises(InvalidObservation, match=r"^terminated: expected "):
+        envs.act(choices, envs.obs_space())

@@ -436,6 +436,53 @@ def test_agents_that_the_world_does_not_announce_are_refused() -> None:
         play(FromPettingZoo(maker(Births, LIVES), PICK), 0)
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        (2, {"wolf_0": "False"}, r"terminations\['wolf_0'\]: expected True or False, got 'False'"),
+        (3, {"wolf_0": float("nan")}, r"truncations\['wolf_0'\]: expected True or False, got nan"),
+        (2, [False] * 4, r"terminations: expected a dictionary, got \[False"),
+        (1, [0.0] * 4, r"rewards: expected a dictionary, got \[0.0"),
+        (0, [0.0] * 4, "observations: expected a dictionary"),
+        (4, ["info"] * 4, "infos: expected a dictionary"),
+        (4, {"wolf_0": "info"}, r"infos\['wolf_0'\]: expected a dictionary, got 'info'"),
+    ],
+)
+def test_parts_of_a_step_that_are_not_given_by_agent_are_refused(
+    place: int, value: Any, words: str
+) -> None:
+    class Answers(Hunt):
+        def step(self, actions: Any) -> Any:
+            answer = list(super().step(actions))
+            answer[place] = {**answer[place], **value} if isinstance(value, dict) else value
+            return tuple(answer)
+
+    with pytest.raises(InvalidObservation, match=words):
+        play(FromPettingZoo(maker(Answers, LIVES), PICK), 0)
+
+
+def test_infos_of_none_are_empty() -> None:
+    class Silent(Hunt):
+        def infos(self, agents: list[str]) -> Any:
+            return dict.fromkeys(agents) if self.step_number % 2 else None
+
+        def check(self, agent: str, action: Any) -> None:
+            return
+
+    assert check_env(FromPettingZoo.of(maker(Silent, LIVES))).ok
+
+
+@pytest.mark.parametrize("flag", ["False", [float("nan")] * 2])
+def test_ends_of_a_tuple_world_that_are_no_flags_are_refused(flag: Any) -> None:
+    class Ends(Turns):
+        def step(self, action: Any) -> Any:
+            values, reward, _, truncated, info = super().step(action)
+            return values, reward, flag, truncated, info
+
+    with pytest.raises(InvalidObservation, match=r"terminations\['0'\]: expected True or False"):
+        play(FromGymnasiumAgents(Ends), 0)
+
+
 def test_number_of_sides_is_that_of_the_class() -> None:
     """Trainers ask the class before they make a world."""
 

@@ -229,3 +229,15 @@ def test_an_agent_that_leaves_without_a_flag_is_refused() -> None:
     match.env.is_silent = True
     with pytest.raises(EntityEnvError, match=r"terminations, truncations: .* \['b'\]"):
         play(match)
+
+
+@pytest.mark.parametrize("field", ["terminations", "truncations"])
+def test_ends_that_are_no_flags_are_refused(field: str) -> None:
+    class Ends(Rounds):
+        def reset(self, *args: Any, **kwargs: Any) -> None:
+            super().reset(*args, **kwargs)
+            setattr(self, field, dict.fromkeys(self.agents, "False"))
+
+    match: Any = FromPettingZooTurns.of(Ends)()
+    with pytest.raises(EntityEnvError, match=rf"{field}\['a'\]: expected True or False"):
+        match.reset()

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium.utils.env_checker import check_env
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -608,3 +609,37 @@ def test_parts_that_depend_on_another_are_asked_for_beside_it() -> None:
         if terminated or truncated:
             shown, _ = env.reset()
     assert all(counts.values())
+
+
+class Dotted(Walk):
+    """Its type is named as that of a nested observation."""
+
+    names = ("my.unit",)
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace(entities={name: Entity(["x"]) for name in self.names})
+
+    def action_space(self) -> dict[str, ActionSpace]:
+        return {"go": GlobalCategoricalActionSpace(["a", "b"])}
+
+    def reset(self) -> Observation:
+        features = {name: [[0.5]] for name in self.names}
+        return Observation(features=features, actions={"go": GlobalCategoricalActionMask()})
+
+
+def test_keys_name_modules_of_networks() -> None:
+    """As Stable-Baselines3 has one for each key, and PyTorch none with a full stop."""
+    env = ToGymnasium(Dotted(), 2)
+    obs, _ = env.reset()
+    torch.nn.ModuleDict({key: torch.nn.Identity() for key in env.observation_space})
+    assert obs["entities/my/unit"].tolist() == [[0.5], [0.0]]
+    assert obs["present/my/unit"].tolist() == [1, 0]
+    assert env.columns == {"entities/my/unit": ["x"]}
+
+
+def test_types_that_would_have_one_key_are_refused() -> None:
+    class Two(Dotted):
+        names = ("my.unit", "my/unit")
+
+    with pytest.raises(ValueError, match=r"differ by more than '.' and '/', got .*'my/unit'"):
+        ToGymnasium(Two(), 2)

@@ -12,6 +12,7 @@ from entity_env import (
     EnvList,
     GlobalCategoricalActionSpace,
     InvalidSpace,
+    Kind,
     ObsSpace,
     ParallelEnvList,
     check_env,
@@ -62,6 +63,26 @@ WRONG_SPACES: dict[str, tuple[Callable[[], Environment], str]] = {
     "a list for an entity": (
         obs_space_is(ObsSpace(entities={"A": ["x"]})),  # type: ignore[dict-item]
         "expected names with an Entity each",
+    ),
+    "half a character as a type": (
+        obs_space_is(ObsSpace(entities={"A\ud800": Entity(["x"])})),
+        "obs_space: entities: expected text, got",
+    ),
+    "half a character as a feature": (
+        obs_space_is(ObsSpace(entities={"A": Entity(["\udfff"])})),
+        r"obs_space: entities\['A'\].features: expected text, got",
+    ),
+    "half a character as a label of a kind": (
+        obs_space_is(ObsSpace(["x", Kind("k", ["a\ud800"])])),
+        "obs_space: ObsSpace.global_features: expected text, got",
+    ),
+    "half a character as an action": (
+        action_space_is({"\ud800": CategoricalActionSpace(["a"])}),
+        "action_space: expected text, got",
+    ),
+    "half a character as a choice": (
+        action_space_is({"move": CategoricalActionSpace(["\ud83d"])}),
+        r"action_space: \['move'\].index_to_label: expected text, got",
     ),
     "the reserved name": (
         obs_space_is(renamed(ObsSpace(), "entities", {GLOBAL: Entity([])})),

@@ -111,3 +111,25 @@ def test_one_that_is_required_is_an_error_that_names_environment_and_step() -> N
     ) as e:
         play(envs, 3)
     assert (e.value.env_index, e.value.step) == (6, 2)
+
+
+def test_metric_with_the_name_of_a_computed_one_gets_a_free_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Scored(Clocks):
+        def act(self, actions: Mapping[str, Ragged], obs_filter: ObsSpace) -> VecObs:
+            obs = super().act(actions, obs_filter)
+            rows = Ragged(np.full(3, 100.0), np.ones(3, np.int64))
+            for name in ("reward", "env/reward", "entity_count/Clock", "episode_length"):
+                obs.env_metrics[name], obs.metrics[name] = rows, Metric.of(rows.values)
+            return obs
+
+    own = {"env/reward", "env/env/reward", "env/entity_count/Clock", "env/episode_length"}
+    with caplog.at_level(logging.WARNING):
+        frames = play(AddMetricsWrapper(Scored(3)), 4)[1:]
+    for obs in frames:
+        assert own <= obs.metrics.keys()
+        assert {obs.metrics[name].max for name in own} == {100.0}
+        assert obs.metrics["reward"].max == obs.reward.max() < 100
+        assert own <= obs.env_metrics.keys()
+    assert sum("metrics['reward']: logged as 'env/env/reward'" in m for m in caplog.messages) == 1

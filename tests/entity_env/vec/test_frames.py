@@ -1,21 +1,30 @@
 """Where named entities stand: what is known from an earlier step is what one would find anew."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 
 from entity_env import (
+    ActionSpace,
     CategoricalActionMask,
     CategoricalActionSpace,
     Entity,
+    EnvList,
+    InvalidObservation,
     Observation,
     ObsSpace,
+    SelectEntityActionMask,
+    SelectEntityActionSpace,
     batch_obs,
 )
+from entity_env.random_play import random_choices
 from entity_env.spaces import has_global_entity
 from entity_env.vec import frames as located
 from entity_env.vec.batching import batch_entities
 from tests.entity_env.builders import assert_same
+from tests.entity_env.worlds import Walk
 from tests.strategies import World, worlds
 
 
@@ -78,3 +87,30 @@ def test_frames_with_as_many_entities_of_other_types_are_told_apart() -> None:
     masks = batch_obs([frame(1), frame(2)], one, move).action_masks
     assert masks["move"].actors.lengths.tolist() == [1, 2]
     assert masks["move"].actors.values.tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("give", [set, dict.keys, dict], ids=["set", "keys", "dictionary"])
+def test_ids_in_no_order_are_refused_with_the_environment(give: Any) -> None:
+    class Units(Walk):
+        def obs_space(self) -> ObsSpace:
+            return ObsSpace(entities={"Unit": Entity(["x"])})
+
+        def action_space(self) -> dict[str, ActionSpace]:
+            return {"follow": SelectEntityActionSpace()}
+
+        def reset(self) -> Observation:
+            follow = SelectEntityActionMask(actor_types=["Unit"], actee_types=["Unit"])
+            units = ([[0.0], [1.0]], give({"u7": 0, "u9": 1}))
+            return Observation(entities={"Unit": units}, actions={"follow": follow})
+
+    checked = EnvList(Units, 2, validate=True)
+    with pytest.raises(
+        InvalidObservation, match=r"environment 0, .*ids\['Unit'\]: expected a list"
+    ):
+        checked.reset(checked.obs_space())
+    # Without checks of frames, as soon as an action names entities.
+    envs = EnvList(Units, 2)
+    obs = envs.reset(envs.obs_space())
+    choices = random_choices(obs, envs.action_space(), np.random.default_rng(0))
+    with pytest.raises(InvalidObservation, match="environment 0: ids: expected a list"):
+        envs.act(choices, envs.obs_space())
