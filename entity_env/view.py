@@ -23,6 +23,7 @@ _NAMED_POSITIONS = (
     ("pos_x", "pos_y", "pos_z"),
     ("pos_x", "pos_y"),
     _CELLS,
+    *((name,) for name in ("x", "y", "x_pos", "y_pos", "pos_x", "pos_y", *_CELLS)),
 )
 
 
@@ -104,7 +105,7 @@ def view_of(
         if positions or position is None:
             fitting = (axes for axes in choices if axes and {*axes} <= {*entity.features})
             position = next(fitting, ())
-            y_down = y_down or position == _CELLS
+            y_down = y_down or position[-1:] == _CELLS[-1:]
         entities[name] = replace(
             shown,
             position=tuple(position),

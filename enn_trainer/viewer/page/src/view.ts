@@ -8,7 +8,7 @@ import type { Entity } from "./model.js";
 type Feature = { number: number } | { kind: number; labels: string[] };
 
 export interface TypeView {
-  /** Columns of the position: none to three. */
+  /** Columns of the position: none to three; -1 for a coordinate that is 0. */
   position: number[];
   /** Columns of an angle, or of a direction. */
   heading: number[];
@@ -43,8 +43,9 @@ export function viewOf(header: Header): View {
   const given: GivenView = typeof header.view === "object" && header.view !== null ? header.view : {};
   const entities = typeof given.entities === "object" && given.entities !== null ? given.entities : {};
   let isGrid = false;
-  let axes = ["x", "y"];
-  const types = allTypes(header).map(([name, numbers, kinds], i): TypeView => {
+  let axes: string[] = [];
+  const all = allTypes(header);
+  const types = all.map(([name, numbers, kinds], i): TypeView => {
     const own = (Object.hasOwn(entities, name) && entities[name]) || {};
     const columns = (names: unknown) => {
       const found = Array.isArray(names) ? names.map((one) => numbers.indexOf(one)) : [];
@@ -55,8 +56,9 @@ export function viewOf(header: Header): View {
       return number >= 0 ? { number } : kind >= 0 ? { kind, labels: kinds[kind][1] } : null;
     };
     const position = columns(own.position ?? usualPosition(numbers));
-    if (position.length) axes = position.map((column) => numbers[column]);
-    isGrid ||= axes[1] === "row";
+    const names = position.map((column) => numbers[column]);
+    if (names.length > axes.length) axes = names;
+    isGrid ||= names.at(-1) === "row";
     const shape = SHAPES.indexOf(own.shape as Shape);
     const isColor = typeof own.colour === "string" && /^#[0-9a-f]{6}$/i.test(own.colour);
     return {
@@ -68,12 +70,18 @@ export function viewOf(header: Header): View {
       color: isColor ? (own.colour as string) : (feature(own.colour) ?? i),
     };
   });
+  // The second coordinate alone is on the second axis.
+  types.forEach((type, i) => {
+    const [column] = type.position;
+    if (type.position.length === 1 && all[i][1][column] === axes[1]) type.position = [-1, column];
+  });
   return { types, isDown: given.y_down === undefined ? isGrid : given.y_down === true, bounds: boundsOf(given.bounds), axes };
 }
 
 function usualPosition(numbers: string[]): string[] {
-  const pair = POSITIONS.find((names) => names.every((name) => numbers.includes(name))) ?? [];
-  const third = pair.length && pair[0].includes("x") ? pair[0].replace("x", "z") : "";
+  const pair = POSITIONS.find((names) => names.every((name) => numbers.includes(name)));
+  if (!pair) return POSITIONS.flat().filter((name) => numbers.includes(name)).slice(0, 1); // prettier-ignore
+  const third = pair[0].includes("x") ? pair[0].replace("x", "z") : "";
   return numbers.includes(third) ? [...pair, third] : pair;
 }
 
@@ -84,7 +92,7 @@ function boundsOf(bounds: unknown): [number, number][] | null {
 
 /** Return the coordinates of an entity; null if it has none that are finite. */
 export function placeOf(view: View, entity: Entity): number[] | null {
-  const place = view.types[entity.type].position.map((column) => entity.numbers[column]);
+  const place = view.types[entity.type].position.map((column) => (column < 0 ? 0 : entity.numbers[column]));
   return place.length > 0 && place.every(Number.isFinite) ? place : null;
 }
 

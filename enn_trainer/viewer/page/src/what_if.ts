@@ -50,8 +50,8 @@ export function changed(frame: Frame, changes: Change[], answer: Answer | null, 
 
 /** Return the changes by which an entity comes to a place, which are whole numbers where its own place is. */
 export function moved(entity: Entity, columns: number[], place: number[]): Change[] {
-  const isWhole = columns.every((column) => Number.isInteger(entity.numbers[column]));
+  const isWhole = columns.every((column) => column < 0 || Number.isInteger(entity.numbers[column]));
   const values = place.map((value) => (isWhole ? Math.round(value) : Number(value.toPrecision(4))));
   const all = columns.map((feature, i) => ({ position: entity.position, feature, value: values[i] }));
-  return all.filter(({ feature, value }) => value !== entity.numbers[feature]);
+  return all.filter(({ feature, value }) => feature >= 0 && value !== entity.numbers[feature]);
 }

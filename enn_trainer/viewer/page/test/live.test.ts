@@ -178,6 +178,11 @@ test("an entity that is dragged stays on whole numbers where it was on them", ()
   assert.deepEqual(moved(at(3.5), [1, 2], [4.61234, 4]), [{ position: 2, feature: 1, value: 4.612 }]);
 });
 
+test("a second coordinate alone is dragged along its axis", () => {
+  const entity = { position: 2, numbers: [9, 4] } as never;
+  assert.deepEqual(moved(entity, [-1, 1], [3, 6.2]), [{ position: 2, feature: 1, value: 6 }]);
+});
+
 test("errors are told until something else is asked for, and so is the end", () => {
   const { live, receive } = begun();
   receive({ type: "error", text: "another tab has the places" });

@@ -77,6 +77,16 @@ test("positions are found by name, and given by a view", () => {
   assert.deepEqual([other.isDown, other.bounds], [true, [[0, 9], [0, 9]]]); // prettier-ignore
 });
 
+test("one coordinate alone is on its axis", () => {
+  const view = viewOf(header([["Ball", ["x", "y"]], ["Bat", ["hp", "y"]], ["Gate", ["x", "hp"]]])); // prettier-ignore
+  const places = [0, 1, 2].map((type) => placeOf(view, { type, numbers: [3, 5] } as never));
+  assert.deepEqual([places, view.axes], [[[3, 5], [0, 5], [3]], ["x", "y"]]); // prettier-ignore
+
+  // Where no type has two coordinates, the one is on the first axis.
+  const line = viewOf({ types: [["Bat", ["y"], []]], global: [[], []], view: null } as never);
+  assert.deepEqual([placeOf(line, { type: 0, numbers: [5] } as never), line.axes], [[5], ["y"]]); // prettier-ignore
+});
+
 test("headings are angles or directions, colours may follow a feature", () => {
   const entity = { numbers: [0, -1, 2], labels: ["b"] } as never;
   const headings = [[], [2], [0, 1]].map((heading) => headingOf({ heading } as never, entity));
