@@ -9,6 +9,8 @@ CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
 QUIET = ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--no-first-run", *QUIET]
 TIMEOUT_MS = 60_000
+SIZES = [(390, 844), (1280, 900), (1920, 1080)]
+VIEWPORTS = [{"width": width, "height": height} for width, height in SIZES]
 
 
 class Tab:
@@ -56,6 +58,14 @@ class Tab:
     def wait(self, **expected: object) -> None:
         for name, value in expected.items():
             self.page.wait_for_selector(f'html[data-{name}="{value}"]', timeout=TIMEOUT_MS)
+
+    def drawn_size(self) -> list[int]:
+        """Return width and height of the drawing in the scene."""
+        return list(self.page.evaluate("[canvas.width, canvas.height]"))
+
+    def shown_size(self) -> list[int]:
+        """Return width and height of the scene on the page."""
+        return list(self.page.evaluate("[canvas.clientWidth, canvas.clientHeight]"))
 
     def numbers(self, selector: str, attribute: str) -> list[float]:
         code = "(all, name) => all.map(one => one.getAttribute(name))"

@@ -12,6 +12,7 @@ import pytest
 from entity_env.examples import TreasureHunt
 from tests.enn_trainer.builders import run_small
 from tests.enn_trainer.viewer.live_tabs import LiveTab, served
+from tests.enn_trainer.viewer.tabs import TIMEOUT_MS, VIEWPORTS
 
 pytestmark = pytest.mark.slow
 
@@ -206,6 +207,40 @@ def test_entities_are_dragged_and_attention_is_asked_for(browser: Any, hunt_run:
         assert after[0] > before[0]
         assert after[1:] == before[1:]
         tab.page.wait_for_selector('[data-number="beside-value"]:not([data-value="NaN"])')
+
+
+@pytest.fixture(scope="module")
+def hunt(hunt_run: Path) -> Iterator[str]:
+    with served(hunt_run) as (address, _):
+        yield address
+
+
+def wait_for_curves(tab: LiveTab) -> None:
+    """Wait until the curves have the step that is shown, which are drawn less often than it."""
+    code = "step => document.querySelector('#curves .u-value').textContent === step"
+    tab.page.wait_for_function(code, arg=tab.state("step"), timeout=TIMEOUT_MS)
+
+
+@pytest.mark.parametrize("viewport", VIEWPORTS, ids=str)
+def test_the_scene_of_a_taken_side_is_sharp_and_clicks_hit(
+    browser: Any, hunt: str, viewport: Any
+) -> None:
+    with LiveTab(browser, hunt, viewport=viewport).begun() as tab:
+        tab.press("Shift+H")
+        tab.wait_for_turn()
+        wait_for_curves(tab)
+        assert tab.drawn_size() == tab.shown_size()
+
+        # The actor is put in the middle, and all is drawn again in other colours.
+        actor = tab.state("selected")
+        tab.press("f")
+        tab.press("Escape", selected="")
+        tab.press("d", theme="dark")
+        assert tab.drawn_size() == tab.shown_size()
+        box = tab.page.locator("#canvas").bounding_box()
+        tab.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        tab.wait(selected=actor)
+        tab.press("Shift+H")
 
 
 def test_the_pace_can_be_changed_and_the_world_paused(browser: Any, duel: str) -> None:

@@ -27,6 +27,8 @@ export class Scene {
   private places: (number[] | null)[] = [];
   private context: CanvasRenderingContext2D;
   private colors = {} as Colors;
+  /** Size of the canvas in the last layout: while other parts are rebuilt it is another one. */
+  private size = [0, 0];
 
   constructor(
     private canvas: HTMLCanvasElement,
@@ -85,7 +87,7 @@ export class Scene {
   draw(): void {
     const { canvas, context, shown } = this;
     const ratio = window.devicePixelRatio || 1;
-    const [width, height] = [canvas.clientWidth, canvas.clientHeight];
+    const [width, height] = this.size;
     if (!width || !height) return;
     const [columns, rows] = [Math.round(width * ratio), Math.round(height * ratio)];
     if (canvas.width !== columns || canvas.height !== rows) Object.assign(canvas, { width: columns, height: rows });
@@ -331,7 +333,12 @@ export class Scene {
       this.draw();
     };
     canvas.addEventListener("wheel", wheel, { passive: false });
-    new ResizeObserver(() => this.draw()).observe(canvas);
+    const resize = () => {
+      this.size = [canvas.clientWidth, canvas.clientHeight];
+      this.draw();
+    };
+    new ResizeObserver(resize).observe(canvas);
+    resize();
   }
 }
 

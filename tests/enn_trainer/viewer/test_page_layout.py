@@ -1,0 +1,92 @@
+"""The scene fills its place on the page at every width, and the controls stay in reach."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from enn_trainer.viewer.replay import Moment
+from enn_trainer.viewer.replay_format import write_replay
+from entity_env import CategoricalActionMask, CategoricalActionSpace, Entity, Environment
+from entity_env.observation import Observation, ObsSpace
+from tests.enn_trainer.viewer.replays import played
+from tests.enn_trainer.viewer.tabs import VIEWPORTS, Tab
+
+pytestmark = pytest.mark.slow
+
+# A second episode, and a moment in it.
+CHANGES = ["#episode", "#moments a >> nth=1"]
+
+
+class Room(Environment):
+    """Balls in the corners of a room, bats on its vertical axis, and gates on the other one."""
+
+    balls: tuple[tuple[int, int], ...] = ((-4, -4), (4, -4), (4, 4), (-4, 4))
+    bats, gates = ((-3,), (3,)), ((-2,), (2,))
+    places = (*balls, (0, -3), (0, 3), (-2, 0), (2, 0))
+
+    def obs_space(self) -> ObsSpace:
+        types = {"Ball": Entity(["x", "y"]), "Bat": Entity(["y"]), "Gate": Entity(["x"])}
+        return ObsSpace(entities=types)
+
+    def action_space(self) -> dict[str, Any]:
+        return {"push": CategoricalActionSpace(["left", "right"])}
+
+    def reset(self) -> Observation:
+        features = {"Ball": self.balls, "Bat": self.bats, "Gate": self.gates}
+        return Observation(
+            features={name: np.array(rows, np.float32) for name, rows in features.items()},
+            actions={"push": CategoricalActionMask(actor_types=["Ball"])},
+            reward=0.0,
+        )
+
+    def act(self, actions: Any) -> Observation:
+        return self.reset()
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    replay = played(Room, 5, 2)
+    replay.view = {"bounds": [[-5, 5], [-5, 5]]}
+    replay.moments = [Moment("error", e, 3, 0, None, "of the value") for e in (0, 1)]
+    return write_replay(replay, tmp_path_factory.mktemp("room") / "replay.html").path
+
+
+def change_episode(tab: Tab, control: str) -> None:
+    """Go to the second episode by a control of the page, and back to the scene."""
+    if control == "#episode":
+        tab.page.select_option(control, "1")
+    else:
+        tab.page.click(control)
+    tab.wait(episode=1, read=1)
+    tab.page.evaluate("document.activeElement.blur(), scrollTo(0, 0)")
+
+
+@pytest.mark.parametrize("control", CHANGES)
+@pytest.mark.parametrize("viewport", VIEWPORTS, ids=str)
+def test_after_a_change_of_episode_the_scene_is_sharp_and_clicks_hit(
+    browser: Any, room: Path, viewport: Any, control: str
+) -> None:
+    with Tab(browser, room, viewport=viewport) as tab:
+        change_episode(tab, control)
+        assert tab.drawn_size() == tab.shown_size()
+        box = tab.page.locator("#canvas").bounding_box()
+        scale = (min(box["width"], box["height"]) / 2 - 28) / 5  # the margin
+        for position, (x, y) in enumerate(Room.places):
+            at = box["width"] / 2 + x * scale, box["height"] / 2 - y * scale
+            tab.page.mouse.click(box["x"] + at[0], box["y"] + at[1])
+            tab.wait(selected=position)
+
+
+@pytest.mark.parametrize("control", CHANGES)
+@pytest.mark.parametrize("viewport", VIEWPORTS, ids=str)
+def test_pictures_before_and_after_a_change_of_episode_are_equal(
+    browser: Any, room: Path, viewport: Any, control: str
+) -> None:
+    """The entities of the room stay where they are, so that its scene does."""
+    with Tab(browser, room, viewport=viewport) as tab:
+        scene = tab.page.locator("#canvas")
+        before = scene.screenshot()
+        change_episode(tab, control)
+        assert scene.screenshot() == before
