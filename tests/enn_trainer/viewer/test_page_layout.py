@@ -90,3 +90,23 @@ def test_pictures_before_and_after_a_change_of_episode_are_equal(
         before = scene.screenshot()
         change_episode(tab, control)
         assert scene.screenshot() == before
+
+
+def test_controls_and_curves_stay_in_reach_on_a_narrow_screen(browser: Any, room: Path) -> None:
+    height = VIEWPORTS[0]["height"]
+    with Tab(browser, room, "#e=1&s=0&i=0", viewport=VIEWPORTS[0]) as tab:
+        end = tab.page.evaluate("document.documentElement.scrollHeight")
+        assert end > 1.5 * height, "there is nothing to scroll"
+        for top in (0, end // 2, end):
+            tab.page.evaluate("top => scrollTo(0, top)", top)
+            for name in ("play", "forward", "slider", "step"):
+                box = tab.page.locator(f"#{name}").bounding_box()
+                assert 0 <= box["y"] <= height - box["height"], f"{name} at {top}"
+        box = tab.page.locator("#forward").bounding_box()
+        tab.page.mouse.click(box["x"] + 2, box["y"] + 2)
+        tab.wait(step=1)
+        stage, curves, panel = (
+            tab.page.locator(name).bounding_box()["y"]
+            for name in ("#stage", "#curves", "#side-panel")
+        )
+        assert stage < curves < panel
