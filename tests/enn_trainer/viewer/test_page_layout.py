@@ -45,6 +45,12 @@ class Room(Environment):
         return self.reset()
 
 
+class Crowd(Room):
+    """Thirty balls beside each other."""
+
+    balls = tuple((i % 6, i // 6) for i in range(30))
+
+
 @pytest.fixture(scope="module")
 def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
     replay = played(Room, 5, 2)
@@ -110,3 +116,19 @@ def test_controls_and_curves_stay_in_reach_on_a_narrow_screen(browser: Any, room
             for name in ("#stage", "#curves", "#side-panel")
         )
         assert stage < curves < panel
+
+
+def test_attention_is_that_of_the_ten_strongest_entities(browser: Any, tmp_path: Path) -> None:
+    path = write_replay(played(Crowd, 3, 1), tmp_path / "replay.html").path
+    count = """() => {
+      const { prototype } = CanvasRenderingContext2D, draw = prototype.quadraticCurveTo;
+      window.lines = 0;
+      prototype.quadraticCurveTo = function (...at) { window.lines++; draw.apply(this, at); };
+    }"""
+    with Tab(browser, path, "#e=1&s=1&i=8") as tab:
+        tab.press("a")
+        tab.page.wait_for_selector("#inspector .attention tbody tr")
+        assert tab.page.locator("#inspector .attention tbody tr").count() == 10
+        tab.page.evaluate(count)
+        tab.press("+")  # drawn again
+        assert tab.page.evaluate("lines") == 2 * 10, "from the entity and to it"

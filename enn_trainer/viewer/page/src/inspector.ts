@@ -3,7 +3,7 @@
 import { allTypes } from "./codec.js";
 import { boundsText, button, el, faint, named, percent, row, shown, table, tag } from "./dom.js";
 import type { Shown } from "./main.js";
-import { attentionWeight, type Attention, type Choice, type Decision, type Entity, type Frame } from "./model.js";
+import { MOST_RANKED, attentionWeight, strongest, type Attention, type Choice, type Decision, type Entity, type Frame } from "./model.js";
 import { unseenBy } from "./view.js";
 import { isOfSame, type Change } from "./what_if.js";
 
@@ -193,8 +193,10 @@ function attentions(shows: Shown, of: Attention, from: number): Node {
   const weights = shows.frame.all
     .filter(({ position }) => position < of.size && from < of.size)
     .map(({ position: to }) => [to, attentionWeight(of, layer, head, from, to), attentionWeight(of, layer, head, to, from)]);
-  weights.sort((a, b) => b[1] - a[1]);
-  const rows = weights.map(([position, to, back]): Row => [position, percent(to), percent(back)]);
+  const rows = strongest(weights.map(([, to]) => to)).map((i): Row => {
+    const [position, to, back] = weights[i];
+    return [position, percent(to), percent(back)];
+  });
   return ranking(shows, "attention", ["entity", "to it", "from it"], rows);
 }
 
@@ -202,7 +204,7 @@ type Row = [position: number, ...cells: string[]];
 
 /** A table of the first entities of a ranking. */
 function ranking({ frame, select }: Shown, name: string, headings: string[], rows: Row[]): Node {
-  const found = rows.slice(0, 8).filter(([position]) => frame.all[position]);
+  const found = rows.slice(0, MOST_RANKED).filter(([position]) => frame.all[position]);
   const lines = found.map(([at, ...cells]) => row({}, button(named(frame.all[at].name), () => select(at)), ...cells));
   return table({ class: name }, [name], headings, lines);
 }

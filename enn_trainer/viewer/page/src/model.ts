@@ -373,6 +373,14 @@ function pictureOf(columns: Columns, step: number): Uint8Array<ArrayBuffer> {
   return new Uint8Array((columns.get("picture byte") as Uint8Array).slice(start, end));
 }
 
+/** Of attention and influence the strongest entities are shown, at most this many. */
+export const MOST_RANKED = 10;
+
+/** Return the indices of the largest weights, the largest first. */
+export function strongest(weights: number[]): number[] {
+  return [...weights.keys()].sort((a, b) => weights[b] - weights[a]).slice(0, MOST_RANKED);
+}
+
 /** Return the discounted rewards from each step on; nan from where one of them is not known. */
 export function returnsToGo(rewards: ArrayLike<number>, discount: number): Float64Array {
   const returns = new Float64Array(rewards.length);

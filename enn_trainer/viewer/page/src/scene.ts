@@ -5,7 +5,7 @@ import { extentOf, fitted, nearest, outline, panned, toPixel, toWorld, zoomed } 
 import type { Box, Camera, Extent, Point } from "./geometry.js";
 import { influenceOn } from "./inspector.js";
 import type { Shown } from "./main.js";
-import { attentionWeight, type Entity } from "./model.js";
+import { attentionWeight, strongest, type Entity } from "./model.js";
 import { SHAPES, colorOf, headingOf, labelOf, placeOf, valueOf, type View } from "./view.js";
 
 // Told apart with all kinds of colour vision (Okabe and Ito), for a light and a dark page.
@@ -233,18 +233,19 @@ export class Scene {
         return attentionWeight(attention, layer, head, from, to);
       });
       const most = Math.max(...weights, 1e-9);
-      others.forEach((i, k) => {
+      for (const k of strongest(weights)) {
+        const i = others[k];
         const share = weights[k] / most;
         const [[x0, y0], [x1, y1]] = [center, points[i]!];
         const bend = isFrom ? 0.12 : -0.12;
         const middle: Point = [(x0 + x1) / 2 + bend * (y1 - y0), (y0 + y1) / 2 - bend * (x1 - x0)];
         const style = { stroke: isFrom ? this.colors.from : this.colors.to, width: 0.5 + 3.5 * share, alpha: 0.15 + 0.75 * share };
-        if (!(share > 0.04)) return;
+        if (!(share > 0.04)) break;
         this.path(style, () => {
           this.context.moveTo(x0, y0);
           this.context.quadraticCurveTo(...middle, x1, y1);
         });
-      });
+      }
     }
   }
 

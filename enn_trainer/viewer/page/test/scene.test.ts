@@ -3,7 +3,7 @@ import test from "node:test";
 import { percent, shown } from "../src/dom.js";
 import { extentOf, fitted, nearest, outline, panned, toPixel, zoomed } from "../src/geometry.js";
 import { stepText } from "../src/header.js";
-import { attentionWeight, returnsSoFar, returnsToGo } from "../src/model.js";
+import { attentionWeight, returnsSoFar, returnsToGo, strongest } from "../src/model.js";
 import { niceStep } from "../src/scene.js";
 import { SHAPES, colorOf, headingOf, placeOf, viewOf } from "../src/view.js";
 
@@ -54,6 +54,12 @@ test("attention is that of a head, or the mean of heads and layers", () => {
   const of = { layers: 2, heads: 1, size: 2, weights: Float64Array.of(0.1, 0.9, 0.5, 0.5, 0.3, 0.7, 0.2, 0.8) };
   assert.equal(attentionWeight(of, 0, 0, 0, 1), 0.9);
   assert.equal(attentionWeight(of, -1, -1, 0, 1), 0.8);
+});
+
+test("the ten strongest weights are ranked", () => {
+  const weights = Array.from({ length: 30 }, (_, i) => (7 * i) % 30);
+  assert.deepEqual(strongest(weights).map((i) => weights[i]), [29, 28, 27, 26, 25, 24, 23, 22, 21, 20]); // prettier-ignore
+  assert.deepEqual(strongest([0.1, 0.9]), [1, 0]);
 });
 
 test("numbers are short, and those that are not finite are said", () => {
