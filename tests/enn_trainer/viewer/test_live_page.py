@@ -243,6 +243,29 @@ def test_the_scene_of_a_taken_side_is_sharp_and_clicks_hit(
         tab.press("Shift+H")
 
 
+def test_what_a_running_episode_does_not_know_yet_is_a_dash(browser: Any, hunt: str) -> None:
+    dash = "\N{EN DASH}"
+    with LiveTab(browser, hunt).begun() as tab:
+        tab.press("Shift+H")
+        tab.wait_for_turn()
+        wait_for_curves(tab)
+        parts = (tab.page.locator(f"#curves .u-{part}") for part in ("label", "value"))
+        values = dict(zip(*(part.all_text_contents() for part in parts), strict=True))
+        for name in ("return to go", "return so far", "reward"):
+            assert values[name] == dash, values
+        assert values["value"] != dash
+
+        # Of a step before it the reward is known.
+        while not (before := tab.step())[1]:
+            tab.press("g")
+            tab.wait_past(before)
+            tab.wait_for_turn()
+        tab.press("ArrowLeft", newest="false")
+        for name, is_known in (("return", False), ("value-error", False), ("reward", True)):
+            assert (tab.page.inner_text(f'[data-number="{name}"]') != dash) == is_known, name
+        tab.press("Shift+H")
+
+
 def test_the_pace_can_be_changed_and_the_world_paused(browser: Any, duel: str) -> None:
     with LiveTab(browser, duel) as tab:
         tab.begun()

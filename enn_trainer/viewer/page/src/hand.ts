@@ -38,7 +38,7 @@ export function withAdvice(frame: Frame, live: Live, advice: string): Frame {
     });
     return { ...one, isSecret, byHand: own !== undefined, choices, numbers };
   });
-  return { ...frame, reward: NaN, decisions };
+  return { ...frame, decisions };
 }
 
 /** Return what a person chose and what the agent would have taken. */

@@ -28,6 +28,9 @@ export function fillHeader(header: Header): void {
 /** Return true if an episode is of a running world, whose server explains every frame. */
 export const isLive = ({ about }: Schema): boolean => about !== undefined;
 
+/** Return true if an episode is still played, so that its returns are not known. */
+export const isRunning = (schema: Schema): boolean => isLive(schema) && !schema.terminated && !schema.truncated;
+
 /** Return the number of a step in its episode, and how many steps there are. */
 export const stepText = ({ steps, numbers }: Schema, step: number): string =>
   numbers ? `step ${numbers[step]} (${step + 1} of ${steps} kept)` : `step ${step} of ${Math.max(steps - 1, 0)}`;

@@ -47,11 +47,11 @@ function tags({ header, changes }: Shown, { isGlobal, name, type, typeName, posi
   return notes.filter((note) => note).map((note) => tag(note));
 }
 
-function outcome({ frame, returnToGo, came, unknown, beside }: Shown): Node {
+function outcome({ frame, returnToGo, until, unknown, beside }: Shown): Node {
   const rows: [string, string, number][] = [
     ["value", "value", frame.value],
     [`value, ${beside}`, "beside-value", frame.besideValue],
-    [`return that came${came}`, "return", returnToGo],
+    [`return that came${until}`, "return", returnToGo],
     ["value less return", "value-error", frame.value - returnToGo],
     ["reward of this step", "reward", frame.reward],
   ];

@@ -71,7 +71,7 @@ export class Live {
       if (this.waiting && this.waiting.step < message.first + message.count) this.waiting = null;
     } else if (message.type === "waiting") {
       const { episode, step, raw, actors, ms } = message;
-      if (raw !== undefined) this.add(episode, step, 1, raw);
+      if (raw !== undefined) this.add(episode, step, 1, raw, true);
       const chosen = this.waiting?.step === step ? this.waiting.chosen : new Map<string, Chosen>();
       this.waiting = { episode: this.numbers.indexOf(episode), step, actors, until: ms === null ? null : now + ms, chosen };
     } else if (message.type === "places") {
@@ -102,9 +102,9 @@ export class Live {
     this.isAnswered = true;
   }
 
-  private add(number: number, first: number, steps: number, raw: string): void {
+  private add(number: number, first: number, steps: number, raw: string, isWaiting = false): void {
     const episode = this.numbers.indexOf(number);
-    const piece = { first, steps, size: (raw.length * 3) / 4, unpack: () => fromBase64(raw) };
+    const piece = { first, steps, size: (raw.length * 3) / 4, unpack: () => fromBase64(raw), isWaiting };
     this.replay!.add(episode, piece);
     void this.replay!.read(episode, piece); // for the curves
     this.received.push([episode, piece]);

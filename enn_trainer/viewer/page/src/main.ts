@@ -3,7 +3,7 @@
 import { allTypes, type Header, type Schema } from "./codec.js";
 import { byId, field, offer, say, styled } from "./dom.js";
 import { Hand, withAdvice } from "./hand.js";
-import { fillHeader, fillLegend, isLive, offerEpisodes, stepText } from "./header.js";
+import { fillHeader, fillLegend, isLive, isRunning, offerEpisodes, stepText } from "./header.js";
 import { inspect } from "./inspector.js";
 import { listen } from "./keys.js";
 import { EntityList } from "./list.js";
@@ -31,8 +31,8 @@ export interface Shown {
   previous: Frame | null;
   selected: number | null;
   returnToGo: number;
-  /** The end of "return that came": until when. */
-  came: string;
+  /** Said behind the return of an episode that is cut off. */
+  until: string;
   /** Said of a return that is not known; "" where it is only not finite. */
   unknown: string;
   /** The heading of other probabilities and values, beside those of the agent; null if there are none. */
@@ -132,7 +132,7 @@ export class Page {
   redraw(): void {
     const series = this.replay.seriesOf(this.episode, this.side);
     const { numbers, beside } = this.schema;
-    this.returns = returnsToGo(numbers ? series.reward.map(() => NaN) : series.reward, this.replay.header.discount);
+    this.returns = returnsToGo(numbers || isRunning(this.schema) ? series.reward.map(() => NaN) : series.reward, this.replay.header.discount);
     this.curves.show(series, this.returns, numbers, beside !== null);
     if (this.scene) fillLegend(this.replay.header, this.view);
     if (!this.live || !this.isPressed) this.render(); // which would undo a drag
@@ -157,6 +157,7 @@ export class Page {
     if (position !== undefined) this.selectedKey = frame?.all[position ?? -1]?.key ?? null;
     await this.findTrails();
     if (request !== this.requests) return;
+    if (isOther) this.returns = new Float64Array(); // those of another episode
     if (isOther) void this.readAll();
     this.render();
     this.writeHash();
@@ -196,8 +197,8 @@ export class Page {
       frame,
       previous: changes ? this.frame : this.previous,
       selected,
-      returnToGo: this.live?.isWaiting(frame) ? NaN : (this.returns[step] ?? NaN),
-      came: schema.terminated ? "" : isLive(schema) && !schema.truncated ? " so far" : " until the cut",
+      returnToGo: this.returns[step] ?? NaN,
+      until: schema.terminated || isRunning(schema) ? "" : " until the cut",
       unknown: schema.numbers ? "not known, as steps are left out" : isLive(schema) ? "not yet known" : "",
       beside: changes?.length ? "what if" : schema.beside && "other agent",
       edit: changes && ((change) => this.edit([change])),

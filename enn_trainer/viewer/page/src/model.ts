@@ -90,8 +90,8 @@ export interface Frame {
 /** Numbers of every step of an episode and side, nan where they are not known (yet); entropy is in % of its maximum. */
 export type Series = Record<"reward" | "value" | "besideValue" | "entropy", number[]>;
 
-/** Steps of an episode that came together: `size` bytes when unpacked, with the number of the chunk in a file. */
-export type Piece = { first: number; steps: number; size: number; unpack: () => Uint8Array | Promise<Uint8Array>; number?: number };
+/** Steps of an episode that came together: `size` bytes when unpacked, with the number of the chunk in a file; a step that waits has no reward yet. */
+export type Piece = { first: number; steps: number; size: number; unpack: () => Uint8Array | Promise<Uint8Array>; number?: number; isWaiting?: boolean };
 
 export class Replay {
   /** Numbers of the chunks that could not be read. */
@@ -188,6 +188,7 @@ export class Replay {
   private async load(episode: number, piece: Piece): Promise<Columns | null> {
     try {
       const columns = decodeChunk(this.header, this.header.episodes[episode], piece.steps, await piece.unpack());
+      if (piece.isWaiting) columns.get("reward")!.fill(NaN);
       this.fillSeries(columns, piece, episode);
       return columns;
     } catch {

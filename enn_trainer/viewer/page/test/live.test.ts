@@ -73,7 +73,8 @@ test("the frame that waits becomes the final one", async () => {
   const { live, receive } = begun();
   receive(places, waiting(0, step(0)));
   assert.deepEqual([live.waiting!.episode, live.waiting!.step, live.waiting!.until], [0, 0, 1500]);
-  assert.equal((await live.replay!.frame(0, 0, 0))!.reward, 0);
+  assert.ok(Number.isNaN((await live.replay!.frame(0, 0, 0))!.reward), "a reward before the step");
+  assert.deepEqual(live.replay!.seriesOf(0, 0).reward, [NaN]);
   receive({ type: "steps", episode: 7, first: 0, count: 1, raw: step(9) });
   assert.equal(live.waiting, null);
   assert.equal((await live.replay!.frame(0, 0, 0))!.reward, 9);

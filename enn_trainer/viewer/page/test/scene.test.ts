@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { percent, shown } from "../src/dom.js";
 import { extentOf, fitted, nearest, outline, panned, toPixel, zoomed } from "../src/geometry.js";
-import { stepText } from "../src/header.js";
+import { isRunning, stepText } from "../src/header.js";
 import { attentionWeight, returnsSoFar, returnsToGo, strongest } from "../src/model.js";
 import { niceStep } from "../src/scene.js";
 import { SHAPES, colorOf, headingOf, placeOf, viewOf } from "../src/view.js";
@@ -60,6 +60,12 @@ test("the ten strongest weights are ranked", () => {
   const weights = Array.from({ length: 30 }, (_, i) => (7 * i) % 30);
   assert.deepEqual(strongest(weights).map((i) => weights[i]), [29, 28, 27, 26, 25, 24, 23, 22, 21, 20]); // prettier-ignore
   assert.deepEqual(strongest([0.1, 0.9]), [1, 0]);
+});
+
+test("an episode runs until the server says that it has ended", () => {
+  const about = "step 1";
+  const schemas = [{ about }, { about, terminated: true }, { about, truncated: true }, { truncated: true }, {}];
+  assert.deepEqual(schemas.map((schema) => isRunning(schema as never)), [true, false, false, false, false]); // prettier-ignore
 });
 
 test("numbers are short, and those that are not finite are said", () => {
