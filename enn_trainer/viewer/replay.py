@@ -111,7 +111,7 @@ class Replay:
         obs_space: the types and features of the frames.
         action_space: the actions.
         sides: S.
-        discount: per step, for the return that came of a frame.
+        discount: per step, for the return of a frame.
         episodes: in the order in which they were played.
         moments: frames worth seeing.
         view: plain data for the page, with the features that are positions, shapes, ...; None if

@@ -132,3 +132,11 @@ def test_attention_is_that_of_the_ten_strongest_entities(browser: Any, tmp_path:
         tab.page.evaluate(count)
         tab.press("+")  # drawn again
         assert tab.page.evaluate("lines") == 2 * 10, "from the entity and to it"
+
+
+def test_the_page_speaks_of_returns_and_precision(browser: Any, room: Path) -> None:
+    with Tab(browser, room) as tab:
+        assert tab.page.inner_text("#about-part summary") == "about: full precision"
+        labels = tab.page.locator("#inspector .outcome dt").all_inner_texts()
+        others = ["value", "value, other agent", "return until truncation"]
+        assert labels == [*others, "value error", "reward of this step"]

@@ -16,7 +16,7 @@ export function fillHeader(header: Header): void {
     ...errors.map(([name, error]): [Node, string] => [named(name), `rounded, at most ${shown(error)} off`]),
   ];
   byId("about").replaceChildren(...facts.flatMap(([name, fact]) => [el("dt", {}, name), el("dd", {}, fact)]));
-  byId("loss").textContent = notes.length ? "some numbers are rounded" : "all numbers are whole";
+  byId("loss").textContent = notes.length ? "reduced precision" : "full precision";
   offerEpisodes(episodes);
   offer("side", Array.from({ length: sides }, (_, side) => String(side + 1)));
   byId("side").parentElement!.hidden = sides < 2;

@@ -51,8 +51,8 @@ function outcome({ frame, returnToGo, until, unknown, beside }: Shown): Node {
   const rows: [string, string, number][] = [
     ["value", "value", frame.value],
     [`value, ${beside}`, "beside-value", frame.besideValue],
-    [`return that came${until}`, "return", returnToGo],
-    ["value less return", "value-error", frame.value - returnToGo],
+    [`return${until}`, "return", returnToGo],
+    ["value error", "value-error", frame.value - returnToGo],
     ["reward of this step", "reward", frame.reward],
   ];
   if (beside === null) rows.splice(1, 1);

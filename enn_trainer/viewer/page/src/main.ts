@@ -31,7 +31,7 @@ export interface Shown {
   previous: Frame | null;
   selected: number | null;
   returnToGo: number;
-  /** Said behind the return of an episode that is cut off. */
+  /** Said behind "return" of an episode that is cut off. */
   until: string;
   /** Said of a return that is not known; "" where it is only not finite. */
   unknown: string;
@@ -198,7 +198,7 @@ export class Page {
       previous: changes ? this.frame : this.previous,
       selected,
       returnToGo: this.returns[step] ?? NaN,
-      until: schema.terminated || isRunning(schema) ? "" : " until the cut",
+      until: schema.terminated || isRunning(schema) ? "" : " until truncation",
       unknown: schema.numbers ? "not known, as steps are left out" : isLive(schema) ? "not yet known" : "",
       beside: changes?.length ? "what if" : schema.beside && "other agent",
       edit: changes && ((change) => this.edit([change])),
