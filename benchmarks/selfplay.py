@@ -288,10 +288,10 @@ def results_against(path: Path, world: Any, opponent: Any, seed: int, greedy: bo
     players = players_of({"other": made}, seed, *spaces, 2)
     network = load_agent(path).agent
     players["agent"] = AgentPlayer(network, None if greedy else seed)
-    lineups = [["agent", "other"]] * GAMES + [["other", "agent"]] * GAMES
+    deals = [[["agent", "other"], ["other", "agent"]]] * GAMES
     envs = EnvList(world, 2 * 64)
-    results = play_games(envs, spaces[0], players, lineups, "episodic_reward", seed)
-    return [results[:GAMES, 0], results[GAMES:, 1]]
+    results = play_games(envs, spaces[0], players, deals, "episodic_reward", seed)
+    return [results[:, 0, 0], results[:, 1, 1]]
 
 
 MEASURES: dict[str, Callable[[Path, Row, int], Values]] = {

@@ -226,6 +226,8 @@ def show(played: Tournament) -> None:
             row += [f"{mixture[i]:.1%}" if mixture[i] > SHARE else ""]
         rows.append([*row, *(_cell(payoff, i, j) for j in range(len(names)))])
     show_table(columns, rows, console, num_left=1)
+    count = f"{played.games:,} games of each pair, {played.deals:,} deals"
+    show_lines([f"{count}, each played from every seat; intervals are over deals"], console)
     for ring in played.rings:
         one, two, three = (names[i] for i in ring)
         show_lines([f"ring: {one} beats {two} beats {three} beats {one}"], console)
@@ -234,7 +236,8 @@ def show(played: Tournament) -> None:
 def as_plain(played: Tournament) -> dict[str, Any]:
     """Return the results of a round robin as plain data for JSON."""
     fields = {name: _lists(values) for name, values in played.payoff._asdict().items()}
-    content: dict[str, Any] = {"players": [*played.names], **fields}
+    counts = {"games": played.games, "deals": played.deals}
+    content: dict[str, Any] = {"players": [*played.names], **counts, **fields}
     if played.ratings is not None and played.mixture is not None:
         content |= {
             "elo": _lists(played.ratings.elo),
@@ -307,7 +310,7 @@ def parser() -> OneLineParser:
     example = "play runs/duel@opponents runs/duel random --games 20 --png payoff.png"
     one = command("play", _play, "a round robin of players", example)
     one.add_argument("players", metavar="PLAYER", nargs="+", help="see below")
-    many = "games of each pair, rounded up to all seats equally often (default: 200)"
+    many = "games of each pair, rounded up to deals played from all seats (default: 200)"
     one.option("--games", "N", many, type=positive, default=200)
     one.option("--metric", "NAME", "means of this metric instead, such as episodic_reward")
     one.option("--seed", "N", "random seed (default: the run's)", type=not_negative)

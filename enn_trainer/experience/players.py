@@ -286,9 +286,12 @@ class AgentPlayer(Players):
         remembers: True if the agent remembers something between frames.
         restore_memory: fills the memory of a player that goes on by a save, and forgets the save
             if it gets None.
+        draw_keys: (B,) int64, what random choices are a function of in place of the environment;
+            None for the environment.
     """
 
     restore_memory: Callable[[PlayerMemory | None], None] | None = None
+    draw_keys: Environments | None = None
 
     def __init__(
         self,
@@ -356,11 +359,12 @@ class AgentPlayer(Players):
                 batch, attached = memory.attach(batch, environments, acts=True)
         of_run = self._of_run(environments)
         check_frame_memory(agent, batch, of_run, learning=self.learning)
+        keys = of_run if self.draw_keys is None else self.draw_keys[environments]
 
         def of_piece(some: EntityBatch, piece: slice) -> tuple[Decisions, list[Tensor | None]]:
             draws = None
             if seed is not None:
-                draws = draw_uniforms(some.actions, seed, of_run[piece], t)
+                draws = draw_uniforms(some.actions, seed, keys[piece], t)
             out = agent(some, uniforms=draws)
             return Decisions.of(out, some), [out.memory, out.memory_of_values]
 
@@ -465,12 +469,13 @@ def choose_as_one(
     # Random numbers: those of the agent, then those of members, who have one seed.
     draws: dict[str, Tensor] | None = None
     if first.seed is not None:
+        keys = environments if first.draw_keys is None else first.draw_keys[environments]
         drawn, start = [], 0
         for seed, pairs in groupby(zip(players, groups, strict=True), lambda pair: pair[0].seed):
             stop = start + sum(len(group) for _, group in pairs)
             some = slice(start, stop)
             actions = {name: action.slice(some) for name, action in batch.actions.items()}
-            drawn.append(draw_uniforms(actions, cast(int, seed), environments[start:stop], t))
+            drawn.append(draw_uniforms(actions, cast(int, seed), keys[start:stop], t))
             start = stop
         draws = {name: torch.cat([one[name] for one in drawn]) for name in drawn[0]}
     agents: list[Any] = [player.agent for player in players]

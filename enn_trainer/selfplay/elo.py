@@ -125,7 +125,7 @@ def rate_agent(
     return Ratings(elo[:1], ci95[:1]), Ratings(elo[1:], ci95[1:])
 
 
-def bradley_terry(scores: FloatArray) -> Ratings:
+def bradley_terry(scores: FloatArray, effective_games: FloatArray | None = None) -> Ratings:
     """Rate the players of a round robin by maximum likelihood.
 
     The ratings have a normal prior of standard deviation `ROUND_ROBIN_DEVIATION` around
@@ -136,6 +136,9 @@ def bradley_terry(scores: FloatArray) -> Ratings:
     Args:
         scores: (P, P) float, [i, j] is wins + draws / 2 of player i in games against player j; the
             diagonal is ignored.
+        effective_games: (P, P) float, the number of independent wins and losses as informative as
+            the games of i against j, by which intervals are wider or narrower; None for their
+            number.
 
     Source: Bradley and Terry 1952, https://doi.org/10.2307/2334029; Hunter 2004,
     https://doi.org/10.1214/aos/1079120141, on the conditions of a finite maximum.
@@ -143,7 +146,11 @@ def bradley_terry(scores: FloatArray) -> Ratings:
     num_players = len(scores)
     i, j = np.triu_indices(num_players, k=1)
     prior, deviations = np.full((2, num_players), [[FIRST_ELO], [ROUND_ROBIN_DEVIATION]])
-    elo, covariance = _fit(i, j, scores[i, j], scores[j, i], prior, deviations)
+    ratios = None
+    if effective_games is not None:
+        games = scores[i, j] + scores[j, i]
+        ratios = games / np.where(games > 0, effective_games[i, j], 1)
+    elo, covariance = _fit(i, j, scores[i, j], scores[j, i], prior, deviations, ratios)
     from_mean = np.eye(num_players) - 1 / num_players
     variances = np.diag(from_mean @ covariance @ from_mean)
     return Ratings(elo, _Z_975 * np.sqrt(np.maximum(variances, 0)))
@@ -156,6 +163,7 @@ def _fit(
     lost: FloatArray,
     prior: FloatArray,
     deviations: FloatArray,
+    ratios: FloatArray | None = None,
 ) -> tuple[FloatArray, FloatArray]:
     """Return the most probable ratings, and their covariance by the curvature at the maximum.
 
@@ -169,6 +177,8 @@ def _fit(
         lost: (E,) float, wins + draws / 2 of the second one.
         prior: (P,) float, means of the normal priors.
         deviations: (P,) float, their standard deviations; 0 for a rating that is known.
+        ratios: (E,) float, variance of the score of each pair by that of independent wins and
+            losses; None for 1.
 
     Returns:
         (P,) ratings and (P, P) covariance, which is 0 for known ratings.
@@ -215,5 +225,9 @@ def _fit(
             step = step / 2
         else:
             covariance = np.zeros((len(prior), len(prior)))
-            covariance[np.ix_(free, free)] = np.linalg.inv(curvature)
+            inverse = np.linalg.inv(curvature)
+            if ratios is not None:  # the sandwich estimator, with the prior as an observation
+                scatter = (pairs.T * (weights * ratios)) @ pairs + np.diag(precision)
+                inverse = inverse @ scatter @ inverse
+            covariance[np.ix_(free, free)] = inverse
             return elo, covariance

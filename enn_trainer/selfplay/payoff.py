@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from enn_trainer.evaluation.eval_metrics import t_quantile_975
+from enn_trainer.evaluation.eval_metrics import mean_over_episodes
 from enn_trainer.selfplay.elo import FloatArray, compare_sides
 from enn_trainer.selfplay.matchmaking import IntArray
 
@@ -16,18 +16,39 @@ _Z_975 = 1.959963984540054  # the 97.5% quantile of the normal distribution
 class Results(NamedTuple):
     """Results of P players against each other.
 
+    The games of a deal depend on each other, and so do the comparisons of a game; deals do not.
+
     Attributes:
         scores: (P, P) float64, [i, j] is wins + draws / 2 of i against j. In a game with more than
             two sides each pair of a seat of i and a seat of j is one comparison.
         comparisons: (P, P) float64, symmetric, number of comparisons of i and j.
-        games: (P, P) float64, symmetric, number of games in which i and j met.
+        deals: (P, P) float64, symmetric, number of deals in which i and j met.
+        ci95: (P, P) float64, symmetric, half the width of the t interval over deals of the mean
+            score; NaN with fewer than two deals.
 
-    The diagonals are 0.
+    The diagonals are 0, that of `ci95` NaN.
     """
 
     scores: FloatArray
     comparisons: FloatArray
-    games: FloatArray
+    deals: FloatArray
+    ci95: FloatArray
+
+    def effective_games(self) -> FloatArray:
+        """Return the number of independent wins and losses with the same interval.
+
+        Returns:
+            (P, P) float64, infinite where all deals had one score between 0 and 1; the number of
+            deals where one player won all games, as then the interval is too narrow, or where there
+            are fewer than two deals.
+
+        Source: effective sample size, Korn and Graubard 1998, Survey Methodology 24(2), 193-201.
+        """
+        with np.errstate(invalid="ignore", divide="ignore"):
+            p = self.scores / self.comparisons
+            # ci95 = z sqrt(p (1 - p) / n)
+            n = p * (1 - p) * np.square(_Z_975 / self.ci95)
+        return np.where((p > 0) & (p < 1) & (self.deals > 1), n, self.deals)
 
 
 class Payoff(NamedTuple):
@@ -45,20 +66,20 @@ class Payoff(NamedTuple):
 
 
 def round_robin(num_players: int, num_sides: int, games: int) -> IntArray:
-    """Return the line-ups of a round robin.
+    """Return the line-ups of the deals of a round robin.
 
-    Each pair of players has the same line-ups: one of the two has one seat, each in turn, and the
-    other one has all others; then the reverse. So each has every seat equally often, as have their
-    pairs of seats.
+    Each deal of a pair of players is played with the same L line-ups: one of the two has one seat,
+    each in turn, and the other one has all others; of more than two sides also the reverse. So each
+    has every seat equally often, as have their pairs of seats.
 
     Args:
         num_players: number of players, P.
         num_sides: number of seats of a game, S, at least 2.
-        games: games of each pair, rounded up to a multiple of the 2 line-ups of two sides, or of
-            the 2 * S line-ups of more.
+        games: games of each pair, rounded up to whole deals: to a multiple of L, which is 2 for
+            two sides, and 2 * S for more.
 
     Returns:
-        (P * (P - 1) / 2 * games, S) int64, the player in each seat; by pair.
+        (P * (P - 1) / 2 * games / L, L, S) int64, the player in each seat; by pair.
 
     Raises:
         ValueError: there is one side alone.
@@ -71,43 +92,55 @@ def round_robin(num_players: int, num_sides: int, games: int) -> IntArray:
     lineups = first_alone  # [k, seat]: 0 is the first of the pair, 1 the second
     if num_sides > 2:
         lineups = np.concatenate([first_alone, 1 - first_alone])
-    lineups = np.tile(lineups, (-(-games // len(lineups)), 1))
+    num_deals = -(-games // len(lineups))
     pairs = np.array(list(combinations(range(num_players), 2)), dtype=np.int64).reshape(-1, 2)
-    return pairs[:, lineups].reshape(-1, num_sides)
+    return np.repeat(pairs[:, lineups], num_deals, axis=0)
 
 
 def count_results(lineups: IntArray, results: FloatArray, num_players: int) -> Results:
-    """Count the results of games.
+    """Count the results of deals.
 
     Args:
-        lineups: (G, S) int64, the player in each seat; seats of one player are not compared.
-        results: (G, S) float, the result of each seat; the larger one wins.
+        lineups: (D, L, S) int64, the player in each seat; seats of one player are not compared.
+        results: (D, L, S) float, the result of each seat; the larger one wins.
         num_players: number of players, P.
     """
-    shape = (num_players, num_players)
-    scores, comparisons, games = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    num_games, num_sides = lineups.shape
-    mine = np.repeat(lineups[:, :, None], num_sides, axis=2)
-    theirs = mine.transpose(0, 2, 1)
+    num_deals, _, num_sides = lineups.shape
+    mine = np.repeat(lineups[..., None], num_sides, axis=-1)
+    theirs = mine.swapaxes(-1, -2)
     is_other = mine != theirs
-    np.add.at(scores, (mine[is_other], theirs[is_other]), compare_sides(results)[is_other])
-    np.add.at(comparisons, (mine[is_other], theirs[is_other]), 1.0)
-    game = np.broadcast_to(np.arange(num_games)[:, None, None], mine.shape)
-    met = np.unique(np.stack([game, mine, theirs], axis=-1)[is_other], axis=0)
-    np.add.at(games, (met[:, 1], met[:, 2]), 1.0)
-    return Results(scores, comparisons, games)
+    deal = np.broadcast_to(np.arange(num_deals)[:, None, None, None], mine.shape)
+    pairs = np.stack([mine, theirs, deal], axis=-1)[is_other]
+    met, inverse = np.unique(pairs, axis=0, return_inverse=True)
+    sums, counts = np.zeros((2, len(met)))
+    np.add.at(sums, inverse.ravel(), compare_sides(results)[is_other])
+    np.add.at(counts, inverse.ravel(), 1.0)
+
+    # Sums over deals and intervals, pair by pair.
+    shape = num_players, num_players
+    scores, comparisons, deals = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    ci95 = np.full(shape, math.nan)
+    players, starts = np.unique(met[:, :2], axis=0, return_index=True)
+    for (i, j), of_deals, num in zip(
+        players.tolist(), np.split(sums, starts[1:]), np.split(counts, starts[1:]), strict=True
+    ):
+        scores[i, j], comparisons[i, j], deals[i, j] = of_deals.sum(), num.sum(), len(num)
+        width = mean_over_episodes(of_deals, num)[1]
+        ci95[i, j] = math.nan if width is None else width
+    return Results(scores, comparisons, deals, ci95)
 
 
 def score_payoff(results: Results) -> Payoff:
     """Return the mean scores of players against each other, with Wilson's intervals.
 
-    Comparisons within a game are not independent, so the intervals count games. They treat scores
-    as wins and losses, which is exact without draws, and wider than necessary with them.
+    They are intervals over deals, as their number of games is `Results.effective_games`: 0 wide
+    where all deals had one score, such as 1/2 in a game that the deal decides.
 
     Source: Wilson 1927, https://doi.org/10.1080/01621459.1927.10502953.
     """
+    games = results.effective_games()
     with np.errstate(invalid="ignore"):
-        p, n = results.scores / results.comparisons, np.where(results.games > 0, results.games, 1)
+        p, n = results.scores / results.comparisons, np.where(games > 0, games, 1)
     # (p + z^2 / 2n +- z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)
     z2 = _Z_975**2
     middle = (p + z2 / (2 * n)) / (1 + z2 / n)
@@ -123,19 +156,18 @@ def metric_payoff(
     Args:
         rows: (n,) int64, the player whose metric it is.
         columns: (n,) int64, the player in the other seats of the game.
-        values: (n,) float, the metric, of one game each.
+        values: (n,) float, the metric, the mean over the games of one deal each.
         num_players: number of players, P.
 
     Returns:
-        The matrix; intervals of fewer than two games are NaN.
+        The matrix; intervals of fewer than two deals are NaN.
     """
     mean = np.full((num_players, num_players), math.nan)
     width = mean.copy()
     for i, j in np.unique(np.stack([rows, columns], axis=1), axis=0).tolist():
         found = values[(rows == i) & (columns == j)]
-        mean[i, j] = found.mean()
-        if (n := len(found)) > 1:
-            width[i, j] = t_quantile_975(n - 1) * found.std(ddof=1) / math.sqrt(n)
+        mean[i, j], ci95 = mean_over_episodes(found, np.ones(len(found)))
+        width[i, j] = math.nan if ci95 is None else ci95
     return Payoff(mean, mean - width, mean + width)
 
 

@@ -1,7 +1,7 @@
-"""Games of players against each other, each in given seats, with the results of all sides."""
+"""Deals of players against each other, each played with several line-ups, with all results."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -9,12 +9,12 @@ from torch import Tensor
 
 from enn_trainer.experience.collector import Collector
 from enn_trainer.experience.episodes import Episodes
-from enn_trainer.experience.players import AgentPlayer, Environments
+from enn_trainer.experience.players import AgentPlayer, Decisions, Environments
 from enn_trainer.selfplay.elo import FloatArray
 from enn_trainer.selfplay.league_players import MemberPlayer, NamedPlayers
 from enn_trainer.selfplay.matchmaking import IntArray
 from entity_env.errors import InvalidObservation
-from entity_env.seeding import derive_seed
+from entity_env.seeding import derive_seed, mix
 from entity_env.spaces import ObsSpace
 from entity_env.vec.vec_env import AddMetricsWrapper, VecEnv, VecObs
 from rogue_net.ragged import EntityBatch
@@ -24,7 +24,8 @@ class ScheduledPlayers(NamedPlayers):
     """Players of a list of games: match m of M plays the games m, m + M, m + 2 M and so on.
 
     A match without further games plays its last one again, which does not count. So who plays where
-    is a function of the list and of M alone.
+    is a function of the list and of M alone. Choices of networks and bots are functions of a seed,
+    the game, the seat, and for networks the step of the game; not of who has the seat.
 
     Args:
         players: by name.
@@ -46,6 +47,7 @@ class ScheduledPlayers(NamedPlayers):
         super().__init__()
         self._players, self._lineups, self._seed = players, lineups, seed
         self.game: IntArray = np.arange(num_matches)
+        self._steps = np.zeros(num_matches, np.int64)  # of the running game of each match
         self._begin_games(self.game)
 
     @property
@@ -59,6 +61,16 @@ class ScheduledPlayers(NamedPlayers):
             if isinstance(player, AgentPlayer):  # games of bots begin by their numbers
                 player.begin(obs, is_resumed)
 
+    def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
+        """Let each player choose in its frames, with random numbers of the game in place of `t`."""
+        sides = len(self._lineups[0])
+        of_matches = np.repeat(self.game, sides), np.repeat(self._steps, sides)
+        keys = mix(*of_matches, np.tile(np.arange(sides), len(self.game))) >> np.uint64(1)
+        for player in self._players.values():
+            if isinstance(player, AgentPlayer):
+                player.draw_keys = keys.astype(np.int64)
+        return super().act(obs, batch, 0)
+
     def values(self, batch: EntityBatch, environments: Environments) -> Tensor:
         """Return NaN for each frame, as nobody learns."""
         return torch.full((batch.num_frames,), math.nan)
@@ -70,6 +82,8 @@ class ScheduledPlayers(NamedPlayers):
                 player.after_step(obs)
         sides = len(self._lineups[0])
         ended = np.flatnonzero(obs.done[::sides])
+        self._steps += 1
+        self._steps[ended] = 0
         if len(ended):
             self.game[ended] += len(self.game)
             self._begin_games(ended)
@@ -92,7 +106,7 @@ def play_games(
     envs: VecEnv,
     obs_space: ObsSpace,
     players: Mapping[str, MemberPlayer],
-    lineups: Sequence[Sequence[str]],
+    deals: Sequence[Sequence[Sequence[str]]],
     metric: str,
     seed: int,
     *,
@@ -100,35 +114,77 @@ def play_games(
     max_steps: int = 100_000,
     watch: Callable[[int], None] = lambda num_ended: None,
 ) -> FloatArray:
-    """Play games to their end and return the results of all sides.
+    """Play deals to their end, each with all its line-ups, and return the results of all sides.
+
+    The games of a deal have the same seed of the match, and the same random numbers of the players
+    by seat. So a line-up that swaps the seats swaps their luck, and the deals are independent. A
+    match that draws from elsewhere than its seed has other luck in each game.
 
     Args:
-        envs: M matches of S sides; at most as many matches as games.
+        envs: M matches of S sides; at most as many matches as deals.
         obs_space: the features that frames show.
         players: by name.
-        lineups: (G, S), the names of the players of each game by seat.
+        deals: (D, L, S), the names of the players by seat, in the L line-ups of each deal.
         metric: "episodic_reward", or a metric of the last observation of each side.
-        seed: seed of the matches and of bots.
+        seed: seed of the matches and of the players' games.
         device: device of the frames.
         max_steps: limit of the steps of all games of a match.
         watch: called with the number of games that have ended.
 
     Returns:
-        (G, S) float64.
+        (D, L, S) float64.
 
     Raises:
         InvalidObservation: a side gave no such metric at the end of a game, or one that is not
             finite; or games do not end.
     """
-    sides, num_games = envs.sides, len(lineups)
-    num_matches = len(envs) // sides
-    results = np.full((num_games, sides), math.nan)
+    results = np.full(np.shape(deals), math.nan)
+    num_deals, num_lineups, sides = results.shape
+    collector: Collector | None = None
+    steps = iter(range(max_steps))
+    for k in range(num_lineups):
+        # Match m plays the same deals in each pass, as its seeds count its episodes from a reset.
+        lineups = [lineups_of_deal[k] for lineups_of_deal in deals]
+        seating = ScheduledPlayers(players, lineups, len(envs) // sides, derive_seed(seed, "games"))
+        if collector is None:
+            collector = Collector(AddMetricsWrapper(envs), seating, device)
+        collector.players = seating
+        collector.seed(derive_seed(seed, "league"))
+        collector.reset(obs_space)
+        for num_ended in _play_each(collector, seating, results[:, k], metric, steps):
+            watch(k * num_deals + num_ended)
+        if np.isnan(results[:, k]).any():
+            num_missing = int(np.isnan(results).any(axis=-1).sum())
+            raise InvalidObservation(
+                f"expected games that end, {num_missing} of {num_deals * num_lineups} did not "
+                f"within {max_steps} steps; raise --max-steps"
+            )
+    return results
+
+
+def _play_each(
+    collector: Collector,
+    seating: ScheduledPlayers,
+    results: FloatArray,
+    metric: str,
+    steps: Iterator[int],
+) -> Iterator[int]:
+    """Play each game of a list once.
+
+    Args:
+        collector: the matches, whose first games have begun.
+        seating: the players of the games.
+        results: (G, S) float64, which get the result of each side; those of games without an end
+            stay as they are.
+        metric: as for `play_games`.
+        steps: numbers of the steps that are left.
+
+    Yields:
+        The number of games that have ended, where one has.
+    """
+    num_games, sides = results.shape
     is_over = np.zeros(num_games, np.bool_)
-    seating = ScheduledPlayers(players, lineups, num_matches, derive_seed(seed, "games"))
-    collector = Collector(AddMetricsWrapper(envs), seating, device)
-    collector.seed(derive_seed(seed, "league"))
-    collector.reset(obs_space)
-    for t in range(max_steps):
+    for t in steps:
         games = seating.game.copy()
         _, _, obs = collector.step(t, None)
         if not obs.done.any():
@@ -139,10 +195,6 @@ def play_games(
         values = episodes.results(metric, sides, f"step {t}, ", counts)
         results[games[match[counts]], side[counts]] = values[counts]
         is_over[games[match[counts]]] = True
-        watch(int(is_over.sum()))
+        yield int(is_over.sum())
         if is_over.all():
-            return results
-    raise InvalidObservation(
-        f"expected games that end, {num_games - is_over.sum()} of {num_games} did not within "
-        f"{max_steps} steps; raise --max-steps"
-    )
+            return

@@ -1,5 +1,6 @@
 """Round robins of players, and agents that are trained against one player alone."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,7 +58,9 @@ class Tournament:
 
     Attributes:
         names: of the players.
-        payoff: (P, P) scores, or mean returns or another metric, with 95% intervals.
+        payoff: (P, P) scores, or mean returns or another metric, with 95% intervals over deals.
+        deals: number of deals of each pair.
+        games: number of games of each pair, of which those of a deal have the same seeds.
         ratings: Elo of the players by maximum likelihood; None of another metric than scores.
         rings: positions of three players each, of whom the first beats the second, the second the
             third, and the third the first; none of another metric.
@@ -67,6 +70,8 @@ class Tournament:
 
     names: Sequence[str]
     payoff: Payoff
+    deals: int
+    games: int
     ratings: Ratings | None = None
     rings: Sequence[tuple[int, int, int]] = ()
     mixture: FloatArray | None = None
@@ -139,14 +144,16 @@ def play_league(
     watch: Callable[[float], None] = lambda share: None,
     trust: bool = False,
 ) -> Tournament:
-    """Play a round robin: each pair in all seats equally often.
+    """Play a round robin: each pair plays each deal once in every seat.
 
-    The result is a function of players, world, games and seed, not of processes.
+    The games of a deal have the same seeds, so that luck is shared out, and count as one
+    observation. The result is a function of players, world, games and seed, not of processes.
 
     Args:
         players: saves and runs, RUN@opponents, "random", and bots, by path or class.
         env: a match class or factory, as for `train`.
-        games: games of each pair, rounded up so that each player has each seat equally often.
+        games: games of each pair, rounded up to whole deals: of two sides to an even number, of
+            S > 2 sides to a multiple of 2 S, each player alone in each seat.
         seed: seed of matches and choices.
         config: configuration with the arguments of the world; None for its defaults.
         metric: a metric whose means are shown, such as "episodic_reward", in place of scores.
@@ -177,7 +184,7 @@ def play_league(
     names, lineups = [*made], round_robin(len(made), sides, games)
 
     # Play.
-    of_games = [[names[i] for i in seats] for seats in lineups.tolist()]
+    deals = [[[names[i] for i in seats] for seats in of_deal] for of_deal in lineups.tolist()]
     envs = matches(min(MOST_MATCHES, len(lineups)), sides)
     by = metric or result_metric(settings.selfplay)
     try:
@@ -185,11 +192,11 @@ def play_league(
             envs,
             spaces[0],
             players_of(made, seed, *spaces, sides),
-            of_games,
+            deals,
             by,
             seed,
             max_steps=max_steps,
-            watch=lambda ended: watch(ended / len(lineups)),
+            watch=lambda ended: watch(ended * sides / lineups.size),
         )
     finally:
         envs.close()
@@ -224,27 +231,32 @@ def tournament_of(
 
     Args:
         names: of the players.
-        lineups: (G, S) int64, the player in each seat.
-        results: (G, S) float64, the result of each seat.
+        lineups: (D, L, S) int64, the player in each seat of the games of each deal.
+        results: (D, L, S) float64, the result of each seat.
         is_score: True to compare results as wins, draws and losses; False for their means.
     """
+    num_deals = len(lineups) // math.comb(len(names), 2)
+    sizes = num_deals, num_deals * lineups.shape[1]
     if not is_score:
         rows, columns, values = [], [], []
-        for seats, of_seats in zip(lineups.tolist(), results.tolist(), strict=True):
-            for player in {*seats}:
-                mine = [v for seat, v in zip(seats, of_seats, strict=True) if seat == player]
+        for deal, of_deal in zip(lineups, results, strict=True):
+            pair = np.unique(deal).tolist()
+            for player, other in zip(pair, reversed(pair), strict=True):
+                is_own = deal == player
+                of_games = np.where(is_own, of_deal, 0).sum(axis=1) / is_own.sum(axis=1)
                 rows.append(player)
-                columns.append(next(seat for seat in seats if seat != player))
-                values.append(float(np.mean(mine)))
+                columns.append(other)
+                values.append(float(of_games.mean()))
         of_pairs = np.array(rows), np.array(columns), np.array(values)
-        return Tournament(names, metric_payoff(*of_pairs, len(names)))
+        return Tournament(names, metric_payoff(*of_pairs, len(names)), *sizes)
     counted: Results = count_results(lineups, results, len(names))
     payoff = score_payoff(counted)
     excess = np.nan_to_num(payoff.mean - 0.5)
     return Tournament(
         names,
         payoff,
-        bradley_terry(counted.scores),
+        *sizes,
+        bradley_terry(counted.scores, counted.effective_games()),
         find_rings(payoff),
         unbeaten_mixture((excess - excess.T) / 2),
     )

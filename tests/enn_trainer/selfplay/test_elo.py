@@ -188,6 +188,17 @@ def test_intervals_contain_the_ratings_of_a_round_robin() -> None:
     assert 0.92 <= np.mean(inside) <= 0.98
 
 
+def test_intervals_of_a_round_robin_are_those_of_the_effective_games() -> None:
+    """Games of a deal depend on each other; ratings do not change by that."""
+    scores, games = np.array([[0.0, 520, 600], [480, 0, 550], [400, 450, 0]]), np.full((3, 3), 1e3)
+    plain, same = bradley_terry(scores), bradley_terry(scores, games)
+    np.testing.assert_allclose(same.ci95, plain.ci95)
+    quarter = bradley_terry(scores, games / 4)
+    np.testing.assert_array_equal(quarter.elo, plain.elo)
+    np.testing.assert_allclose(quarter.ci95, 2 * plain.ci95, rtol=0.01)  # but for the prior
+    assert (bradley_terry(scores, games * np.inf).ci95 < 1).all()
+
+
 def test_ratings_do_not_depend_on_the_order_of_players() -> None:
     rng = np.random.default_rng(3)
     scores, order = rng.uniform(0, 9, (6, 6)), rng.permutation(6)

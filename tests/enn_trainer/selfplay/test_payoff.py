@@ -1,12 +1,14 @@
 """Round robins, pay-off matrices, rings, and mixtures that no player beats."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from enn_trainer.selfplay.elo import bradley_terry
 from enn_trainer.selfplay.payoff import (
     Payoff,
     Results,
@@ -27,7 +29,8 @@ def test_each_pair_has_all_seats_equally_often(
     pairs = num_players * (num_players - 1) // 2
     multiple = 2 if num_sides == 2 else 2 * num_sides
     per_pair = -(-games // multiple) * multiple
-    assert lineups.shape == (pairs * per_pair, num_sides)
+    assert lineups.shape == (pairs * per_pair // multiple, multiple, num_sides)
+    lineups = lineups.reshape(-1, num_sides)
     for i in range(num_players):
         for j in range(i + 1, num_players):
             of_pair = lineups[[set(row) == {i, j} for row in lineups.tolist()]]
@@ -43,38 +46,45 @@ def test_each_pair_has_all_seats_equally_often(
 
 
 def test_line_ups_of_two_and_of_three_sides() -> None:
-    assert round_robin(3, 2, 2).tolist() == [[0, 1], [1, 0], [0, 2], [2, 0], [1, 2], [2, 1]]
+    by_pair = [[[0, 1], [1, 0]], [[0, 2], [2, 0]], [[1, 2], [2, 1]]]
+    assert round_robin(3, 2, 2).tolist() == by_pair
     of_three = [[0, 1, 1], [1, 0, 1], [1, 1, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]]
-    assert round_robin(2, 3, 1).tolist() == of_three
+    assert round_robin(2, 3, 7).tolist() == [of_three, of_three]
     with pytest.raises(ValueError, match="num_sides: expected at least 2, got 1"):
         round_robin(2, 1, 10)
 
 
 def test_results_are_counted_by_pair() -> None:
-    lineups = np.array([[0, 1], [1, 0], [0, 1], [2, 1]])
-    results = np.array([[1.0, 0], [2.0, 2.0], [0, 5], [1, -1]])
+    lineups = np.array([[[0, 1], [1, 0]], [[0, 1], [1, 0]], [[2, 1], [1, 2]]])
+    results = np.array([[[1.0, 0], [2.0, 2.0]], [[0, 5], [7, 6]], [[1, -1], [3, 4]]])
     counted = count_results(lineups, results, 3)
-    # 0 against 1: a win, a draw, a loss; 2 beats 1; 0 and 2 do not meet
-    assert counted.scores.tolist() == [[0, 1.5, 0], [1.5, 0, 0], [0, 1, 0]]
-    assert counted.games.tolist() == [[0, 3, 0], [3, 0, 1], [0, 1, 0]]
-    assert counted.comparisons.tolist() == counted.games.tolist()
+    # 0 against 1: a win, a draw, two losses; 2 beats 1 twice; 0 and 2 do not meet
+    assert counted.scores.tolist() == [[0, 1.5, 0], [2.5, 0, 0], [0, 2, 0]]
+    assert counted.comparisons.tolist() == [[0, 4, 0], [4, 0, 2], [0, 2, 0]]
+    assert counted.deals.tolist() == [[0, 2, 0], [2, 0, 1], [0, 1, 0]]
+    # Deals of 0 against 1: 1.5 and 0 of 2; their means .75 and 0 have the standard error .375; t of
+    # 1 degree of freedom is 12.706.
+    assert counted.ci95[0, 1] == counted.ci95[1, 0] == pytest.approx(12.7062 * 0.375, rel=1e-5)
+    assert np.isnan(counted.ci95[1, 2])
 
 
 def test_three_sides_are_compared_in_pairs() -> None:
     # 0 beats one seat of 1 and draws with the other; seats of 1 are not compared
-    counted = count_results(np.array([[0, 1, 1]]), np.array([[2.0, 1.0, 2.0]]), 2)
+    counted = count_results(np.array([[[0, 1, 1]]]), np.array([[[2.0, 1.0, 2.0]]]), 2)
     assert counted.scores.tolist() == [[0, 1.5], [0.5, 0]]
     assert counted.comparisons.tolist() == [[0, 2], [2, 0]]
-    assert counted.games.tolist() == [[0, 1], [1, 0]]
-    # Three players: three comparisons, of a game each
-    counted = count_results(np.array([[2, 0, 1]]), np.array([[3.0, 2.0, 1.0]]), 3)
+    assert counted.deals.tolist() == [[0, 1], [1, 0]]
+    # Three players: three comparisons, of a deal each
+    counted = count_results(np.array([[[2, 0, 1]]]), np.array([[[3.0, 2.0, 1.0]]]), 3)
     assert counted.scores.tolist() == [[0, 1, 0], [0, 0, 0], [1, 1, 0]]
-    assert counted.games.tolist() == (1 - np.eye(3)).tolist()
+    assert counted.deals.tolist() == (1 - np.eye(3)).tolist()
 
 
 def results_of(scores: list[list[float]], games: float) -> Results:
-    each = games * (1 - np.eye(len(scores)))
-    return Results(games * np.array(scores) * (each > 0), each, each)
+    """Return results of independent wins and losses."""
+    p, each = np.array(scores), games * (1 - np.eye(len(scores)))
+    ci95 = np.sqrt(p * (1 - p) / games) * 1.959963984540054
+    return Results(games * p * (each > 0), each, each, ci95)
 
 
 def test_intervals_of_scores_equal_published_ones() -> None:
@@ -88,16 +98,63 @@ def test_intervals_of_scores_equal_published_ones() -> None:
     assert np.isnan(none.mean).tolist() == [[True, False], [False, True]]
 
 
-def test_intervals_of_scores_count_games() -> None:
-    """Comparisons within a game are not independent."""
-    one = np.array([[0.0, 1], [1, 0]])
-    two_sides = score_payoff(Results(30 * one, 60 * one, 60 * one))
-    three_sides = score_payoff(Results(60 * one, 120 * one, 60 * one))
-    np.testing.assert_array_equal(two_sides.low, three_sides.low)
+def mirrored(results: Sequence[Sequence[float]]) -> Results:
+    """Return the results of two players, of whom the first wins or loses the games of deals."""
+    won = np.array(results)
+    lineups = np.broadcast_to([[0, 1], [1, 0]], (len(won), 2, 2))
+    return count_results(lineups, np.where(lineups == 0, won[..., None], -won[..., None]), 2)
+
+
+def test_deals_that_decide_the_winner_give_one_half_with_an_interval_of_0() -> None:
+    for results in mirrored([[1, -1], [-1, 1], [-1, 1]]), mirrored([[0, 0], [1, -1]]):
+        assert [x[0, 1] for x in score_payoff(results)] == [0.5, 0.5, 0.5]
+        assert results.effective_games()[0, 1] == np.inf
+
+
+def test_intervals_of_scores_are_over_deals() -> None:
+    """A player who wins both games of half of the deals has half as many independent games."""
+    both = mirrored([[1, 1], [-1, -1]] * 50)
+    assert both.comparisons[0, 1] == 200
+    assert both.effective_games()[0, 1] == pytest.approx(100, rel=0.04)
+    payoff = score_payoff(both)
+    # 1.96 sqrt(.25 / 100) = .098, with t for z and Wilson's correction
+    assert (payoff.high - payoff.low)[0, 1] / 2 == pytest.approx(0.098, abs=0.001)
+
+
+def test_a_player_who_wins_all_games_has_the_interval_of_as_many_wins_as_deals() -> None:
+    """The deals have no variance then, but the next one may."""
+    payoff = score_payoff(mirrored([[1, 1]] * 20))
+    # 20 of 20: Newcombe 1998, table I, method 3
+    assert [payoff.low[0, 1], payoff.high[0, 1]] == pytest.approx([1 - 0.1611, 1], abs=5e-5)
+    assert (
+        score_payoff(mirrored([[1, 1]])).low[0, 1]
+        < 0.5
+        < score_payoff(mirrored([[1, 1]])).mean[0, 1]
+    )
+
+
+@pytest.mark.parametrize("luck", [0.0, 1.0, 3.0])
+def test_intervals_contain_the_scores_and_ratings_of_95_percent_of_simulated_pairs(
+    luck: float,
+) -> None:
+    """The luck of a deal is that of a seat; the players are equally strong."""
+    rng, covered, rated, widths = np.random.default_rng(5), 0, 0, list[float]()
+    for _ in range(600):
+        of_deals = luck * rng.normal(size=(40, 1)) * [1, -1]
+        results = mirrored(np.sign(of_deals + rng.normal(size=(40, 2))).tolist())
+        payoff = score_payoff(results)
+        ratings = bradley_terry(results.scores, results.effective_games())
+        covered += payoff.low[0, 1] <= 0.5 <= payoff.high[0, 1]
+        rated += abs(ratings.elo[0] - 1200) <= ratings.ci95[0]
+        widths.append(payoff.high[0, 1] - payoff.low[0, 1])
+    # 95% of 600, and four deviations of the share
+    assert min(covered, rated) / 600 > 0.95 - 0.036
+    # Of 80 independent games it would be .21. Luck makes the games of a deal opposite.
+    assert np.mean(widths) == pytest.approx({0.0: 0.22, 1.0: 0.18, 3.0: 0.13}[luck], abs=0.02)
 
 
 def test_players_who_did_not_meet_have_no_score() -> None:
-    payoff = score_payoff(Results(*[np.zeros((2, 2))] * 3))
+    payoff = score_payoff(Results(*[np.zeros((2, 2))] * 4))
     assert all(np.isnan(x).all() for x in payoff)
 
 
@@ -128,7 +185,7 @@ def test_rings_need_intervals_that_exclude_one_half() -> None:
     scores = [[0, 0.6, 0.4], [0.4, 0, 0.6], [0.6, 0.4, 0]]
     assert find_rings(score_payoff(results_of(scores, 10))) == []
     assert find_rings(score_payoff(results_of(scores, 1000))) == [(0, 1, 2)]
-    assert find_rings(score_payoff(Results(*[np.zeros((3, 3))] * 3))) == []
+    assert find_rings(score_payoff(Results(*[np.zeros((3, 3))] * 4))) == []
 
 
 ROCK_PAPER_SCISSORS = np.array([[0.0, -1, 1], [1, 0, -1], [-1, 1, 0]])
