@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from rich.console import Console
 
-from enn_trainer.checkpoints.lookup import find, read_saved_run
+from enn_trainer.checkpoints.lookup import SavedRun, find, read_saved_run
 from enn_trainer.checkpoints.run_dir import new_run_dir
 from enn_trainer.checkpoints.state_files import read_config, read_league
 from enn_trainer.cli.arguments import (
@@ -118,7 +118,7 @@ def _show(options: argparse.Namespace) -> None:
 
 
 def _play(options: argparse.Namespace) -> None:
-    config, trust = _config(options, options.players)
+    config, trust, saved = _config(options, options.players)
     for flag, path in ("--out", options.out), ("--png", options.png):
         if path is not None:
             writable(path, flag)
@@ -138,6 +138,7 @@ def _play(options: argparse.Namespace) -> None:
             max_steps=options.max_steps,
             watch=lambda share: watch("games", share),
             trust=options.trust,
+            saved=saved,
         )
     if options.out is not None:
         write_json(options.out, as_plain(played))
@@ -153,8 +154,8 @@ def _play(options: argparse.Namespace) -> None:
 
 
 def _exploit(options: argparse.Namespace) -> None:
-    saved = read_saved_run(Path(options.path))
-    config, trust = _config(options, [options.path], is_trained=True)
+    config, trust, by_path = _config(options, [options.path], is_trained=True)
+    saved = by_path[options.path]
     timesteps = options.timesteps or config.total_timesteps
     config = replace(config, total_timesteps=timesteps, stop=[])
     results, envs = list[Exploited](), trusted_envs(trust)
@@ -176,7 +177,7 @@ def _exploit(options: argparse.Namespace) -> None:
 
 def _config(
     options: argparse.Namespace, players: Sequence[str], is_trained: bool = False
-) -> tuple[TrainConfig, Trust]:
+) -> tuple[TrainConfig, Trust, dict[str, SavedRun]]:
     """Return the configuration of the first run among some players, with the world that is typed.
 
     Args:
@@ -185,7 +186,8 @@ def _config(
         is_trained: True if a run with the configuration begins.
 
     Returns:
-        The configuration, and the trust in code that saves name.
+        The configuration, the trust in code that saves name, and the save of that run by player,
+        with its pool for RUN@opponents: the run may go on, and delete it.
 
     Raises:
         ConfigError: there is no run among them, or a save names code that nobody typed.
@@ -196,7 +198,7 @@ def _config(
             "PLAYER: expected a run or a save among them, which says what world it is"
         )
     path = Path(runs[0].removesuffix(POOL_OF_RUN))
-    saved = read_saved_run(path)
+    saved = read_saved_run(path, with_pool=runs[0].endswith(POOL_OF_RUN))
     kwargs = parse_kwargs(options.env_kwargs, "--env-kwargs")
     # Evaluations, recordings and lessons are those of the run, not of this command.
     config = replace(
@@ -210,7 +212,7 @@ def _config(
         capture_logits=False,
         capture_samples_subsample=1,
     )
-    return config, check_trusted(saved, config, options, players, is_trained)
+    return config, check_trusted(saved, config, options, players, is_trained), {runs[0]: saved}
 
 
 def show(played: Tournament) -> None:

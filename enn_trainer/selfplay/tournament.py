@@ -4,20 +4,22 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from enn_trainer.checkpoints.lookup import members_of, read_saved_run
+from enn_trainer.checkpoints.lookup import SavedRun, members_of, pool_of_run, read_saved_run
 from enn_trainer.checkpoints.run_dir import new_run_dir
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.selfplay_config import RANDOM, SelfplayConfig, result_metric
-from enn_trainer.errors import ConfigError
+from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.evaluator import NamedOpponents, create_opponent
 from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.envs import EnvSource, env_factory
 from enn_trainer.experience.players import AgentPlayer
+from enn_trainer.load_agent import network_in_world
 from enn_trainer.named_code import code_of_members, keys_of_bots
 from enn_trainer.policy import Opponent
 from enn_trainer.runtime.start_folder import located
@@ -82,6 +84,7 @@ def opponents_by_name(
     obs_space: ObsSpace,
     action_space: Mapping[str, ActionSpace],
     is_trusting: bool = False,
+    saved: Mapping[str, SavedRun] = MappingProxyType({}),
 ) -> dict[str, Opponent]:
     """Return the networks and bots that paths lead to, by different names.
 
@@ -90,6 +93,7 @@ def opponents_by_name(
         obs_space: observation space of the world.
         action_space: action space of the world.
         is_trusting: True to import also the bots that only members of a pool name.
+        saved: saves that were read already, by path; with their pools for RUN@opponents.
 
     Raises:
         CheckpointError: there is no such save, or it is of another world.
@@ -101,13 +105,19 @@ def opponents_by_name(
     trust = TYPED if is_trusting else Trust(keys_of_bots(paths), advice=advice)
     for path in paths:
         if isinstance(path, str) and path.endswith(POOL_OF_RUN):
-            members = members_of(located(path))
+            members = pool_of_run(saved[path]) if path in saved else members_of(located(path))
             trust.check(code_of_members(members, path))
             for member in members:
                 made = make_opponent(member, None, NamedOpponents(trust, "PLAYER"), *spaces, CPU)
                 found[unique_name(member.name, found)] = made
             continue
-        made = create_opponent(path, *spaces, CPU, "PLAYER")
+        if isinstance(path, str) and path in saved:
+            try:
+                made = network_in_world(saved[path], *spaces)
+            except CheckpointError as error:
+                raise CheckpointError(f"PLAYER: {error}") from None
+        else:
+            made = create_opponent(path, *spaces, CPU, "PLAYER")
         name = path if isinstance(path, str) else path.__name__
         found[unique_name(name.rpartition(":")[2].strip("/"), found)] = made
     return found
@@ -143,6 +153,7 @@ def play_league(
     max_steps: int = 1_000_000,
     watch: Callable[[float], None] = lambda share: None,
     trust: bool = False,
+    saved: Mapping[str, SavedRun] = MappingProxyType({}),
 ) -> Tournament:
     """Play a round robin: each pair plays each deal once in every seat.
 
@@ -162,6 +173,7 @@ def play_league(
         watch: called with the share of games that have ended, from 0 to 1.
         trust: True to import the bots that only a pool names, RUN@opponents; by default those
             that are players themselves.
+        saved: saves among the players that were read already, see `opponents_by_name`.
 
     Raises:
         CheckpointError: there is no such save, or it is of another world.
@@ -178,7 +190,7 @@ def play_league(
     # Players and games. The number of sides is known once there are environments.
     num_envs = _DIVISIBLE if config is None else config.rollout.num_envs
     spaces, sides = _spaces_and_sides(env, settings, num_envs)
-    made = opponents_by_name(players, *spaces, trust)
+    made = opponents_by_name(players, *spaces, trust, saved)
     if len(made) < 2:
         raise ConfigError(f"PLAYER: expected at least two players, got {', '.join(made) or 'none'}")
     names, lineups = [*made], round_robin(len(made), sides, games)

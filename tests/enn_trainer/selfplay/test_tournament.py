@@ -12,6 +12,7 @@ import pytest
 
 from enn_trainer import ConfigError, StateManager, TrainConfig, Trainer, train
 from enn_trainer.checkpoints.lookup import members_of
+from enn_trainer.cli import league_command
 from enn_trainer.cli import run as enn
 from enn_trainer.config import EnvConfig, EvalConfig, RolloutConfig
 from enn_trainer.selfplay import tournament
@@ -261,6 +262,26 @@ def test_commands_read_a_save_and_its_pool_once(
     assert enn([name, str(folder), *options]) == 0
     assert not [*folder.glob("step-*")]
     assert out.stat().st_size > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("of_run", ["", "@opponents"])
+def test_a_round_robin_reads_the_save_that_names_its_environment_once(
+    of_run: str, pooled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that goes on with keep=1 deletes the save at any moment."""
+    folder = shutil.copytree(pooled, tmp_path / "run")
+    config_of = league_command._config
+
+    def then_delete(*arguments: Any) -> Any:
+        read = config_of(*arguments)
+        for save in folder.glob("step-*"):
+            shutil.rmtree(save)
+        return read
+
+    monkeypatch.setattr(league_command, "_config", then_delete)
+    assert enn(["league", "play", f"{folder}{of_run}", "random", "--games", "2"]) == 0
+    assert not [*folder.glob("step-*")]
 
 
 @pytest.mark.slow
