@@ -140,14 +140,8 @@ def _gymnasium_world(env_id: str, folder: Path) -> type[Environment]:
     registry = _import("gymnasium", folder).registry
     from entity_env.adapters.from_gymnasium import FromGymnasium
 
-    env_id = with_module(env_id)
-    module, _, name = env_id.rpartition(":")
-    if module:
-        try:
-            _import(module, folder)
-        except UnknownWorld as error:
-            by = f"the module {module} (pip install {module})"
-            raise UnknownWorld(f"{name} is registered by {by}: {error}") from None
+    env_id = gymnasium_id(env_id, folder)
+    name = env_id.rpartition(":")[2]
     if name not in registry:
         hint = did_you_mean(name, registry)
         hint = hint or "; if a module of its own registers it, write gymnasium:MODULE:ID"
@@ -207,10 +201,29 @@ REGISTERED_BY = {
 """Modules that register ids of Gymnasium as they are imported, by how the ids begin."""
 
 
-def with_module(env_id: str) -> str:
-    """Return an id of Gymnasium as `module:ID` if it is known which module registers it."""
-    module = next((m for begin, m in REGISTERED_BY.items() if env_id.startswith(begin)), "")
-    return f"{module}:{env_id}" if module and ":" not in env_id else env_id
+def gymnasium_id(env_id: str, folder: Path) -> str:
+    """Return `module:ID` or `ID` of an environment of Gymnasium, whose module has been imported.
+
+    Args:
+        env_id: the same; the module of an id that is not registered is added if it is known.
+        folder: in which modules are searched first.
+
+    Raises:
+        UnknownWorld: the module cannot be imported.
+    """
+    module, _, name = env_id.rpartition(":")
+    if module:
+        _import(module, folder)
+        return env_id
+    known = next((m for begin, m in REGISTERED_BY.items() if name.startswith(begin)), None)
+    if known is None or name in _import("gymnasium", folder).registry:
+        return env_id
+    try:
+        _import(known, folder)
+    except UnknownWorld as error:
+        by = f"the module {known} (pip install {known})"
+        raise UnknownWorld(f"{name} is registered by {by}: {error}") from None
+    return f"{known}:{name}"
 
 
 LIBRARIES: dict[str, Callable[[str, Path], Any]] = {

@@ -20,24 +20,23 @@ def is_text(name: object) -> bool:
     return True
 
 
+_OWN = "env/"
+"""Begins the names by which metrics of an environment are logged whose own names are computed."""
+
+
 def is_computed(name: str, computed: Collection[str] = COMPUTED) -> bool:
     """Return whether a metric of this name is computed, so that an environment's own would be lost.
 
     Args:
-        name: of a metric of the environment.
+        name: of a metric of the environment. One that begins like the free name of a computed one
+            would be lost as well.
         computed: names of metrics that are computed.
     """
+    while name.startswith(_OWN):
+        name = name.removeprefix(_OWN)
     return name in computed or name.startswith(_COMPUTED_GROUPS)
 
 
-def free_name(name: str, given: Collection[str] = ()) -> str:
-    """Return the name by which an environment's metric is logged whose own name is computed.
-
-    Args:
-        name: of the metric.
-        given: names of all metrics of the environment.
-    """
-    free = f"env/{name}"
-    while free in given:
-        free = f"env/{free}"
-    return free
+def free_name(name: str) -> str:
+    """Return the name by which an environment's metric is logged whose own name is computed."""
+    return f"{_OWN}{name}"

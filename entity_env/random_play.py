@@ -21,7 +21,7 @@ from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionName, ActionSpace, ActionSpaces, ObsSpace
 from entity_env.vec.batching import batch_obs, unbatch_actions
 from entity_env.vec.chains import choose_parts
-from entity_env.vec.frames import check_order, has_len
+from entity_env.vec.frames import has_len
 from entity_env.vec.validate import validate_observation
 from entity_env.vec.vec_obs import Choices, VecObs
 
@@ -314,14 +314,13 @@ class Player:
         self.trace.append((where, shown_by(frames, self.spaces)))
         try:
             blanks = [_blank_features(o, self.obs_space) for o in frames]
-            batch = batch_obs(blanks, *self.spaces)
-            check_order(blanks)
+            batch = batch_obs(blanks, *self.spaces, strict=True)
         except Exception:  # whatever it is has been reported
             raise Stop from None
         for side, obs in enumerate(frames):
             for name in filter(is_computed, filter(is_text, obs.metrics)):
                 text = "expected another name, as this one is computed for every environment"
-                fix = f"rename it; it is logged as {free_name(name, obs.metrics)!r}"
+                fix = f"rename it, to {'env_' + name!r}; it is logged as {free_name(name)!r}"
                 self.report.problem(f"metrics[{name!r}]", text, fix, where)
             self._track_numbers(obs, where)
             self._track_ids(side, obs)

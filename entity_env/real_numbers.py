@@ -99,6 +99,8 @@ def as_flag(value: Any, name: str, env_index: int | None = None) -> bool:
     Raises:
         InvalidObservation: it is text, a sequence, a fraction or NaN, whose truth is a guess.
     """
+    if type(value) is bool:
+        return value
     if value is None or isinstance(value, int | np.integer | np.bool_):
         return bool(value)
     array = None if isinstance(value, list | tuple) else _real_or_none(value)

@@ -5,10 +5,11 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
+from importlib.util import find_spec
 from pathlib import Path
 
 from enn_trainer.cli.arguments import OneLineParser
-from enn_trainer.errors import ConfigError
+from enn_trainer.errors import ConfigError, EnnTrainerError
 
 _EPILOG = """\
 DIR gets world.py, its test, settings and a README that says what to type. It is new or empty, and
@@ -99,20 +100,25 @@ def _adapter(named: str) -> tuple[str, str]:
     from enn_trainer.cli.load_world import load_world
     from enn_trainer.runtime.trust import TYPED
     from entity_env.errors import EntityEnvError
-    from entity_env.named_world import LIBRARIES, with_module
+    from entity_env.named_world import LIBRARIES, gymnasium_id
 
     if named.partition(":")[0] not in LIBRARIES:
         raise ConfigError(f"--from: expected gymnasium:ID or pettingzoo:MODULE, got {named!r}")
     library, _, name = named.partition(":")
     try:
-        create_env = load_world(named, {}, "--from", "--from", trust=TYPED)
+        if library == "gymnasium" and find_spec("gymnasium"):
+            name = gymnasium_id(name, Path.cwd())
+        create_env = load_world(f"{library}:{name}", {}, "--from", "--from", trust=TYPED)
         from enn_trainer.cli.starters.adapter import adapt, adapter_source, settings_of
 
-        name = with_module(name) if library == "gymnasium" else name
         with closing(adapt(name) if library == "gymnasium" else create_env()) as world:
             return adapter_source(name, world), settings_of(world)
     except EntityEnvError as error:
         raise ConfigError(f"--from: {named}: {error}") from None
+    except EnnTrainerError:
+        raise
+    except Exception as error:  # of the environment's own code, which took a step
+        raise ConfigError(f"--from: {named}: {type(error).__name__}: {error}") from None
 
 
 def _write(folder: Path, files: Mapping[str, str]) -> None:

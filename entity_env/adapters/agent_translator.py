@@ -40,7 +40,7 @@ from entity_env.errors import (
     did_you_mean,
     short_repr,
 )
-from entity_env.names import free_name, is_computed
+from entity_env.names import is_computed
 from entity_env.real_numbers import real_array
 from entity_env.spaces import ActionName, ActionSpace, Entity, EntityName, ObsSpace
 
@@ -166,7 +166,7 @@ class AgentTranslator:
         # Names of metrics by their paths; metrics that were in no info so far, and until all were,
         # the paths of infos.
         paths = self.mapping.metrics
-        self._metric_names = {p: free_name(p, paths) if is_computed(p) else p for p in paths}
+        self._metric_names = {p: f"info/{p}" if is_computed(p) else p for p in paths}
         self.missing_metrics = set(paths)
         self.info_paths: set[str] = set()
 
@@ -242,7 +242,7 @@ class AgentTranslator:
     def metrics(self, info: Mapping[str, Any]) -> dict[str, float]:
         """Return the numbers in the info to log, of those that are there, by their paths.
 
-        A path that is the name of a metric that is computed for every environment has a free name.
+        A path with the name of a metric that is computed for every environment has "info/" before.
 
         Raises:
             InvalidObservation: a value is not a number.

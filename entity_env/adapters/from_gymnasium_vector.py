@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.adapters.agent_translator import AgentTranslator, View, check_metrics
-from entity_env.adapters.gymnasium_api import Adapted, check_result, names_of, world_seed
+from entity_env.adapters.gymnasium_api import Adapted, as_info, check_result, names_of, world_seed
 from entity_env.adapters.gymnasium_spaces import Flags, as_array
 from entity_env.adapters.mapping import FieldMap
 from entity_env.environment import Observation, filter_observation
@@ -140,7 +140,9 @@ class FromGymnasiumVector(Adapted, VecEnv):
         done = (terminated | truncated) & ~resets
         ends = _EpisodeEnds(done, truncated & ~terminated & done, {})
         metrics = [
-            {} if is_reset else self._translator.metrics(info.get("final_info", info))
+            {}
+            if is_reset
+            else self._translator.metrics(as_info(info.get("final_info", info), "final_info"))
             for info, is_reset in zip(each, resets, strict=True)
         ]
 
@@ -157,7 +159,9 @@ class FromGymnasiumVector(Adapted, VecEnv):
         if ended:
             ends = ends._replace(final=self._final_views(values, infos, ends))
         if ended and self._mode == AutoresetMode.DISABLED:
-            values, infos = self.vec_env.reset(options={"reset_mask": done.copy()})
+            again = self.vec_env.reset(options={"reset_mask": done.copy()})
+            values, infos = check_result("reset", again)
+            infos = as_info(infos, "infos")
             for i in ended:
                 each[i] = _info_of(infos, i, len(self))
         views = self._translate(values, each, self._no_ends.done)
@@ -200,6 +204,7 @@ class FromGymnasiumVector(Adapted, VecEnv):
 
     def _split_infos(self, infos: Any) -> list[dict[str, Any]]:
         """Return the info of each environment."""
+        infos = {} if infos is None else infos
         if not isinstance(infos, Mapping):
             raise InvalidObservation(
                 f"infos: expected a dictionary, got {type(infos).__name__}; leave out the wrapper "
@@ -266,6 +271,11 @@ def _items_of(vec_env: Any, name: str) -> Sequence[Any]:
     return found if isinstance(found, Sequence) else ()
 
 
+def _last_info(info: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the info of the step, that of an episode's end where a new one began in it."""
+    return as_info(info["final_info"], "final_info") if "final_info" in info else info
+
+
 def _info_of(infos: Mapping[str, Any], i: int, n: int) -> dict[str, Any]:
     """Return the info of environment `i` of `n`.
 
@@ -274,7 +284,7 @@ def _info_of(infos: Mapping[str, Any], i: int, n: int) -> dict[str, Any]:
     """
     info: dict[str, Any] = {}
     for key, value in infos.items():
-        if key.startswith("_") and key[1:] in infos:
+        if isinstance(key, str) and key.startswith("_") and key[1:] in infos:
             continue
         flags = infos.get(f"_{key}")
         if flags is None or flags[i]:

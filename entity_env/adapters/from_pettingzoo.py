@@ -22,6 +22,7 @@ from entity_env.adapters.gymnasium_api import (
     MakeGymnasiumEnv,
     as_info,
     as_reward,
+    by_agent,
     check_result,
     flags_of,
     keeps_state,
@@ -159,7 +160,7 @@ class FromPettingZoo(Adapted, Match):
             used, self.env = self.env, self._make()
             used.close()
         values, infos = check_result("reset", self.env.reset(seed=world_seed(seed)))
-        values, infos = as_info(values, "observations"), as_info(infos, "infos")
+        values, infos = by_agent(values, "observations"), as_info(infos, "infos")
         self._was_reset = True
         self._cut_off = {}
         self._views = self._translate(values, infos, self.env.agents)
@@ -173,10 +174,8 @@ class FromPettingZoo(Adapted, Match):
         for side, own in zip(self._sides, actions, strict=True):
             chosen |= side.translate_actions(own, self._views)
         result = check_result("step", self.env.step(chosen))
-        values, rewards, infos = (
-            as_info(result[i], field)
-            for i, field in ((0, "observations"), (1, "rewards"), (4, "infos"))
-        )
+        values, rewards = by_agent(result[0], "observations"), by_agent(result[1], "rewards")
+        infos = as_info(result[4], "infos")
         terminated = flags_of(result[2], "terminations")
         truncated = flags_of(result[3], "truncations")
 
@@ -238,7 +237,9 @@ class FromPettingZoo(Adapted, Match):
     ) -> Observation:
         """Return what a side sees, with the sum of rewards and the means of metrics."""
         obs = side.observation(views)
-        obs.reward = sum(as_reward(rewards[a]) for a in side.members if a in rewards)
+        obs.reward = sum(
+            as_reward(rewards[a], f"rewards[{a!r}]") for a in side.members if a in rewards
+        )
         values: dict[str, list[float]] = {}
         for agent in side.members:
             info = as_info(infos.get(agent), f"infos[{agent!r}]")
@@ -414,6 +415,14 @@ class TupleToParallel:
 
     def _by_agent(self, values: Any, field: str) -> dict[str, Any]:
         """Return values by agent, which may be given by agent or as one for all of them."""
+        if isinstance(values, Mapping) and field != "observation":
+            given = {str(agent): value for agent, value in values.items()}
+            if given.keys() != set(self.possible_agents):
+                got = f"those of {[*given]}"
+                raise InvalidObservation(
+                    f"{field}: expected one for each of agents {self.possible_agents}, got {got}"
+                )
+            return given
         if not isinstance(values, list | tuple) and getattr(values, "ndim", 0) == 0:
             return dict.fromkeys(self.possible_agents, values)
         if len(values) != len(self.possible_agents):
@@ -449,7 +458,7 @@ def has_several_agents(env: GymnasiumEnv) -> bool:
     env.reset(seed=0)
     action_space.seed(0)
     _, reward, *_ = check_result("step", env.step(action_space.sample()))
-    return isinstance(reward, list | tuple) or np.ndim(reward) > 0
+    return isinstance(reward, list | tuple | Mapping) or np.ndim(reward) > 0
 
 
 class FromGymnasiumAgents(FromPettingZoo):

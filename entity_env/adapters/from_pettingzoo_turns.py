@@ -21,6 +21,7 @@ from entity_env.adapters.gymnasium_api import (
     Adapted,
     as_info,
     as_reward,
+    by_agent,
     flags_of,
     keeps_state,
     partial_class,
@@ -163,8 +164,9 @@ class FromPettingZooTurns(Adapted, Match):
         self.env.step(action)
         if action is None:
             return  # the step of a dead agent leaves the rewards of the step before
-        for agent, reward in self.env.rewards.items():
-            self._rewards[agent] = self._rewards.get(agent, 0.0) + as_reward(reward)
+        for agent, reward in by_agent(self.env.rewards, "rewards").items():
+            own = as_reward(reward, f"rewards[{agent!r}]")
+            self._rewards[agent] = self._rewards.get(agent, 0.0) + own
 
     def _look(self) -> None:
         """Read the views of all agents, and keep the last ones of those who have just died."""
@@ -172,8 +174,8 @@ class FromPettingZooTurns(Adapted, Match):
         before, self._views = self._views, {}
         self._infos = as_info(self.env.infos, "infos")
         agents, mover = self.env.agents, self.env.agent_selection
-        terminations = flags_of(self.env.terminations, "terminations")
-        truncations = flags_of(self.env.truncations, "truncations")
+        terminations = flags_of(self.env.terminations, "terminations", agents)
+        truncations = flags_of(self.env.truncations, "truncations", agents)
 
         # Agents that are gone without a last look keep the view before.
         gone = {agent: view for agent, view in before.items() if agent not in agents}

@@ -142,8 +142,12 @@ def check_result(method: str, result: Any) -> tuple[Any, ...]:
     return tuple(result)
 
 
-def as_reward(reward: Any) -> float:
+def as_reward(reward: Any, field: str = "reward") -> float:
     """Return a reward as a float.
+
+    Args:
+        reward: of one agent.
+        field: its name, for the message.
 
     Raises:
         InvalidObservation: it is not one number.
@@ -153,10 +157,10 @@ def as_reward(reward: Any) -> float:
     try:
         return float(real_array(reward).reshape(()))
     except (TypeError, ValueError, OverflowError):
-        raise InvalidObservation(
-            f"reward: expected a number, got {short_repr(reward, LONG)}; an environment with "
-            "several agents is for FromGymnasiumAgents"
-        ) from None
+        several = "; an environment with several agents is for FromGymnasiumAgents"
+        hint = several if field == "reward" and np.ndim(reward) > 0 else ""
+        got = f"{short_repr(reward, LONG)}{hint}"
+        raise InvalidObservation(f"{field}: expected a number, got {got}") from None
 
 
 def as_info(info: Any, field: str = "info") -> Mapping[Any, Any]:
@@ -169,25 +173,35 @@ def as_info(info: Any, field: str = "info") -> Mapping[Any, Any]:
     Raises:
         InvalidObservation: it is no dictionary.
     """
-    if info is None:
-        return {}
-    if not isinstance(info, Mapping):
-        raise InvalidObservation(f"{field}: expected a dictionary, got {short_repr(info, LONG)}")
-    return info
+    return {} if info is None else by_agent(info, field)
 
 
-def flags_of(flags: Any, field: str) -> dict[Any, bool]:
+def by_agent(values: Any, field: str) -> Mapping[Any, Any]:
+    """Return values by agent.
+
+    Raises:
+        InvalidObservation: they are no dictionary.
+    """
+    if type(values) is not dict and not isinstance(values, Mapping):
+        raise InvalidObservation(f"{field}: expected a dictionary, got {short_repr(values, LONG)}")
+    return values
+
+
+def flags_of(flags: Any, field: str, agents: Sequence[Any] = ()) -> dict[Any, bool]:
     """Return the flags of agents, by agent.
 
     Args:
         flags: by agent, as `as_flag` takes them.
         field: their name, for messages.
+        agents: those who need one.
 
     Raises:
-        InvalidObservation: they are not given by agent, or one is no flag.
+        InvalidObservation: they are not given by agent, one is missing, or one is no flag.
     """
-    by_agent = as_info(flags, field)
-    return {agent: as_flag(flag, f"{field}[{agent!r}]") for agent, flag in by_agent.items()}
+    given = by_agent(flags, field)
+    if missing := [agent for agent in agents if agent not in given]:
+        raise InvalidObservation(f"{field}: expected a flag of each agent, got none of {missing}")
+    return {agent: as_flag(flag, f"{field}[{agent!r}]") for agent, flag in given.items()}
 
 
 _KEEP_STATE = {"knights_archers_zombies_v11", "ForagingEnv"}

@@ -99,6 +99,7 @@ def batch_obs(
     obs_space: ObsSpace,
     action_space: ActionSpaces,
     outcomes: Sequence[Observation] | Outcomes | None = None,
+    strict: bool = False,
 ) -> VecObs:
     """Batch the observations of B environments.
 
@@ -109,6 +110,7 @@ def batch_obs(
         outcomes: B observations whose reward, flags and metrics count, where an episode ended
             and `obs` already shows the next one; or what `batch_outcomes` returned for them, if
             environments may reuse their observations. Without it, `obs`.
+        strict: refuse ids, and names of entities in masks, that are in no order, as in a set.
 
     Raises:
         InvalidObservation: an observation, the one at `env_index`, contradicts the spaces.
@@ -116,7 +118,7 @@ def batch_obs(
     # Features, visibility and ids of the frames that are shown.
     with_globals = has_global_entity(obs_space, action_space)
     features, visible, kinds = batch_entities(obs, obs_space, with_globals)
-    frames = Frames(obs, list(obs_space.entities), features, visible)
+    frames = Frames(obs, list(obs_space.entities), features, visible, strict)
     frames.check_ids()
     given_names([o.actions for o in obs], action_space, "actions: expected some of")
     # Rewards, flags and metrics of the step that was taken.

@@ -49,15 +49,17 @@ class FiniteMetrics:
         Raises:
             InvalidObservation: a required metric has one; names the environment and the step.
         """
-        for name in [name for name in obs.metrics if is_computed(name, self.computed)]:
-            free = free_name(name, obs.metrics)
-            warn_once(
-                f"metrics[{name!r}]: logged as {free!r}, as {name!r} is computed for every "
-                "environment; give it another name"
-            )
-            obs.metrics[free] = obs.metrics.pop(name)
-            if name in obs.env_metrics:
-                obs.env_metrics[free] = obs.env_metrics.pop(name)
+        renamed = {
+            name: free_name(name) for name in obs.metrics if is_computed(name, self.computed)
+        }
+        if renamed:
+            for name, free in renamed.items():
+                warn_once(
+                    f"metrics[{name!r}]: logged as {free!r}, as {name!r} is computed for every "
+                    "environment; give it another name"
+                )
+            obs.metrics = {renamed.get(name, name): m for name, m in obs.metrics.items()}
+            obs.env_metrics = {renamed.get(n, n): rows for n, rows in obs.env_metrics.items()}
         # Sums are finite if all values are.
         for name in [name for name, m in obs.metrics.items() if not math.isfinite(m.sum)]:
             if not self.validate and self.is_required(name):

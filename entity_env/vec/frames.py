@@ -1,6 +1,6 @@
 """Positions in their frames of the entities that actions name."""
 
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import chain
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import EntityID, EntityName
-from entity_env.errors import LONG, InvalidObservation, invalid_in, short_repr, unexpected
+from entity_env.errors import LONG, invalid_in, short_repr, unexpected
 from entity_env.observation import Observation, ObsSpace
 from entity_env.ragged import Indices, Ragged, exclusive_cumsum, row_indices
 from entity_env.real_numbers import all_none
@@ -54,6 +54,7 @@ class Frames:
     types: list[EntityName]
     features: Mapping[EntityName, Ragged]
     visible: Mapping[EntityName, Ragged]
+    strict: bool = False  # refuse ids, and names in masks, in no order
     _positions: dict[int, dict[EntityID, int]] = field(default_factory=dict, init=False)
 
     @cached_property
@@ -111,6 +112,8 @@ class Frames:
                 return False
             columns.append(column)
             with_ids += counts
+        if self.strict and not _are_in_order(chain.from_iterable(columns)):
+            return False
         unique = list(map(set().union, *columns)) if columns else []
         if columns and list(map(len, unique)) != with_ids.tolist():
             return False
@@ -132,7 +135,9 @@ class Frames:
             n, what = int(self.features[name].lengths[i]), f"ids[{name!r}]"
             if not has_len(ids):
                 raise unexpected(i, what, f"a sequence of {n} ids", short_repr(ids, LONG))
-            if len(ids) != n:
+            if self.strict:
+                _check_order(i, what, ids)
+            if len(ids) != n or sum(1 for _ in ids) != n:
                 raise unexpected(i, what, f"{n} ids", len(ids))
             # Ids are hashable, and unique in the frame.
             for one in ids:
@@ -160,6 +165,9 @@ class Frames:
         Returns:
             int64 (named,) per frame, in the order named.
         """
+        if self.strict and not _are_in_order(chain(ids, types)):
+            for i, fields in enumerate(zip(ids, types, strict=True)):
+                _check_order(i, what, *fields)
         if all_none(ids) and is_same_everywhere(types):
             known = self._layout.positions_of(self._type_indices(types[0], what, 0))
             return Ragged(known.values.copy(), known.lengths.copy())
@@ -203,6 +211,8 @@ class Frames:
         """Return the indices of the types that frame i names, of all types for None."""
         if types is None:
             return tuple(range(len(self.types)))
+        if not has_len(types):
+            raise unexpected(i, what, "a sequence of types", short_repr(types, LONG))
         for name in types:
             if name not in self.types:
                 raise unexpected(i, what, f"types among {self.types}", repr(name))
@@ -253,38 +263,23 @@ class Frames:
             raise invalid_in(i, f"{what}: {entity} is invisible; {rule}")
 
 
-def check_order(obs: Sequence[Observation]) -> None:
-    """Raise where ids, or the entities that a mask names, are in no order, as in a set.
-
-    Args:
-        obs: B observations.
-
-    Raises:
-        InvalidObservation: names the frame and the field.
-    """
-    masks = [mask for o in obs for mask in o.actions.values()]
-    kinds = {type(ids) for o in obs for ids in o.ids.values()}
-    kinds |= {type(getattr(mask, part)) for mask in masks for part in mask.entity_fields}
-    if all(map(_is_in_order, kinds)):
-        return
-    for i, o in enumerate(obs):
-        named = {f"ids[{name!r}]": ids for name, ids in o.ids.items()}
-        for name, mask in o.actions.items():
-            parts = mask.entity_fields
-            named |= {f"actions[{name!r}].{part}": getattr(mask, part) for part in parts}
-        for what, values in named.items():
-            if not _is_in_order(type(values)):
-                raise _without_order(i, what, values)
-
-
-def _without_order(i: int, what: str, values: Any) -> InvalidObservation:
-    return unexpected(i, what, "a list or another sequence", short_repr(values, LONG))
+def _check_order(i: int, what: str, *fields: Any) -> None:
+    """Raise if values of frame i are in no order, as those of a set."""
+    for values in fields:
+        if not _are_in_order([values]):
+            raise unexpected(i, what, "a list or another sequence", short_repr(values, LONG))
 
 
 @lru_cache(maxsize=64)
-def _is_in_order(cls: type) -> bool:
-    """Return whether a class is one of sequences, or None: dictionaries and their views are not."""
-    return cls is type(None) or (hasattr(cls, "__getitem__") and not issubclass(cls, Mapping | Set))
+def _is_in_order(cls: Any) -> bool:
+    """Return False for dictionaries, their views, sets and other classes without positions."""
+    if not hasattr(cls, "__iter__"):  # no entities at all, or a mistake of another kind
+        return True
+    return hasattr(cls, "__getitem__") and not issubclass(cls, Mapping | Set)
+
+
+def _are_in_order(values: Iterable[Any]) -> bool:
+    return all(map(_is_in_order, set(map(type, values))))
 
 
 def is_same_everywhere(types: Sequence[Any]) -> bool:
@@ -343,9 +338,6 @@ def _remaining_ids(
     # Copies, as environments may change the lists that they gave while they act.
     if {*map(type, named)} <= {list}:
         return [*map(list.copy, named)]  # type: ignore[arg-type]
-    for i, ids in enumerate(named):
-        if not _is_in_order(type(ids)):
-            raise _without_order(i, "ids", ids)
     return [ids if type(ids) is tuple else _copied(ids) for ids in named]
 
 
@@ -366,6 +358,9 @@ def named_ids(
     """
     if not obs:
         return []
+    if not _are_in_order(chain(ids, types, chain.from_iterable(o.ids.values() for o in obs))):
+        for i, o in enumerate(obs):
+            _check_order(i, "ids", ids[i], types[i], *o.ids.values())
     if all_none(ids) and is_same_everywhere(types):
         named = list(obs_space.entities) if types[0] is None else types[0]
         if len(named) == 1:  # so it is in most worlds

@@ -30,7 +30,7 @@ from entity_env.seeding import derive_seed, derive_seeds
 from entity_env.spaces import ActionName, ActionSpace, EntityName, ObsSpace
 from entity_env.vec import episode_state
 from entity_env.vec.batching import LAST, Outcomes, batch_obs, batch_outcomes, unbatch_actions
-from entity_env.vec.frames import Frames, check_order
+from entity_env.vec.frames import Frames
 from entity_env.vec.identity import IdentityTracker, types_to_track
 from entity_env.vec.validate import check_finite_batch, check_same_spaces, check_spaces
 from entity_env.vec.variation import Variation, check_taken
@@ -446,9 +446,8 @@ class EnvList(VecEnv):
         self, frames: list[Observation], outcomes: Outcomes | None, shown: ObsSpace
     ) -> VecObs:
         try:
-            batch = batch_obs(frames, shown, self._action_space, outcomes)
+            batch = batch_obs(frames, shown, self._action_space, outcomes, strict=self.validate)
             if self.validate:
-                check_order(frames)
                 check_finite_batch(batch, shown)
             if self._tracker.types:
                 self._tracker.update(batch, frames)

@@ -16,7 +16,6 @@ from entity_env.ragged import Indices, Ragged
 from entity_env.spaces import ACTION_SPACES, ActionName, ActionSpace, ActionSpaces, num_columns
 from entity_env.vec.batching import batch_obs, located_in_last
 from entity_env.vec.chains import after_of, chain_problems
-from entity_env.vec.frames import check_order
 from entity_env.vec.row_checks import check_rows, expect
 from entity_env.vec.vec_obs import VecObs
 from entity_env.view import View
@@ -322,8 +321,7 @@ def validate_observation(obs: Observation, obs_space: ObsSpace, action_space: Ac
     """
     if not isinstance(obs, Observation):
         raise InvalidObservation(f"expected an Observation, got {type(obs).__name__}")
-    batch = batch_obs([obs], obs_space, action_space)
-    check_order([obs])
+    batch = batch_obs([obs], obs_space, action_space, strict=True)
     check_finite_batch(batch, obs_space)
     check_finite_metrics(batch)
 

@@ -119,6 +119,15 @@ def test_world_of_turns_is_found_by_its_name(capsys: pytest.CaptureFixture[str])
     assert find_world("pettingzoo:rounds")().num_sides == 3
 
 
+def test_registered_ids_need_no_module() -> None:
+    """Though they begin as those of one."""
+    gymnasium.register("Handy-v0", "gymnasium.envs.classic_control.cartpole:CartPoleEnv")
+    try:
+        assert find_world("gymnasium:Handy-v0")().obs_space()
+    finally:
+        gymnasium.registry.pop("Handy-v0")
+
+
 def test_known_ids_import_the_module_that_registers_them() -> None:
     assert find_world("gymnasium:highway-v0")().env.spec.id == "highway-v0"
 

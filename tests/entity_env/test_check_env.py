@@ -77,9 +77,9 @@ ANSWERS: dict[str, tuple[str, Any]] = {
     "ids in a set": ("ids['A']", frame(ids={"A": {"a", "b"}})),
     "ids in a dictionary": ("ids['A']", frame(ids={"A": {"a": 0, "b": 1}})),
     "ids that are keys": ("ids['A']", frame(ids={"A": {"a": 0, "b": 1}.keys()})),
-    "actors in a set": (f"{MOVE}.actor_ids", move(actor_ids={"a", "b"})),
-    "actees that are keys": (f"{PICK}.actee_ids", pick(actee_ids={"a": 0, "b": 1}.keys())),
-    "actees of a set of types": (f"{PICK}.actee_types", pick(actee_types={"A", "B"})),
+    "actors in a set": (f"{MOVE} actors", move(actor_ids={"a", "b"})),
+    "actees that are keys": (f"{PICK} actees", pick(actee_ids={"a": 0, "b": 1}.keys())),
+    "actees of a set of types": (f"{PICK} actees", pick(actee_types={"A", "B"})),
     "a metric that is computed": (
         "metrics['reward']",
         frame(metrics={"reward": 1.0}),

@@ -87,6 +87,14 @@ from tests.entity_env.adapters.worlds import Show, Turns
 gymnasium.register("Turns-v0", Turns)
 BOTH = spaces.Tuple([spaces.Box(-1, 1, (2,))] * 2), spaces.Tuple([spaces.Discrete(2)] * 2)
 gymnasium.register("Pair-v0", lambda: Show(*BOTH))
+
+
+class Broken(Turns):
+    def reset(self):
+        raise RuntimeError("boom")
+
+
+gymnasium.register("Broken-v0", Broken)
 """
 WHOLE_NUMBERS = """
 import gymnasium
@@ -475,6 +483,10 @@ def test_failure_in_the_middle_leaves_nothing(
             ["--from", "gymnasium:whole:Whole-v0"],
             ["--from: gymnasium:whole:Whole-v0", "values=[.."],
         ),
+        (
+            ["--from", "gymnasium:turns:Broken-v0"],
+            ["--from: gymnasium:turns:Broken-v0: TypeError: "],
+        ),
         (["--from", "pettingzoo:no.such_v1"], ["--from: importing no.such_v1"]),
     ],
 )
@@ -482,6 +494,7 @@ def test_worlds_that_cannot_be_adapted_are_one_line_and_nothing_is_written(
     arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("whole.py").write_text(WHOLE_NUMBERS)
+    Path("turns.py").write_text(TURNS)
     error = refused(["init", "mine", *arguments], capsys)
     for word in words:
         assert word in error

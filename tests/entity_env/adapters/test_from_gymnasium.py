@@ -286,7 +286,7 @@ def test_metrics_with_names_that_are_computed_have_free_ones() -> None:
     info = {"reward": 7.0, "score": 1.0, "episode": {"length": 3.0}}
     mapping = FieldMap(metrics=["reward", "score", "episode.length"])
     env = FromGymnasium(maker(Show, spaces.Box(-1, 1, (2,)), None, info), mapping)
-    assert env.reset().metrics == {"env/reward": 7.0, "score": 1.0, "episode.length": 3.0}
+    assert env.reset().metrics == {"info/reward": 7.0, "score": 1.0, "episode.length": 3.0}
     assert check_env(FromGymnasium.of(maker(Show, spaces.Box(-1, 1, (2,)), None, info), mapping)).ok
 
 

@@ -265,3 +265,22 @@ def test_ends_that_are_not_a_flag_for_each_environment_are_refused(flags: Any) -
     choices = random_choices(batch, envs.action_space(), np.random.default_rng(0))
     with pytest.raises(InvalidObservation, match=r"^terminated: expected "):
         envs.act(choices, envs.obs_space())
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
+def test_infos_of_none_are_empty(mode: AutoresetMode) -> None:
+    class Silent(SyncVectorEnv):
+        def reset(self, **kwargs: Any) -> Any:
+            return super().reset(**kwargs)[0], None
+
+        def step(self, actions: Any) -> Any:
+            *rest, infos = super().step(actions)
+            return *rest, infos if "final_obs" in infos else None
+
+    make = maker(Show, spaces.Box(-1, 1, (2,)), None, None, 2)
+    envs = FromGymnasiumVector(Silent([make] * 2, autoreset_mode=mode))
+    batch = envs.reset(envs.obs_space())
+    for _ in range(4):
+        choices = random_choices(batch, envs.action_space(), np.random.default_rng(0))
+        batch = envs.act(choices, envs.obs_space())
+    assert batch.done.all()

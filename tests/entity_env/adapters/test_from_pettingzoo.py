@@ -444,6 +444,10 @@ def test_agents_that_the_world_does_not_announce_are_refused() -> None:
         (2, [False] * 4, r"terminations: expected a dictionary, got \[False"),
         (1, [0.0] * 4, r"rewards: expected a dictionary, got \[0.0"),
         (0, [0.0] * 4, "observations: expected a dictionary"),
+        (0, None, "observations: expected a dictionary, got None"),
+        (1, None, "rewards: expected a dictionary, got None"),
+        (1, {"wolf_0": "much"}, r"rewards\['wolf_0'\]: expected a number, got 'much'$"),
+        (2, None, "terminations: expected a dictionary, got None"),
         (4, ["info"] * 4, "infos: expected a dictionary"),
         (4, {"wolf_0": "info"}, r"infos\['wolf_0'\]: expected a dictionary, got 'info'"),
     ],
@@ -481,6 +485,32 @@ def test_ends_of_a_tuple_world_that_are_no_flags_are_refused(flag: Any) -> None:
 
     with pytest.raises(InvalidObservation, match=r"terminations\['0'\]: expected True or False"):
         play(FromGymnasiumAgents(Ends), 0)
+
+
+def test_parts_of_a_tuple_world_may_be_dictionaries() -> None:
+    class Named(Turns):
+        def step(self, action: Any) -> Any:
+            values, reward, ends, truncated, info = super().step(action)
+            return (
+                values,
+                {1: reward[1], 0: reward[0]},
+                {"0": ends[0], "1": ends[1]},
+                truncated,
+                info,
+            )
+
+    rewards = [[obs.reward for obs in frames] for frames in play(FromGymnasiumAgents(Named), 0)[1:]]
+    assert rewards == [[1, 2]] * 2 + [[0, 2]] * 2
+
+    class Missing(Turns):
+        def step(self, action: Any) -> Any:
+            values, reward, *rest = super().step(action)
+            return values, {0: reward[0]}, *rest
+
+    with pytest.raises(
+        InvalidObservation, match=r"reward: expected one for each of agents \['0', '1'"
+    ):
+        play(FromGymnasiumAgents(Missing), 0)
 
 
 def test_number_of_sides_is_that_of_the_class() -> None:

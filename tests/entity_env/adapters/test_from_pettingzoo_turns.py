@@ -241,3 +241,23 @@ def test_ends_that_are_no_flags_are_refused(field: str) -> None:
     match: Any = FromPettingZooTurns.of(Ends)()
     with pytest.raises(EntityEnvError, match=rf"{field}\['a'\]: expected True or False"):
         match.reset()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("rewards", None, "rewards: expected a dictionary, got None"),
+        ("rewards", {"a": [1, 2]}, r"rewards\['a'\]: expected a number, got"),
+        ("terminations", None, "terminations: expected a dictionary, got None"),
+        ("truncations", {"a": False}, r"truncations: expected a flag of each agent, got none of"),
+    ],
+)
+def test_fields_that_are_not_given_by_agent_are_refused(field: str, value: Any, words: str) -> None:
+    class Answers(Rounds):
+        def step(self, action: Any) -> None:
+            super().step(action)
+            setattr(self, field, value)
+
+    match: Any = FromPettingZooTurns.of(Answers)()
+    with pytest.raises(EntityEnvError, match=words):
+        play(match)

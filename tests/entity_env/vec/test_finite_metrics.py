@@ -132,4 +132,4 @@ def test_metric_with_the_name_of_a_computed_one_gets_a_free_one(
         assert {obs.metrics[name].max for name in own} == {100.0}
         assert obs.metrics["reward"].max == obs.reward.max() < 100
         assert own <= obs.env_metrics.keys()
-    assert sum("metrics['reward']: logged as 'env/env/reward'" in m for m in caplog.messages) == 1
+    assert sum("metrics['reward']: logged as 'env/reward'" in m for m in caplog.messages) == 1

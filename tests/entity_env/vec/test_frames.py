@@ -89,17 +89,20 @@ def test_frames_with_as_many_entities_of_other_types_are_told_apart() -> None:
     assert masks["move"].actors.values.tolist() == [0, 0, 1]
 
 
+@pytest.mark.parametrize("types", [1, 2])
 @pytest.mark.parametrize("give", [set, dict.keys, dict], ids=["set", "keys", "dictionary"])
-def test_ids_in_no_order_are_refused_with_the_environment(give: Any) -> None:
+def test_ids_in_no_order_are_refused_with_the_environment(give: Any, types: int) -> None:
+    names = ["Unit", "Rock"][:types]
+
     class Units(Walk):
         def obs_space(self) -> ObsSpace:
-            return ObsSpace(entities={"Unit": Entity(["x"])})
+            return ObsSpace(entities={name: Entity(["x"]) for name in names})
 
         def action_space(self) -> dict[str, ActionSpace]:
             return {"follow": SelectEntityActionSpace()}
 
         def reset(self) -> Observation:
-            follow = SelectEntityActionMask(actor_types=["Unit"], actee_types=["Unit"])
+            follow = SelectEntityActionMask(actor_types=names, actee_types=names)
             units = ([[0.0], [1.0]], give({"u7": 0, "u9": 1}))
             return Observation(entities={"Unit": units}, actions={"follow": follow})
 
