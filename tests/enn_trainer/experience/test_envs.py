@@ -97,12 +97,21 @@ def test_suite_with_other_sides_names_the_number_that_does_not_fit(tmp_path: Pat
     suite = 'eval.suites={"five": {"env": {"kwargs": "{\\"n\\": 5}"}}}'
     with pytest.raises(
         ConfigError,
-        match=r"^rollout.num_envs: expected multiples of 5, .* got 6.* set "
+        match=r"^eval.num_envs: expected multiples of 5, .* got 6.* set "
         r"eval.suites\['five'\].num_envs$",
     ):
-        run_small(tmp_path, "eval.steps=4", suite, env=Ring)
+        run_small(tmp_path, "eval.steps=4", "eval.num_envs=6", suite, env=Ring)
     with pytest.raises(ConfigError, match=r"^eval.num_envs: expected multiples of 2, .* got 7"):
         run_small(tmp_path, "eval.steps=4", "eval.num_envs=7", env=make_ring)
+
+
+def test_suite_with_other_sides_rounds_the_number_of_rollouts_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of six environments to two matches of five sides, as nobody chose a number for it."""
+    suite = 'eval.suites={"five": {"env": {"kwargs": "{\\"n\\": 5}"}}}'
+    run_small(tmp_path, "eval.steps=4", suite, env=Ring)
+    assert "[eval five]" in capsys.readouterr().out
 
 
 @pytest.mark.slow
