@@ -16,7 +16,6 @@ from enn_trainer.checkpoints.migrate.evolve import evolved_state
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.checkpoints.state_files import read_config
-from enn_trainer.config import RolloutConfig
 from enn_trainer.config.load import COMMAND_LINE, DEFAULT
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.evaluator import NamedOpponents
@@ -25,10 +24,10 @@ from enn_trainer.experience.collector import Collector
 from enn_trainer.experience.envs import (
     EnvFactory,
     EnvSource,
-    IncompleteMatchError,
     WorkerOptions,
+    check_whole_matches,
     in_section,
-    round_up,
+    in_whole_matches,
     sides_of,
     worker_options,
 )
@@ -93,14 +92,13 @@ def open_envs(
     try:
         with worker_options(WorkerOptions(rollout.recover, new_worker)):
             make = partial(create_envs, config.env)
-            try:
-                envs, shards = _of_rank(make, rollout, count, group)
-            except IncompleteMatchError as error:
-                if manager.sources.of("rollout.num_envs") != DEFAULT:
-                    raise
-                rollout.num_envs = round_up(rollout.num_envs, error.sides)
-                manager.say(f"rollout.num_envs={rollout.num_envs}: matches of {error.sides} sides")
-                envs, shards = _of_rank(make, rollout, count, group)
+            is_chosen = manager.sources.of("rollout.num_envs") != DEFAULT
+            of_rank = partial(_of_rank, make, rollout.processes, count, group)
+            made, num_envs = in_whole_matches(of_rank, rollout.num_envs, is_chosen)
+            envs, shards = made
+            if num_envs != rollout.num_envs:
+                rollout.num_envs = num_envs
+                manager.say(f"rollout.num_envs={num_envs}: matches of {envs.sides} sides")
     except ConfigError as error:
         raise ConfigError(*(in_section(p, "rollout.num_envs") for p in error.problems)) from None
     stack.callback(envs.close)
@@ -118,28 +116,28 @@ def open_envs(
 
 
 def _of_rank(
-    make: Callable[[int, int, int], VecEnv], rollout: RolloutConfig, count: int, group: Group
+    make: Callable[[int, int, int], VecEnv], processes: int, count: int, group: Group, num_envs: int
 ) -> tuple[VecEnv, Shards]:
     """Return the environments of a rank, or of a run alone, and their shards.
 
     Args:
         make: (num_envs, processes, first_env_index) -> environments.
-        rollout: their number and that of processes.
+        processes: number of worker processes.
         count: the number of shards of the run.
         group: the ranks.
+        num_envs: the number of environments of the run.
 
     Raises:
         ConfigError: there are fewer matches than shards, or the environments cannot be made.
     """
-    num_envs, sides, first = rollout.num_envs, 1, 0
-    if group.size > 1 and num_envs % (sides := sides_of(make, num_envs)):
-        raise IncompleteMatchError(num_envs, sides, "a match")
+    sides, first = sides_of(make, num_envs) if group.size > 1 else 1, 0
+    check_whole_matches(num_envs, sides)
     if count > num_envs // sides:
         raise _too_many_shards(num_envs, sides, count)
     shards = Shards.of(num_envs, sides, count).of_rank(group.rank, group.size)
     if group.size > 1:
         num_envs, first = len(shards.columns), shards.columns.start
-    return make(num_envs, rollout.processes, first), shards
+    return make(num_envs, processes, first), shards
 
 
 def _too_many_shards(num_envs: int, sides: int, count: int) -> ConfigError:

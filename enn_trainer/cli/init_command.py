@@ -5,7 +5,6 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from importlib.util import find_spec
 from pathlib import Path
 
 from enn_trainer.cli.arguments import OneLineParser
@@ -102,11 +101,11 @@ def _adapter(named: str) -> tuple[str, str]:
     from entity_env.errors import EntityEnvError
     from entity_env.named_world import LIBRARIES, gymnasium_id
 
-    if named.partition(":")[0] not in LIBRARIES:
-        raise ConfigError(f"--from: expected gymnasium:ID or pettingzoo:MODULE, got {named!r}")
     library, _, name = named.partition(":")
+    if library not in LIBRARIES:
+        raise ConfigError(f"--from: expected gymnasium:ID or pettingzoo:MODULE, got {named!r}")
     try:
-        if library == "gymnasium" and find_spec("gymnasium"):
+        if library == "gymnasium":
             name = gymnasium_id(name, Path.cwd())
         create_env = load_world(f"{library}:{name}", {}, "--from", "--from", trust=TYPED)
         from enn_trainer.cli.starters.adapter import adapt, adapter_source, settings_of

@@ -37,11 +37,11 @@ from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.collector import Collector, Watcher, play
 from enn_trainer.experience.envs import (
     EnvFactory,
-    IncompleteMatchError,
     WorkerOptions,
+    check_whole_matches,
     global_randomness_kept,
     in_section,
-    round_up,
+    in_whole_matches,
     sides_of,
     worker_options,
 )
@@ -640,16 +640,18 @@ class Evaluator:
         try:
             with worker_options(WorkerOptions(config.rollout.recover)):
                 make = partial(self._create_envs, suite.env)
-                try:
-                    envs = make(num_envs, processes, 0) if group.size == 1 else None
-                except IncompleteMatchError as error:
-                    if suite.num_envs is not None:
-                        raise
-                    num_envs = round_up(num_envs, error.sides)
-                    envs = make(num_envs, processes, 0)
-                sides = self._sides_of(suite, num_envs) if envs is None else envs.sides
-                if suite.num_envs is None:
-                    num_envs = round_up(num_envs, sides)
+
+                def envs_and_sides(num_envs: int) -> tuple[VecEnv | None, int]:
+                    if group.size == 1:
+                        envs = make(num_envs, processes, 0)
+                        return envs, envs.sides
+                    sides = self._sides_of(suite, num_envs)
+                    check_whole_matches(num_envs, sides)
+                    return None, sides
+
+                is_chosen = suite.num_envs is not None
+                made, num_envs = in_whole_matches(envs_and_sides, num_envs, is_chosen)
+                envs, sides = made
                 # As many matches against each member and in each seat.
                 whole = num_members * sides**2
                 if whole and num_envs % whole:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,7 @@ EnvSource: TypeAlias = (
     type[Environment | Match | VecEnv] | Callable[..., Environment | Match] | EnvFactory
 )
 """Types of the environment argument of `train`; `env_factory` distinguishes them."""
+Made = TypeVar("Made")
 _FACTORY = "a factory of vectorised environments takes " + (
     "(EnvConfig, num_envs, processes, first_env_index) and returns a VecEnv"
 )
@@ -128,9 +129,44 @@ class IncompleteMatchError(ConfigError):
         self.sides = sides
 
 
-def round_up(num_envs: int, sides: int) -> int:
+def check_whole_matches(num_envs: int, sides: int, name: str = "a match") -> None:
+    """Raise unless a number of environments is one of whole matches.
+
+    Raises:
+        IncompleteMatchError: it is not.
+    """
+    if num_envs % sides:
+        raise IncompleteMatchError(num_envs, sides, name)
+
+
+def _round_up(num_envs: int, sides: int) -> int:
     """Return the smallest number of environments of whole matches that is not below a number."""
     return -(-num_envs // sides) * sides
+
+
+def in_whole_matches(
+    make: Callable[[int], Made], num_envs: int, is_chosen: bool
+) -> tuple[Made, int]:
+    """Return what makes environments of a number, which is rounded up unless it was chosen.
+
+    Args:
+        make: makes as many environments.
+        num_envs: their number.
+        is_chosen: somebody chose it.
+
+    Returns:
+        What was made, and the number.
+
+    Raises:
+        IncompleteMatchError: a number that was chosen is not one of whole matches.
+    """
+    try:
+        return make(num_envs), num_envs
+    except IncompleteMatchError as error:
+        if is_chosen:
+            raise
+        num_envs = _round_up(num_envs, error.sides)
+        return make(num_envs), num_envs
 
 
 def sides_of(make: Callable[[int, int, int], VecEnv], num_envs: int) -> int:
@@ -235,8 +271,7 @@ def _list_factory(
         if env_cls is None or issubclass(env_cls, Match):
             like = _one_of(create_env, name)
         sides = like.num_sides if isinstance(like, Match) else 1
-        if num_envs % sides:
-            raise IncompleteMatchError(num_envs, sides, name)
+        check_whole_matches(num_envs, sides, name)
 
         # Environments in workers, or in this process.
         options = current_options()

@@ -24,6 +24,7 @@ from enn_trainer.selfplay.elo import FloatArray
 from enn_trainer.selfplay.matchmaking import IntArray
 from enn_trainer.selfplay.seating import AGENT, Game, Seating
 from entity_env.errors import InvalidObservation
+from entity_env.names import COMPUTED
 from entity_env.seeding import derive_seeds
 from entity_env.serialization.messages import pack, unpack
 from entity_env.vec.vec_env import VecObs
@@ -324,17 +325,13 @@ class LeaguePlayers(NamedPlayers):
         self.seating.bots = {name: state for name, state in bots.items() if name in names}
 
 
-OF_ENVIRONMENTS = ("step", "reward", "episodic_reward", "episode_length")
-"""Metrics that are known by environment whatever the environments give."""
-
-
 def check_metrics_by_environment(obs: VecObs) -> None:
     """Raise if environments give metrics only as sums over all of them.
 
     Raises:
         ConfigError: they do; the message names the metrics.
     """
-    known = {*obs.env_metrics, *OF_ENVIRONMENTS}
+    known = {*obs.env_metrics, *COMPUTED}
     others = [m for m in obs.metrics if m not in known and not m.startswith("entity_count")]
     if others:
         raise ConfigError(

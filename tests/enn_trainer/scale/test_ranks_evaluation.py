@@ -116,6 +116,15 @@ def test_an_agent_with_memory_is_measured_by_the_same_bits(env: Any) -> None:
     assert_equal(env, memory, {"episodes": EvalConfig(steps=20, num_envs=8)}, sizes=(3,))
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_number_that_is_not_one_of_whole_matches_is_refused_in_every_number_of_ranks(
+    size: int,
+) -> None:
+    settings = [*SMALL, "rollout.num_envs=10"]
+    with pytest.raises(ConfigError, match=r"num_envs: expected multiples of 2, .* got 7"):
+        evaluated(size, Joust, settings, {"odd": EvalConfig(episodes=4, num_envs=7)})
+
+
 SAVED = [
     *(*SMALL, SHORT, "eval.interval=56", "eval.episodes=9", "eval.num_envs=5"),
     'checkpoint.best=["eval/episodic_reward.mean max"]',
