@@ -30,7 +30,7 @@ EnvSource: TypeAlias = (
     type[Environment | Match | VecEnv] | Callable[..., Environment | Match] | EnvFactory
 )
 """Types of the environment argument of `train`; `env_factory` distinguishes them."""
-Made = TypeVar("Made")
+T = TypeVar("T")
 _FACTORY = "a factory of vectorised environments takes " + (
     "(EnvConfig, num_envs, processes, first_env_index) and returns a VecEnv"
 )
@@ -145,8 +145,8 @@ def _round_up(num_envs: int, sides: int) -> int:
 
 
 def in_whole_matches(
-    make: Callable[[int], Made], num_envs: int, is_chosen: bool
-) -> tuple[Made, int]:
+    make: Callable[[int], T], num_envs: int, is_chosen: bool
+) -> tuple[T, int]:
     """Return what makes environments of a number, which is rounded up unless it was chosen.
 
     Args:
