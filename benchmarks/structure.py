@@ -1,279 +1,218 @@
-"""Table of the code's structure: sizes, parameters, docstring openers, imports.
+"""Table of the code's structure: sizes, imports, names, words; and its limits.
 
     python benchmarks/structure.py [BEFORE [AFTER]] [--list]
 
 BEFORE and AFTER are folders of checkouts, or commits; without them this checkout is measured.
-`--list` adds the names behind the counts of the last column. The code is parsed, never imported.
+`--list` adds the names behind the counts of the last column. The code is parsed, never imported,
+but for the files of an update: one of `Xor` is run, and its calls are followed.
 """
 
 import argparse
-import ast
 import io
-import re
+import json
+import os
 import statistics
 import subprocess
+import sys
 import tarfile
-import tokenize
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
-from fnmatch import fnmatch
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from structure_code import (
+    PACKAGES,
+    Module,
+    above,
+    bad_openers,
+    c_code_lines,
+    kind_checks,
+    modules_below,
+    num_attributes,
+    num_parameters,
+    private_functions_called_once,
+    span_of,
+)
+from structure_counts import (
+    NOT_NAMES,
+    NOT_WORDS,
+    PER_FRAME_WORDS,
+    assigned_names,
+    batch_methods,
+    circles_of_typescript,
+    code_lines_by_folder,
+    conditions,
+    files_naming,
+    imports_up,
+    long_without_heading,
+    looks_into_parts,
+    num_tokens,
+    reached,
+    starred_locals,
+)
+from structure_limits import FOLDERS, LIMITS, SLACK
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("entity_env", "rogue_net", "enn_trainer")
 MAX_PARAMETERS = 8
 MAX_ATTRIBUTES = 12
-OPENERS = re.compile(r"\W*(what|whether|how|which|where|who|whose|that|those|of|as)\b", re.I)
-"""Openers of docstrings that begin with neither a verb nor a noun."""
-ACTION_KINDS = re.compile(
-    r"(Vec)?(Global)?(Categorical|SelectEntity)(Action|ActionSpace|ActionMask|Head)"
-    "|GlobalChooser|EntityChooser|Selector"
-)
-"""Names of the classes of which there is one for each kind of action."""
-COLLECTORS = ("enn_trainer/experience/collector.py", "enn_trainer/ppo/rollout.py")
-"""The module that collects frames: the first that exists."""
-UPDATE_PATH = """
-    loop run state callbacks lanes acting agent capture frame_memory ppo/snapshot ppo/work
-    ppo/rollout ppo/storage ppo/advantages ppo/returns ppo/annealing ppo/optimize ppo/minibatches
-    ppo/minibatch_loss ppo/losses ppo/gradients ppo/optimizers ppo/sums
-"""
-"""Modules of enn_trainer to open to follow an update, where docs/architecture.md lists no files."""
-EXCEPTIONS = {
-    "*config.py:*": "settings: users read one list for each section of the file",
-    "rogue_net/relpos*.py:RelposEncodingConfig": "settings, beside the module that reads them",
-    "rogue_net/native/*": "arguments and structs of the compiled code, in its order",
-    "*:Observation.__init__": "published: the keyword arguments of an observation",
-    "*:ParallelEnvList.__init__": "published keyword arguments",
-    "*:StateManager.__init__": "published keyword arguments",
-    "*:ArrayEnvs": "published base of worlds, of whose code saved runs hold digests",
-    "enn_trainer/state.py:State": "published: one visible block of all that a resumed run needs",
-}
-"""Functions and classes that may have more parameters or attributes, by pattern; and the reason."""
-
-
-class Module:
-    """A parsed file; its path is relative to the checkout."""
-
-    def __init__(self, root: Path, path: Path) -> None:
-        self.path = str(path.relative_to(root))
-        self.package = self.path.split("/")[0]
-        self.dotted = self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        self.text = path.read_text()
-        self.nodes = list(ast.walk(ast.parse(self.text)))
-        definitions = list(_definitions(self.nodes[0], f"{self.path}:"))
-        self.functions = [(n, d) for n, d in definitions if not isinstance(d, ast.ClassDef)]
-        self.classes = [(n, d) for n, d in definitions if isinstance(d, ast.ClassDef)]
-        strings = [node.value for node in self.nodes if isinstance(node, ast.Expr)]
-        # Every string that is a statement: also those below attributes.
-        self.docstrings = [
-            (string.lineno, string.value.strip())
-            for string in strings
-            if isinstance(string, ast.Constant) and isinstance(string.value, str)
-        ]
-        documented = {line for s in strings if isinstance(s, ast.Constant) for line in _span(s)}
-        self.code_lines, self.num_comments = _code_lines(self.text, documented)
-
-
-def _definitions(node: ast.AST, prefix: str) -> Iterator[tuple[str, Any]]:
-    for child in ast.iter_child_nodes(node):
-        inner = prefix
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield prefix + child.name, child
-            inner = f"{prefix}{child.name}."
-        yield from _definitions(child, inner)
-
-
-def _span(node: ast.stmt | ast.expr) -> range:
-    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
-
-
-def _code_lines(text: str, documented: set[int]) -> tuple[set[int], int]:
-    """Return the lines that hold code, and how many hold a comment alone."""
-    code, comments = set[int](), set[int]()
-    layout = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            comments.add(token.start[0])
-        elif token.type not in layout:
-            code |= set(range(token.start[0], token.end[0] + 1))
-    blank = {i for i, line in enumerate(text.splitlines(), 1) if not line.strip()}
-    return code - documented - blank, len(comments - code)
+COLLECTOR, TRAINER = "enn_trainer/experience/collector.py", "enn_trainer.trainer"
+FOLLOWED = Path(__file__).with_name("followed_update.py")
 
 
 def read_modules(root: Path) -> list[Module]:
+    """Parse the modules of the packages of a checkout."""
     return [Module(root, path) for name in PACKAGES for path in sorted((root / name).rglob("*.py"))]
 
 
-def bad_openers(module: Module) -> list[str]:
-    """Return the docstrings that open with one of `OPENERS`, with their places."""
-    bad = [(line, text) for line, text in module.docstrings if OPENERS.match(text)]
-    return [f"{module.path}:{line}: {text.splitlines()[0]}" for line, text in bad]
-
-
-def num_parameters(function: ast.FunctionDef) -> int:
-    """Return the number of parameters of a function without `self` or `cls`."""
-    args = function.args
-    named = [a.arg for a in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
-    starred = (args.vararg is not None) + (args.kwarg is not None)
-    return len(named) + starred - (named[:1] in (["self"], ["cls"]))
-
-
-def num_attributes(node: ast.ClassDef) -> int:
-    """Return the number of fields of a dataclass or tuple, and of names assigned on `self`."""
-    decorators = {ast.unparse(d).partition("(")[0] for d in node.decorator_list}
-    found = set()
-    if "dataclass" in decorators or "NamedTuple" in map(ast.unparse, node.bases):
-        found = {ast.unparse(one.target) for one in node.body if isinstance(one, ast.AnnAssign)}
-    attributes = [n for n in ast.walk(node) if isinstance(n, ast.Attribute)]
-    assigned = [n for n in attributes if isinstance(n.ctx, ast.Store)]
-    return len(found | {n.attr for n in assigned if ast.unparse(n.value) == "self"})
-
-
-def above(limit: int, counts: Sequence[tuple[str, int]]) -> list[str]:
-    """Return the names whose counts are above a limit, without the `EXCEPTIONS`."""
-    found = [(name, count) for name, count in counts if count > limit]
-    found = [(n, c) for n, c in found if not any(fnmatch(n, pattern) for pattern in EXCEPTIONS)]
-    return [f"{name} ({count})" for name, count in sorted(found, key=lambda one: -one[1])]
-
-
-def kind_checks(module: Module) -> list[str]:
-    """Return the places that ask for the kind of an action, outside the module of that kind."""
-    if module.path.startswith("entity_env/examples/"):
-        return []
-    imports = [a for n in module.nodes if isinstance(n, ast.ImportFrom) for a in n.names]
-    kinds = {a.asname or a.name for a in imports if ACTION_KINDS.fullmatch(a.name)}
-    found = []
-    for node in module.nodes:
-        match node:
-            case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[_, classes]):
-                pattern: Any = classes
-            case ast.Compare(left=ast.Call(func=ast.Name(id="type")), comparators=[classes]):
-                pattern = classes
-            case ast.MatchClass(cls=classes):
-                pattern = classes
-            case _:
-                continue
-        if kinds & {name.id for name in ast.walk(pattern) if isinstance(name, ast.Name)}:
-            found.append(f"{module.path}:{pattern.lineno}")
-    return found
-
-
-def modules_below(modules: list[Module], start: str) -> list[str]:
-    """Return the paths that a module imports, directly or not, without files `__init__.py`."""
-    by_name = {module.dotted: module for module in modules if "__init__" not in module.path}
-    below, queue = set[str](), [module for module in modules if module.path == start]
-    while queue:
-        names = set[str]()
-        for node in queue.pop().nodes:
-            if isinstance(node, ast.ImportFrom):
-                names |= {node.module or "", *(f"{node.module}.{a.name}" for a in node.names)}
-            elif isinstance(node, ast.Import):
-                names |= {alias.name for alias in node.names}
-        new = [by_name[n] for n in names & by_name.keys() if by_name[n].path not in below]
-        below |= {module.path for module in new}
-        queue += new
-    return sorted(below - {start})
-
-
-def private_functions_called_once(modules: list[Module]) -> list[str]:
-    """Return the private functions whose name is used once in their package."""
-    uses = Counter[tuple[str, str]]()
-    for module in modules:
-        names = [n.id for n in module.nodes if isinstance(n, ast.Name)]
-        names += [n.attr for n in module.nodes if isinstance(n, ast.Attribute)]
-        uses.update((module.package, name) for name in names)
-    functions = [(m.package, name, f.name) for m in modules for name, f in m.functions]
-    private = [f for f in functions if f[2].startswith("_") and not f[2].startswith("__")]
-    return [name for package, name, short in private if uses[package, short] == 1]
-
-
-def c_code_lines(text: str) -> int:
-    """Return the number of lines of C that are neither blank nor comment."""
-    strings_and_comments = r'("(?:\\.|[^"\\])*")|/\*.*?\*/|//[^\n]*'
-    kept = re.sub(strings_and_comments, lambda m: m[1] or "", text, flags=re.DOTALL)
-    return sum(bool(line.strip()) for line in kept.splitlines())
-
-
 def update_path(root: Path) -> list[str]:
-    """Return the files that one opens to follow an update.
-
-    These are the ones named in docs/architecture.md below the heading "One update", else those of
-    `UPDATE_PATH` that exist.
+    """Return the files of the packages whose functions an update of `Xor` calls.
 
     Raises:
-        FileNotFoundError: the document names a file that does not exist.
+        CalledProcessError: the update fails.
     """
-    document = root / "docs/architecture.md"
-    text = document.read_text() if document.exists() else ""
-    section = re.search(r"^#+ One update$(.*?)(?=^#|\Z)", text, re.DOTALL | re.MULTILINE)
-    if section is None:
-        paths = [f"enn_trainer/{name}.py" for name in UPDATE_PATH.split()]
-        return [path for path in paths if (root / path).exists()]
-    places = re.findall(rf"`((?:{'|'.join(PACKAGES)})/[\w/]+\.py)", section[1])
-    paths = list(dict.fromkeys(places))
-    if missing := [path for path in paths if not (root / path).exists()]:
-        raise FileNotFoundError(f"{document}: One update: {', '.join(missing)}: no such file")
-    return paths
+    with TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, str(FOLLOWED)],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=300,
+        )
+    files = json.loads(done.stdout.splitlines()[-1])
+    return sorted(str(Path(file).relative_to(root)) for file in files)
 
 
 class Measure(NamedTuple):
-    """A row of the table, and the names behind its value."""
+    """A row of the table.
+
+    Attributes:
+        name: of the measure.
+        value: what a limit bounds.
+        shown: in the table; "" for the value.
+        items: the names behind it.
+    """
 
     name: str
-    value: str
+    value: float
+    shown: str
     items: list[str]
+
+    @property
+    def text(self) -> str:
+        """The value as the table shows it."""
+        return self.shown or f"{self.value:,g}"
 
 
 def measure(root: Path) -> list[Measure]:
     """Measure a checkout."""
     modules = read_modules(root)
-    functions = [function for module in modules for function in module.functions]
-    rows = [Measure("modules", f"{len(modules)}", [])]
+    return [*_sizes(root, modules), *_imports(root, modules), *_language(modules)]
 
-    def add(name: str, items: list[str], value: str = "{}") -> None:
-        rows.append(Measure(name, value.format(len(items)), items))
 
-    # Sizes. The lines of a function are those of its code, without docstring, comments and blanks.
-    folder, most = Counter(m.path.rpartition("/")[0] for m in modules).most_common(1)[0]
+def _sizes(root: Path, modules: list[Module]) -> Iterator[Measure]:
+    lines = sum(len(m.code_lines) for m in modules)
+    yield Measure("lines of Python code", lines, f"{lines:,}", [])
+    tokens = num_tokens(modules)
+    yield Measure("tokens of Python code", tokens, f"{tokens:,}", [])
+    sources = sorted((root / "rogue_net/native").glob("*.[ch]"))
+    c_lines = sum(c_code_lines(path.read_text()) for path in sources)
+    yield Measure("lines of C code", c_lines, f"{c_lines:,}", [])
+    yield Measure("modules", len(modules), "", [])
+    folders = Counter(m.path.rpartition("/")[0] for m in modules)
+    del folders["entity_env/examples"]
+    folder, most = folders.most_common(1)[0]
+    yield Measure("files in the largest folder", most, f"{most} ({folder})", [])
     file_lines, file = max((len(m.text.splitlines()), m.path) for m in modules)
+    yield Measure("longest file, lines", file_lines, f"{file_lines} ({file})", [])
+
+    # The lines of a function are those of its code, without docstring, comments and blanks.
     lengths = sorted(
-        (len(m.code_lines.intersection(_span(f))), name) for m in modules for name, f in m.functions
+        (len(m.code_lines.intersection(span_of(f))), name)
+        for m in modules
+        for name, f in m.functions
     )
     middle, high = statistics.median(n for n, _ in lengths), lengths[int(0.95 * len(lengths))][0]
-    add("files in the largest folder", [], f"{most} ({folder})")
-    add("longest file, lines", [], f"{file_lines} ({file})")
-    add("lines of a function: median, 95%", [], f"{middle:g}, {high}")
+    yield Measure("lines of a function: median, 95%", high, f"{middle:g}, {high}", [])
     longest = [f"{name} ({lines})" for lines, name in lengths[:-21:-1]]
-    add("longest function, lines", longest, f"{lengths[-1][0]} ({lengths[-1][1]})")
-    parameters = [(name, num_parameters(function)) for name, function in functions]
-    add(f"functions of more than {MAX_PARAMETERS} parameters", above(MAX_PARAMETERS, parameters))
+    count, name = lengths[-1]
+    yield Measure("longest function, lines", count, f"{count} ({name})", longest)
+    bare = long_without_heading(modules)
+    yield Measure("functions above 40 lines without a heading", len(bare), "", bare)
+    parameters = [(name, num_parameters(f)) for m in modules for name, f in m.functions]
+    many = above(MAX_PARAMETERS, parameters)
+    yield Measure(f"functions of more than {MAX_PARAMETERS} parameters", len(many), "", many)
     attributes = [(name, num_attributes(node)) for m in modules for name, node in m.classes]
-    add(f"classes of more than {MAX_ATTRIBUTES} attributes", above(MAX_ATTRIBUTES, attributes))
-    once = private_functions_called_once(modules)
-    add("private functions called once", once, f"{{}} of {len(functions)} functions")
+    many = above(MAX_ATTRIBUTES, attributes)
+    yield Measure(f"classes of more than {MAX_ATTRIBUTES} attributes", len(many), "", many)
+    once, count = private_functions_called_once(modules), len(lengths)
+    shown = f"{len(once)} of {count} functions"
+    yield Measure("private functions called once", len(once), shown, once)
 
-    # Language and dependencies.
-    openers = [place for module in modules for place in bad_openers(module)]
-    share = len(openers) / sum(len(module.docstrings) for module in modules)
-    add("docstrings that open with a question word or pronoun", openers, f"{{}} ({share:.1%})")
+
+def _imports(root: Path, modules: list[Module]) -> Iterator[Measure]:
+    up = imports_up(modules)
+    yield Measure("imports between layers of enn_trainer that run up", len(up), "", up)
+    below = reached(modules, TRAINER)
+    yield Measure("modules that the trainer imports", len(below), "", below)
+    collected = modules_below(modules, COLLECTOR)
+    below = [path for path in collected if path.startswith("enn_trainer/")]
+    yield Measure("modules of enn_trainer below the collector", len(below), "", below)
+    circles = [" ".join(circle) for circle in circles_of_typescript(root)]
+    yield Measure("circles of imports in the page", len(circles), "", circles)
+    path = update_path(root)
+    yield Measure("files that an update calls", len(path), "", path)
     checks = [place for module in modules for place in kind_checks(module)]
-    num_files = len({place.partition(":")[0] for place in checks})
-    add("checks of the kind of an action", checks, f"{{}} in {num_files} files")
-    collector = next(path for path in COLLECTORS if (root / path).exists())
-    below = [path for path in modules_below(modules, collector) if path.startswith("enn_trainer/")]
-    add("modules of enn_trainer below the collector", below)
-    add("files to open to follow one update", update_path(root))
+    yield Measure("checks of the kind of an action", len(checks), "", checks)
+    for word in PER_FRAME_WORDS:
+        files = files_naming(modules, word)
+        yield Measure(f"files that name {word} outside its modules", len(files), "", files)
+    optional = conditions(modules)
+    name = "conditions in players, collector, open_run and evaluator"
+    yield Measure(name, len(optional), "", optional)
+    written = batch_methods(modules)
+    num_files = len({name.partition(":")[0] for name in written})
+    shown = f"{len(written)} in {num_files} files"
+    yield Measure("methods cat, take and slice", len(written), shown, written)
+    places = looks_into_parts(modules)
+    yield Measure("places that look into the parts of a state", len(places), "", places)
+    starred = starred_locals(modules)
+    yield Measure("calls with a starred name", len(starred), "", starred)
 
-    # Lines without blanks, comments and docstrings.
-    sources = sorted((root / "rogue_net/native").glob("*.[ch]"))
+
+def _language(modules: list[Module]) -> Iterator[Measure]:
+    names = [(m.path, name, line) for m in modules for name, line in assigned_names(m)]
+    bad = [f"{path}:{line}: {name}" for path, name, line in names if NOT_NAMES.fullmatch(name)]
+    share = 100 * len(bad) / max(len(names), 1)
+    yield Measure("names that are pronouns or participles, %", share, f"{share:.1f}", bad)
+    docstrings = [(m.path, line, text) for m in modules for line, text in m.docstrings]
+    wordy = [f"{path}:{line}" for path, line, text in docstrings if NOT_WORDS.search(text)]
+    share = 100 * len(wordy) / max(len(docstrings), 1)
+    yield Measure(
+        "docstrings with who, whose, of which and the like, %", share, f"{share:.1f}", wordy
+    )
+    openers = [place for module in modules for place in bad_openers(module)]
+    name = "docstrings that open with a question word or pronoun"
+    yield Measure(name, len(openers), "", openers)
     comments = sum(m.num_comments for m in modules) / sum(len(m.text.splitlines()) for m in modules)
-    add("lines of Python code", [], f"{sum(len(m.code_lines) for m in modules):,}")
-    add("lines of C code", [], f"{sum(c_code_lines(path.read_text()) for path in sources):,}")
-    add("comment lines per 100", [], f"{100 * comments:.1f}")
-    return rows
+    yield Measure("comment lines per 100", 100 * comments, f"{100 * comments:.1f}", [])
+
+
+def beyond_limits(root: Path) -> list[str]:
+    """Return a message for each measure and folder above its limit, and for folders without one."""
+    found = []
+    for name, value, _, items in measure(root):
+        if value > LIMITS.get(name, value):
+            names = "".join(f"\n    {item}" for item in items)
+            found.append(f"{name}: expected at most {LIMITS[name]:g}, got {value:g}{names}")
+    for folder, lines in code_lines_by_folder(read_modules(root)).items():
+        limit = FOLDERS.get(folder)
+        if limit is None or lines > limit * SLACK:
+            found.append(f"{folder}: expected at most {limit} lines and 3% more, got {lines}")
+    return found
 
 
 def checkout(where: str, stack: ExitStack) -> Path:
@@ -300,8 +239,8 @@ def main() -> None:
         columns = [measure(checkout(where, stack)) for where in heads]
     print(f"| | {' | '.join(heads)} |\n| --- |{' --- |' * len(heads)}")
     for row in zip(*columns, strict=True):
-        print(f"| {row[0].name} | {' | '.join(one.value for one in row)} |")
-    for name, _, items in columns[-1] if options.list else ():
+        print(f"| {row[0].name} | {' | '.join(one.text for one in row)} |")
+    for name, _, _, items in columns[-1] if options.list else ():
         if items:
             print(f"\n{name}:", *items, sep="\n    ")
 

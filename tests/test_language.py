@@ -1,6 +1,6 @@
 """Language of docstrings and names: the packages and `benchmarks/` keep its rules."""
 
-import importlib.util
+import importlib
 import re
 import subprocess
 import sys
@@ -17,16 +17,16 @@ FOLDERS = ("entity_env", "rogue_net", "enn_trainer", "benchmarks")
 
 @cache
 def modules() -> list[Any]:
-    """Parse every file of the packages and of `benchmarks/`, by `benchmarks/structure.py`."""
-    spec = importlib.util.spec_from_file_location("structure", ROOT / "benchmarks/structure.py")
-    assert spec is not None
-    assert spec.loader is not None
-    structure = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(structure)
+    """Parse every file of the packages and of `benchmarks/`, by `benchmarks/structure_code.py`."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        code = importlib.import_module("structure_code")
+    finally:
+        sys.path.remove(str(ROOT / "benchmarks"))
     paths = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
-    found = [structure.Module(ROOT, path) for path in paths]
+    found = [code.Module(ROOT, path) for path in paths]
     for module in found:
-        module.openers = structure.bad_openers(module)
+        module.openers = code.bad_openers(module)
     return found
 
 

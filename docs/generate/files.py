@@ -9,8 +9,9 @@ from enn_trainer.cli import run
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.schema import dump_schema, schema_of
 
-from . import completion
+from . import completion, structure
 
+ROOT = Path(__file__).parents[2]
 SCHEMA = "enn_trainer/config/config_schema.ron"
 
 
@@ -19,6 +20,7 @@ def generated_files() -> dict[str, str]:
     scripts = completion.scripts()
     return {
         SCHEMA: dump_schema(schema_of(TrainConfig)),
+        structure.PAGE: structure.with_limits(ROOT),
         **{f"enn_trainer/cli/completion/{name}": text for name, text in scripts.items()},
     }
 

@@ -144,9 +144,7 @@ def _round_up(num_envs: int, sides: int) -> int:
     return -(-num_envs // sides) * sides
 
 
-def in_whole_matches(
-    make: Callable[[int], T], num_envs: int, is_chosen: bool
-) -> tuple[T, int]:
+def in_whole_matches(make: Callable[[int], T], num_envs: int, is_chosen: bool) -> tuple[T, int]:
     """Return what makes environments of a number, which is rounded up unless it was chosen.
 
     Args:

@@ -1,0 +1,166 @@
+"""Parsed modules of a checkout, and what is counted in them."""
+
+import ast
+import io
+import re
+import tokenize
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from structure_limits import EXCEPTIONS
+
+PACKAGES = ("entity_env", "rogue_net", "enn_trainer")
+OPENERS = re.compile(r"\W*(what|whether|how|which|where|who|whose|that|those|of|as)\b", re.I)
+"""Openers of docstrings that begin with neither a verb nor a noun."""
+ACTION_KINDS = re.compile(
+    r"(Vec)?(Global)?(Categorical|SelectEntity)(Action|ActionSpace|ActionMask|Head)"
+    "|GlobalChooser|EntityChooser|Selector"
+)
+"""Names of the classes of which there is one for each kind of action."""
+
+
+class Module:
+    """A parsed file; its path is relative to the checkout."""
+
+    def __init__(self, root: Path, path: Path) -> None:
+        self.path = str(path.relative_to(root))
+        self.package = self.path.split("/")[0]
+        self.dotted = self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        self.text = path.read_text()
+        self.nodes = list(ast.walk(ast.parse(self.text)))
+        definitions = list(_definitions(self.nodes[0], f"{self.path}:"))
+        self.functions = [(n, d) for n, d in definitions if not isinstance(d, ast.ClassDef)]
+        self.classes = [(n, d) for n, d in definitions if isinstance(d, ast.ClassDef)]
+        strings = [node.value for node in self.nodes if isinstance(node, ast.Expr)]
+        # Every string that is a statement: also those below attributes.
+        self.docstrings = [
+            (string.lineno, string.value.strip())
+            for string in strings
+            if isinstance(string, ast.Constant) and isinstance(string.value, str)
+        ]
+        documented = {line for s in strings if isinstance(s, ast.Constant) for line in span_of(s)}
+        self.code_lines, self.num_comments = _code_lines(self.text, documented)
+
+
+def _definitions(node: ast.AST, prefix: str) -> Iterator[tuple[str, Any]]:
+    for child in ast.iter_child_nodes(node):
+        inner = prefix
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield prefix + child.name, child
+            inner = f"{prefix}{child.name}."
+        yield from _definitions(child, inner)
+
+
+def span_of(node: ast.stmt | ast.expr) -> range:
+    """Return the lines of a statement or expression."""
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+def _code_lines(text: str, documented: set[int]) -> tuple[set[int], int]:
+    """Return the lines that hold code, and how many hold a comment alone."""
+    code, comments = set[int](), set[int]()
+    layout = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            comments.add(token.start[0])
+        elif token.type not in layout:
+            code |= set(range(token.start[0], token.end[0] + 1))
+    blank = {i for i, line in enumerate(text.splitlines(), 1) if not line.strip()}
+    return code - documented - blank, len(comments - code)
+
+
+def read_modules(root: Path) -> list[Module]:
+    return [Module(root, path) for name in PACKAGES for path in sorted((root / name).rglob("*.py"))]
+
+
+def bad_openers(module: Module) -> list[str]:
+    """Return the docstrings that open with one of `OPENERS`, with their places."""
+    bad = [(line, text) for line, text in module.docstrings if OPENERS.match(text)]
+    return [f"{module.path}:{line}: {text.splitlines()[0]}" for line, text in bad]
+
+
+def num_parameters(function: ast.FunctionDef) -> int:
+    """Return the number of parameters of a function without `self` or `cls`."""
+    args = function.args
+    named = [a.arg for a in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
+    starred = (args.vararg is not None) + (args.kwarg is not None)
+    return len(named) + starred - (named[:1] in (["self"], ["cls"]))
+
+
+def num_attributes(node: ast.ClassDef) -> int:
+    """Return the number of fields of a dataclass or tuple, and of names assigned on `self`."""
+    decorators = {ast.unparse(d).partition("(")[0] for d in node.decorator_list}
+    found = set()
+    if "dataclass" in decorators or "NamedTuple" in map(ast.unparse, node.bases):
+        found = {ast.unparse(one.target) for one in node.body if isinstance(one, ast.AnnAssign)}
+    attributes = [n for n in ast.walk(node) if isinstance(n, ast.Attribute)]
+    assigned = [n for n in attributes if isinstance(n.ctx, ast.Store)]
+    return len(found | {n.attr for n in assigned if ast.unparse(n.value) == "self"})
+
+
+def above(limit: int, counts: Sequence[tuple[str, int]]) -> list[str]:
+    """Return the names whose counts are above a limit, without the `EXCEPTIONS`."""
+    found = [(name, count) for name, count in counts if count > limit]
+    found = [(n, c) for n, c in found if not any(fnmatch(n, pattern) for pattern in EXCEPTIONS)]
+    return [f"{name} ({count})" for name, count in sorted(found, key=lambda one: -one[1])]
+
+
+def kind_checks(module: Module) -> list[str]:
+    """Return the places that ask for the kind of an action, outside the module of that kind."""
+    if module.path.startswith("entity_env/examples/"):
+        return []
+    imports = [a for n in module.nodes if isinstance(n, ast.ImportFrom) for a in n.names]
+    kinds = {a.asname or a.name for a in imports if ACTION_KINDS.fullmatch(a.name)}
+    found = []
+    for node in module.nodes:
+        match node:
+            case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[_, classes]):
+                pattern: Any = classes
+            case ast.Compare(left=ast.Call(func=ast.Name(id="type")), comparators=[classes]):
+                pattern = classes
+            case ast.MatchClass(cls=classes):
+                pattern = classes
+            case _:
+                continue
+        if kinds & {name.id for name in ast.walk(pattern) if isinstance(name, ast.Name)}:
+            found.append(f"{module.path}:{pattern.lineno}")
+    return found
+
+
+def modules_below(modules: list[Module], start: str) -> list[str]:
+    """Return the paths that a module imports, directly or not, without files `__init__.py`."""
+    by_name = {module.dotted: module for module in modules if "__init__" not in module.path}
+    below, queue = set[str](), [module for module in modules if module.path == start]
+    while queue:
+        names = set[str]()
+        for node in queue.pop().nodes:
+            if isinstance(node, ast.ImportFrom):
+                names |= {node.module or "", *(f"{node.module}.{a.name}" for a in node.names)}
+            elif isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+        new = [by_name[n] for n in names & by_name.keys() if by_name[n].path not in below]
+        below |= {module.path for module in new}
+        queue += new
+    return sorted(below - {start})
+
+
+def private_functions_called_once(modules: list[Module]) -> list[str]:
+    """Return the private functions whose name is used once in their package."""
+    uses = Counter[tuple[str, str]]()
+    for module in modules:
+        names = [n.id for n in module.nodes if isinstance(n, ast.Name)]
+        names += [n.attr for n in module.nodes if isinstance(n, ast.Attribute)]
+        uses.update((module.package, name) for name in names)
+    functions = [(m.package, name, f.name) for m in modules for name, f in m.functions]
+    private = [f for f in functions if f[2].startswith("_") and not f[2].startswith("__")]
+    return [name for package, name, short in private if uses[package, short] == 1]
+
+
+def c_code_lines(text: str) -> int:
+    """Return the number of lines of C that are neither blank nor comment."""
+    strings_and_comments = r'("(?:\\.|[^"\\])*")|/\*.*?\*/|//[^\n]*'
+    kept = re.sub(strings_and_comments, lambda m: m[1] or "", text, flags=re.DOTALL)
+    return sum(bool(line.strip()) for line in kept.splitlines())

@@ -1,0 +1,278 @@
+"""Counts of the structure that compare modules, names and words."""
+
+import ast
+import io
+import re
+import tokenize
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from structure_code import Module
+from structure_limits import LAYERS
+
+TAKE_ANY = {"zip", "print", "map", "chain", "product", "min", "max", "union", "join", "partial"}
+"""Functions of Python that take any number of arguments."""
+PER_FRAME_WORDS = ("numbers", "kinds", "identity", "past")
+"""Names of kinds of per-frame data that belong to the modules of these."""
+HOMES = {
+    "numbers": ("continuous", "numbers", "gaussian"),
+    "kinds": ("kinds", "columns", "mapping", "observation.py"),
+    "identity": ("identity", "mapping", "memor"),
+    "past": ("past", "memor", "recall"),
+}
+"""Parts of the paths of those modules."""
+CORE = (
+    "experience/players.py",
+    "experience/collector.py",
+    "open_run.py",
+    "evaluation/evaluator.py",
+)
+"""Modules of enn_trainer whose conditions on optional features are counted."""
+BATCH_METHODS = {"cat", "take", "slice"}
+NOT_NAMES = re.compile(
+    r"(own|told|about|found|given|shown|taken|kept|others|theirs|beside|anew|whose|here|there|known"
+    r"|one|of_\w+)"
+)
+"""Names that are pronouns or participles."""
+NOT_WORDS = re.compile(
+    r"\b(who|whose|those of|of which|told|anew|beside|elsewhere|so many|as many as|what is)\b", re.I
+)
+"""Words of docstrings that no colleague would search for."""
+LONG_FUNCTION = 40
+
+
+def layer_of(path: str) -> str | None:
+    """Return the layer of a file of enn_trainer, None for a file elsewhere."""
+    package, _, inside = path.partition("/")
+    if package != "enn_trainer":
+        return None
+    begins = [(begin, layer) for layer, text in LAYERS.items() for begin in text.split()]
+    return next((layer for begin, layer in begins if inside.startswith(begin)), "run")
+
+
+def imported(module: Module, names: Mapping[str, Module], at_top: bool = False) -> set[str]:
+    """Return the dotted names of the modules that a module imports.
+
+    Args:
+        module: the module.
+        names: all modules by dotted name.
+        at_top: only imports that run as the module is imported.
+    """
+    nodes: Any = module.nodes
+    if at_top:
+        nodes = list(_statements_at_top(module.nodes[0]))
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                found.add(full if full in names else node.module)
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found & names.keys()
+
+
+def _statements_at_top(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
+        yield child
+        yield from _statements_at_top(child)
+
+
+def imports_up(modules: Sequence[Module]) -> list[str]:
+    """Return the pairs of layers of which the lower one imports the higher one."""
+    names, order = {m.dotted: m for m in modules}, list(LAYERS)
+    pairs = Counter[tuple[str, str]]()
+    for module in modules:
+        lower = layer_of(module.path)
+        for name in imported(module, names):
+            higher = layer_of(names[name].path)
+            if lower and higher and order.index(lower) < order.index(higher):
+                pairs[lower, higher] += 1
+    return [f"{lower} -> {higher} ({n})" for (lower, higher), n in pairs.most_common()]
+
+
+def reached(modules: Sequence[Module], start: str) -> list[str]:
+    """Return the modules that importing one of them runs, packages' `__init__` included."""
+    names = {m.dotted: m for m in modules}
+    below, queue = set[str](), [start] if start in names else []
+    while queue:
+        for name in imported(names[queue.pop()], names, at_top=True):
+            parts = name.split(".")
+            packages = {".".join(parts[:i]) for i in range(1, len(parts) + 1)}
+            new = (packages & names.keys()) - below - {start}
+            below |= new
+            queue += new
+    return sorted(names[name].path for name in below)
+
+
+def starred_locals(modules: Sequence[Module]) -> list[str]:
+    """Return the calls that are given a starred name, except by functions that take any number."""
+    takers = {
+        name.rpartition(":")[2].rpartition(".")[2]
+        for module in modules
+        for name, function in module.functions
+        if function.args.vararg is not None
+    } | TAKE_ANY
+    found = []
+    for module in modules:
+        for node in module.nodes:
+            if not isinstance(node, ast.Call):
+                continue
+            starred = [a for a in node.args if isinstance(a, ast.Starred)]
+            callee = ast.unparse(node.func).rpartition(".")[2]
+            if any(isinstance(a.value, ast.Name) for a in starred) and callee not in takers:
+                found.append(f"{module.path}:{node.lineno}: {ast.unparse(node)[:80]}")
+    return found
+
+
+def files_naming(modules: Sequence[Module], word: str) -> list[str]:
+    """Return the files that use a name of per-frame data, without the modules of it."""
+    found = []
+    for module in modules:
+        if "/examples/" in module.path or any(home in module.path for home in HOMES[word]):
+            continue
+        names = {n.id for n in module.nodes if isinstance(n, ast.Name)}
+        names |= {n.attr for n in module.nodes if isinstance(n, ast.Attribute)}
+        names |= {n.arg for n in module.nodes if isinstance(n, ast.arg | ast.keyword) and n.arg}
+        if word in names:
+            found.append(module.path)
+    return found
+
+
+def conditions(modules: Sequence[Module]) -> list[str]:
+    """Return the conditions on optional features in the modules of `CORE`."""
+    found = []
+    for module in modules:
+        if module.path not in {f"enn_trainer/{path}" for path in CORE}:
+            continue
+        for node in module.nodes:
+            text = ast.unparse(node) if isinstance(node, ast.Compare | ast.Call) else ""
+            is_none = isinstance(node, ast.Compare) and any(
+                isinstance(op, ast.Is | ast.IsNot) for op in node.ops
+            )
+            is_size = isinstance(node, ast.Compare) and "group.size" in text
+            if is_none or is_size or text.startswith("isinstance("):
+                found.append(f"{module.path}:{node.lineno}: {text}")
+    return found
+
+
+def batch_methods(modules: Sequence[Module]) -> list[str]:
+    """Return the methods and functions that cut or join batches."""
+    names = [name for module in modules for name, _ in module.functions]
+    return [n for n in names if re.split(r"[.:]", n)[-1] in BATCH_METHODS]
+
+
+def looks_into_parts(modules: Sequence[Module]) -> list[str]:
+    """Return the places that take a part of the state by its name."""
+    found = []
+    for module in modules:
+        for node in module.nodes:
+            match node:
+                case ast.Subscript(
+                    value=ast.Attribute(attr="parts"), slice=ast.Name() | ast.Constant()
+                ):
+                    pass
+                case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="parts"), attr="get")):
+                    pass
+                case ast.Compare(
+                    ops=[ast.In() | ast.NotIn()], comparators=[ast.Attribute(attr="parts")]
+                ):
+                    pass
+                case _:
+                    continue
+            found.append(f"{module.path}:{node.lineno}: {ast.unparse(node)}")
+    return found
+
+
+def assigned_names(module: Module) -> list[tuple[str, int]]:
+    """Return the names that are assigned outside comprehensions, with their lines."""
+    in_comprehensions = {
+        id(name)
+        for node in module.nodes
+        if isinstance(node, ast.comprehension)
+        for name in ast.walk(node.target)
+    }
+    names = [
+        (n.id, n.lineno)
+        for n in module.nodes
+        if isinstance(n, ast.Name)
+        and isinstance(n.ctx, ast.Store)
+        and not (n.id == "one" and id(n) in in_comprehensions)
+    ]
+    return names + [(n.arg, n.lineno) for n in module.nodes if isinstance(n, ast.arg)]
+
+
+def long_without_heading(modules: Sequence[Module]) -> list[str]:
+    """Return the functions of more than `LONG_FUNCTION` lines without a comment of its own line."""
+    found = []
+    for module in modules:
+        comments = _comment_lines(module.text)
+        for name, function in module.functions:
+            span = range(function.lineno, (function.end_lineno or function.lineno) + 1)
+            lines = len(module.code_lines.intersection(span))
+            if lines > LONG_FUNCTION and comments.isdisjoint(span):
+                found.append(f"{name} ({lines})")
+    return found
+
+
+def _comment_lines(text: str) -> set[int]:
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    lines = text.splitlines()
+    comments = [t.start[0] for t in tokens if t.type == tokenize.COMMENT]
+    return {line for line in comments if lines[line - 1].lstrip().startswith("#")}
+
+
+def num_tokens(modules: Sequence[Module]) -> int:
+    """Return the number of tokens of code, without comments, docstrings and layout."""
+    layout = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT}
+    layout.add(tokenize.ENDMARKER)
+    return sum(
+        token.type not in layout and token.start[0] in module.code_lines
+        for module in modules
+        for token in tokenize.generate_tokens(io.StringIO(module.text).readline)
+    )
+
+
+def circles_of(edges: Mapping[str, set[str]]) -> list[list[str]]:
+    """Return the groups of nodes that reach each other, of more than one node.
+
+    Args:
+        edges: the nodes that each node leads to.
+    """
+    reach: dict[str, set[str]] = {}
+    for start in edges:
+        seen, queue = set[str](), [start]
+        while queue:
+            new = edges.get(queue.pop(), set()) - seen
+            seen |= new
+            queue += new
+        reach[start] = seen
+    groups = {
+        tuple(sorted({a, *(b for b in reach[a] if a in reach.get(b, ()))}))
+        for a in edges
+        if a in reach[a]
+    }
+    return [list(group) for group in sorted(groups)]
+
+
+def circles_of_typescript(root: Path) -> list[list[str]]:
+    """Return the groups of files of the page that import each other; types do not count."""
+    edges = defaultdict[str, set[str]](set)
+    for file in sorted((root / "enn_trainer/viewer/page/src").glob("*.ts")):
+        pattern = r'^import (?!type\b)[^;]*?from "\./([\w-]+)\.js"'
+        edges[file.stem] |= set(re.findall(pattern, file.read_text(), re.MULTILINE))
+    return circles_of(edges)
+
+
+def code_lines_by_folder(modules: Sequence[Module]) -> dict[str, int]:
+    """Return the lines of code of each folder."""
+    lines = Counter[str]()
+    for module in modules:
+        lines[module.path.rpartition("/")[0]] += len(module.code_lines)
+    return dict(sorted(lines.items()))

@@ -1,0 +1,130 @@
+"""Limits of the structure, which `tests/benchmarks/test_structure.py` holds the code to.
+
+A limit is lowered with each cut, and raised by a decision record alone.
+"""
+
+EXCEPTIONS = {
+    "*config.py:*": "settings: users read one list for each section of the file",
+    "rogue_net/relpos*.py:RelposEncodingConfig": "settings, beside the module that reads them",
+    "rogue_net/native/*": "arguments and structs of the compiled code, in its order",
+    "*:Observation.__init__": "published: the keyword arguments of an observation",
+    "*:ParallelEnvList.__init__": "published keyword arguments",
+    "*:StateManager.__init__": "published keyword arguments",
+    "*:ArrayEnvs": "published base of worlds, of whose code saved runs hold digests",
+    "enn_trainer/state.py:State": "published: one visible block of all that a resumed run needs",
+}
+"""Functions and classes that may have more parameters or attributes, by pattern; and the reason."""
+
+LAYERS = {
+    "base": "errors.py state_part.py policy.py tables.py",
+    "config": "config/ stop_conditions.py",
+    "runtime": "runtime/",
+    "scale": "scale/",
+    "experience": "experience/",
+    "checkpoints": "checkpoints/ state.py",
+    "algorithms": "algorithms/",
+    "selfplay": "selfplay/",
+    "evaluation": "evaluation/ load_agent.py",
+    "viewer": "viewer/",
+    "tracking": "tracking/",
+    "run": "",
+    "cli": "cli/ command.py",
+}
+"""Layers of enn_trainer from the lowest up, by the beginnings of their files; the empty one has the
+files that no other has. A layer imports those below it."""
+
+LIMITS: dict[str, float] = {
+    "modules": 344,
+    "files in the largest folder": 31,
+    "longest file, lines": 733,
+    "lines of a function: median, 95%": 28,
+    "longest function, lines": 93,
+    "functions above 40 lines without a heading": 2,
+    "functions of more than 8 parameters": 7,
+    "classes of more than 12 attributes": 22,
+    "imports between layers of enn_trainer that run up": 19,
+    "modules that the trainer imports": 264,
+    "modules of enn_trainer below the collector": 11,
+    "circles of imports in the page": 0,
+    "files that an update calls": 82,
+    "checks of the kind of an action": 0,
+    "files that name numbers outside its modules": 63,
+    "files that name kinds outside its modules": 48,
+    "files that name identity outside its modules": 16,
+    "files that name past outside its modules": 13,
+    "conditions in players, collector, open_run and evaluator": 150,
+    "methods cat, take and slice": 47,
+    "places that look into the parts of a state": 27,
+    "calls with a starred name": 198,
+    "names that are pronouns or participles, %": 4.6,
+    "docstrings with who, whose, of which and the like, %": 14.4,
+    "docstrings that open with a question word or pronoun": 0,
+}
+"""The largest value of each measure that has a limit; lines are bounded by folder."""
+
+FOLDERS = {
+    "enn_trainer": 2707,
+    "enn_trainer/algorithms": 469,
+    "enn_trainer/algorithms/cloning": 543,
+    "enn_trainer/algorithms/ppo": 888,
+    "enn_trainer/callbacks": 1153,
+    "enn_trainer/checkpoints": 2205,
+    "enn_trainer/checkpoints/migrate": 1059,
+    "enn_trainer/cli": 4220,
+    "enn_trainer/cli/starters": 275,
+    "enn_trainer/config": 2693,
+    "enn_trainer/evaluation": 1395,
+    "enn_trainer/experience": 3115,
+    "enn_trainer/runtime": 505,
+    "enn_trainer/scale": 925,
+    "enn_trainer/selfplay": 1618,
+    "enn_trainer/tracking": 954,
+    "enn_trainer/viewer": 2163,
+    "entity_env": 4077,
+    "entity_env/adapters": 3412,
+    "entity_env/examples": 2254,
+    "entity_env/play": 599,
+    "entity_env/recording": 1053,
+    "entity_env/serialization": 263,
+    "entity_env/vec": 3592,
+    "rogue_net": 3311,
+    "rogue_net/native": 1200,
+    "rogue_net/relpos": 472,
+}
+"""Lines of code of each folder, set anew with each part of a change of the structure."""
+SLACK = 1.03
+
+BEFORE = "23 November", "28 November"
+HISTORY = {
+    "lines of Python code": ("26,637", "44,956"),
+    "tokens of Python code": ("256,138", "446,715"),
+    "lines of C code": ("1,305", "1,767"),
+    "modules": ("233", "333"),
+    "files in the largest folder": ("25", "30"),
+    "longest file, lines": ("542", "687"),
+    "lines of a function: median, 95%": ("6, 26", "6, 27"),
+    "longest function, lines": ("70", "89"),
+    "functions above 40 lines without a heading": ("0", "2"),
+    "functions of more than 8 parameters": ("0", "7"),
+    "classes of more than 12 attributes": ("4", "20"),
+    "private functions called once": ("222", "357"),
+    "imports between layers of enn_trainer that run up": ("8", "20"),
+    "modules that the trainer imports": ("178", "254"),
+    "modules of enn_trainer below the collector": ("7", "11"),
+    "circles of imports in the page": ("0", "0"),
+    "files that an update calls": ("63", "76"),
+    "checks of the kind of an action": ("0", "0"),
+    "files that name numbers outside its modules": ("21", "60"),
+    "files that name kinds outside its modules": ("14", "48"),
+    "files that name identity outside its modules": ("0", "15"),
+    "files that name past outside its modules": ("0", "13"),
+    "conditions in players, collector, open_run and evaluator": ("54", "137"),
+    "methods cat, take and slice": ("28", "47"),
+    "places that look into the parts of a state": ("8", "22"),
+    "calls with a starred name": ("76", "188"),
+    "names that are pronouns or participles, %": ("3.1", "4.5"),
+    "docstrings with who, whose, of which and the like, %": ("10.0", "14.1"),
+    "docstrings that open with a question word or pronoun": ("0", "0"),
+    "comment lines per 100": ("1.5", "1.2"),
+}
+"""Figures of commits 9e71a6ae and f1a030e1, of these days of 2026."""
