@@ -2,7 +2,13 @@
 
 import json
 
-CLIPPED_VALUES = ("ppo.value_norm=false", "ppo.norm_adv_floor=0", "ppo.clip_vloss=true")
+SQUARED_ERRORS = "ppo.value_loss=mse"
+CLIPPED_VALUES = (
+    "ppo.value_norm=false",
+    "ppo.norm_adv_floor=0",
+    "ppo.clip_vloss=true",
+    SQUARED_ERRORS,
+)
 """Values as up to version 7 of the configuration."""
 LAMBDA, LINEAR_ENTROPY = "ppo.gae_lambda=0.95", "ppo.ent_anneal_power=1"
 """Advantages and entropy coefficient of these versions."""

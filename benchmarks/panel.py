@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 from kept_runs import Result, read_kept, run_all
 from measured_on import processor, short_revision
-from overrides import CLIPPED_VALUES, LAMBDA, LINEAR_ENTROPY
+from overrides import CLIPPED_VALUES, LAMBDA, LINEAR_ENTROPY, SQUARED_ERRORS
 from panel_rows import BY_NAME, ROWS, Row
 from strangers_worlds import ROOT
 from trained import Tenths, of_row, table, train_and_measure
@@ -63,6 +63,7 @@ class Settings(NamedTuple):
 _SCALED = (*CLIPPED_VALUES, LAMBDA, "ppo.reward_scaling=true")
 _SHORT = "rollout.steps=16"
 _FALLING = "ppo.ent_coef=step: 0.2@0 lin 0.02@{0.4} lin 0@{1.0}"
+_SLOWER = "ppo.ent_anneal_power=4"
 SETTINGS = {
     "defaults": Settings(),
     "defaults before": Settings((*CLIPPED_VALUES, LAMBDA, LINEAR_ENTROPY, _SHORT), 128),
@@ -75,6 +76,15 @@ SETTINGS = {
     "no floor": Settings(("ppo.norm_adv_floor=0",)),
     "linear entropy": Settings((LINEAR_ENTROPY,)),
     "lambda .95": Settings((LAMBDA,)),
+    "lambda .8": Settings(("ppo.gae_lambda=0.8",)),
+    "squared errors": Settings((SQUARED_ERRORS,)),
+    "entropy falls by the power of 4": Settings((_SLOWER,)),
+    "squared errors, power of 4": Settings((SQUARED_ERRORS, _SLOWER)),
+    "squared errors, power of 4, lambda .8": Settings(
+        (SQUARED_ERRORS, _SLOWER, "ppo.gae_lambda=0.8")
+    ),
+    "entropy .1, power of 4": Settings(("ppo.ent_coef=0.1", _SLOWER)),
+    "minibatches of 256": Settings(("optim.bs=256",)),
     "128 x 16": Settings((_SHORT,), 128),
 }
 SB3 = {"SB3": False, "SB3, equal seconds": True}

@@ -49,9 +49,9 @@ class PPOConfig(Section):
         dual_clip: Where an action turned out badly, ignore how much more probable than this many
             times it became; above 1, such as 3. For many actors, of which rare ones get huge
             ratios.
-        value_loss: The value function's loss: "mse" squares; "huber" grows linearly beyond
-            huber_delta, for rare large returns; "hl_gauss" learns the probabilities of value_bins
-            as classes, for returns of several sizes.
+        value_loss: The value function's loss: "huber" grows linearly beyond huber_delta, so that
+            rare large errors leave something to the policy; "mse" squares all errors; "hl_gauss"
+            learns the probabilities of value_bins as classes, for returns of several sizes.
         vf_clip_coef: How far a value may move before clip_vloss stops it, in units of the returns;
             clip_coef if not set. Set it where returns are not of the size of 1.
         huber_delta: The error beyond which value_loss "huber" grows linearly.
@@ -77,7 +77,7 @@ class PPOConfig(Section):
             that of the returns are divided by that share instead, so that they vanish once there is
             nothing left to gain.
         ent_anneal_power: With anneal_entropy, the entropy coefficient falls by this power of the
-            share of the run that is left: 1 is linear, 4 falls to a tenth in the first 44%.
+            share of the run that is left: 1 is linear, 8 falls to a tenth in the first quarter.
     """
 
     gae: bool = True
@@ -93,7 +93,7 @@ class PPOConfig(Section):
     ratio: PerActorOrFrame = "actor"
     weight_by: PerActorOrFrame = "actor"
     dual_clip: Optional[float] = limited(None, above=1.0)
-    value_loss: ValueLoss = "mse"
+    value_loss: ValueLoss = "huber"
     vf_clip_coef: Optional[float] = limited(None, above=0.0)
     huber_delta: float = limited(1.0, above=0.0)
     value_bins: Optional[ValueBinsConfig] = None
@@ -105,7 +105,7 @@ class PPOConfig(Section):
     norm_adv_over: NormAdvOver = "acting"
     value_norm: bool = True
     norm_adv_floor: float = limited(0.1, at_least=0.0)
-    ent_anneal_power: float = limited(4.0, at_least=0.0)
+    ent_anneal_power: float = limited(8.0, at_least=0.0)
 
     def _check(self, check: Validator) -> None:
         for name, target in self.ent_targets.items():
@@ -132,7 +132,7 @@ class PPOConfig(Section):
         check.only_with("huber_delta", self.value_loss == "huber", "value_loss='huber'", loss)
         check.only_with("norm_adv_floor", self.value_norm, "value_norm=true", "false", 0.0)
         check.only_with(
-            "ent_anneal_power", self.anneal_entropy, "anneal_entropy=true", "false", 1.0
+            "ent_anneal_power", self.anneal_entropy, "anneal_entropy=true", "false", 1.0, 4.0
         )
         check.only_with("ent_target_lr", bool(self.ent_targets), "ent_targets")
         check.require(

@@ -224,7 +224,10 @@ def _apply_rules(fields: Fields, rules: Sequence[rewrite.RewriteRule], now: Fiel
             }
         elif isinstance(rule, rewrite.DeleteField):
             fields = {name: field for name, field in fields.items() if name not in inside}
-        elif isinstance(rule, rewrite.AddDefault) and path in now:
+        elif path in now and (
+            isinstance(rule, rewrite.AddDefault)
+            or (isinstance(rule, rewrite.ChangeDefault) and path not in fields)
+        ):
             fields = {**fields, path: now[path]}
         elif path in fields:
             field = fields[path]

@@ -433,7 +433,7 @@ class TrainConfig(Versioned, Section):
     @classmethod
     def version(cls) -> int:
         """Return the version of the configurations that this code writes."""
-        return 8
+        return 9
 
     @classmethod
     def fixed_during_run(cls) -> Dict[str, str]:
@@ -520,6 +520,10 @@ class TrainConfig(Versioned, Section):
                 ChangeDefault(("ppo", "clip_vloss"), True, False),
                 ChangeDefault(("rollout", "steps"), 16, 64),
                 ChangeDefault(("rollout", "num_envs"), 128, 32),
+            ],
+            8: [
+                ChangeDefault(("ppo", "value_loss"), "mse", "huber"),
+                ChangeDefault(("ppo", "ent_anneal_power"), 4.0, 8.0),
             ],
         }
 

@@ -211,7 +211,7 @@ def test_warm_up_rises_to_the_value_of_the_schedule() -> None:
 def test_a_coefficient_below_zero_is_meant() -> None:
     """It makes a policy more certain; annealing brings it to 0 all the same."""
     assert rates_at(configured("ppo.ent_coef=-0.5"), 24, 0.0).ent_coef == pytest.approx(
-        -0.5 * (2 / 3) ** 4
+        -0.5 * (2 / 3) ** 8
     )
     config = configured("ppo.ent_coef=step: 0.1@0 lin -0.1@48")
     assert rates_at(at(config, 48), 48, 0.0).ent_coef == -0.1

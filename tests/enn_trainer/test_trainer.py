@@ -385,8 +385,8 @@ def test_resumed_run_stops_where_the_straight_one_does(tmp_path: Path) -> None:
 
 def test_gradient_that_is_not_finite_stops_the_run_with_what_and_where(tmp_path: Path) -> None:
     Exploding.frames = 0
-    settings = "ppo.value_norm=false"
-    manager = manager_of(tmp_path, settings, checkpoint_dir=tmp_path / "run")
+    settings = ["ppo.value_norm=false", "ppo.value_loss=mse"]
+    manager = manager_of(tmp_path, *settings, checkpoint_dir=tmp_path / "run")
     with pytest.raises(NotFiniteError, match="minibatch 1: the value loss is inf") as error:
         train(manager, Exploding)
     assert "parameters: " in str(error.value)
@@ -394,7 +394,7 @@ def test_gradient_that_is_not_finite_stops_the_run_with_what_and_where(tmp_path:
     saved = load_checkpoint(tmp_path / "run").state
     assert saved.step > 0
     assert_same(saved, manager.state)
-    with Trainer(manager_of(tmp_path, settings), Meadow) as healthy:
+    with Trainer(manager_of(tmp_path, *settings), Meadow) as healthy:
         healthy.run(stop_conditions.Steps(saved.step))
     assert_same(saved, healthy.state)
 

@@ -289,7 +289,7 @@ def test_run_without_a_valid_one_is_refused(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "old", "new", "message"),
     [
-        ("config.ron", "version: 4", "version: 9", "version: expected 0 to 8, .* got 9"),
+        ("config.ron", "version: 4", "version: 10", "version: expected 0 to 9, .* got 10"),
         ("config.ron", "    version: 4,\n", "", "version: expected the number .* got None"),
         ("config.ron", "vf_net: None", "vf_net: RogueNetConfig()", "without vf_net"),
         ("state.ron", "restart: 0", "restart: -1", "restart: expected a number of at least 0"),

@@ -168,15 +168,15 @@ def test_configuration_shows_settings_that_are_not_default(
     suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = {
-        ".ron": 'TrainConfig(version: 8, env: (id: "Xor"), optim: (lr: 0.5, bs: 256))',
-        ".yaml": "version: 8\nenv: {id: Xor}\noptim: {lr: 0.5, bs: 256}\n",
-        ".toml": 'version = 8\n[env]\nid = "Xor"\n[optim]\nlr = 0.5\nbs = 256\n',
-        ".json": '{"version": 8, "env": {"id": "Xor"}, "optim": {"lr": 0.5, "bs": 256}}',
+        ".ron": 'TrainConfig(version: 9, env: (id: "Xor"), optim: (lr: 0.5, bs: 256))',
+        ".yaml": "version: 9\nenv: {id: Xor}\noptim: {lr: 0.5, bs: 256}\n",
+        ".toml": 'version = 9\n[env]\nid = "Xor"\n[optim]\nlr = 0.5\nbs = 256\n',
+        ".json": '{"version": 9, "env": {"id": "Xor"}, "optim": {"lr": 0.5, "bs": 256}}',
     }[suffix]
     path = tmp_path / f"mine{suffix}"
     path.write_text(text)
     out = inspected(path, capsys)
-    assert "a configuration, version 8, of Xor" in out
+    assert "a configuration, version 9, of Xor" in out
     assert "optim.lr  0.5" in out
     assert "total_timesteps" not in out
     assert f"enn train --config {path}" in out

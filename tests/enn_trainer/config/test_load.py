@@ -69,6 +69,7 @@ def test_a_published_config_means_what_it_meant(path: Path) -> None:
     expected |= {"ppo.norm_adv_over": "all", "ppo.clip_vloss": True, "ppo.value_norm": False}
     expected |= {"ppo.norm_adv_floor": 0.0, "ppo.ent_anneal_power": 1.0}
     expected |= {"rollout.steps": 16, "rollout.num_envs": 128, "ppo.gae_lambda": 0.95}
+    expected |= {"ppo.value_loss": "mse"}
     expected |= {"wandb_entity": "entity-neural-network", **AS_RUN[path.stem]}
     expected["rollout.processes"] = 16 if "processes: 16" in text else 1
     if "ppo: " not in text:
@@ -131,19 +132,27 @@ def test_each_version_is_upgraded_from_its_own_defaults() -> None:
     assert [loaded(v).optim.bs for v in range(8)] == [128] * 2 + [1024] * 4 + [128] * 2
     assert [loaded(v).ppo.ent_coef for v in range(8)] == [0.01] * 2 + [0.1] * 4 + [0.2] * 2
     assert [loaded(v).net.init for v in range(8)] == ["published"] * 6 + ["scaled"] * 2
-    assert [loaded(v).ppo.norm_adv_over for v in range(9)] == ["all"] * 7 + ["acting"] * 2
+    assert [loaded(v).ppo.norm_adv_over for v in range(10)] == ["all"] * 7 + ["acting"] * 3
+    assert [loaded(v).ppo.value_loss for v in range(10)] == ["mse"] * 9 + ["huber"]
+    assert [loaded(v).ppo.ent_anneal_power for v in range(10)] == [1.0] * 8 + [4.0, 8.0]
     assert [loaded(v).total_timesteps for v in range(7)] == [25000] * 3 + [1000000] * 4
     assert [loaded(v).wandb_entity is None for v in range(7)] == [False] * 5 + [True] * 2
+
+
+@pytest.mark.parametrize("version", range(10))
+def test_default_that_has_no_effect_in_a_file_is_kept_through_upgrades(version: int) -> None:
+    text = f"(version: {version}, ppo: (anneal_entropy: false))"
+    assert load_config(TrainConfig, None, text=text).ppo.anneal_entropy is False
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("(seed: 3)", "version: expected the number .* at present 8, got None"),
+        ("(seed: 3)", "version: expected the number .* at present 9, got None"),
         ("(version: true)", "version: expected the number .*, got True"),
         ('(version: "4")', "version: expected the number .*, got '4'"),
-        ("(version: 9)", "version: expected 0 to 8, .* got 9"),
-        ("(version: -1)", "version: expected 0 to 8, .* got -1"),
+        ("(version: 10)", "version: expected 0 to 9, .* got 10"),
+        ("(version: -1)", "version: expected 0 to 9, .* got -1"),
         ("[1]", r"expected TrainConfig\(...\), got \[1\]"),
         ("(version: 5", "line 1, column 12: expected ',' or '\\)'"),
         ("", "line 1, column 1: expected a value"),
@@ -614,7 +623,7 @@ def test_a_train_config_is_written_with_its_version_first_and_loads_as_the_same(
 ) -> None:
     config = load_config(TrainConfig, path, ["eval.steps=3", "eval.interval=4"])
     text = dump_config(config)
-    assert text.startswith("TrainConfig(\n    version: 8,\n    env: EnvConfig(\n")
+    assert text.startswith("TrainConfig(\n    version: 9,\n    env: EnvConfig(\n")
     (tmp_path / "config.ron").write_text(text, "utf-8")
     assert load_config(TrainConfig, tmp_path / "config.ron") == config
 

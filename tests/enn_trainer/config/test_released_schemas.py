@@ -63,9 +63,8 @@ NEUTRAL: dict[str, Any] = {
     "ppo.ratio": "actor",
     "ppo.weight_by": "actor",
     "ppo.dual_clip": None,
-    "ppo.value_loss": "mse",
     "ppo.vf_clip_coef": None,
-    "ppo.huber_delta": 1.0,  # of a loss that is not the default one
+    "ppo.huber_delta": 1.0,  # of a loss that they do not have
     "ppo.value_bins": None,
     "ppo.reward_scaling": False,
     "ppo.ent_targets": {},

@@ -100,16 +100,16 @@ def test_the_defaults_are_the_published_ones_but_for_those_that_learn_better() -
             "vf_coef": 0.5,
             "target_kl": None,
             "anneal_entropy": True,
-            # Not published; published configurations have "all", False, 0 and 1.
+            # Not published; published configurations have "all", False, 0, 1 and "mse".
             "norm_adv_over": "acting",
             "value_norm": True,
             "norm_adv_floor": 0.1,
-            "ent_anneal_power": 4.0,
+            "ent_anneal_power": 8.0,
+            "value_loss": "huber",
             # Not published; these are the values at which they change nothing.
             "ratio": "actor",
             "weight_by": "actor",
             "dual_clip": None,
-            "value_loss": "mse",
             "vf_clip_coef": None,
             "huber_delta": 1.0,
             "value_bins": None,
@@ -338,13 +338,16 @@ def test_a_value_out_of_range_is_refused(build: Callable[[], Any], problem: str)
     ("settings", "problem"),
     [
         ({"value_loss": "hl_gauss"}, "value_bins: .*set their low and high"),
-        ({"value_bins": ValueBinsConfig(0, 1)}, "value_bins: .*got 'mse'; leave them out"),
+        ({"value_bins": ValueBinsConfig(0, 1)}, "value_bins: .*got 'huber'; leave them out"),
         (
             {"value_loss": "hl_gauss", "value_bins": ValueBinsConfig(0, 1), "clip_vloss": True},
             "clip_vloss: expected false beside value_loss='hl_gauss'",
         ),
         ({"vf_clip_coef": 1.0}, "vf_clip_coef: expected clip_vloss=true"),
-        ({"huber_delta": 2.0}, "huber_delta: expected value_loss='huber', .*leave it out"),
+        (
+            {"value_loss": "mse", "huber_delta": 2.0},
+            "huber_delta: expected value_loss='huber', .*leave it out",
+        ),
         ({"ent_target_lr": 1.0}, "ent_target_lr: expected ent_targets"),
         ({"ent_targets": {"walk": 0.5}, "ent_coef": 0.0}, "ent_coef: expected a number above 0"),
     ],

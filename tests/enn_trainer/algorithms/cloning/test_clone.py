@@ -449,12 +449,12 @@ def test_what_is_done_is_learnt_whatever_the_rewards_are(tmp_path: Path, world: 
 
 
 def test_the_loss_of_a_value_of_0_is_the_coefficient_for_every_size_of_returns() -> None:
-    settings = config("ppo.value_loss=huber", "ppo.huber_delta=1").ppo
+    squared, huber = config("ppo.value_loss=mse").ppo, config("ppo.huber_delta=1").ppo
     returns = torch.tensor([3.0, -1.0, torch.nan])
-    assert value_scale(returns, config().ppo) == pytest.approx((9 + 1) / 2)
-    assert value_scale(1000 * returns, config().ppo) == pytest.approx(5e6)
-    assert value_scale(returns, settings) == pytest.approx((2 * 2.5 + 1) / 2)  # 2.5 = 3 - 1 / 2
-    assert value_scale(0 * returns, settings) == value_scale(returns[2:], settings) == 1.0
+    assert value_scale(returns, squared) == pytest.approx((9 + 1) / 2)
+    assert value_scale(1000 * returns, squared) == pytest.approx(5e6)
+    assert value_scale(returns, huber) == pytest.approx((2 * 2.5 + 1) / 2)  # 2.5 = 3 - 1 / 2
+    assert value_scale(0 * returns, huber) == value_scale(returns[2:], huber) == 1.0
 
 
 @pytest.mark.parametrize("tested", [0, 1])

@@ -86,7 +86,12 @@ def double(rollout: Rollout) -> Rollout:
 
 BINS = ValueBinsConfig(-1.0, 3.0, 21)
 OPTIONS: dict[str, dict[str, Any]] = {
-    "as published": {"norm_adv_over": "all", "clip_vloss": True, "value_norm": False},
+    "as published": {
+        "norm_adv_over": "all",
+        "clip_vloss": True,
+        "value_norm": False,
+        "value_loss": "mse",
+    },
     "joint ratio": {"ratio": "frame"},
     "equal frames": {"weight_by": "frame"},
     "joint ratio of equal frames": {"ratio": "frame", "weight_by": "frame"},

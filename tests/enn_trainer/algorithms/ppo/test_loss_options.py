@@ -164,7 +164,7 @@ def test_micro_bs_changes_nothing_under_any_option(name: str, bs: int, micro_bs:
 
 
 def test_options_at_their_neutral_settings_are_the_defaults_bit_for_bit() -> None:
-    clipped = PPOConfig(clip_vloss=True)
+    clipped = PPOConfig(clip_vloss=True, value_loss="mse")
     net, rollout = moved_rollout(clipped)
     plain, told = step(net, rollout, clipped)
     neutral = dataclasses.replace(

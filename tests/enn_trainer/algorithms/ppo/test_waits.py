@@ -129,7 +129,8 @@ def test_not_waiting_changes_nothing(monkeypatch: pytest.MonkeyPatch, longest: f
 @pytest.mark.usefixtures("like_a_gpu")
 def test_what_is_not_finite_is_found_when_the_update_ends(tmp_path: Path) -> None:
     Exploding.frames = 0
-    manager = manager_of(tmp_path, "ppo.value_norm=false", checkpoint_dir=tmp_path / "run")
+    settings = ["ppo.value_norm=false", "ppo.value_loss=mse"]
+    manager = manager_of(tmp_path, *settings, checkpoint_dir=tmp_path / "run")
     with pytest.raises(NotFiniteError, match=r"the update: .*the value loss is"):
         train(manager, Exploding)
     saved = load_checkpoint(tmp_path / "run").state
