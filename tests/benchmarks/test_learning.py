@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from enn_trainer import StateManager, train
+from enn_trainer.config import TrainConfig
 from enn_trainer.evaluation.eval_metrics import EpisodeStatistics
 from enn_trainer.evaluation.evaluator import RandomAgent
 from enn_trainer.experience.collector import Collector, play
@@ -131,7 +132,10 @@ def test_rows_have_names_of_their_own_and_readable_settings(benchmark: Any) -> N
     assert len(set(names)) == len(names)
     for row in rows:
         path = CONFIGS / f"{row.config}.ron"
-        assert StateManager(init_path=path, overrides=row.overrides).config.version() == 8
+        assert (
+            StateManager(init_path=path, overrides=row.overrides).config.version()
+            == TrainConfig.version()
+        )
     kept = (CONFIGS.parent / "benchmarks/results/learning.jsonl").read_text().splitlines()
     done = [(result["row"], result["init"], result["seed"]) for result in map(json.loads, kept)]
     assert len(set(done)) == len(done)

@@ -38,7 +38,9 @@ def test_run_is_measured_and_shown(panel: Any) -> None:
     assert f"| Xor | 2,048 | 0.498 | 1 | defaults | 3: {result['sampled']:.4g} |" in page
     score = xor.score(result["sampled"])
     assert f"| Xor | {score:.2f}, least {score:.2f} |\n" in page
-    assert f"| mean | {score:.3f} |" in page
+    assert f"| mean | {score:.3f} of 1 |" in page
+    assert "## Search" in page
+    assert "## Report" not in page
 
 
 def test_a_result_that_is_lost_again_is_shown(panel: Any) -> None:
@@ -51,3 +53,26 @@ def test_a_result_that_is_lost_again_is_shown(panel: Any) -> None:
     lost = {**result, "row": "Duel", "tenths": [0.5, 0.9, float("nan"), 0.483]}
     assert "| Duel | 1 |" in (page := panel.document([lost]))
     assert "| 0.9 | 0.483 | 0.000 |" in page
+
+
+def test_an_environment_that_decides_is_named(panel: Any) -> None:
+    """Settings of which one is better everywhere but in the first environment."""
+
+    def result(row: Any, settings: str, score: float, seed: int) -> dict[str, Any]:
+        sampled = row.random + score * (row.bar - row.random)
+        about = {"row": row.name, "settings": settings, "seed": seed, "frames": 1}
+        return {**about, "sampled": sampled, "greedy": sampled, "processor_seconds": 1.0}
+
+    first = panel.ROWS[0]
+    results = [
+        result(row, name, (0.7 if row is first else rest) if name == "defaults" else other, seed)
+        for seed in (1, 11)
+        for row in panel.ROWS
+        for name, rest, other in (("defaults", 0.8, 0), ("no floor", 0, 0.5 if row is first else 1))
+    ]
+    page = panel.document(results)
+    for title in ("## Report", "## Search"):
+        part = page.split(title)[1].split("\n## ")[0]
+        assert "| none | defaults | 0.794 | 0.794 |" in part
+        assert f"| {first.name} | no floor | 1.000 | 0.800 |" in part
+        assert part.count("| no floor |") == 1 + 1  # in the head of the scores
