@@ -83,6 +83,12 @@ SETTINGS = {
     "squared errors, power of 4, lambda .8": Settings(
         (SQUARED_ERRORS, _SLOWER, "ppo.gae_lambda=0.8")
     ),
+    "squared errors, power of 4, lambda .85": Settings(
+        (SQUARED_ERRORS, _SLOWER, "ppo.gae_lambda=0.85")
+    ),
+    "squared errors, power of 4, entropy .1": Settings(
+        (SQUARED_ERRORS, _SLOWER, "ppo.ent_coef=0.1")
+    ),
     "entropy .1, power of 4": Settings(("ppo.ent_coef=0.1", _SLOWER)),
     "minibatches of 256": Settings(("optim.bs=256",)),
     "128 x 16": Settings((_SHORT,), 128),
