@@ -10,7 +10,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-PACKAGES = ("entity_env", "rogue_net", "enn_trainer")
+from structure_code import PACKAGES
+
 SIZES = [
     "rollout.num_envs=4",
     "rollout.steps=4",

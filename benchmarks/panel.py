@@ -64,8 +64,9 @@ _SCALED = (*CLIPPED_VALUES, LAMBDA, "ppo.reward_scaling=true")
 _SHORT = "rollout.steps=16"
 _FALLING = "ppo.ent_coef=step: 0.2@0 lin 0.02@{0.4} lin 0@{1.0}"
 _SLOWER = "ppo.ent_anneal_power=4"
+DEFAULTS = "defaults"
 SETTINGS = {
-    "defaults": Settings(),
+    DEFAULTS: Settings(),
     "defaults before": Settings((*CLIPPED_VALUES, LAMBDA, LINEAR_ENTROPY, _SHORT), 128),
     "scaled": Settings((*_SCALED, LINEAR_ENTROPY, _SHORT), 128),
     "scaled, 32 x 64": Settings((*_SCALED, LINEAR_ENTROPY)),
@@ -76,7 +77,6 @@ SETTINGS = {
     "no floor": Settings(("ppo.norm_adv_floor=0",)),
     "linear entropy": Settings((LINEAR_ENTROPY,)),
     "lambda .95": Settings((LAMBDA,)),
-    "lambda .8": Settings(("ppo.gae_lambda=0.8",)),
     "squared errors": Settings((SQUARED_ERRORS,)),
     "entropy falls by the power of 4": Settings((_SLOWER,)),
     "squared errors, power of 4": Settings((SQUARED_ERRORS, _SLOWER)),
@@ -98,7 +98,6 @@ SB3 = {"SB3": False, "SB3, equal seconds": True}
 LONG = "defaults, 3 times the frames"
 """Runs that show whether what was learnt stays."""
 NAMES = (*SETTINGS, LONG, *SB3)
-DEFAULTS = "defaults"
 FIRST_REPORTED = 11
 SEARCHED, REPORTED = range(FIRST_REPORTED), range(FIRST_REPORTED, 1000)
 """Seeds by which settings were chosen, and others with which the chosen ones are reported."""
@@ -139,7 +138,7 @@ def run(row: Row, name: str, seed: int, limit_s: float | None = None) -> Result:
         )
         for how in ("sampled", "greedy")
     }
-    overrides = [*own, *row.needs, *SETTINGS["defaults" if name == LONG else name].of(row)]
+    overrides = [*own, *row.needs, *SETTINGS[DEFAULTS if name == LONG else name].of(row)]
     tenths = Tenths(row.metric, frames)
     if name == LONG and row.opponent is not None:
         # The result of a match with oneself says nothing.
@@ -267,7 +266,7 @@ def _limit(results: Sequence[Result], row: Row, name: str) -> list[str] | None:
         return None
     if not SB3[name]:
         return []
-    seconds = [result["processor_seconds"] for result in _of(results, row, "defaults")]
+    seconds = [result["processor_seconds"] for result in _of(results, row, DEFAULTS)]
     return [str(statistics.median(seconds))] if seconds else None
 
 
@@ -278,7 +277,7 @@ def _list(results: Sequence[Mapping[str, float]], field: str, spec: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("rows", nargs="*", metavar="ROW", help="; ".join(BY_NAME))
-    parser.add_argument("--settings", nargs="+", choices=NAMES, default=["defaults"])
+    parser.add_argument("--settings", nargs="+", choices=NAMES, default=[DEFAULTS])
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--results", type=Path, default=RESULTS)

@@ -23,16 +23,15 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from structure_code import (
-    PACKAGES,
     Module,
     above,
     bad_openers,
     c_code_lines,
     kind_checks,
-    modules_below,
     num_attributes,
     num_parameters,
     private_functions_called_once,
+    read_modules,
     span_of,
 )
 from structure_counts import (
@@ -48,6 +47,7 @@ from structure_counts import (
     imports_up,
     long_without_heading,
     looks_into_parts,
+    modules_below,
     num_tokens,
     reached,
     starred_locals,
@@ -59,11 +59,6 @@ MAX_PARAMETERS = 8
 MAX_ATTRIBUTES = 12
 COLLECTOR, TRAINER = "enn_trainer/experience/collector.py", "enn_trainer.trainer"
 FOLLOWED = Path(__file__).with_name("followed_update.py")
-
-
-def read_modules(root: Path) -> list[Module]:
-    """Parse the modules of the packages of a checkout."""
-    return [Module(root, path) for name in PACKAGES for path in sorted((root / name).rglob("*.py"))]
 
 
 def update_path(root: Path) -> list[str]:

@@ -73,6 +73,7 @@ def _code_lines(text: str, documented: set[int]) -> tuple[set[int], int]:
 
 
 def read_modules(root: Path) -> list[Module]:
+    """Parse the modules of the packages of a checkout."""
     return [Module(root, path) for name in PACKAGES for path in sorted((root / name).rglob("*.py"))]
 
 
@@ -128,23 +129,6 @@ def kind_checks(module: Module) -> list[str]:
         if kinds & {name.id for name in ast.walk(pattern) if isinstance(name, ast.Name)}:
             found.append(f"{module.path}:{pattern.lineno}")
     return found
-
-
-def modules_below(modules: list[Module], start: str) -> list[str]:
-    """Return the paths that a module imports, directly or not, without files `__init__.py`."""
-    by_name = {module.dotted: module for module in modules if "__init__" not in module.path}
-    below, queue = set[str](), [module for module in modules if module.path == start]
-    while queue:
-        names = set[str]()
-        for node in queue.pop().nodes:
-            if isinstance(node, ast.ImportFrom):
-                names |= {node.module or "", *(f"{node.module}.{a.name}" for a in node.names)}
-            elif isinstance(node, ast.Import):
-                names |= {alias.name for alias in node.names}
-        new = [by_name[n] for n in names & by_name.keys() if by_name[n].path not in below]
-        below |= {module.path for module in new}
-        queue += new
-    return sorted(below - {start})
 
 
 def private_functions_called_once(modules: list[Module]) -> list[str]:

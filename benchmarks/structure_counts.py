@@ -111,6 +111,18 @@ def reached(modules: Sequence[Module], start: str) -> list[str]:
     return sorted(names[name].path for name in below)
 
 
+def modules_below(modules: Sequence[Module], start: str) -> list[str]:
+    """Return the paths that a module imports, directly or not, without files `__init__.py`."""
+    names = {module.dotted: module for module in modules if "__init__" not in module.path}
+    below, queue = set[str](), [module for module in modules if module.path == start]
+    while queue:
+        found = [names[name] for name in imported(queue.pop(), names)]
+        new = [module for module in found if module.path not in below]
+        below |= {module.path for module in new}
+        queue += new
+    return sorted(below - {start})
+
+
 def starred_locals(modules: Sequence[Module]) -> list[str]:
     """Return the calls that are given a starred name, except by functions that take any number."""
     takers = {

@@ -330,10 +330,7 @@ def test_names_and_words_that_nobody_would_search_for(structure: Any, tmp_path: 
 def test_long_functions_need_a_heading(structure: Any, tmp_path: Path) -> None:
     body = "    x = 1\n" * 41
     text = f"def bare():\n{body}\ndef headed():\n    # The first part.\n{body}"
-    write_tree(tmp_path, {})
-    (tmp_path / "entity_env").mkdir()
-    (tmp_path / "entity_env/one.py").write_text(text)
-    module = structure.Module(tmp_path, tmp_path / "entity_env/one.py")
+    module = module_of(structure, tmp_path, text)
     assert structure.long_without_heading([module]) == ["entity_env/one.py:bare (42)"]
 
 
@@ -345,10 +342,7 @@ def test_circles_of_the_page_are_found_without_types(structure: Any, tmp_path: P
         f"{folder}/c.ts": 'import { a } from "./a.js";\n',
         f"{folder}/d.ts": 'import { a } from "./a.js";\n',
     }
-    for path, text in files.items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
-    assert structure.circles_of_typescript(tmp_path) == [["a", "b"]]
+    assert structure.circles_of_typescript(write_tree(tmp_path, files)) == [["a", "b"]]
 
 
 def test_measures_and_folders_above_their_limits_are_named(
