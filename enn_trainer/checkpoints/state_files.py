@@ -32,7 +32,15 @@ from enn_trainer.experience.rounds import ROUNDS, RunRounds
 from enn_trainer.policy import PPOAgent
 from enn_trainer.selfplay.league import LEAGUE, PLAYERS, League, Member, member_of_plain
 from enn_trainer.state import InitialState, State, init_train_state
-from enn_trainer.state_part import FILES, KeptPart, SavedNetwork, StatePart, check_plain
+from enn_trainer.state_part import (
+    FILES,
+    KeptPart,
+    SavedNetwork,
+    StateDict,
+    StatePart,
+    check_plain,
+    without_prefix,
+)
 from entity_env.observation import OMIT_EMPTY
 from entity_env.serialization.bounds import Allowance
 from entity_env.serialization.messages import pack, rebuilt, unpack
@@ -412,12 +420,12 @@ def _load_parts(saved: Checkpoint, state: State, parts: dict[str, dict[str, Any]
         )
     for name, content in parts.items():
         where = ", ".join(dict.fromkeys(files.get(name, [REST])))
-        with _loading(f"{saved.path}: {where}", name):
+        with loading(f"{saved.path}: {where}", name):
             state.parts[name].load_state_dict(content)
 
 
 @contextmanager
-def _loading(where: str, part: str) -> Iterator[None]:
+def loading(where: str, part: str) -> Iterator[None]:
     """Raise CheckpointError in place of errors of a part that cannot use a saved state.
 
     Args:
@@ -446,7 +454,7 @@ def _loaded(part: Part, name: str, parts: Mapping[str, dict[str, Any]], where: s
     Raises:
         CheckpointError: it cannot use the state.
     """
-    with _loading(where, name):
+    with loading(where, name):
         part.load_state_dict(parts.get(name, {}))
     return part
 
@@ -540,6 +548,16 @@ def read_tensors(saved: Checkpoint, name: str) -> dict[str, Tensor]:
     return tensors_of(f"{saved.path}: {name}", saved.read(name))
 
 
+def read_reward_scaling(saved: Checkpoint) -> StateDict:
+    """Return the state of the `RewardScaling` of a saved run, {} if it scales no rewards.
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
+    has_file = LOSS_STATE in saved.manifest["files"]
+    return without_prefix(SCALING, read_tensors(saved, LOSS_STATE)) if has_file else {}
+
+
 def read_league(saved: Checkpoint) -> League:
     """Return the league of a save, without members if it has none.
 
@@ -581,11 +599,11 @@ def read_plain_parts(saved: Checkpoint) -> PlainParts:
     """
     fields, parts, _ = _read_plain(saved)
     where, plain = f"{saved.path}: {REST}", parts.get(LEAGUE, {}).get("members", [])
-    with _loading(f"{where}: {LEAGUE}", LEAGUE):
+    with loading(f"{where}: {LEAGUE}", LEAGUE):
         members = [member_of_plain(f"members[{i}]", one) for i, one in enumerate(plain)]
     lessons = _loaded(Lessons(), CURRICULUM, parts, where)
     packed = fields.get("envs")
-    with _loading(f"{where}: the saved episodes cannot be read", "envs"):
+    with loading(f"{where}: the saved episodes cannot be read", "envs"):
         episodes = dict(unpack(packed)) if packed else {}
     return PlainParts(members, lessons.parameters, episodes)
 

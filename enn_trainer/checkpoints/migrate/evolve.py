@@ -31,7 +31,10 @@ from enn_trainer.checkpoints.migrate.space_diff import SpaceDiff, diff_spaces
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.state_files import (
     KEPT,
+    LOSS_STATE,
+    loading,
     read_config,
+    read_reward_scaling,
     read_state,
     read_tensors,
     restore,
@@ -431,7 +434,9 @@ def state_from(
             )
         load_weights(str(found.path), own, read_tensors(found, WEIGHTS))
         say(f"all weights are those of {source.path}")
-        return initial_state(config, context)
+        state = initial_state(config, context)
+        _take_reward_scale(found, state, say)
+        return state
 
     # Tensors of a RogueNet are matched by the names of the world.
     saved = read_saved_run(source.path)
@@ -447,4 +452,29 @@ def state_from(
     before, now = (saved.config, saved.agent), (config, state.agent)
     _, report = upgrade_network(before, now, rules, source.parts)
     say(f"weights of {saved.path}, step {saved.step}:\n{report.summary()}")
+    if "value" in source.parts:
+        _take_reward_scale(find(saved.path), state, say)
     return state
+
+
+def _take_reward_scale(source: Checkpoint, state: State, say: Callable[[str], None]) -> None:
+    """Continue with the scale of the rewards that the values of a save are for.
+
+    Args:
+        source: the save.
+        state: of the run that begins; its reward scaling changes.
+        say: prints a line if rewards are scaled in one of the two alone.
+
+    Raises:
+        CheckpointError: the statistics of the save are damaged.
+    """
+    scaling, saved = state.reward_scaling, read_reward_scaling(source)
+    if (scaling is not None) != bool(saved):
+        now, then = ("unscaled", "scaled") if scaling is None else ("scaled", "unscaled")
+        say(
+            f"ppo.reward_scaling: values were learnt for {then} rewards and go on with {now} ones; "
+            f"ppo.reward_scaling={str(bool(saved)).lower()} keeps their unit"
+        )
+    elif scaling is not None:
+        with loading(f"{source.path}: {LOSS_STATE}", "algorithm"):
+            scaling.load_state_dict(saved)

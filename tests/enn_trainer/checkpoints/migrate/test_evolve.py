@@ -12,9 +12,12 @@ from enn_trainer import StateManager, load_agent, train
 from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.migrate.evolve import Evolved, evolve, evolved_state
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
+from enn_trainer.checkpoints.state_files import to_files
+from enn_trainer.checkpoints.writer import save
 from enn_trainer.cli import run as enn
 from enn_trainer.command import run_command
 from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.state import init_train_state
 from entity_env import CategoricalActionSpace, Entity, Observation, ObsSpace
 from entity_env.environment import Environment
 from rogue_net.rogue_net import RogueNet
@@ -298,6 +301,52 @@ def test_statistics_start_from_the_first_frames_unless_they_are_taken(
         counts["norm" in parts] = manager.state.agent.state_dict()[norm]
     assert torch.equal(counts[True], old)
     assert counts[False].tolist() == [12, 12]
+
+
+ALL = ("policy", "value", "norm")
+
+
+@pytest.mark.parametrize(
+    ("was_scaled", "scales", "parts", "own_network", "deviation", "line"),
+    [
+        (True, True, ALL, False, 4.0, ""),
+        (True, True, ALL, True, 4.0, ""),
+        (True, True, ("policy", "norm"), False, 1.0, ""),
+        (False, False, ALL, False, None, ""),
+        (True, False, ALL, False, None, "ppo.reward_scaling=true keeps their unit"),
+        (False, True, ALL, True, 1.0, "ppo.reward_scaling=false keeps their unit"),
+    ],
+)
+def test_scale_of_rewards_goes_with_the_values(
+    was_scaled: bool,
+    scales: bool,
+    parts: tuple[str, ...],
+    own_network: bool,
+    deviation: float | None,
+    line: str,
+    tmp_path: Path,
+) -> None:
+    # A save whose returns have a standard deviation of 4.
+    spaces = {"obs_space": Clockwork().obs_space(), "action_space": Clockwork().action_space()}
+    before = StateManager(overrides=[*SMALL, f"ppo.reward_scaling={str(was_scaled).lower()}"])
+    state = init_train_state(before.config, spaces)
+    if was_scaled:
+        state.reward_scaling.begin(torch.tensor([1.0, 9.0]))
+    save(tmp_path, 0, to_files(before.config, state), "made")
+
+    manager = StateManager(
+        overrides=[*SMALL, f"ppo.reward_scaling={str(scales).lower()}"],
+        init_from=tmp_path,
+        init_parts=parts,
+    )
+    said: list[str] = []
+    manager.say = said.append
+    for key, value in {**spaces, "agent": state.agent if own_network else None}.items():
+        manager.set_deserialize_ctx(key, value)
+    scaling = manager.state.reward_scaling
+    assert (None if scaling is None else scaling.deviation().item()) == deviation
+    assert [text for text in said if "reward_scaling" in text] == ([] if not line else said[1:])
+    assert said[-1].endswith(line)
 
 
 def test_mistakes_in_what_to_begin_with_are_told(saved_run: Path, tmp_path: Path) -> None:
