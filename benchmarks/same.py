@@ -72,7 +72,7 @@ class Case:
 
     Attributes:
         name: of the case.
-        commands: arguments of `enn`.
+        commands: arguments of `enn`, or of training after "torchrun" for two ranks.
         compiled: True to use the compiled part.
         fails: the indices of the commands that must fail.
     """
@@ -166,6 +166,21 @@ def _options() -> Iterator[tuple[str, list[tuple[str, ...]], tuple[int, ...]]]:
     goes_on = ("train", HERD, "--checkpoint-dir", "run", "--resume")
     resumed = (*goes_on, "total_timesteps=1024")
     yield "resumed in the middle of episodes", [half, resumed], ()
+    remembers = _train(*herd, one, "total_timesteps=512", 'net.memory=(of: "entity")')
+    yield "resumed with memory", [remembers, resumed], ()
+    for name in ("duel_pool", "locks_lessons"):
+        settings = _of_config(ROOT / f"configs/{name}.ron")
+        assert settings is not None
+        *cut, total = settings
+        frames = int(total.partition("=")[2])
+        third = _train(*cut, one, f"total_timesteps={frames // UPDATES}")
+        rest = ("train", "--checkpoint-dir", "run", "--resume", total)
+        yield f"{name} resumed", [third, rest], ()
+    shards = _train(*herd, one, "scale.shards=2")
+    yield "two shards", [shards], ()
+    yield "two ranks", [("torchrun", *shards[1:])], ()
+    page = ("eval", "run", "--trust", "--episodes", "6", "--num-envs", "2", "--replay", "page.html")
+    yield "replay", [_train(*herd, one, "total_timesteps=256"), (*page, "--out", "report")], ()
     always_saved = (*herd, one, "checkpoint.every_seconds=0")
     stopped = _train(*always_saved, 'env.kwargs={"stops_at": 200}')
     yield "update given up after SIGTERM", [stopped, goes_on], (0,)
@@ -196,9 +211,8 @@ def start(code: Path, case: Case, folder: Path) -> "subprocess.Popen[str]":
     """
     program = (
         "import json, subprocess, sys\n"
-        "run = 'import sys; from enn_trainer.cli import main; sys.argv[0] = \"enn\"; main()'\n"
         "with open('log.txt', 'w') as log:\n"
-        "    print(json.dumps([subprocess.run([sys.executable, '-c', run, *command], stdout=log,\n"
+        "    print(json.dumps([subprocess.run([sys.executable, *command], stdout=log,\n"
         "        stderr=log).returncode for command in json.loads(sys.argv[1])]))"
     )
     folder.mkdir(parents=True)
@@ -210,7 +224,8 @@ def start(code: Path, case: Case, folder: Path) -> "subprocess.Popen[str]":
         "ROGUE_NET_NATIVE": "1" if case.compiled else "0",
         **(AFTER if code == ROOT else {}),
     }
-    commands = json.dumps(case.commands).replace(f"{ROOT}/configs/", f"{code}/configs/")
+    arguments = [_of_python(*command) for command in case.commands]
+    commands = json.dumps(arguments).replace(f"{ROOT}/configs/", f"{code}/configs/")
     return subprocess.Popen(
         [sys.executable, "-c", program, commands],
         cwd=folder,
@@ -218,6 +233,15 @@ def start(code: Path, case: Case, folder: Path) -> "subprocess.Popen[str]":
         stdout=subprocess.PIPE,
         text=True,
     )
+
+
+def _of_python(command: str, *arguments: str) -> list[str]:
+    """Return the arguments of Python for a command of `enn`, or for `torchrun` with two ranks."""
+    if command == "torchrun":
+        ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        return [*ranks, "-m", "enn_trainer.train", *arguments]
+    enn = "import sys; from enn_trainer.cli import main; sys.argv[0] = 'enn'; main()"
+    return ["-c", enn, command, *arguments]
 
 
 def run_both(
@@ -287,6 +311,8 @@ def _contents(folder: Path) -> Iterator[tuple[str, object]]:
             header, rest = _recording(path.read_bytes())
             yield f"{name}: header", header
             yield f"{name}: steps", rest
+        elif path.suffix == ".html":
+            yield name, path.read_bytes()
         elif path.suffix == ".ron":
             count = Counter[str]()
             for line in path.read_text().splitlines():
