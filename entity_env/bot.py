@@ -16,7 +16,7 @@ from entity_env.plain_state import from_plain, to_plain
 from entity_env.ragged import Ragged
 from entity_env.spaces import ActionSpaces
 from entity_env.vec.chains import choose_parts
-from entity_env.vec.vec_obs import Choices, VecActionMask, VecObs, take_obs
+from entity_env.vec.vec_obs import Choices, VecActionMask, VecObs
 
 
 class Bot(SeededRandom, ABC):
@@ -127,7 +127,7 @@ def shown_frames(
         obs_space: the space of the world, whose order features and labels are to have.
         action_space: the actions.
     """
-    own = take_obs(batch, np.arange(len(batch)))  # bots may keep it, batches are written over
+    own = batch.take(np.arange(len(batch)))  # bots may keep it, batches are written over
     frames = [Observation() for _ in range(len(own))]
     ids: list[list[EntityID]] = [[] for _ in frames]  # of all entities, also of hidden ones
     for name, blocks in _blocks_of(own).items():

@@ -6,7 +6,7 @@ accepts its buffers and gives them back at the border; where it is not installed
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,32 @@ except ImportError:  # no wheel for this Python
     ragged_buffer = None  # type: ignore[assignment,unused-ignore]
 
 Indices: TypeAlias = npt.NDArray[np.int64]
+
+
+class Selection:
+    """Frames to take. Rows of the same lengths are looked up once.
+
+    Args:
+        frames: (n,) int64, in any order.
+    """
+
+    def __init__(self, frames: Indices) -> None:
+        self.frames = frames
+        self._cache: dict[tuple[int, Any], tuple[Indices, Indices, Any]] = {}
+
+    def rows(self, rows: Any) -> tuple[Indices, Any]:
+        """Return the lengths of the rows of these frames, and their index.
+
+        Args:
+            rows: of all frames, a `Ragged`, or one that is elsewhere.
+        """
+        key = id(rows.lengths), rows.place
+        if (cached := self._cache.get(key)) is None:
+            lengths = rows.lengths[self.frames]
+            index = rows.index_of(row_indices(rows.starts[self.frames], lengths))
+            # With the lengths of all frames, as their id is that of others once they are gone.
+            cached = self._cache[key] = rows.lengths, lengths, index
+        return cached[1:]
 
 
 @dataclass
@@ -33,6 +59,8 @@ class Ragged:
 
     values: npt.NDArray[Any]
     lengths: npt.NDArray[np.int64]
+    place: ClassVar[None] = None
+    """Device of the rows: they are arrays."""
 
     def __post_init__(self) -> None:
         if np.add.reduce(self.lengths) != len(self.values):  # `sum` takes three times as long
@@ -49,6 +77,11 @@ class Ragged:
         frames = np.arange(len(self))[index].reshape(-1)
         return self.take(frames)
 
+    @staticmethod
+    def index_of(rows: Indices) -> Indices:
+        """Return the index of rows where these are."""
+        return rows
+
     @property
     def starts(self) -> npt.NDArray[np.int64]:
         """(frames,) int64, where the rows of each frame begin."""
@@ -56,8 +89,16 @@ class Ragged:
 
     def take(self, frames: npt.NDArray[np.int64]) -> "Ragged":
         """Return the given frames, in the given order."""
-        lengths = self.lengths[frames]
-        return Ragged(self.values[row_indices(self.starts[frames], lengths)], lengths)
+        return self.select(Selection(frames))
+
+    def select(self, selection: Selection) -> "Ragged":
+        """Return the selected frames."""
+        lengths, index = selection.rows(self)
+        return Ragged(self.values[index], lengths)
+
+    def slice(self, frames: slice) -> "Ragged":
+        """Return a copy of consecutive frames."""
+        return self.take(np.arange(len(self))[frames])
 
     def of_frames(self) -> list[npt.NDArray[Any]]:
         """Return the rows of each frame, as views."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from entity_env.ragged import Ragged, exclusive_cumsum, row_indices
+from entity_env.ragged import Ragged, Selection, exclusive_cumsum, row_indices
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -215,6 +215,14 @@ class Past:
         order = np.argsort(of_rows, kind="stable")
         cuts = np.searchsorted(of_rows[order], np.arange(1, int(of_rows.max(initial=0)) + 1))
         return np.split(order, cuts)
+
+    def select(self, selection: Selection) -> "Past":
+        """Return the past of the selected frames, as `take` does."""
+        return self.take(selection.frames)
+
+    def slice(self, frames: slice) -> "Past":
+        """Return the past of consecutive frames, as `take` does."""
+        return self.take(np.arange(len(self.level))[frames])
 
     def take(self, frames: Ints) -> "Past":
         """Return the past of the given frames, which are whole sequences."""

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from entity_env.errors import short_repr
-from entity_env.ragged import Ragged, exclusive_cumsum, row_indices
+from entity_env.frame_data import SAME, FrameData, Path, cat_leaves, slice_leaf, take_leaf
+from entity_env.ragged import Ragged, Selection, exclusive_cumsum, row_indices
 from entity_env.spaces import GLOBAL, ActionName, ActionSpace
 from entity_env.vec.chains import link, places_among
 from entity_env.vec.vec_env import VecActionMask, VecObs
@@ -24,7 +25,13 @@ from rogue_net.past import Past
 
 Lengths = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-Slice = slice  # inside the classes `slice` is a method
+
+# Tensors are leaves with an entry for each frame.
+take_leaf.register(
+    Tensor, lambda leaf, selection: leaf.index_select(0, to_device(selection.frames, leaf.device))
+)
+slice_leaf.register(Tensor, lambda leaf, frames: leaf[frames])
+cat_leaves.register(Tensor, lambda first, leaves: torch.cat(leaves))
 
 
 @dataclass(frozen=True)
@@ -69,14 +76,27 @@ class RaggedTensor:
             np.concatenate([piece.lengths for piece in pieces]),
         )
 
+    @property
+    def place(self) -> torch.device:
+        """Device of the rows."""
+        return self.values.device
+
+    def index_of(self, rows: Lengths) -> Tensor:
+        """Return the index of rows where these are."""
+        return to_device(rows, self.values.device)
+
     def take(self, frames: npt.NDArray[np.int64]) -> "RaggedTensor":
         """Return the given frames, in the given order."""
-        lengths, n = self.lengths[frames], self.rows_of_each
-        if n:  # whole frames are copied, instead of row by row
+        return self.select(Selection(frames))
+
+    def select(self, selection: Selection) -> "RaggedTensor":
+        """Return the selected frames."""
+        if n := self.rows_of_each:  # whole frames are copied, instead of row by row
+            frames = selection.frames
             of_frames = self.values.reshape(len(self.lengths), n, *self.values.shape[1:])
-            index = to_device(frames, self.values.device)
-            return RaggedTensor(of_frames.index_select(0, index).flatten(0, 1), lengths)
-        rows = to_device(row_indices(self.starts[frames], lengths), self.values.device)
+            values = of_frames.index_select(0, self.index_of(frames)).flatten(0, 1)
+            return RaggedTensor(values, self.lengths[frames])
+        lengths, rows = selection.rows(self)
         return RaggedTensor(self.values.index_select(0, rows), lengths)
 
     def slice(self, frames: slice) -> "RaggedTensor":
@@ -97,7 +117,7 @@ class RaggedTensor:
 
 
 @dataclass(frozen=True)
-class AfterBatch:
+class AfterBatch(FrameData):
     """The action that actors take before a dependent one, see `entity_env`'s `After`.
 
     Attributes:
@@ -108,9 +128,9 @@ class AfterBatch:
             choice if empty.
     """
 
-    action: str
+    action: str = field(metadata=SAME)
     rows: RaggedTensor
-    when: tuple[int, ...]
+    when: tuple[int, ...] = field(metadata=SAME)
 
     @property
     def labels(self) -> int:
@@ -119,7 +139,7 @@ class AfterBatch:
 
 
 @dataclass(frozen=True)
-class ActionBatch:
+class ActionBatch(FrameData):
     """The actors of an action in each frame, and the choices that are allowed.
 
     Attributes:
@@ -137,14 +157,29 @@ class ActionBatch:
     actors: RaggedTensor
     mask: RaggedTensor | None = None
     actees: RaggedTensor | None = None
-    num_draws: int = 1
+    num_draws: int = field(default=1, metadata=SAME)
     bounds: RaggedTensor | None = None
     after: AfterBatch | None = None
 
     @staticmethod
     def of(mask: VecActionMask, device: torch.device) -> "ActionBatch":
         """Return a copy of a mask on a device."""
-        return _each_rows(mask, lambda rows: RaggedTensor.of(rows, device))
+
+        def on_device(rows: Ragged | None) -> RaggedTensor | None:
+            return None if rows is None else RaggedTensor.of(rows, device)
+
+        after = None
+        if mask.after is not None:
+            rows = RaggedTensor.of(mask.after.rows, device)
+            after = AfterBatch(mask.after.action, rows, tuple(mask.after.when))
+        return ActionBatch(
+            RaggedTensor.of(mask.actors, device),
+            on_device(mask.mask),
+            on_device(mask.actees),
+            mask.num_draws,
+            on_device(mask.bounds),
+            after,
+        )
 
     def on_host(self, kind: type[VecActionMask]) -> VecActionMask:
         """Return a copy as a mask of some kind; the inverse of `of`."""
@@ -161,58 +196,23 @@ class ActionBatch:
             fields["after"] = After(after.action, after.rows.on_host(), [*after.when])
         return kind(**fields)
 
-    @staticmethod
-    def cat(pieces: Sequence["ActionBatch"]) -> "ActionBatch":
-        """Concatenate the frames of several pieces."""
-        masks = [piece.mask for piece in pieces if piece.mask is not None]
-        actees = [piece.actees for piece in pieces if piece.actees is not None]
-        bounds = [piece.bounds for piece in pieces if piece.bounds is not None]
-        after = pieces[0].after
-        if after is not None:
-            rows = [piece.after.rows for piece in pieces if piece.after is not None]
-            after = replace(after, rows=RaggedTensor.cat(rows))
-        return ActionBatch(
-            RaggedTensor.cat([piece.actors for piece in pieces]),
-            RaggedTensor.cat([_full_mask(piece, masks[0]) for piece in pieces]) if masks else None,
-            RaggedTensor.cat(actees) if actees else None,
-            pieces[0].num_draws,
-            RaggedTensor.cat(bounds) if bounds else None,
-            after,
-        )
+    def missing(self, path: Path, like: Any) -> Any:
+        """Return the mask if it is not given: everything is allowed."""
+        if path == ("mask",):
+            return self._full_mask(like.values)
+        return super().missing(path, like)
 
-    def take(self, frames: npt.NDArray[np.int64]) -> "ActionBatch":
-        """Return the given frames, in the given order."""
-        return _each_rows(self, lambda rows: rows.take(frames))
-
-    def slice(self, frames: slice) -> "ActionBatch":
-        """Return consecutive frames, whose rows are views."""
-        return _each_rows(self, lambda rows: rows.slice(frames))
-
-
-def _each_rows(
-    action: ActionBatch | VecActionMask, change: Callable[[Any], RaggedTensor]
-) -> ActionBatch:
-    mask = None if action.mask is None else change(action.mask)
-    actees = None if action.actees is None else change(action.actees)
-    bounds = None if action.bounds is None else change(action.bounds)
-    after = action.after
-    if after is not None:
-        after = AfterBatch(after.action, change(after.rows), tuple(after.when))
-    return ActionBatch(change(action.actors), mask, actees, action.num_draws, bounds, after)
-
-
-def _full_mask(piece: ActionBatch, like: RaggedTensor) -> RaggedTensor:
-    if piece.mask is not None:
-        return piece.mask
-    lengths = piece.actors.lengths * (1 if piece.after is None else piece.after.labels)
-    if piece.actees is not None:
-        lengths = lengths * piece.actees.lengths
-    shape = (int(lengths.sum()), *like.values.shape[1:])
-    return RaggedTensor(torch.ones(shape, dtype=torch.bool, device=like.values.device), lengths)
+    def _full_mask(self, like: Tensor) -> RaggedTensor:
+        """Return a mask that allows everything, with the columns of another one."""
+        lengths = self.actors.lengths * (1 if self.after is None else self.after.labels)
+        if self.actees is not None:
+            lengths = lengths * self.actees.lengths
+        shape = (int(lengths.sum()), *like.shape[1:])
+        return RaggedTensor(torch.ones(shape, dtype=torch.bool, device=like.device), lengths)
 
 
 @dataclass(frozen=True)
-class EntityBatch:
+class EntityBatch(FrameData):
     """B frames, the input of the network.
 
     Attributes:
@@ -254,53 +254,11 @@ class EntityBatch:
             },
         )
 
-    @staticmethod
-    def cat(pieces: Sequence["EntityBatch"]) -> "EntityBatch":
-        """Concatenate the frames of several pieces."""
-        first = pieces[0]
-        keys: list[Any] = [piece.keys for piece in pieces]
-        return EntityBatch(
-            {name: RaggedTensor.cat([p.features[name] for p in pieces]) for name in first.features},
-            {
-                name: RaggedTensor.cat([p.visibility(name) for p in pieces])
-                for name in first.features
-                if any(name in piece.visible for piece in pieces)
-            },
-            {name: ActionBatch.cat([p.actions[name] for p in pieces]) for name in first.actions},
-            sum(piece.num_frames for piece in pieces),
-            None if any(k is None for k in keys) else np.concatenate(keys),
-            {name: RaggedTensor.cat([p.kinds[name] for p in pieces]) for name in first.kinds},
-            {name: Ragged.cat([p.identity[name] for p in pieces]) for name in first.identity},
-            None if first.past is None else Past.cat([p.past for p in pieces if p.past]),
-        )
-
-    def take(self, frames: npt.NDArray[np.int64]) -> "EntityBatch":
-        """Return the given frames, in the given order."""
-        return self._each(lambda rows: rows.take(frames), frames)
-
-    def slice(self, frames: slice) -> "EntityBatch":
-        """Return consecutive frames, whose rows are views."""
-        return self._each(lambda rows: rows.slice(frames), frames)
-
-    def _each(
-        self, change: Callable[[RaggedTensor], RaggedTensor], frames: "Lengths | Slice"
-    ) -> "EntityBatch":
-        all_frames = range(self.num_frames)
-        num_frames = len(all_frames[frames] if isinstance(frames, Slice) else frames)
-
-        def on_host() -> Lengths:
-            return np.arange(self.num_frames)[frames] if isinstance(frames, Slice) else frames
-
-        return EntityBatch(
-            {name: change(rows) for name, rows in self.features.items()},
-            {name: change(rows) for name, rows in self.visible.items()},
-            {name: _each_rows(action, change) for name, action in self.actions.items()},
-            num_frames,
-            None if self.keys is None else self.keys[frames],
-            {name: change(rows) for name, rows in self.kinds.items()},
-            {name: rows.take(on_host()) for name, rows in self.identity.items()},
-            None if self.past is None else self.past.take(on_host()),
-        )
+    def missing(self, path: Path, like: Any) -> Any:
+        """Return a leaf that is not given: all is seen; keys are there for all frames or none."""
+        if path[0] == "visible":
+            return self.visibility(path[1])
+        return None if path == ("keys",) else super().missing(path, like)
 
     def visibility(self, name: str) -> RaggedTensor:
         """Return the visibility of the entities of a type to the policy, bool (n,) per frame."""

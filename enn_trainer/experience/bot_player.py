@@ -17,7 +17,7 @@ from entity_env.plain_state import impure
 from entity_env.ragged import Ragged
 from entity_env.seeding import derive_seeds
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
-from entity_env.vec.vec_obs import VecObs, take_obs
+from entity_env.vec.vec_obs import VecObs
 from rogue_net.distributions import ActionDistribution
 from rogue_net.heads import HEADS
 from rogue_net.parts import of_all
@@ -122,7 +122,7 @@ class BotPlayer(FramePlayer):
         """
         # Ask each bot whose game has begun; nobody acts between two games.
         playing = environments[~obs.is_padding[environments]]
-        own, spaces = take_obs(obs, playing), (self.obs_space, self.action_space)
+        own, spaces = obs.take(playing), (self.obs_space, self.action_space)
         frames = shown_frames(own, self.shown, *spaces)
         bots = [self._bot(environment) for environment in playing.tolist()]
         asked = ask_bots(bots, frames, own, *spaces, where=lambda i: self._place(int(playing[i])))

@@ -19,7 +19,7 @@ from enn_trainer.experience.memories import RolloutMemory, sequences
 from enn_trainer.experience.players import Decisions, Players
 from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
 from enn_trainer.scale.shards import Shards
-from entity_env.ragged import Ragged
+from entity_env.frame_data import FrameData
 from entity_env.spaces import ObsSpace
 from entity_env.vec.vec_env import (
     AddMetricsWrapper,
@@ -29,7 +29,7 @@ from entity_env.vec.vec_env import (
     VecObs,
     add_metrics,
 )
-from rogue_net.ragged import ActionBatch, AfterBatch, EntityBatch, RaggedTensor, to_device
+from rogue_net.ragged import EntityBatch, RaggedTensor, to_device
 
 Ints = npt.NDArray[np.int64]
 
@@ -472,10 +472,13 @@ _WORTH_WRITING = 4 * 2**20
 _SPARE = 9 / 8
 """Memory reserved for each frame to come, relative to the mean frame so far."""
 
-_DECIDED = ("chosen", "logprobs", "entropies")
-"""Fields of `Decisions` that are stored for each action."""
 
-Field = tuple[str, str]
+@dataclass(frozen=True)
+class DecidedFrames(FrameData):
+    """Frames, and the decisions in them."""
+
+    batch: EntityBatch
+    decisions: Decisions
 
 
 class RolloutStorage:
@@ -486,158 +489,116 @@ class RolloutStorage:
     """
 
     def __init__(self, num_frames: int) -> None:
-        self._num_frames, self._written = num_frames, 0
-        self._batches: list[EntityBatch] = []
-        self._decisions: list[Decisions] = []
+        self._num_frames = num_frames
+        self._buffer: list[DecidedFrames] = []
         self._bytes_of_one = 0
-        self._actions: dict[str, ActionBatch] = {}  # of no frames, for what is no rows
-        self._rows: dict[Field, _Rows] = {}
-        self._identity: dict[str, list[Ragged]] = {}
+        self._written: list[DecidedFrames] = []  # none or one, its tensors are `_Rows`
 
     def add(self, batch: EntityBatch, decisions: Decisions) -> None:
         """Add frames and the decisions in them; the tensors must not be changed afterwards."""
-        if not self._actions:
-            nothing = slice(0, 0)
-            self._actions = {name: one.slice(nothing) for name, one in batch.actions.items()}
-        self._batches.append(batch)
-        for name, numbers in batch.identity.items():
-            self._identity.setdefault(name, []).append(numbers)
         # Drop what is not stored, to free its memory.
-        self._decisions.append(decisions._replace(distributions={}, numbers={}))
-        count = len(self._batches)
-        if count & (count - 1) == 0:  # at powers of two, as the size of steps changes slowly
-            fields = _fields(batch, decisions).values()
-            self._bytes_of_one = sum(rows.values.nbytes for rows in fields)
+        frames = DecidedFrames(batch, replace(decisions, distributions={}, numbers={}))
+        self._buffer.append(frames)
+        count = len(self._buffer)
+        if count > 1 and count & (count - 1) == 0:  # as the size of steps changes slowly
+            self._bytes_of_one = _num_bytes(frames)
         if count * self._bytes_of_one >= _WORTH_WRITING:
             self._write()
 
     def take(self) -> tuple[EntityBatch, Decisions]:
         """Return all frames, and the decisions in them."""
-        if self._batches:
-            self._write()
-
-        def named(kind: str) -> dict[str, RaggedTensor]:
-            return {name: rows.all() for (k, name), rows in self._rows.items() if k == kind}
-
-        features, visible, masks = map(named, ("features", "visible", "mask"))
-        actees, bounds, after = map(named, ("actees", "bounds", "after"))
-        batch = EntityBatch(
-            features,
-            {name: visible[name] for name in features if name in visible},
-            {
-                name: replace(
-                    self._actions[name],
-                    actors=rows,
-                    mask=masks.get(name),
-                    actees=actees.get(name),
-                    bounds=bounds.get(name),
-                    after=self._after(name, after.get(name)),
-                )
-                for name, rows in named("actors").items()
-            },
-            self._written,
-            kinds=named("kinds"),
-            identity={name: Ragged.cat(numbers) for name, numbers in self._identity.items()},
-        )
-        values = self._rows["values", ""].all().values
-        return batch, Decisions(named("chosen"), named("logprobs"), named("entropies"), values)
-
-    def _after(self, name: str, rows: RaggedTensor | None) -> AfterBatch | None:
-        after = self._actions[name].after
-        return None if after is None or rows is None else replace(after, rows=rows)
+        if self._buffer:
+            self._join()
+        (frames,) = self._written
+        frames = frames.map(lambda leaf: leaf.all() if isinstance(leaf, _Rows) else leaf)
+        return frames.batch, frames.decisions
 
     def _write(self) -> None:
         """Append the buffered steps to what was written."""
-        fields = _fields(EntityBatch.cat(self._batches), Decisions.cat(self._decisions))
-        num_frames = sum(batch.num_frames for batch in self._batches)
-        self._batches, self._decisions = [], []
+        self._join()
+        self._written = [frames.map(self._stored) for frames in self._written]
 
-        # Masks may be missing in some steps: fill in.
-        if self._rows and fields.keys() != self._rows.keys():
-            before = {field: rows.all() for field, rows in self._rows.items()}
-            dependent = {name: a.after for name, a in self._actions.items() if a.after is not None}
-            labels = {name: after.labels for name, after in dependent.items()}
-            for field in [field for field in fields if field not in before]:
-                self._add(field, _all_true(field, before, fields[field].values, labels))
-            for field in [field for field in before if field not in fields]:
-                fields[field] = _all_true(field, fields, before[field].values, labels)
+    def _join(self) -> None:
+        frames = DecidedFrames.cat(self._buffer)
+        self._buffer = []
+        self._written = [DecidedFrames.cat([*self._written, frames]) if self._written else frames]
 
-        # Append.
-        self._written += num_frames
-        for field, rows in fields.items():
-            self._add(field, rows)
-
-    def _add(self, field: Field, rows: RaggedTensor) -> None:
-        self._rows.setdefault(field, _Rows()).add(rows, self._written / self._num_frames)
+    def _stored(self, leaf: Any) -> Any:
+        return _Rows(leaf, self._num_frames) if isinstance(leaf, RaggedTensor | Tensor) else leaf
 
 
 class _Rows:
-    """Rows of one field, in one tensor that seldom grows."""
-
-    def __init__(self) -> None:
-        self._tensor: Tensor | None = None
-        self._lengths: list[npt.NDArray[np.int64]] = []
-        self._end = 0
-
-    def add(self, rows: RaggedTensor, share: float) -> None:
-        """Append the rows of some frames.
-
-        Args:
-            rows: rows, which the caller must not change afterwards.
-            share: share of all frames whose rows are stored after this call.
-        """
-        # Expected number of rows in the end, with some reserve.
-        start, values = self._end, rows.values
-        self._end += len(values)
-        self._lengths.append(rows.lengths)
-        space = self._end + math.ceil(self._end * (1 / share - 1) * _SPARE)
-        if self._tensor is None and space == len(values):
-            self._tensor = values
-            return
-        if self._tensor is None or self._end > len(self._tensor):
-            # Memory that is never written to costs nothing, as the system allocates by page.
-            grown = values.new_empty((space, *values.shape[1:]))
-            if self._tensor is not None:
-                grown[:start] = self._tensor[:start]
-            self._tensor = grown
-        self._tensor[start : self._end] = values
-
-    def all(self) -> RaggedTensor:
-        assert self._tensor is not None
-        return RaggedTensor(self._tensor[: self._end], np.concatenate(self._lengths))
-
-
-def _fields(batch: EntityBatch, decisions: Decisions) -> dict[Field, RaggedTensor]:
-    """Return what is stored of frames by (kind, name of the entity type or action)."""
-    fields = {("features", name): rows for name, rows in batch.features.items()}
-    fields |= {("kinds", name): rows for name, rows in batch.kinds.items()}
-    fields |= {("visible", name): rows for name, rows in batch.visible.items()}
-    for name, action in batch.actions.items():
-        parts = {"actors": action.actors, "mask": action.mask, "actees": action.actees}
-        parts["bounds"] = action.bounds
-        parts["after"] = None if action.after is None else action.after.rows
-        parts |= {kind: getattr(decisions, kind)[name] for kind in _DECIDED}
-        fields |= {(kind, name): rows for kind, rows in parts.items() if rows is not None}
-    one_each = np.ones(batch.num_frames, dtype=np.int64)
-    fields["values", ""] = RaggedTensor(decisions.values, one_each)
-    return fields
-
-
-def _all_true(
-    field: Field, fields: Mapping[Field, RaggedTensor], like: Tensor, labels: Mapping[str, int]
-) -> RaggedTensor:
-    """Return the visibility or mask of frames that came without one: all true.
+    """Leaf with the rows or numbers of all frames so far, in one tensor that seldom grows.
 
     Args:
-        field: what is missing.
-        fields: what these frames have.
-        like: values of other frames.
-        labels: the number of labels of dependent actions that masks tell apart.
+        first: those of the first frames.
+        num_frames: number of all frames that will come.
     """
-    kind, name = field
-    lengths = fields["features" if kind == "visible" else "actors", name].lengths
-    if kind == "mask":
-        lengths = lengths * labels.get(name, 1)
-        if ("actees", name) in fields:
-            lengths = lengths * fields["actees", name].lengths
-    return RaggedTensor(like.new_ones((int(lengths.sum()), *like.shape[1:])), lengths)
+
+    def __init__(self, first: RaggedTensor | Tensor, num_frames: int) -> None:
+        self._is_ragged, self._num_frames = isinstance(first, RaggedTensor), num_frames
+        self._tensor = _as_rows(first).values[:0]
+        self._lengths: list[npt.NDArray[np.int64]] = []
+        self._frames = self._end = 0
+        self.append(first)
+
+    def append(self, leaf: RaggedTensor | Tensor) -> None:
+        """Append those of some frames, which the caller must not change afterwards."""
+        rows = _as_rows(leaf)
+        start = self._end
+        self._end += len(rows.values)
+        self._frames += len(rows.lengths)
+        self._lengths.append(rows.lengths)
+        if self._end > len(self._tensor):
+            # Expected number of rows in the end, with some reserve. Memory that is never written to
+            # costs nothing, as the system allocates by page.
+            left = self._num_frames / self._frames - 1
+            space = self._end + math.ceil(self._end * left * _SPARE)
+            if space == len(rows.values):
+                self._tensor = rows.values
+                return
+            grown = rows.values.new_empty((space, *rows.values.shape[1:]))
+            grown[:start] = self._tensor[:start]
+            self._tensor = grown
+        self._tensor[start : self._end] = rows.values
+
+    @property
+    def values(self) -> Tensor:
+        """All rows, a view."""
+        return self._tensor[: self._end]
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """(frames,) int64, the number of rows of each frame."""
+        return np.concatenate(self._lengths)
+
+    def all(self) -> RaggedTensor | Tensor:
+        """Return those of all frames."""
+        return RaggedTensor(self.values, self.lengths) if self._is_ragged else self.values
+
+    def cat(self, leaves: Sequence[Any]) -> "_Rows":
+        """Append the leaves behind the first one, which are these rows."""
+        for leaf in leaves[1:]:
+            self.append(leaf)
+        return self
+
+
+def _as_rows(leaf: RaggedTensor | Tensor) -> RaggedTensor:
+    """Return the rows of frames, of a tensor with one number for each frame as well."""
+    if isinstance(leaf, RaggedTensor):
+        return leaf
+    return RaggedTensor(leaf, np.ones(len(leaf), np.int64))
+
+
+def _num_bytes(frames: FrameData) -> int:
+    """Return the size of all tensors."""
+    total = 0
+
+    def add(leaf: Any) -> Any:
+        nonlocal total
+        if isinstance(leaf, RaggedTensor | Tensor):
+            total += _as_rows(leaf).values.nbytes
+        return leaf
+
+    frames.map(add)
+    return total

@@ -19,6 +19,7 @@ from enn_trainer.errors import ConfigError
 from enn_trainer.experience.memories import past_of_recorded, remembering_of
 from entity_env.actions import EntityName
 from entity_env.errors import LONG, did_you_mean, short_repr
+from entity_env.frame_data import SAME, FrameData
 from entity_env.ragged import Ragged, exclusive_cumsum, row_indices
 from entity_env.recording.entity_gym_samples import is_entity_gym, open_entity_gym_samples
 from entity_env.recording.read_recording import Episode, Recording
@@ -34,7 +35,7 @@ _MADE_TENSORS_AT = 4096  # frames converted at a time, to bound the memory of co
 
 
 @dataclass(frozen=True)
-class Demonstrations:
+class Demonstrations(FrameData):
     """F recorded frames.
 
     Frames that stay together are a unit: a sequence, if the network remembers, or one frame.
@@ -58,9 +59,9 @@ class Demonstrations:
     actions: Mapping[ActionName, RaggedTensor]
     teacher: Mapping[ActionName, RaggedTensor]
     returns: Tensor
-    lengths: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64] = field(metadata=SAME)
     learnt: Mapping[ActionName, RaggedTensor] = field(default_factory=dict)
-    endings: Counter[str] = field(default_factory=Counter)
+    endings: Counter[str] = field(default_factory=Counter, metadata=SAME)
 
     def __len__(self) -> int:
         return self.batch.num_frames
@@ -69,19 +70,9 @@ class Demonstrations:
         """Return the frames of some units, unit after unit."""
         return row_indices(exclusive_cumsum(self.lengths)[units], self.lengths[units])
 
-    def take(self, units: npt.NDArray[np.int64]) -> "Demonstrations":
+    def take_units(self, units: npt.NDArray[np.int64]) -> "Demonstrations":
         """Return the given units, in the given order."""
-        frames = self.frames(units)
-        index = torch.from_numpy(frames).to(self.returns.device)
-        return Demonstrations(
-            self.batch.take(frames),
-            {name: rows.take(frames) for name, rows in self.actions.items()},
-            {name: rows.take(frames) for name, rows in self.teacher.items()},
-            self.returns.index_select(0, index),
-            self.lengths[units],
-            {name: rows.take(frames) for name, rows in self.learnt.items()},
-            self.endings,
-        )
+        return replace(self.take(self.frames(units)), lengths=self.lengths[units])
 
     def is_learnt(self, name: ActionName) -> Tensor | None:
         """Return the actors of an action whose choices are to be imitated; None for all of them.
@@ -148,21 +139,14 @@ class Demonstrations:
             total += np.bincount(learnt, minlength=len(self))
         return total
 
-    @staticmethod
-    def cat(pieces: Sequence["Demonstrations"]) -> "Demonstrations":
-        """Concatenate the frames of all pieces."""
+    @classmethod
+    def cat(cls, pieces: Sequence["Demonstrations"]) -> "Demonstrations":
+        """Concatenate the frames of all pieces; one piece stays as it is."""
         if len(pieces) == 1:
             return pieces[0]
-        first = pieces[0]
-        return Demonstrations(
-            EntityBatch.cat([piece.batch for piece in pieces]),
-            {n: RaggedTensor.cat([p.actions[n] for p in pieces]) for n in first.actions},
-            {n: RaggedTensor.cat([p.teacher[n] for p in pieces]) for n in first.teacher},
-            torch.cat([piece.returns for piece in pieces]),
-            np.concatenate([piece.lengths for piece in pieces]),
-            {n: RaggedTensor.cat([p.learnt[n] for p in pieces]) for n in first.learnt},
-            sum((piece.endings for piece in pieces), Counter()),
-        )
+        lengths = np.concatenate([piece.lengths for piece in pieces])
+        endings = sum((piece.endings for piece in pieces), Counter())
+        return replace(super().cat(pieces), lengths=lengths, endings=endings)
 
 
 def open_recordings(paths: Sequence[str | Path]) -> dict[Path, Recording]:
@@ -490,7 +474,7 @@ def returns_of(episode: Episode, gamma: float) -> npt.NDArray[np.float32]:
 def with_actors(shown: Demonstrations) -> Demonstrations:
     """Return the units that have actors to imitate."""
     of_units = np.add.reduceat(shown.num_actors(), exclusive_cumsum(shown.lengths))
-    return shown.take(np.flatnonzero(of_units))
+    return shown.take_units(np.flatnonzero(of_units))
 
 
 def check_recorded_identity(agent: Any, shown: Demonstrations, field: str) -> list[str]:

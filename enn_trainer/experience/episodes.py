@@ -2,16 +2,18 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from entity_env.errors import InvalidObservation
+from entity_env.frame_data import FrameData, Path
 from entity_env.vec.vec_env import VecObs
 
 
-class Episodes(NamedTuple):
+@dataclass(frozen=True)
+class Episodes(FrameData):
     """E episodes that ended, of all environments, in the order of steps and environments.
 
     Attributes:
@@ -25,8 +27,8 @@ class Episodes(NamedTuple):
 
     environment: npt.NDArray[np.int64]
     metrics: Mapping[str, npt.NDArray[np.float64]]
-    steps: npt.NDArray[np.int64] = np.zeros(0, np.int64)
-    is_counted: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
+    steps: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    is_counted: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
 
     @staticmethod
     def of(obs: VecObs, step: int = 0, counted: npt.NDArray[np.int64] | None = None) -> "Episodes":
@@ -79,28 +81,14 @@ class Episodes(NamedTuple):
             )
         return values
 
-    @staticmethod
-    def cat(pieces: Sequence["Episodes"]) -> "Episodes":
-        """Return the episodes of several steps."""
-        names = dict.fromkeys(name for piece in pieces for name in piece.metrics)
-        none = np.zeros(0)
-        return Episodes(
-            np.concatenate([none.astype(np.int64), *(piece.environment for piece in pieces)]),
-            {
-                name: np.concatenate(
-                    [none, *(p.metrics.get(name, np.full(len(p[0]), math.nan)) for p in pieces)]
-                )
-                for name in names
-            },
-            np.concatenate([none.astype(np.int64), *(piece.steps for piece in pieces)]),
-            np.concatenate([none.astype(np.bool_), *(piece.is_counted for piece in pieces)]),
-        )
+    def missing(self, path: Path, like: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return NaN for a metric that no environment gave."""
+        return np.full(len(self.environment), math.nan)
 
-    def take(self, chosen: npt.NDArray[np.int64]) -> "Episodes":
-        """Return some of the episodes, in the given order."""
-        metrics = {name: values[chosen] for name, values in self.metrics.items()}
-        is_counted = self.is_counted[chosen]
-        return Episodes(self.environment[chosen], metrics, self.steps[chosen], is_counted)
+    @classmethod
+    def cat(cls, pieces: Sequence["Episodes"]) -> "Episodes":
+        """Return the episodes of several steps, of which there may be none."""
+        return super().cat([NO_EPISODES, *pieces])
 
 
 NO_EPISODES = Episodes(np.zeros(0, np.int64), {})

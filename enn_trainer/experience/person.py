@@ -105,8 +105,8 @@ class PersonPlayers(Players):
                 logprobs[name] = replace(rows, values=own)
         if any(rows.values.any() for rows in by_hand.values()):
             self._remember(batch, chosen)
-        rows_of_all = decisions._replace(chosen=chosen, logprobs=logprobs, numbers=numbers)
-        return rows_of_all._replace(by_hand=by_hand)
+        rows_of_all = replace(decisions, chosen=chosen, logprobs=logprobs, numbers=numbers)
+        return replace(rows_of_all, by_hand=by_hand)
 
     def decided_again(self, batch: EntityBatch, decisions: Decisions, hand: Hand) -> Decisions:
         """Return what the others decide after the choices of the person.
@@ -216,4 +216,4 @@ def _with_new(
         fields[what] = named
     if name in decisions.distributions:
         fields["distributions"] = {**decisions.distributions, name: distribution}
-    return decisions._replace(**fields)
+    return replace(decisions, **fields)

@@ -3,9 +3,10 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby, pairwise
-from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -30,21 +31,23 @@ from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import ONE_LANE, Lanes, cost_of_entity
 from enn_trainer.runtime.spans import OFF, Spans
 from enn_trainer.scale.shards import Shards
-from entity_env.ragged import Ragged, row_indices
+from entity_env.frame_data import DROPPED, FrameData, Path, rows_of
+from entity_env.ragged import Ragged
 from entity_env.seeding import key_of
 from entity_env.spaces import ActionSpace
 from entity_env.vec.vec_env import VecObs
 from rogue_net.answer import NetOutput
 from rogue_net.distributions import ActionDistribution
 from rogue_net.native import backend
-from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor, to_device
+from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
 from rogue_net.several import are_alike, choose_together
 
 Environments = npt.NDArray[np.int64]
 """(B,) int64, the index of the environment of each frame."""
 
 
-class Decisions(NamedTuple):
+@dataclass(frozen=True)
+class Decisions(FrameData):
     """The choices in B frames; they are taken, joined and put in order like the frames.
 
     Attributes:
@@ -66,10 +69,12 @@ class Decisions(NamedTuple):
     logprobs: Mapping[str, RaggedTensor]
     entropies: Mapping[str, RaggedTensor]
     values: Tensor
-    distributions: Mapping[str, ActionDistribution] = {}
-    by_hand: Mapping[str, Ragged] = {}
-    players: Sequence[str] = ()
-    numbers: Mapping[str, RaggedTensor] = {}
+    distributions: Mapping[str, ActionDistribution] = field(
+        default_factory=dict, metadata=rows_of("chosen")
+    )
+    by_hand: Mapping[str, Ragged] = field(default_factory=dict, metadata=DROPPED)
+    players: Sequence[str] = field(default=(), metadata=DROPPED)
+    numbers: Mapping[str, RaggedTensor] = field(default_factory=dict)
 
     @staticmethod
     def of(out: NetOutput, batch: EntityBatch) -> "Decisions":
@@ -109,60 +114,14 @@ class Decisions(NamedTuple):
             ),
         )
 
-    @staticmethod
-    def cat(pieces: Sequence["Decisions"]) -> "Decisions":
-        """Concatenate the frames of several pieces."""
-        if len(pieces) == 1:
-            return pieces[0]
+    def missing(self, path: Path, like: Any) -> Any:
+        """Return no distribution, if one is not given: then those of all pieces are left out."""
+        return None if path[0] == "distributions" else super().missing(path, like)
 
-        def rows_of(named: Sequence[Mapping[str, RaggedTensor]]) -> dict[str, RaggedTensor]:
-            return {name: RaggedTensor.cat([rows[name] for rows in named]) for name in named[0]}
-
-        return Decisions(
-            rows_of([piece.chosen for piece in pieces]),
-            rows_of([piece.logprobs for piece in pieces]),
-            rows_of([piece.entropies for piece in pieces]),
-            torch.cat([piece.values for piece in pieces]),
-            {
-                name: one.cat([piece.distributions[name] for piece in pieces])
-                for name, one in pieces[0].distributions.items()
-                if all(name in piece.distributions for piece in pieces)
-            },
-            numbers=rows_of([piece.numbers for piece in pieces]),
-        )
-
-    def take(self, frames: npt.NDArray[np.int64]) -> "Decisions":
-        """Return the given frames, in the given order."""
-        device = self.values.device
-        lengths = {name: rows.lengths[frames] for name, rows in self.chosen.items()}
-        actors = {
-            name: to_device(row_indices(rows.starts[frames], lengths[name]), device)
-            for name, rows in self.chosen.items()
-        }
-
-        def rows_of(named: Mapping[str, RaggedTensor]) -> dict[str, RaggedTensor]:
-            return {
-                name: RaggedTensor(rows.values.index_select(0, actors[name]), lengths[name])
-                for name, rows in named.items()
-            }
-
-        return Decisions(
-            rows_of(self.chosen),
-            rows_of(self.logprobs),
-            rows_of(self.entropies),
-            self.values.index_select(0, to_device(frames, device)),
-            {name: one.take(actors[name]) for name, one in self.distributions.items()},
-            numbers=rows_of(self.numbers),
-        )
-
-    def slice(self, frames: slice) -> "Decisions":
-        """Return consecutive frames, whose rows are views, without distributions."""
-
-        def rows_of(named: Mapping[str, RaggedTensor]) -> dict[str, RaggedTensor]:
-            return {name: rows.slice(frames) for name, rows in named.items()}
-
-        rows = rows_of(self.chosen), rows_of(self.logprobs), rows_of(self.entropies)
-        return Decisions(*rows, self.values[frames], numbers=rows_of(self.numbers))
+    @classmethod
+    def cat(cls, pieces: Sequence["Decisions"]) -> "Decisions":
+        """Concatenate the frames of several pieces; one piece stays as it is."""
+        return pieces[0] if len(pieces) == 1 else super().cat(pieces)
 
     def chosen_on_host(self) -> dict[str, Ragged]:
         """Return the choices in the form that `VecEnv.act` takes."""
@@ -520,7 +479,7 @@ class SeatedPlayers(Players):
         """Let each player choose in its frames, and put the decisions in the order of frames."""
         pieces = [choose(one, obs, batch.take(theirs), theirs, t) for one, theirs in self.seats]
         order = np.argsort(np.concatenate([theirs for _, theirs in self.seats]))
-        return Decisions.cat(pieces).take(order)._replace(players=self._names)
+        return replace(Decisions.cat(pieces).take(order), players=self._names)
 
     def values(self, batch: EntityBatch, environments: Environments) -> Tensor:
         """Return the values of the learner."""

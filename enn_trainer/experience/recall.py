@@ -10,7 +10,7 @@ import torch
 from enn_trainer.experience.memories import Ints, Memories, PlayerMemory, remembering_of
 from enn_trainer.policy import PPOAgent, device_of
 from entity_env.ragged import Ragged
-from entity_env.vec.vec_obs import VecObs, take_obs
+from entity_env.vec.vec_obs import VecObs
 from rogue_net.gaussian_numbers import as_drawn
 from rogue_net.ragged import EntityBatch
 
@@ -73,7 +73,7 @@ def recall_episode(
     memory, before = PlayerMemory(agent, sides), list[PlayerMemory]()
     for rows in frames.reshape(-1, sides):
         before.append(copy(memory))
-        batch, made = EntityBatch.of(take_obs(obs, rows), device), {}
+        batch, made = EntityBatch.of(obs.take(rows), device), {}
         for name, of_all in chosen.items():
             given = torch.from_numpy(of_all.take(rows).values).to(device)
             made[name] = as_drawn(given, batch.actions[name])

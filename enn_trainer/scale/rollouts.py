@@ -96,7 +96,7 @@ def _plain(own: Rollout, state: State, context: ExecutionContext) -> dict[str, A
     """Return what other ranks need to know of the frames of this one, as plain data."""
     finals = torch.zeros_like(own.values).masked_scatter(own.truncated, own.final_values)
     assert context.shards is not None
-    ended, metrics, *about = own.episodes
+    ended = own.episodes
     lessons = state.parts.get(CURRICULUM)
     return {
         **{name: getattr(own, name).cpu().numpy() for name in _OF_COLUMNS},
@@ -106,5 +106,10 @@ def _plain(own: Rollout, state: State, context: ExecutionContext) -> dict[str, A
         "actors": own.num_actors(),
         "parameters": lessons.parameters if isinstance(lessons, Lessons) else {},
         "metrics": list(own.metrics_of_shards),
-        "episodes": [ended + context.shards.columns.start, dict(metrics), *about],
+        "episodes": [
+            ended.environment + context.shards.columns.start,
+            dict(ended.metrics),
+            ended.steps,
+            ended.is_counted,
+        ],
     }

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -75,7 +76,7 @@ class NamedPlayers(Players):
                 pieces.append(choose(player, obs, ordered.slice(slice(first, end)), group, t))
         decisions = Decisions.cat(pieces)
         self._last = ordered, decisions, len(self.groups.get(AGENT, ()))
-        return decisions.take(self._order)._replace(players=self._names)
+        return replace(decisions.take(self._order), players=self._names)
 
     def learnt_from(
         self, batch: EntityBatch, decisions: Decisions

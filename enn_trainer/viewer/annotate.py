@@ -18,7 +18,6 @@ from enn_trainer.viewer.moments import find_moments
 from enn_trainer.viewer.replay import Episode, Replay, Unseen, types_of
 from entity_env.ragged import Indices
 from entity_env.spaces import GLOBAL, ObsSpace
-from entity_env.vec.vec_obs import take_obs
 from rogue_net.ragged import EntityBatch
 from rogue_net.wiring import Wired
 
@@ -118,7 +117,7 @@ def annotate(
         if recalled is not episode:
             recall = recall_episode(agent, episode.obs, episode.chosen, replay.sides)
             recalled = episode
-        batch = EntityBatch.of(take_obs(episode.obs, frames), device_of(agent))
+        batch = EntityBatch.of(episode.obs.take(frames), device_of(agent))
         in_frames = recall.take(frames)
         remembering = in_frames.attach(batch, np.arange(len(frames)))
         decisions = most_probable(agent, remembering)

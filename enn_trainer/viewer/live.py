@@ -29,7 +29,7 @@ from entity_env.play.hand import Hand
 from entity_env.ragged import Ragged
 from entity_env.recording import recording_format
 from entity_env.spaces import GLOBAL, ActionName
-from entity_env.vec.vec_obs import VecObs, take_obs
+from entity_env.vec.vec_obs import VecObs
 from rogue_net.ragged import EntityBatch
 
 HOST = "127.0.0.1"
@@ -197,7 +197,7 @@ class LiveGame(PersonPlayers):
     def _keep(self, obs: VecObs, batch: EntityBatch, decisions: Decisions, hand: Hand) -> None:
         """Keep the current frames, with what the others choose in them."""
         # Masks and visibility are written out, as other steps of the episode may have them.
-        frames = take_obs(obs, np.arange(len(obs)))
+        frames = obs.take(np.arange(len(obs)))
         for name, mask in frames.action_masks.items():
             if mask.bounds is None:
                 mask.mask = mask.full_mask(self.action_space[name].mask_columns)
@@ -366,7 +366,7 @@ class LiveGame(PersonPlayers):
         step = _whole(message, "step", self._step + 1)
         if message.get("episode") != self._episode or step < self._left_out:
             raise ValueError("step: expected one of the running episode; that one is gone")
-        obs = take_obs(self._steps[step - self._left_out].obs, np.array([side]))
+        obs = self._steps[step - self._left_out].obs.take(np.array([side]))
         facts = {"episode": self._episode, "step": step, "side": side}
         seat = self.seats[side]  # which stays the same in an episode
         if not isinstance(seat, AgentPlayer):

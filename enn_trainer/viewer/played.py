@@ -25,7 +25,7 @@ from entity_env.recording import recording_format
 from entity_env.spaces import ActionSpaces, ObsSpace
 from entity_env.vec.variation import RunningArguments
 from entity_env.vec.vec_env import VecEnv
-from entity_env.vec.vec_obs import VecObs, take_obs
+from entity_env.vec.vec_obs import VecObs
 from entity_env.view import View, view_of
 from rogue_net.config import RogueNetConfig
 from rogue_net.ragged import EntityBatch
@@ -133,7 +133,7 @@ class EpisodeKeeper:
         if not self._playing:
             return
         rows = np.concatenate([self._rows(match) for match in self._playing])
-        self._kept.append(recorded(take_obs(obs, rows), batch.take(rows), decisions.take(rows)))
+        self._kept.append(recorded(obs.take(rows), batch.take(rows), decisions.take(rows)))
         for match in self._playing:
             one = self._running[match]
             if self._arguments is not None:

@@ -12,7 +12,7 @@ from enn_trainer.viewer.explain import Float32, most_probable
 from enn_trainer.viewer.replay import entity_at, types_of
 from entity_env.actions import ActionName
 from entity_env.spaces import GLOBAL, ActionSpaces, ObsSpace
-from entity_env.vec.vec_obs import VecObs, take_obs
+from entity_env.vec.vec_obs import VecObs
 from rogue_net.ragged import EntityBatch, without
 
 
@@ -73,7 +73,7 @@ def what_if(
         ValueError: there is no such entity, feature or label; names the change.
     """
     # Change features and visibility, then remove entities, the last ones first.
-    changed = take_obs(obs, np.zeros(1, np.int64))
+    changed = obs.take(np.zeros(1, np.int64))
     for i, change in enumerate(changes):
         try:
             _apply(changed, obs_space, change)

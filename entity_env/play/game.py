@@ -42,7 +42,7 @@ from entity_env.vec.serial import EnvList
 from entity_env.vec.validate import check_same_spaces
 from entity_env.vec.variation import Variation, check_taken
 from entity_env.vec.vec_env import VecEnv
-from entity_env.vec.vec_obs import Choices, VecActionMask, VecObs, take_obs
+from entity_env.vec.vec_obs import Choices, VecActionMask, VecObs
 
 Agent: TypeAlias = Callable[[Observation], tuple[Mapping[ActionName, Action], float]]
 """Returns the actions in a frame, with the probabilities of all choices, and the value.
@@ -372,7 +372,7 @@ class _Game(Match):
         for side, (obs, (given, value)) in enumerate(
             zip(self.frames, self.advice(batch), strict=True)
         ):
-            own = take_obs(batch, np.array([side]))
+            own = batch.take(np.array([side]))
             by_type = _entities_by_type(obs, obs_space, own.features, own.kinds)
             # By position in the frame; the global actor comes last.
             entities = [*chain.from_iterable(by_type.values()), ("", "")]

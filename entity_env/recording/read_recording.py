@@ -23,7 +23,7 @@ from entity_env.recording.recording_format import (
 )
 from entity_env.seeding import key_of, mix, uniforms
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
-from entity_env.vec.vec_obs import VecObs, take_obs
+from entity_env.vec.vec_obs import VecObs
 
 Ending: TypeAlias = Literal["terminated", "truncated", "unfinished", "unknown"]
 """The end of an episode: by itself, cut off, not recorded, or not known from the file."""
@@ -152,7 +152,7 @@ class Recording:
                         )
                     if step.truncated[row]:
                         index = np.array([step.truncated[:row].sum()])
-                        final = None if step.final is None else take_obs(step.final, index)
+                        final = None if step.final is None else step.final.take(index)
                         yield running.pop(number).ended("truncated", final)
                     elif step.terminated[row]:
                         yield running.pop(number).ended("terminated")

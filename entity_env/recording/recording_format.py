@@ -57,7 +57,7 @@ choice checks whether it was allowed.
 import math
 import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -66,6 +66,8 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.errors import EntityEnvError, short_repr
+from entity_env.frame_data import FrameData
+from entity_env.frame_data import Path as LeafPath
 from entity_env.ragged import Ragged
 from entity_env.serialization.bounds import Allowance
 from entity_env.serialization.messages import MessageError, pack, rebuilt, unpack
@@ -73,7 +75,7 @@ from entity_env.spaces import ActionName, ActionSpace, ActionSpaces, ObsSpace
 from entity_env.vec.chains import chain_problems, check_linked
 from entity_env.vec.row_checks import expect, is_like
 from entity_env.vec.validate import check_features, check_masks
-from entity_env.vec.vec_obs import VecActionMask, VecObs, take_obs
+from entity_env.vec.vec_obs import VecActionMask, VecObs
 
 _MAGIC = b"enn-rec\0"
 _VERSIONS = 1, 2  # the second one: actions of numbers, and dependent actions
@@ -98,7 +100,7 @@ def may_begin(data: bytes) -> bool:
 
 
 @dataclass
-class Decisions:
+class Decisions(FrameData):
     """K frames, and the choices that were made in them.
 
     Attributes:
@@ -179,33 +181,11 @@ class Decisions:
             found[np.repeat(rows.lengths > 0, lengths)] = rows.values
         return found
 
-    def take(self, frames: npt.NDArray[np.int64]) -> "Decisions":
-        """Return the given frames, in the given order, as a copy."""
-        return Decisions(
-            take_obs(self.obs, frames),
-            _take_all(self.actions, frames),
-            _take_all(self.probs, frames),
-            _take_all(self.logits, frames),
-            self.values[frames],
-            _take_all(self.by_hand, frames),
-            self.player[frames],
-            _take_all(self.drawn, frames),
-        )
-
-    @staticmethod
-    def cat(pieces: Sequence["Decisions"]) -> "Decisions":
-        """Concatenate the frames of several pieces."""
-        frames = [len(piece) for piece in pieces]
-        return Decisions(
-            VecObs.cat([piece.obs for piece in pieces]),
-            _cat_all([piece.actions for piece in pieces], frames),
-            _cat_all([piece.probs for piece in pieces], frames),
-            _cat_all([piece.logits for piece in pieces], frames),
-            np.concatenate([piece.values for piece in pieces]),
-            _cat_all([piece.by_hand for piece in pieces], frames),
-            np.concatenate([piece.player for piece in pieces]),
-            _cat_all([piece.drawn for piece in pieces], frames),
-        )
+    def missing(self, path: LeafPath, like: Any) -> Any:
+        """Return a leaf that is not given: rows of no frame; else as of `obs`."""
+        if path[0] == "obs":
+            return super().missing(path, like)
+        return Ragged.empty(like.values, len(self))
 
     def payload(self) -> dict[str, Any]:
         """Return the fields of a record, without those that say nothing.
@@ -230,21 +210,6 @@ def _rows_of(mask: VecActionMask) -> dict[str, Ragged | None]:
     if mask.after is not None:
         rows["after"] = mask.after.rows
     return rows
-
-
-def _take_all(named: Mapping[str, Ragged], frames: npt.NDArray[np.int64]) -> dict[str, Ragged]:
-    return {name: rows.take(frames) for name, rows in named.items()}
-
-
-def _cat_all(pieces: Sequence[Mapping[str, Ragged]], frames: Sequence[int]) -> dict[str, Ragged]:
-    """Concatenate rows by name; a name that some pieces lack has no rows there."""
-    like = {name: rows.values for piece in pieces for name, rows in piece.items()}
-    return {
-        name: Ragged.cat(
-            [p.get(name, Ragged.empty(values, n)) for p, n in zip(pieces, frames, strict=True)]
-        )
-        for name, values in like.items()
-    }
 
 
 @dataclass

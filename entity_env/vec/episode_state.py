@@ -25,7 +25,7 @@ from entity_env.vec.chains import check_linked, choose_parts
 from entity_env.vec.identity import Tables
 from entity_env.vec.row_checks import expect
 from entity_env.vec.validate import check_features, check_finite_batch, check_masks
-from entity_env.vec.vec_obs import Choices, VecActionMask, VecObs, take_obs
+from entity_env.vec.vec_obs import Choices, VecActionMask, VecObs
 
 
 def offers_state(match: Match) -> bool:
@@ -171,7 +171,7 @@ def split_state(state: Mapping[str, Any], counts: Sequence[int]) -> list[dict[st
             "seed": state["seed"],
             "episodes": state["episodes"][start:end],
             "steps": state["steps"][start:end],
-            "frames": take_obs(state["frames"], np.arange(start, end)),
+            "frames": state["frames"].take(np.arange(start, end)),
             "matches": state["matches"][start // sides : end // sides],
         }
         for start, end in zip(ends - counts, ends, strict=True)

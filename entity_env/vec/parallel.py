@@ -23,7 +23,7 @@ from entity_env.vec.recovery import STEP_TRIES, Recovery, Step
 from entity_env.vec.validate import check_same_spaces
 from entity_env.vec.variation import Variation
 from entity_env.vec.vec_env import VecEnv
-from entity_env.vec.vec_obs import VecObs, take_obs
+from entity_env.vec.vec_obs import VecObs
 from entity_env.vec.worker import (
     RestartQuota,
     Worker,
@@ -435,7 +435,7 @@ class ParallelEnvList(VecEnv):
         begun: VecObs = self._replace_and_ask(i, lost, "reset", self._shown)
         # The last frames of the lost worker are the final observations of its episodes.
         cut_off = np.ones(len(frames), dtype=np.bool_)
-        last = take_obs(self._batch, frames)
+        last = self._batch.take(frames)
         final = replace(last, action_masks={}, done=cut_off, truncated=cut_off)
         flags = cut_off.copy(), cut_off.copy()
         return replace(begun, done=cut_off, truncated=flags[0], final=final, lost=flags[1])

@@ -12,7 +12,7 @@ from entity_env.errors import EntityEnvError
 from entity_env.process import logger
 from entity_env.ragged import Ragged
 from entity_env.spaces import ActionName, ObsSpace
-from entity_env.vec.vec_obs import After, VecObs, take_obs
+from entity_env.vec.vec_obs import After, VecObs
 from entity_env.vec.worker import WorkerLostError
 
 EVERY_S = 20.0
@@ -205,7 +205,7 @@ def first_difference(
         first: the index of the first of them among all of the run, for messages.
         is_step: True to compare rewards and ends of a step as well.
     """
-    expected, envs = take_obs(shown, frames), first + np.arange(len(frames))
+    expected, envs = shown.take(frames), first + np.arange(len(frames))
     if not is_step:
         return _difference(replayed, expected, envs)
     of_step = {name: getattr(shown, name)[frames] for name in ("reward", "done", "truncated")}
@@ -214,7 +214,7 @@ def first_difference(
         # Last observations are there for the truncated episodes alone.
         before: npt.NDArray[np.int64] = np.cumsum(shown.truncated) - shown.truncated
         is_cut = shown.truncated[frames]
-        final = take_obs(shown.final, before[frames[is_cut]])
+        final = shown.final.take(before[frames[is_cut]])
         found = _difference(replayed.final, final, envs[is_cut], prefix="final.")
     return found
 

@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import ActionName, EntityName
+from entity_env.frame_data import SAME, FrameData, Path
 from entity_env.observation import OMIT_EMPTY
-from entity_env.ragged import Indices, Ragged, exclusive_cumsum, row_indices
+from entity_env.ragged import Indices, Ragged, Selection, exclusive_cumsum, row_indices
 
 Choices: TypeAlias = dict[ActionName, Ragged]
 """The choices of the actors of every action, as in `VecEnv.act`: int64 (actors,) per frame, or
@@ -17,7 +18,7 @@ float32 (actors, components) of numbers."""
 
 
 @dataclass
-class After:
+class After(FrameData):
     """The action that actors take before a dependent one.
 
     Attributes:
@@ -28,9 +29,9 @@ class After:
             choice if empty.
     """
 
-    action: ActionName
+    action: ActionName = field(metadata=SAME)
     rows: Ragged
-    when: list[int]
+    when: list[int] = field(metadata=SAME)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -40,17 +41,8 @@ class After:
         """The number of labels that masks tell apart."""
         return max(1, len(self.when))
 
-    @classmethod
-    def cat(cls, pieces: Sequence[Self]) -> Self:
-        """Concatenate the frames of several pieces."""
-        return replace(pieces[0], rows=Ragged.cat([piece.rows for piece in pieces]))
 
-    def take(self, frames: npt.NDArray[np.int64]) -> Self:
-        """Return the given frames, in the given order."""
-        return replace(self, rows=self.rows.take(frames))
-
-
-class VecActionMask:
+class VecActionMask(FrameData):
     """Base class of batched masks: the actors of an action in each frame, and their choices.
 
     Attributes:
@@ -85,23 +77,11 @@ class VecActionMask:
         lengths = self.actors.lengths * self.labels
         return lengths if self.actees is None else lengths * self.actees.lengths
 
-    @classmethod
-    def cat(cls, pieces: Sequence[Self]) -> Self:
-        """Concatenate the frames of several masks of one action."""
-        rows: dict[str, Any] = {"actors": Ragged.cat([piece.actors for piece in pieces])}
-        if pieces[0].actees is not None:
-            rows["actees"] = Ragged.cat([p.actees for p in pieces if p.actees is not None])
-        like = next((piece.mask for piece in pieces if piece.mask is not None), None)
-        rows["mask"] = None
-        if like is not None:
-            columns = like.values.shape[1:]
-            rows["mask"] = Ragged.cat([piece.full_mask(columns) for piece in pieces])
-        return replace(cls(**rows), **_cat_after(pieces))  # type: ignore[type-var]
-
-    def take(self, frames: npt.NDArray[np.int64]) -> Self:
-        """Return the given frames, in the given order, as a copy."""
-        given = {name: rows for name, rows in vars(self).items() if rows is not None}
-        return replace(self, **{name: rows.take(frames) for name, rows in given.items()})  # type: ignore[type-var]
+    def missing(self, path: Path, like: Any) -> Any:
+        """Return the mask if it is not given: everything is allowed."""
+        if path == ("mask",):
+            return self.full_mask(like.values.shape[1:])
+        return super().missing(path, like)
 
     def keep(self, kept: npt.NDArray[np.bool_], label: Indices | None = None) -> Self:
         """Return the mask of some of the actors.
@@ -245,22 +225,8 @@ class VecContinuousActionMask(VecActionMask):
         """float32 (actors, 2, components) per frame, the smallest and largest numbers."""
         return Ragged(np.stack([self.low.values, self.high.values], axis=1), self.actors.lengths)
 
-    @classmethod
-    def cat(cls, pieces: Sequence[Self]) -> Self:
-        """Concatenate the frames of several masks of one action."""
-        actors, low, high = (
-            Ragged.cat([vars(piece)[name] for piece in pieces])
-            for name in ("actors", "low", "high")
-        )
-        return cls(actors, low, high, **_cat_after(pieces))
-
     def _rows_of(self, actors: Indices, label: Indices | None) -> dict[str, Any]:
         return {"low": self.low.values[actors], "high": self.high.values[actors]}
-
-
-def _cat_after(pieces: Sequence[VecActionMask]) -> dict[str, Any]:
-    found = [piece.after for piece in pieces if piece.after is not None]
-    return {"after": After.cat(found)} if found else {}
 
 
 _ADD, _MIN, _MAX = np.add.reduce, np.minimum.reduce, np.maximum.reduce
@@ -320,7 +286,7 @@ _NO_FLAGS = np.zeros(0, np.bool_)
 
 
 @dataclass
-class VecObs:
+class VecObs(FrameData):
     """One frame of each of B environments.
 
     An environment whose episode ended is reset in the same step: its features and masks are the
@@ -357,9 +323,9 @@ class VecObs:
     action_masks: dict[ActionName, VecActionMask]
     reward: npt.NDArray[np.float32]
     done: npt.NDArray[np.bool_]
-    metrics: dict[str, Metric]
+    metrics: dict[str, Metric] = field(metadata=SAME)
     truncated: npt.NDArray[np.bool_] = None  # type: ignore[assignment]
-    final: "VecObs | None" = None
+    final: "VecObs | None" = field(default=None, metadata=SAME)
     env_metrics: dict[str, Ragged] = field(default_factory=dict)
     kinds: dict[EntityName, Ragged] = field(default_factory=dict, metadata={OMIT_EMPTY: True})
     identity: dict[EntityName, Ragged] = field(default_factory=dict, metadata={OMIT_EMPTY: True})
@@ -388,40 +354,45 @@ class VecObs:
         """(B,) bool, `padding` with a flag for each frame; a copy."""
         return self.padding.copy() if len(self.padding) else np.zeros(len(self), np.bool_)
 
-    @staticmethod
-    def cat(pieces: Sequence["VecObs"]) -> "VecObs":
-        """Concatenate the frames of several pieces."""
-        # Last observations and metrics, which only some pieces have.
-        finals = [piece.final for piece in pieces if piece.final is not None]
-        names = dict.fromkeys(name for piece in pieces for name in piece.metrics)
-        env_metrics = _cat_given(pieces, "env_metrics", np.zeros(0))
-        types = pieces[0].features
-        hiding = [name for name in types if any(name in piece.visible for piece in pieces)]
+    def missing(self, path: Path, like: Any) -> Any:
+        """Return a leaf that is not given: all is seen, and nobody has numbers."""
+        if path[0] == "visible":
+            return self.visibility(path[1])
+        if path[0] in ("env_metrics", "identity"):
+            return Ragged.empty(like.values, len(self))
+        return super().missing(path, like)
 
-        # Frames, one piece after the other.
-        return VecObs(
-            features={name: Ragged.cat([p.features[name] for p in pieces]) for name in types},
-            visible={name: Ragged.cat([p.visibility(name) for p in pieces]) for name in hiding},
-            action_masks={
-                name: mask.cat([piece.action_masks[name] for piece in pieces])
-                for name, mask in pieces[0].action_masks.items()
-            },
-            reward=np.concatenate([piece.reward for piece in pieces]),
-            done=np.concatenate([piece.done for piece in pieces]),
-            metrics={  # from the values, where known: sums of sums would round differently
-                name: Metric.of(env_metrics[name].values)
-                if name in env_metrics
-                else sum((p.metrics[name] for p in pieces if name in p.metrics), Metric())
-                for name in names
-            },
-            truncated=np.concatenate([piece.truncated for piece in pieces]),
-            final=VecObs.cat(finals) if finals else None,
-            env_metrics=env_metrics,
-            kinds={name: Ragged.cat([p.kinds[name] for p in pieces]) for name in pieces[0].kinds},
-            identity=_cat_given(pieces, "identity", np.zeros(0, np.int64)),
-            lost=_cat_flags(pieces, "lost"),
-            padding=_cat_flags(pieces, "padding"),
-        )
+    def select(self, selection: Selection) -> Self:
+        """Return a copy of the selected frames; reward, done and metrics are blank."""
+        reward, no_flags = np.zeros(len(self), np.float32), np.zeros(len(self), np.bool_)
+        shown = replace(self, reward=reward, done=no_flags, truncated=no_flags, lost=no_flags)
+        shown = replace(shown, metrics={}, env_metrics={}, final=None)
+        taken = super(VecObs, replace(shown, padding=self.is_padding)).select(selection)
+        padding = taken.padding if taken.padding.any() else _NO_FLAGS
+        return replace(taken, lost=_NO_FLAGS, padding=padding)
+
+    @classmethod
+    def cat(cls, pieces: Sequence[Self]) -> Self:
+        """Concatenate the frames of several pieces."""
+        for name in ("lost", "padding"):
+            if any(len(getattr(piece, name)) for piece in pieces):
+                pieces = [piece._with_flags(name) for piece in pieces]
+        joined = super().cat(pieces)
+        visible = {n: joined.visible[n] for n in joined.features if n in joined.visible}
+        finals = [piece.final for piece in pieces if piece.final is not None]
+        metrics = {  # from the values, where known: sums of sums would round differently
+            name: Metric.of(joined.env_metrics[name].values)
+            if name in joined.env_metrics
+            else sum((p.metrics[name] for p in pieces if name in p.metrics), Metric())
+            for name in dict.fromkeys(name for piece in pieces for name in piece.metrics)
+        }
+        final = VecObs.cat(finals) if finals else None
+        return replace(joined, visible=visible, metrics=metrics, final=final)
+
+    def _with_flags(self, name: str) -> Self:
+        """Return the same with a flag for each frame."""
+        all_flags: Any = {name: np.zeros(len(self), np.bool_)}
+        return self if len(getattr(self, name)) else replace(self, **all_flags)
 
     def extend(self, other: "VecObs") -> None:
         """Append the frames of another batch of the same environments' spaces."""
@@ -431,37 +402,3 @@ class VecObs:
         """Return which entities of a type the policy sees, bool (n,) per frame."""
         rows = self.features[name]
         return self.visible.get(name, Ragged(np.ones(rows.items(), np.bool_), rows.lengths))
-
-
-def _cat_flags(pieces: Sequence[VecObs], attribute: str) -> npt.NDArray[np.bool_]:
-    """Concatenate flags that are empty in pieces without any; empty if no piece has any."""
-    flags = [getattr(piece, attribute) for piece in pieces]
-    if not any(map(len, flags)):
-        return _NO_FLAGS
-    missing = (np.zeros(len(piece), np.bool_) for piece in pieces)
-    return np.concatenate([f if len(f) else none for f, none in zip(flags, missing, strict=True)])
-
-
-def _cat_given(
-    pieces: Sequence[VecObs], attribute: str, like: npt.NDArray[Any]
-) -> dict[str, Ragged]:
-    """Concatenate rows by name; pieces that do not give a name have no rows of it."""
-    given = [(getattr(piece, attribute), len(piece)) for piece in pieces]
-    return {
-        name: Ragged.cat([rows.get(name, Ragged.empty(like, n)) for rows, n in given])
-        for name in dict.fromkeys(name for rows, _ in given for name in rows)
-    }
-
-
-def take_obs(obs: VecObs, frames: npt.NDArray[np.int64]) -> VecObs:
-    """Return a copy of the given frames, in order; reward, done and metrics are blank."""
-    features = {name: rows.take(frames) for name, rows in obs.features.items()}
-    visible = {name: rows.take(frames) for name, rows in obs.visible.items()}
-    masks = {name: mask.take(frames) for name, mask in obs.action_masks.items()}
-    blank = np.zeros(len(frames), dtype=np.float32), np.zeros(len(frames), dtype=np.bool_)
-    kinds = {name: rows.take(frames) for name, rows in obs.kinds.items()}
-    identity = {name: rows.take(frames) for name, rows in obs.identity.items()}
-    taken = VecObs(features, visible, masks, *blank, {}, kinds=kinds, identity=identity)
-    if obs.is_padding[frames].any():
-        taken.padding = obs.padding[frames]
-    return taken

@@ -32,7 +32,6 @@ from entity_env.random_play import fields_of, random_choices
 from entity_env.serialization.messages import pack, unpack
 from entity_env.testing import conformance
 from entity_env.vec.validate import check_spaces
-from entity_env.vec.vec_obs import take_obs
 from tests.entity_env.kinds_world import COLORS, SEASONS, SPACE, Sorter
 
 BALL = SPACE.entities["Ball"]
@@ -327,7 +326,7 @@ def test_a_filter_refuses_labels_and_kinds_that_it_does_not_have() -> None:
 
 def test_frames_are_taken_and_joined_with_their_labels() -> None:
     batch = batch_of(balls([[0.0, "red", 0], [1.0, "green", 1]]), balls([[2.0, "blue", 0]]))
-    back = VecObs.cat([take_obs(batch, np.array([1])), take_obs(batch, np.array([0]))])
+    back = VecObs.cat([batch.take(np.array([1])), batch.take(np.array([0]))])
     assert back.kinds["Ball"].values.tolist() == [[2, 0], [0, 0], [1, 1]]
     assert back.kinds["Ball"].lengths.tolist() == [1, 2]
 

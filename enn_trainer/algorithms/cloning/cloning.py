@@ -283,7 +283,7 @@ class Cloning(Algorithm[Demonstrations]):
             drawn: Demonstrations, num_actors: int, num_returns: int, piece: Frames
         ) -> tuple[Tensor | None, tuple[Tensor, CloneScore]]:
             context.check()
-            imitation, value, score = self._loss_of(drawn.take(piece))
+            imitation, value, score = self._loss_of(drawn.take_units(piece))
             value = value_coef * value / max(1, num_returns)
             loss = imitation / max(1, num_actors) + value
             # Without actors and returns there is no gradient.
@@ -301,7 +301,7 @@ class Cloning(Algorithm[Demonstrations]):
 
             # Draw a batch.
             keys = mix(derive_seed(seed, "dropout"), train.frames(units)).view(np.int64)
-            drawn = train.take(units)
+            drawn = train.take_units(units)
             drawn = replace(drawn, batch=replace(drawn.batch, keys=keys))
             counts = int(drawn.num_actors().sum()), int((~drawn.returns.isnan()).sum())
 
@@ -348,10 +348,10 @@ class Cloning(Algorithm[Demonstrations]):
 
         def score_of_piece(piece: Frames, some: Demonstrations) -> CloneScore:
             context.check()
-            return self._loss_of(some.take(piece))[2]
+            return self._loss_of(some.take_units(piece))[2]
 
         for units in minibatches_by_length(shown.lengths, bs, 1, seed=0, shuffle=False):
-            some = shown.take(units)
+            some = shown.take_units(units)
             scores: list[CloneScore] = []
             tasks = [partial(score_of_piece, piece, some) for piece in self._pieces(some)]
             context.lanes.run(tasks, scores.append)

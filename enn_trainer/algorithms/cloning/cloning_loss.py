@@ -95,7 +95,7 @@ class CloningLoss(AuxiliaryLoss):
         assert shown is not None
         assert bc is not None
         units = drawn_units(shown.lengths, bc.bs, self._seed, step)
-        drawn = shown.take(units)
+        drawn = shown.take_units(units)
         keys = mix(derive_seed(self._seed, "dropout"), step, shown.frames(units)).view(np.int64)
         drawn = replace(drawn, batch=replace(drawn.batch, keys=keys))
         num_actors = int(drawn.num_actors().sum())
@@ -104,7 +104,7 @@ class CloningLoss(AuxiliaryLoss):
         # Add the gradients of the pieces: loss = coef * sum over actors / num_actors
         def loss_of(piece: Frames) -> tuple[Tensor, Tensor]:
             context.check()
-            part = drawn.take(piece)
+            part = drawn.take_units(piece)
             chosen = {name: rows.values for name, rows in part.actions.items()}
             out = agent(part.batch, actions=chosen)
             mean = torch.cat([*imitation_losses(out, part, bc.loss).values()]).sum() / num_actors

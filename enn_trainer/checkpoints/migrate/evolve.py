@@ -440,8 +440,8 @@ def state_from(
 
     # Tensors of a RogueNet are matched by the names of the world.
     saved = read_saved_run(source.path)
-    alone = saved.config.vf_net is None
-    if alone and "value" in source.parts and "policy" not in source.parts:
+    alone, takes_values = saved.config.vf_net is None, "value" in source.parts
+    if alone and takes_values and "policy" not in source.parts:
         raise ConfigError(
             "--init-parts: expected policy beside value, as the value function of the save reads "
             "the policy's layers"
@@ -452,7 +452,7 @@ def state_from(
     before, now = (saved.config, saved.agent), (config, state.agent)
     _, report = upgrade_network(before, now, rules, source.parts)
     say(f"weights of {saved.path}, step {saved.step}:\n{report.summary()}")
-    if "value" in source.parts:
+    if takes_values:
         _take_reward_scale(find(saved.path), state, say)
     return state
 

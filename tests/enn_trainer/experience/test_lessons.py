@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ def count(progress: LessonProgress, present: Lesson, episodes: Episodes, num_env
     """Count episodes; of `num_envs` environments in turn, or one of each."""
     num_envs = num_envs or len(episodes.environment)
     environment = episodes.environment % num_envs
-    progress.count("c", present, episodes._replace(environment=environment), num_envs)
+    progress.count("c", present, replace(episodes, environment=environment), num_envs)
 
 
 UP = [lesson("a", ["win.mean >= 0.5"]), lesson("b", back=["win.mean <= 0.1", "step >= 900"])]
@@ -120,11 +121,11 @@ def test_means_are_over_whole_rounds_of_all_environments() -> None:
     """The episodes that have ended at some time are the short ones."""
     progress = started(UP)
     short, late = ended([0] * 5, win=[1] * 5), ended([0, 0], win=[0, 0])
-    fast = short._replace(environment=np.array([0, 0, 1, 1, 1]))
+    fast = replace(short, environment=np.array([0, 0, 1, 1, 1]))
     progress.count("c", UP[0], fast, 3)
     assert (progress.episodes, progress.measure("win.mean", 10)) == (5, None)
     assert progress.decision(UP, 10) is None
-    progress.count("c", UP[0], late._replace(environment=np.array([2, 2])), 3)
+    progress.count("c", UP[0], replace(late, environment=np.array([2, 2])), 3)
     assert progress.measure("win.mean", 10) == 2 / 3  # of the newest round, which has three
     assert progress.decision(UP, 10) == (UP[1], "win.mean >= 0.5: 0.666667 over 3 episodes")
 

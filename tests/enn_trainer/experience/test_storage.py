@@ -116,18 +116,21 @@ def test_a_rollout_takes_less_than_twice_its_data() -> None:
 
 def test_frames_that_grow_are_moved_seldom() -> None:
     """The space for what is to come follows from what came."""
-    rows, moved = storage._Rows(), []
-    for t in range(1, 101):
-        rows.add(RaggedTensor(torch.full((t,), t), np.array([t])), share=t / 100)
+    frames = [RaggedTensor(torch.full((t,), t), np.array([t])) for t in range(1, 101)]
+    rows = storage._Rows(frames[0], 100)
+    moved = [rows.all().values.data_ptr()]
+    for frame in frames[1:]:
+        rows.append(frame)
         moved.append(rows.all().values.data_ptr())
     assert rows.all().values.tolist() == [t for t in range(1, 101) for _ in range(t)]
     assert len(set(moved)) < 12
 
 
 def test_frames_of_one_size_are_never_moved() -> None:
-    rows = storage._Rows()
-    places = []
-    for t in range(1, 51):
-        rows.add(RaggedTensor(torch.zeros(7), np.array([7])), share=t / 50)
+    frame = RaggedTensor(torch.zeros(7), np.array([7]))
+    rows = storage._Rows(frame, 50)
+    places = [rows.all().values.data_ptr()]
+    for _ in range(49):
+        rows.append(frame)
         places.append(rows.all().values.data_ptr())
     assert len(set(places)) == 1

@@ -29,7 +29,7 @@ from entity_env.spaces import (
 )
 from entity_env.vec.batching import batch_obs
 from entity_env.vec.serial import EnvList
-from entity_env.vec.vec_obs import VecObs, take_obs
+from entity_env.vec.vec_obs import VecObs
 from rogue_net.config import RogueNetConfig
 from rogue_net.ragged import EntityBatch
 from rogue_net.rogue_net import RogueNet
@@ -380,7 +380,7 @@ class Kept:
         return
 
     def before_step(self, obs: VecObs, batch: EntityBatch, decisions: Decisions, _: int) -> None:
-        self.frames.append(take_obs(obs, np.arange(len(obs))))
+        self.frames.append(obs.take(np.arange(len(obs))))
         self.decisions.append(decisions)
 
     def after_step(self, obs: VecObs) -> None:

@@ -12,7 +12,6 @@ from enn_trainer.viewer.episodes import episodes_of
 from enn_trainer.viewer.explain import attention_of
 from enn_trainer.viewer.replay import Moment, Replay
 from entity_env.examples import Duel
-from entity_env.vec.vec_obs import take_obs
 from rogue_net.config import RogueNetConfig
 from rogue_net.ragged import EntityBatch
 from rogue_net.rogue_net import RogueNet
@@ -36,7 +35,7 @@ def test_frames_of_the_agent_have_attention_and_influence(tmp_path: Path) -> Non
         own = [*range(0, len(episode.obs), 2)]
         assert [*episode.attention] == [*episode.influence] == own
         frame = own[-1]
-        alone = EntityBatch.of(take_obs(episode.obs, np.array([frame])))
+        alone = EntityBatch.of(episode.obs.take(np.array([frame])))
         weights = attention_of(network, alone)
         assert weights is not None
         np.testing.assert_allclose(episode.attention[frame], weights[0], atol=1e-5)

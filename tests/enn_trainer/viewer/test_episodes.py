@@ -9,7 +9,6 @@ from enn_trainer.viewer.episodes import episodes_of
 from entity_env.examples import Duel, MineSweeper, TreasureHunt
 from entity_env.recording.read_recording import Recording
 from entity_env.recording.recording_format import RecordingError
-from entity_env.vec.vec_obs import take_obs
 from rogue_net.ragged import EntityBatch
 from tests.enn_trainer.viewer.replays import recorded
 
@@ -24,7 +23,7 @@ def test_an_episode_has_the_frames_choices_and_rewards_that_were_played(
     assert len(first.obs) % sides == 0
     for step in range(len(first.obs) // sides):
         own = np.arange(step * sides, (step + 1) * sides)
-        frames, expected = take_obs(first.obs, own), take_obs(kept.frames[step], np.arange(sides))
+        frames, expected = first.obs.take(own), kept.frames[step].take(np.arange(sides))
         for name, rows in expected.features.items():
             np.testing.assert_array_equal(frames.features[name].values, rows.values)
         for name, rows in expected.identity.items():

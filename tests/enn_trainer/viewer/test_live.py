@@ -23,7 +23,7 @@ from entity_env.examples import Duel, Minefield, MineSweeper, RockPaperScissors,
 from entity_env.ragged import Ragged
 from entity_env.recording.read_recording import Recording
 from entity_env.vec.batching import batch_obs
-from entity_env.vec.vec_obs import VecObs, take_obs
+from entity_env.vec.vec_obs import VecObs
 from rogue_net.config import MemoryConfig
 from rogue_net.ragged import EntityBatch
 from tests.enn_trainer.viewer.live_games import Answer, Played, quiet
@@ -324,7 +324,7 @@ def test_removed_targets_have_no_probability_and_the_rest_has_all() -> None:
     played = Played(Duel, quiet)
     played.play(1)
     episode = played.episode(played.pages.of("steps")[0])
-    frame = take_obs(episode.obs, np.array([0]))
+    frame = episode.obs.take(np.array([0]))
     actees = frame.action_masks["attack"].actees
     assert actees is not None
     gone = int(actees.values[1])
@@ -416,7 +416,7 @@ def test_explanations_know_what_the_agent_remembered_in_that_frame() -> None:
     assert answers
     for step, value in answers.items():
         assert value == pytest.approx(values[step], abs=1e-5)
-    frame = take_obs(found[2][2], np.array([0]))
+    frame = found[2][2].take(np.array([0]))
     forgetful = what_if(played.network, frame, *played.spaces, [])
     assert max(abs(forgetful.value - value) for value in values) > 1e-4
 

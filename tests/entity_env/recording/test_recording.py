@@ -39,7 +39,6 @@ from entity_env.recording.read_recording import Episode, Recording
 from entity_env.recording.record import RecordingVecEnv, end_before, recording_header
 from entity_env.recording.recording_format import Decisions, RecordingError, Step, framed
 from entity_env.vec.variation import Variation
-from entity_env.vec.vec_obs import take_obs
 from tests.entity_env.builders import (
     ROOT,
     SAMPLES,
@@ -129,7 +128,7 @@ def test_what_was_seen_and_done_comes_back(world: World, subsample: int, seed: i
     assert recording.complete
     assert len(steps) == 3
     for step, seen, did, outcome in zip(steps, replay.shown, done, replay.shown[1:], strict=False):
-        whole = Decisions(take_obs(seen, np.arange(len(envs))), *did[:3], drawn=did[3])
+        whole = Decisions(seen.take(np.arange(len(envs))), *did[:3], drawn=did[3])
         assert_same(step.decisions, whole.take(step.kept))
         for name in ("reward", "terminated", "truncated", "final"):
             assert_same(getattr(step, name), getattr(outcome, name))

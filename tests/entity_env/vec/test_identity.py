@@ -34,7 +34,6 @@ from entity_env.recording.read_recording import Recording
 from entity_env.recording.record import RecordingVecEnv
 from entity_env.serialization.messages import pack, unpack
 from entity_env.vec.episode_state import cat_states, split_state
-from entity_env.vec.vec_obs import take_obs
 from tests.entity_env.builders import assert_same, play, random_choices
 from tests.entity_env.worker_worlds import CROWD, Crowd
 from tests.entity_env.worlds import Named
@@ -317,7 +316,7 @@ def test_wrappers_pass_numbers_on() -> None:
 def test_frames_that_are_taken_and_put_together_keep_their_numbers() -> None:
     obs = play(tracked(EnvList(Crowd, 4)), 5)[-1]
     order = np.array([2, 0, 3, 1])
-    taken = take_obs(obs, order)
+    taken = obs.take(order)
     assert [numbers_in(taken, i) for i in range(4)] == [numbers_in(obs, i) for i in order]
     together = VecObs.cat([taken, without_numbers(obs)])
     assert [numbers_in(together, i) for i in range(4)] == [numbers_in(obs, i) for i in order]

@@ -10,7 +10,7 @@ from entity_env import AddMetricsWrapper, InvalidObservation, Ragged, VecObs
 from entity_env.adapters.any_vec_env import AnyVecEnv
 from entity_env.serialization.messages import pack, unpack
 from entity_env.spaces import ObsSpace
-from entity_env.vec.vec_obs import Metric, add_metrics, take_obs
+from entity_env.vec.vec_obs import Metric, add_metrics
 from tests.entity_env.builders import play
 from tests.entity_env.clocks import Clocks, steps_of
 
@@ -73,10 +73,10 @@ def test_batches_keep_the_flags_of_their_frames() -> None:
     joined = VecObs.cat(frames)
     assert joined.padding.tolist() == [flag for of_step in flags for flag in of_step]
     order = np.random.default_rng(0).permutation(len(joined))
-    taken = take_obs(joined, order)
+    taken = joined.take(order)
     assert taken.padding.tolist() == joined.padding[order].tolist()
     assert unpack(pack(taken)).padding.tolist() == taken.padding.tolist()
-    assert len(take_obs(joined, np.flatnonzero(~joined.padding)).padding) == 0
+    assert len(joined.take(np.flatnonzero(~joined.padding)).padding) == 0
     assert len(VecObs.cat(play(Clocks(B, waits=0), 9)).padding) == 0
 
 

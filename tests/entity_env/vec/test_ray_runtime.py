@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from entity_env.errors import ClusterError
-from entity_env.ray_cluster import cluster
-from entity_env.ray_runtime import RuntimeEnv
+from entity_env.ray_cluster import RuntimeEnv, cluster
 from tests.ray_marks import NEEDS_RAY
 
 ROOT = Path(__file__).parents[3]
@@ -51,7 +50,7 @@ import functools, shutil, sys
 from pathlib import Path
 from entity_env import EnvList, ParallelEnvList
 from entity_env.ray_cluster import cluster
-from entity_env.ray_runtime import RuntimeEnv
+from entity_env.ray_cluster import RuntimeEnv
 from entity_env.vec.ray_worker import RayWorker
 from tests.entity_env.vec.frames import assert_same_frames, shown
 from a_brought_world import Brought
@@ -104,7 +103,7 @@ class TestOnACluster:
         from entity_env import ParallelEnvList
         from entity_env.examples import Minefield
         from entity_env.ray_cluster import cluster
-        from entity_env.ray_runtime import RuntimeEnv
+        from entity_env.ray_cluster import RuntimeEnv
         from entity_env.vec.ray_worker import RayWorker
         from tests.entity_env.vec.frames import shown
 
@@ -128,7 +127,7 @@ class TestOnACluster:
         from entity_env import ParallelEnvList
         from entity_env.examples import Minefield
         from entity_env.ray_cluster import cluster
-        from entity_env.ray_runtime import RuntimeEnv
+        from entity_env.ray_cluster import RuntimeEnv
         from entity_env.vec.ray_worker import RayWorker
         import functools
         with cluster("auto", "rollout.ray", RuntimeEnv(python="no_such_environment")) as ray:
@@ -143,7 +142,7 @@ class TestOnACluster:
         program = """
         import ray
         from entity_env.ray_cluster import cluster
-        from entity_env.ray_runtime import RuntimeEnv
+        from entity_env.ray_cluster import RuntimeEnv
         with cluster("auto", "rollout.ray"):
             with cluster("auto", "eval.ray", RuntimeEnv(("levels",))):
                 pass

@@ -1,0 +1,228 @@
+"""`FrameData`: the base of data of B frames, whose fields are taken, sliced and joined together."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from functools import cache, singledispatch
+from typing import Any, NamedTuple, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from entity_env.ragged import Indices, Selection
+
+Path: TypeAlias = tuple[str, ...]
+"""Place of a leaf: names of fields, and of entries where a field is a mapping."""
+_KIND = "frames"
+SAME = {_KIND: "same"}
+"""Metadata of a field that is the same for all frames."""
+DROPPED = {_KIND: "dropped"}
+"""Metadata of a field that has its default again in other frames."""
+
+
+def rows_of(name: str) -> dict[str, str]:
+    """Return metadata of a mapping whose entries have the rows of another field of this name.
+
+    The entries have `take(rows)` and `cat(pieces)`, as distributions over choices of actors do. An
+    entry that is not in all pieces is in none that are joined.
+    """
+    return {_KIND: name}
+
+
+_CONSTANT = (SAME[_KIND], DROPPED[_KIND])
+
+
+@singledispatch
+def take_leaf(leaf: Any, selection: Selection) -> Any:
+    """Return a leaf of the selected frames; new types of leaves are registered here."""
+    return leaf.select(selection)
+
+
+@singledispatch
+def slice_leaf(leaf: Any, frames: slice) -> Any:
+    """Return a leaf of consecutive frames, a view where it can be one."""
+    return leaf.slice(frames)
+
+
+@singledispatch
+def cat_leaves(first: Any, leaves: Sequence[Any]) -> Any:
+    """Concatenate the frames of leaves of the type of the first one."""
+    return first.cat(leaves)
+
+
+# Arrays have an entry for each frame.
+@take_leaf.register(np.ndarray)
+def _(leaf: npt.NDArray[Any], selection: Selection) -> Any:
+    return leaf[selection.frames]
+
+
+@slice_leaf.register(np.ndarray)
+def _(leaf: npt.NDArray[Any], frames: slice) -> Any:
+    return leaf[frames]
+
+
+@cat_leaves.register(np.ndarray)
+def _(first: npt.NDArray[Any], leaves: Sequence[Any]) -> Any:
+    return np.concatenate(leaves)
+
+
+# An `int` is the number of frames.
+@take_leaf.register
+def _(leaf: int, selection: Selection) -> int:
+    return len(selection.frames)
+
+
+@slice_leaf.register
+def _(leaf: int, frames: slice) -> int:
+    return len(range(leaf)[frames])
+
+
+@cat_leaves.register
+def _(first: int, leaves: Sequence[int]) -> int:
+    return sum(leaves)
+
+
+class _RowsOf(NamedTuple):
+    """An entry of a field declared by `rows_of`.
+
+    Attributes:
+        entry: has `take(rows)` and `cat(pieces)`.
+        rows: of the other field.
+    """
+
+    entry: Any
+    rows: Any
+
+    def select(self, selection: Selection) -> "_RowsOf":
+        return self._replace(entry=self.entry.take(selection.rows(self.rows)[1]))
+
+    def slice(self, frames: slice) -> None:
+        """Leave them out, as there may be no views of them."""
+
+    def cat(self, leaves: Sequence["_RowsOf"]) -> "_RowsOf":
+        return self._replace(entry=self.entry.cat([leaf.entry for leaf in leaves]))
+
+
+class FrameData:
+    """Base class of dataclasses of B frames.
+
+    A field is a leaf: an array or tensor with an entry for each frame, rows of frames, or the
+    number of frames, an `int`; more `FrameData`; a mapping of these; or None. Others are declared
+    by metadata, `SAME`, `DROPPED` or `rows_of`. What is added as a field is taken, sliced and
+    joined with the rest wherever frames are.
+    """
+
+    def take(self, frames: Indices) -> Self:
+        """Return a copy of the given frames, in the given order."""
+        return self.select(Selection(frames))
+
+    def select(self, selection: Selection) -> Self:
+        """Return a copy of the selected frames."""
+        return self._changed(lambda leaf: take_leaf(leaf, selection))
+
+    def slice(self, frames: slice) -> Self:
+        """Return consecutive frames, without what is declared by `rows_of`; tensors are views."""
+        return self._changed(lambda leaf: slice_leaf(leaf, frames))
+
+    def map(self, change: Callable[[Any], Any]) -> Self:
+        """Return the same frames with changed leaves, also with those of `FrameData` in fields."""
+        return self._changed(
+            lambda leaf: leaf.map(change) if isinstance(leaf, FrameData) else change(leaf)
+        )
+
+    @classmethod
+    def cat(cls, pieces: Sequence[Self]) -> Self:
+        """Concatenate the frames of several pieces."""
+        # Find all leaves before any are joined, as rows of a rollout grow in place.
+        leaves = {
+            name: _to_join([piece._leaves(name, kind) for piece in pieces], pieces, (name,))
+            for name, kind in _kinds_of(type(pieces[0]))
+            if kind not in _CONSTANT
+        }
+        return pieces[0]._rebuilt({n: _each(value, _ToJoin.joined) for n, value in leaves.items()})
+
+    def missing(self, path: Path, like: Any) -> Any:
+        """Return a leaf that is not given here, to join it with those of other pieces.
+
+        Args:
+            path: its place.
+            like: the leaf of another piece.
+
+        Returns:
+            The leaf; None if pieces that are joined have none either.
+
+        Raises:
+            ValueError: all pieces have to have it.
+        """
+        raise ValueError(f"{'.'.join(path)}: expected in all pieces or in none, got some without")
+
+    def _changed(self, change: Callable[[Any], Any]) -> Self:
+        """Return the same with other leaves and `FrameData`, of as many or as few frames."""
+        return self._rebuilt(
+            {
+                name: _each(self._leaves(name, kind), change)
+                for name, kind in _kinds_of(type(self))
+                if kind not in _CONSTANT
+            }
+        )
+
+    def _leaves(self, name: str, kind: str | None) -> Any:
+        value = getattr(self, name)
+        if kind is None:
+            return value
+        rows = getattr(self, kind)
+        return {key: _RowsOf(entry, rows[key]) for key, entry in value.items()}
+
+    def _rebuilt(self, values: dict[str, Any]) -> Self:
+        """Return one with other values of the fields that differ from frame to frame."""
+        for name, kind in _kinds_of(type(self)):
+            if kind is None:
+                continue
+            if kind == SAME[_KIND]:
+                values[name] = getattr(self, name)
+            elif name in values:
+                values[name] = {key: leaf.entry for key, leaf in values[name].items()}
+        return type(self)(**values)
+
+
+def _kinds_of(cls: Any) -> list[tuple[str, str | None]]:
+    """Return the fields of a class, each with what its metadata declare."""
+    return _find_kinds(cls)
+
+
+@cache
+def _find_kinds(cls: Any) -> list[tuple[str, str | None]]:
+    return [(f.name, f.metadata.get(_KIND)) for f in fields(cls)]
+
+
+def _each(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return the value of a field with changed leaves; entries that become None are left out."""
+    if value is None:
+        return None
+    if isinstance(value, dict | Mapping):  # the first is asked in a tenth of the time
+        changed = {name: _each(entry, change) for name, entry in value.items()}
+        return {name: entry for name, entry in changed.items() if entry is not None}
+    return change(value)
+
+
+class _ToJoin(NamedTuple):
+    """Leaves of one place, of all pieces."""
+
+    leaves: Sequence[Any]
+
+    def joined(self) -> Any:
+        return cat_leaves(self.leaves[0], self.leaves)
+
+
+def _to_join(values: Sequence[Any], pieces: Sequence[FrameData], path: Path) -> Any:
+    """Return what to join of a field, or of an entry: a `_ToJoin`, a mapping of these or None."""
+    if any(isinstance(value, dict | Mapping) for value in values):
+        names = dict.fromkeys(name for value in values for name in value)
+        return {n: _to_join([v.get(n) for v in values], pieces, (*path, n)) for n in names}
+    like = next((value for value in values if value is not None), None)
+    if like is None:
+        return None
+    values = [
+        piece.missing(path, like) if value is None else value
+        for value, piece in zip(values, pieces, strict=True)
+    ]
+    return None if any(value is None for value in values) else _ToJoin(values)
