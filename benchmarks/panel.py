@@ -4,9 +4,10 @@
 
 An agent is trained with nothing but the environment's id and what its page says it needs, and then
 plays 240 episodes with sampled and as many with the most probable actions. Its score is the share
-of the way from random play to a bar. Environments, frames and bars are in `panel_rows.py`. Each run
-has one thread. Runs that are done are kept as JSON lines beside the table, and are not repeated.
-Rows whose modules are not installed are left out; all are there after
+of the way from random play to a bar. Environments, frames and bars are in `panel_rows.py`; those
+outside the panel, `HELD_OUT`, are trained if they are named. Each run has one thread. Runs that are
+done are kept as JSON lines beside the table, and are not repeated. Rows whose modules are not
+installed are left out; all are there after
 
     pip install minigrid mpe2 popgym lbforaging==2.0.0 "gymnasium[box2d,mujoco]"
 
@@ -30,7 +31,7 @@ import numpy as np
 from kept_runs import Result, read_kept, run_all
 from measured_on import processor, short_revision
 from overrides import CLIPPED_VALUES, LAMBDA, LINEAR_ENTROPY, SQUARED_ERRORS
-from panel_rows import BY_NAME, ROWS, Row
+from panel_rows import BY_NAME, HELD_OUT, ROWS, Row
 from strangers_worlds import ROOT
 from trained import Tenths, of_row, table, train_and_measure
 
@@ -168,12 +169,14 @@ def document(results: Sequence[Result]) -> str:
         "what was chosen.",
         "",
     ]
-    for title, seeds in (("Report", REPORTED), ("Search", SEARCHED)):
-        if part := [result for result in results if result["seed"] in seeds]:
+    sections = (("Report", ROWS, REPORTED), ("Search", ROWS, SEARCHED))
+    for title, of_section, seeds in (*sections, ("Outside the panel", HELD_OUT, REPORTED)):
+        names = [row.name for row in of_section]
+        if part := [r for r in results if r["seed"] in seeds and r["row"] in names]:
             lines += [f"## {title}", "", *_scores(part), "", *_left_out(part)]
     lines += _lasting(results)
     rows = [["environment", "frames", "random", "bar", "settings", "sampled", "greedy", "seconds"]]
-    for row in ROWS:
+    for row in BY_NAME.values():
         for name in NAMES:
             mine = _of(results, row, name)
             if mine:
@@ -189,7 +192,7 @@ def _medians(results: Sequence[Result]) -> dict[str, dict[str, float]]:
     """Return the median score of each environment, by the settings."""
     medians: dict[str, dict[str, float]] = {}
     for name in NAMES:
-        of_rows = {row.name: _of_seeds(results, row, name) for row in ROWS}
+        of_rows = {row.name: _of_seeds(results, row, name) for row in BY_NAME.values()}
         found = {row: statistics.median(scores) for row, scores in of_rows.items() if scores}
         if found:
             medians[name] = found
@@ -204,7 +207,9 @@ def _scores(results: Sequence[Result]) -> list[str]:
     """Return a table of the scores: the median and the least of the seeds."""
     medians = _medians(results)
     rows = [["environment", *medians]]
-    for row in ROWS:
+    for row in BY_NAME.values():
+        if not of_row(row.name, results):
+            continue
         of_all = [_of_seeds(results, row, name) for name in medians]
         shown = [f"{statistics.median(s):.2f}, least {min(s):.2f}" if s else "" for s in of_all]
         rows.append([row.name, *shown])
@@ -289,7 +294,7 @@ def main() -> None:
         return
     if unknown := [name for name in options.rows if name not in BY_NAME]:
         parser.error(f"ROW: expected some of {'; '.join(BY_NAME)}; got {'; '.join(unknown)}")
-    chosen = [row for row in ROWS if not options.rows or row.name in options.rows]
+    chosen = [BY_NAME[name] for name in options.rows] or ROWS
     for row in chosen:
         if row.missing:
             print(f"{row.name} is left out: {', '.join(row.missing)} cannot be imported")

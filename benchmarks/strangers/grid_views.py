@@ -56,4 +56,8 @@ def mapping(**kinds: dict[str, int]) -> FieldMap:
 
 Obstacles = FromGymnasium.of(view, mapping(object={"wall": 2, "ball": 6, "goal": 8}))
 Fetch = FromGymnasium.of(view, mapping(object={"key": 5, "ball": 6}, color=COLOR_TO_IDX))
+DOORS = {"open": 0, "closed": 1, "locked": 2}
+DoorKey = FromGymnasium.of(
+    view, mapping(object={"wall": 2, "door": 4, "key": 5, "goal": 8}, state=DOORS)
+)
 LavaGap = FromGymnasium.of(view, mapping(object={"wall": 2, "goal": 8, "lava": 9}))
