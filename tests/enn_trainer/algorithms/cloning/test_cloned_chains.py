@@ -130,7 +130,7 @@ def test_a_chain_is_one_decision_with_the_sum_of_its_parts(tmp_path: Path) -> No
     assert score.actors["force"] == int((do == 2).sum()) > 0
     assert score.actors["whom"] == int((do > 0).sum())
     assert score.actors["do"] == len(do)
-    halves = [shown.take(np.arange(k, len(shown), 2)) for k in (0, 1)]
+    halves = [shown.take_units(np.arange(k, len(shown), 2)) for k in (0, 1)]
     with torch.no_grad():
         parts = [loss_of(net, one, "cross_entropy", PPOConfig())[0] for one in halves]
     torch.testing.assert_close(torch.stack(parts).sum(), imitation)

@@ -205,7 +205,7 @@ def test_a_sequence_within_an_episode_begins_with_nothing_remembered(tmp_path: P
     assert np.array_equal(whole.batch.past.reward, cut.batch.past.reward)
     together, apart = judged(net, cut), []
     for i in range(len(cut.lengths)):
-        apart.append(judged(net, cut.take(np.array([i]))).values["value"])
+        apart.append(judged(net, cut.take_units(np.array([i]))).values["value"])
     torch.testing.assert_close(torch.cat(apart), together.values["value"], rtol=1e-4, atol=1e-5)
     first = np.flatnonzero(whole.batch.past.level < 3)
     values = judged(net, whole).values["value"]
@@ -241,7 +241,7 @@ def test_memory_sees_what_is_not_to_be_imitated(tmp_path: Path, change: Any) -> 
     numbers = {episode.number for episode in kept}
     episodes = [episode.number for episode in Recording.open(path).episodes()]
     of_kept = np.flatnonzero([number in numbers for number in episodes])
-    same, recorded = all_of.take(of_kept), Decisions.cat([e.decisions for e in kept])
+    same, recorded = all_of.take_units(of_kept), Decisions.cat([e.decisions for e in kept])
     out, expected = judged(net, own), judged(net, same)
     losses, everybody = (
         imitation_losses(*pair, "cross_entropy") for pair in ((out, own), (expected, same))
