@@ -17,6 +17,8 @@ SAME = {_KIND: "same"}
 """Metadata of a field that is the same for all frames."""
 DROPPED = {_KIND: "dropped"}
 """Metadata of a field that has its default again in other frames."""
+COUNT = {_KIND: "count"}
+"""Metadata of a field with the number of frames, an `int`."""
 
 
 def rows_of(name: str) -> dict[str, str]:
@@ -28,6 +30,7 @@ def rows_of(name: str) -> dict[str, str]:
     return {_KIND: name}
 
 
+_PLAIN = (int, float, bool, str)
 _CONSTANT = (SAME[_KIND], DROPPED[_KIND])
 
 
@@ -65,20 +68,25 @@ def _(first: npt.NDArray[Any], leaves: Sequence[Any]) -> Any:
     return np.concatenate(leaves)
 
 
-# An `int` is the number of frames.
+class _Count(NamedTuple):
+    """The value of a field declared by `COUNT`."""
+
+    number: int
+
+
 @take_leaf.register
-def _(leaf: int, selection: Selection) -> int:
-    return len(selection.frames)
+def _(leaf: _Count, selection: Selection) -> _Count:
+    return _Count(len(selection.frames))
 
 
 @slice_leaf.register
-def _(leaf: int, frames: slice) -> int:
-    return len(range(leaf)[frames])
+def _(leaf: _Count, frames: slice) -> _Count:
+    return _Count(len(range(leaf.number)[frames]))
 
 
 @cat_leaves.register
-def _(first: int, leaves: Sequence[int]) -> int:
-    return sum(leaves)
+def _(first: _Count, leaves: Sequence[_Count]) -> _Count:
+    return _Count(sum(leaf.number for leaf in leaves))
 
 
 class _RowsOf(NamedTuple):
@@ -105,9 +113,9 @@ class _RowsOf(NamedTuple):
 class FrameData:
     """Base class of dataclasses of B frames.
 
-    A field is a leaf: an array or tensor with an entry for each frame, rows of frames, or the
-    number of frames, an `int`; more `FrameData`; a mapping of these; or None. Others are declared
-    by metadata, `SAME`, `DROPPED` or `rows_of`. What is added as a field is taken, sliced and
+    A field is a leaf: an array or tensor with an entry for each frame, or rows of frames; more
+    `FrameData`; a mapping of these; or None. Others are declared by metadata, `SAME`, `DROPPED`,
+    `COUNT` or `rows_of`. What is added as a field is taken, sliced and
     joined with the rest wherever frames are.
     """
 
@@ -117,17 +125,24 @@ class FrameData:
 
     def select(self, selection: Selection) -> Self:
         """Return a copy of the selected frames."""
-        return self._changed(lambda leaf: take_leaf(leaf, selection))
+        return self._map_leaves(lambda leaf: take_leaf(leaf, selection))
 
     def slice(self, frames: slice) -> Self:
         """Return consecutive frames, without what is declared by `rows_of`; tensors are views."""
-        return self._changed(lambda leaf: slice_leaf(leaf, frames))
+        return self._map_leaves(lambda leaf: slice_leaf(leaf, frames))
 
     def map(self, change: Callable[[Any], Any]) -> Self:
-        """Return the same frames with changed leaves, also with those of `FrameData` in fields."""
-        return self._changed(
-            lambda leaf: leaf.map(change) if isinstance(leaf, FrameData) else change(leaf)
-        )
+        """Return the same frames with changed leaves, also with those of `FrameData` in fields.
+
+        What is declared by metadata stays.
+        """
+
+        def mapped(leaf: Any) -> Any:
+            if isinstance(leaf, _Count | _RowsOf):
+                return leaf
+            return leaf.map(change) if isinstance(leaf, FrameData) else change(leaf)
+
+        return self._map_leaves(mapped)
 
     @classmethod
     def cat(cls, pieces: Sequence[Self]) -> Self:
@@ -138,7 +153,9 @@ class FrameData:
             for name, kind in _kinds_of(type(pieces[0]))
             if kind not in _CONSTANT
         }
-        return pieces[0]._rebuilt({n: _each(value, _ToJoin.joined) for n, value in leaves.items()})
+        return pieces[0]._copy_with(
+            {n: _map_tree(value, _LeafGroup.joined) for n, value in leaves.items()}
+        )
 
     def missing(self, path: Path, like: Any) -> Any:
         """Return a leaf that is not given here, to join it with those of other pieces.
@@ -155,11 +172,11 @@ class FrameData:
         """
         raise ValueError(f"{'.'.join(path)}: expected in all pieces or in none, got some without")
 
-    def _changed(self, change: Callable[[Any], Any]) -> Self:
+    def _map_leaves(self, change: Callable[[Any], Any]) -> Self:
         """Return the same with other leaves and `FrameData`, of as many or as few frames."""
-        return self._rebuilt(
+        return self._copy_with(
             {
-                name: _each(self._leaves(name, kind), change)
+                name: _map_tree(self._leaves(name, kind), change)
                 for name, kind in _kinds_of(type(self))
                 if kind not in _CONSTANT
             }
@@ -169,16 +186,20 @@ class FrameData:
         value = getattr(self, name)
         if kind is None:
             return value
+        if kind == COUNT[_KIND]:
+            return _Count(value)
         rows = getattr(self, kind)
         return {key: _RowsOf(entry, rows[key]) for key, entry in value.items()}
 
-    def _rebuilt(self, values: dict[str, Any]) -> Self:
+    def _copy_with(self, values: dict[str, Any]) -> Self:
         """Return one with other values of the fields that differ from frame to frame."""
         for name, kind in _kinds_of(type(self)):
             if kind is None:
                 continue
             if kind == SAME[_KIND]:
                 values[name] = getattr(self, name)
+            elif kind == COUNT[_KIND]:
+                values[name] = values[name].number
             elif name in values:
                 values[name] = {key: leaf.entry for key, leaf in values[name].items()}
         return type(self)(**values)
@@ -191,20 +212,26 @@ def _kinds_of(cls: Any) -> list[tuple[str, str | None]]:
 
 @cache
 def _find_kinds(cls: Any) -> list[tuple[str, str | None]]:
-    return [(f.name, f.metadata.get(_KIND)) for f in fields(cls)]
+    for field in fields(cls):
+        if _KIND not in field.metadata and field.type in (*_PLAIN, *(t.__name__ for t in _PLAIN)):
+            raise TypeError(
+                f"{cls.__name__}.{field.name}: expected rows, arrays or tensors of frames, got "
+                f"{field.type}; declare it by the metadata SAME, DROPPED or COUNT"
+            )
+    return [(field.name, field.metadata.get(_KIND)) for field in fields(cls)]
 
 
-def _each(value: Any, change: Callable[[Any], Any]) -> Any:
+def _map_tree(value: Any, change: Callable[[Any], Any]) -> Any:
     """Return the value of a field with changed leaves; entries that become None are left out."""
     if value is None:
         return None
     if isinstance(value, dict | Mapping):  # the first is asked in a tenth of the time
-        changed = {name: _each(entry, change) for name, entry in value.items()}
+        changed = {name: _map_tree(entry, change) for name, entry in value.items()}
         return {name: entry for name, entry in changed.items() if entry is not None}
     return change(value)
 
 
-class _ToJoin(NamedTuple):
+class _LeafGroup(NamedTuple):
     """Leaves of one place, of all pieces."""
 
     leaves: Sequence[Any]
@@ -214,7 +241,7 @@ class _ToJoin(NamedTuple):
 
 
 def _to_join(values: Sequence[Any], pieces: Sequence[FrameData], path: Path) -> Any:
-    """Return what to join of a field, or of an entry: a `_ToJoin`, a mapping of these or None."""
+    """Return what to join of a field or entry: a `_LeafGroup`, a mapping of these or None."""
     if any(isinstance(value, dict | Mapping) for value in values):
         names = dict.fromkeys(name for value in values for name in value)
         return {n: _to_join([v.get(n) for v in values], pieces, (*path, n)) for n in names}
@@ -225,4 +252,4 @@ def _to_join(values: Sequence[Any], pieces: Sequence[FrameData], path: Path) -> 
         piece.missing(path, like) if value is None else value
         for value, piece in zip(values, pieces, strict=True)
     ]
-    return None if any(value is None for value in values) else _ToJoin(values)
+    return None if any(value is None for value in values) else _LeafGroup(values)

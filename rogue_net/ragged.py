@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from entity_env.errors import short_repr
-from entity_env.frame_data import SAME, FrameData, Path, cat_leaves, slice_leaf, take_leaf
+from entity_env.frame_data import COUNT, SAME, FrameData, Path, cat_leaves, slice_leaf, take_leaf
 from entity_env.ragged import Ragged, Selection, exclusive_cumsum, row_indices
 from entity_env.spaces import GLOBAL, ActionName, ActionSpace
 from entity_env.vec.chains import link, places_among
@@ -232,7 +232,7 @@ class EntityBatch(FrameData):
     features: Mapping[str, RaggedTensor]
     visible: Mapping[str, RaggedTensor]
     actions: Mapping[str, ActionBatch]
-    num_frames: int
+    num_frames: int = field(metadata=COUNT)
     keys: npt.NDArray[np.int64] | None = None
     kinds: Mapping[str, RaggedTensor] = field(default_factory=dict)
     identity: Mapping[str, Ragged] = field(default_factory=dict)

@@ -500,7 +500,8 @@ class RolloutStorage:
         frames = DecidedFrames(batch, replace(decisions, distributions={}, numbers={}))
         self._buffer.append(frames)
         count = len(self._buffer)
-        if count > 1 and count & (count - 1) == 0:  # as the size of steps changes slowly
+        is_first = count == 1 and not self._written
+        if count & (count - 1) == 0 and not is_first:  # as the size of steps changes slowly
             self._bytes_of_one = _num_bytes(frames)
         if count * self._bytes_of_one >= _WORTH_WRITING:
             self._write()

@@ -20,7 +20,7 @@ from enn_trainer.experience.memories import past_of_recorded, remembering_of
 from entity_env.actions import EntityName
 from entity_env.errors import LONG, did_you_mean, short_repr
 from entity_env.frame_data import SAME, FrameData
-from entity_env.ragged import Ragged, exclusive_cumsum, row_indices
+from entity_env.ragged import Ragged, Selection, exclusive_cumsum, row_indices
 from entity_env.recording.entity_gym_samples import is_entity_gym, open_entity_gym_samples
 from entity_env.recording.read_recording import Episode, Recording
 from entity_env.recording.recording_format import Decisions, RecordingError
@@ -69,6 +69,10 @@ class Demonstrations(FrameData):
     def frames(self, units: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the frames of some units, unit after unit."""
         return row_indices(exclusive_cumsum(self.lengths)[units], self.lengths[units])
+
+    def select(self, selection: Selection) -> "Demonstrations":
+        """Return the selected frames, each of which is a unit."""
+        return replace(super().select(selection), lengths=np.ones(len(selection.frames), np.int64))
 
     def take_units(self, units: npt.NDArray[np.int64]) -> "Demonstrations":
         """Return the given units, in the given order."""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from entity_env.frame_data import DROPPED, SAME, FrameData, Path, rows_of
+from entity_env.frame_data import COUNT, DROPPED, SAME, FrameData, Path, rows_of
 from entity_env.ragged import Ragged
 
 
@@ -35,7 +35,7 @@ class Inner(FrameData):
 
 @dataclass(frozen=True)
 class Frames(FrameData):
-    num_frames: int
+    num_frames: int = field(metadata=COUNT)
     rows: Mapping[str, Ragged]
     seen: Mapping[str, Ragged] = field(default_factory=dict)
     inner: Inner | None = None
@@ -135,7 +135,7 @@ def test_all_leaves_are_changed_those_in_fields_too() -> None:
     seen = []
     same = frames.map(lambda leaf: seen.append(leaf) or leaf)
     assert listed(same) == listed(frames)
-    assert len(seen) == 6  # frames, rows, seen, two marks, coins
+    assert len(seen) == 4  # rows, seen, two marks
 
 
 def test_what_all_pieces_need_is_named() -> None:
@@ -152,3 +152,13 @@ def test_entries_that_some_pieces_lack_are_left_out_where_they_say_so() -> None:
     one, other = frames_of(1, 2), frames_of(2, 2)
     joined = Frames.cat([one, Frames(**{**vars(other), "coins": {}})])
     assert joined.coins == {}
+
+
+def test_a_number_that_is_not_declared_is_refused() -> None:
+    @dataclass
+    class Counted(FrameData):
+        columns: int
+        rows: Ragged
+
+    with pytest.raises(TypeError, match=r"Counted\.columns: expected .*, got .*int"):
+        Counted(3, Ragged(np.zeros(2), np.array([2]))).take(np.array([0]))
