@@ -68,25 +68,25 @@ def _(first: npt.NDArray[Any], leaves: Sequence[Any]) -> Any:
     return np.concatenate(leaves)
 
 
-class _Count(NamedTuple):
+class FrameCount(NamedTuple):
     """The value of a field declared by `COUNT`."""
 
     number: int
 
 
 @take_leaf.register
-def _(leaf: _Count, selection: Selection) -> _Count:
-    return _Count(len(selection.frames))
+def _(leaf: FrameCount, selection: Selection) -> FrameCount:
+    return FrameCount(len(selection.frames))
 
 
 @slice_leaf.register
-def _(leaf: _Count, frames: slice) -> _Count:
-    return _Count(len(range(leaf.number)[frames]))
+def _(leaf: FrameCount, frames: slice) -> FrameCount:
+    return FrameCount(len(range(leaf.number)[frames]))
 
 
 @cat_leaves.register
-def _(first: _Count, leaves: Sequence[_Count]) -> _Count:
-    return _Count(sum(leaf.number for leaf in leaves))
+def _(first: FrameCount, leaves: Sequence[FrameCount]) -> FrameCount:
+    return FrameCount(sum(leaf.number for leaf in leaves))
 
 
 class _RowsOf(NamedTuple):
@@ -138,7 +138,7 @@ class FrameData:
         """
 
         def mapped(leaf: Any) -> Any:
-            if isinstance(leaf, _Count | _RowsOf):
+            if isinstance(leaf, FrameCount | _RowsOf):
                 return leaf
             return leaf.map(change) if isinstance(leaf, FrameData) else change(leaf)
 
@@ -187,7 +187,7 @@ class FrameData:
         if kind is None:
             return value
         if kind == COUNT[_KIND]:
-            return _Count(value)
+            return FrameCount(value)
         rows = getattr(self, kind)
         return {key: _RowsOf(entry, rows[key]) for key, entry in value.items()}
 

@@ -6,13 +6,13 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers import FlattenObservation
-from minigrid.core.constants import COLOR_TO_IDX
+from minigrid.core.constants import COLOR_TO_IDX, OBJECT_TO_IDX, STATE_TO_IDX
 from minigrid.wrappers import OneHotPartialObsWrapper
 
 from entity_env.adapters.from_gymnasium import FromGymnasium
 from entity_env.adapters.mapping import Choice, FieldMap, Place, Rows
 
-WALL, COLUMNS = 2, ["row", "column", "object", "color", "state"]
+WALL, COLUMNS = OBJECT_TO_IDX["wall"], ["row", "column", "object", "color", "state"]
 
 
 class View(gymnasium.ObservationWrapper[Any, Any, Any]):
@@ -47,17 +47,14 @@ def flat(env_id: str) -> gymnasium.Env[Any, Any]:
     return FlattenObservation(OneHotPartialObsWrapper(View(gymnasium.make(env_id), True)))
 
 
-def mapping(**kinds: dict[str, int]) -> FieldMap:
-    shown = ["row", "column", *kinds]
-    cells = Rows("image", COLUMNS, shown, presence="object", one_hot=kinds)
+def mapping(*objects: str, **kinds: dict[str, int]) -> FieldMap:
+    kinds = {"object": {name: OBJECT_TO_IDX[name] for name in objects}, **kinds}
+    cells = Rows("image", COLUMNS, ["row", "column", *kinds], presence="object", one_hot=kinds)
     me = Place(row=3, column=6)
     return FieldMap({"me": me, "cell": cells}, actions={"do": Choice(actors="me")})
 
 
-Obstacles = FromGymnasium.of(view, mapping(object={"wall": 2, "ball": 6, "goal": 8}))
-Fetch = FromGymnasium.of(view, mapping(object={"key": 5, "ball": 6}, color=COLOR_TO_IDX))
-DOORS = {"open": 0, "closed": 1, "locked": 2}
-DoorKey = FromGymnasium.of(
-    view, mapping(object={"wall": 2, "door": 4, "key": 5, "goal": 8}, state=DOORS)
-)
-LavaGap = FromGymnasium.of(view, mapping(object={"wall": 2, "goal": 8, "lava": 9}))
+Obstacles = FromGymnasium.of(view, mapping("wall", "ball", "goal"))
+Fetch = FromGymnasium.of(view, mapping("key", "ball", color=COLOR_TO_IDX))
+DoorKey = FromGymnasium.of(view, mapping("wall", "door", "key", "goal", state=STATE_TO_IDX))
+LavaGap = FromGymnasium.of(view, mapping("wall", "goal", "lava"))
