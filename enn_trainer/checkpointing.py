@@ -76,7 +76,8 @@ class Checkpoints:
                 callbacks.save_states(state.memory)
             with suppress(Exception) if self.status is Status.FAILED else nullcontext():
                 evaluation.store(self._manager.group)
-            episodes.store(is_between=self.status is not Status.UPDATING)
+            is_between = self.status is not Status.UPDATING
+            episodes.store(is_between, self._manager.group)
 
         with self._manager.call_before_saves(store):
             yield

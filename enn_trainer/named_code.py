@@ -9,7 +9,7 @@ from enn_trainer.checkpoints.state_files import read_plain_parts
 from enn_trainer.config import EnvConfig, TrainConfig
 from enn_trainer.config.eval_config import EvalEnvConfig
 from enn_trainer.runtime.trust import TYPED, Key, Kind, NamedCode, Trust, names_code, texts_of_code
-from enn_trainer.selfplay.league import LEAGUE, League, Member
+from enn_trainer.selfplay.league import League, Member
 from enn_trainer.state_manager import StateManager
 from entity_env.named_world import names_bot
 from entity_env.vec.samplers import Sampler
@@ -160,8 +160,8 @@ def code_in_state(
     source, config, restored = str(saved.path), manager.config, manager._state
     has_bots = config.selfplay is not None and "bot" not in without
     if has_bots and restored is not None:  # then the save may be gone
-        league = restored.parts.get(LEAGUE)
-        yield from code_of_members(league.members if isinstance(league, League) else (), source)
+        league = restored.part(League)
+        yield from code_of_members(() if league is None else league.members, source)
         has_bots = False
     has_arguments = names_code(config.env.id) and "argument" not in without
     if not (has_bots or has_arguments):

@@ -47,7 +47,7 @@ from enn_trainer.scale.joining import share_start
 from enn_trainer.scale.packing import update_input_stats
 from enn_trainer.scale.recording import record_rollouts
 from enn_trainer.scale.shards import Shards
-from enn_trainer.selfplay.league import PLAYERS, League, Matchmaker
+from enn_trainer.selfplay.league import League, Matchmaker
 from enn_trainer.selfplay.seating import AGENT, Seating
 from enn_trainer.selfplay.selfplay import SelfPlay, seat_players
 from enn_trainer.state import State, first_eval_step
@@ -149,8 +149,8 @@ def _too_many_shards(num_envs: int, sides: int, count: int) -> ConfigError:
 
 def learnt_shards(state: State, shards: Shards) -> Shards:
     """Return the shards of the environments that are learnt from."""
-    seating = state.parts.get(PLAYERS)
-    table = seating.table if isinstance(seating, Seating) else None
+    seating = state.part(Seating)
+    table = None if seating is None else seating.table
     return shards if table is None else shards.map(table.learnt_before)
 
 
@@ -258,11 +258,11 @@ def open_players(
     if config.selfplay is None:
         if matchmaker is not None:
             raise ConfigError("matchmaker: expected the section selfplay beside it, got none")
-        memories = manager.state.parts.get(PLAYERS)
-        if isinstance(memories, RunMemories):
+        memories = manager.state.part(RunMemories)
+        if memories is not None:
             if shards is not None and context.group.size > 1:
                 memories.columns = shards.columns
-            memories.ask = lambda: {} if player.memory is None else {AGENT: player.memory}
+            memories.ask = lambda: {AGENT: player.memory}
             player.restore_memory = partial(memories.begin, AGENT)
         return player, None
     pool = SelfPlay(manager, envs, player, opponents, matchmaker, device)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, Dict, List, Optional, TypeAlias, Union
+from typing import Any, Dict, List, Optional, Type, TypeAlias, TypeVar, Union
 
 import torch
 
@@ -31,6 +31,9 @@ def _of_algorithm(name: str, doc: str) -> Any:
         setattr(state.algorithm, name, value)
 
     return property(attrgetter(f"algorithm.{name}"), set_, doc=doc)
+
+
+Part = TypeVar("Part", bound=StatePart)
 
 
 @dataclass
@@ -71,6 +74,10 @@ class State:
     metrics: Dict[str, float] = field(default_factory=dict)
     envs: Optional[bytes] = None
 
+    def part(self, kind: Type[Part]) -> Optional[Part]:
+        """Return the part of a class; None if there is none."""
+        return next((part for part in self.parts.values() if isinstance(part, kind)), None)
+
     @property
     def algorithm(self) -> Any:
         """The part that learns: a `RolloutAlgorithm`, `PPO` unless `initial_state` made another."""
@@ -93,16 +100,18 @@ class State:
 
     def frames_per_step(self, cfg: TrainConfig) -> int:
         """Return the number of frames of each step that are learnt from."""
-        seating = self.parts.get(PLAYERS)
-        table = seating.table if isinstance(seating, Seating) else None
+        seating = self.part(Seating)
+        table = None if seating is None else seating.table
         return cfg.rollout.num_envs if table is None else table.num_learnt
 
     def metrics_over_rounds(self) -> Dict[str, float]:
         """Return the latest metrics as stop conditions read them: of episodes over whole rounds."""
-        rounds = self.parts.get(ROUNDS)
-        if not isinstance(rounds, RunRounds):
-            return dict(self.metrics)
-        return rounds.over_rounds(self.metrics, rounds.latest)
+        rounds = self.part(RunRounds)
+        return (
+            dict(self.metrics)
+            if rounds is None
+            else rounds.over_rounds(self.metrics, rounds.latest)
+        )
 
     def optimizers(self) -> List[torch.optim.Optimizer]:
         """Return those of the algorithm: of the policy, and of a separate value network."""
@@ -126,12 +135,11 @@ def init_train_state(cfg: TrainConfig, ctx: Dict[str, Any]) -> State:
     agent = ctx.get("agent")
     if agent is None:
         agent = make_network(cfg, ctx["obs_space"], ctx["action_space"])
-    parts: Dict[str, StatePart] = {"algorithm": PPO(cfg, agent, ctx["action_space"])}
-    parts |= {CURRICULUM: Lessons(), ROUNDS: RunRounds()}
-    if cfg.selfplay is not None:
-        parts |= {LEAGUE: League(), PLAYERS: Seating()}
-    elif any(remembering_of(agent)):
-        parts[PLAYERS] = RunMemories()
+    parts = {
+        name: part
+        for name, make in STATE_PARTS.items()
+        if (part := make(cfg, agent, ctx["action_space"])) is not None
+    }
     return State(
         step=0,
         restart=0,
@@ -142,6 +150,36 @@ def init_train_state(cfg: TrainConfig, ctx: Dict[str, Any]) -> State:
         parts=parts,
     )
 
+
+COMMON_PARTS: Dict[str, Callable[[], StatePart]] = {CURRICULUM: Lessons, ROUNDS: RunRounds}
+"""Parts of every state, also of one that an `initial_state` of the user's own made without them."""
+
+
+def with_common_parts(state: State) -> State:
+    """Return the state, with new parts of those of every state that it has not."""
+    for name, make in COMMON_PARTS.items():
+        state.parts.setdefault(name, make())
+    return state
+
+
+def _players(cfg: TrainConfig, agent: Any, *_: Any) -> Optional[StatePart]:
+    if cfg.selfplay is not None:
+        return Seating()
+    return RunMemories() if any(remembering_of(agent)) else None
+
+
+STATE_PARTS: Dict[
+    str, Callable[[TrainConfig, Any, Dict[str, ActionSpace]], Optional[StatePart]]
+] = {
+    "algorithm": PPO,
+    **{name: lambda *_, make=make: make() for name, make in COMMON_PARTS.items()},
+    LEAGUE: lambda cfg, *_: None if cfg.selfplay is None else League(),
+    PLAYERS: _players,
+}
+"""Makers of the parts of a new state, by name; None for a part that a run does not use.
+
+A save keeps the state of a part that its run does not use, until a run does.
+"""
 
 InitialState: TypeAlias = Callable[[TrainConfig, Dict[str, Any]], State]
 """Makes the state of a new run from its configuration and context, as `init_train_state`."""

@@ -24,7 +24,7 @@ from enn_trainer.evaluation.eval_metrics import Measured
 from enn_trainer.runtime.start_folder import absolute, located
 from enn_trainer.runtime.trust import Trust
 from enn_trainer.scale.group import ALONE, Group
-from enn_trainer.state import State, init_train_state
+from enn_trainer.state import State, init_train_state, with_common_parts
 from enn_trainer.tables import aligned
 
 _COPY = "copy"
@@ -193,6 +193,7 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
                 self._state = state_from(source, self.config, ctx, make, self.say)
             else:
                 self._state = make(self.config, ctx)
+            with_common_parts(self._state)
         return self._state
 
     def take_state(self, state: State) -> None:

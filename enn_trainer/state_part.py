@@ -2,10 +2,13 @@
 
 import copy
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from enn_trainer.scale.group import Group
 
 StateDict: TypeAlias = Mapping[str, Any]
 """Tensors and plain data by name.
@@ -82,7 +85,13 @@ class StatePart(Protocol):
     """Part of the state of a run. Derive from it to have the defaults of its methods.
 
     Plain data are None, bool, int, float, str, bytes, and lists and dicts of them; keys are str.
+
+    Attributes:
+        is_restored: False for a part of which nothing has to be undone after a failed update, as it
+            changes between updates alone, or begins anew with new episodes.
     """
+
+    is_restored: bool = True
 
     def state_dict(self) -> StateDict:
         """Return tensors and plain data by name; by default, none. They need not be copies."""
@@ -108,6 +117,39 @@ class StatePart(Protocol):
         """
         return
 
+    def snapshot(self) -> StateDict:
+        """Return the entries that an update may change, which need not be copies.
+
+        By default, all of `state_dict`. It is called before each update.
+        """
+        return self.state_dict()
+
+    def restore(self, snapshot: StateDict) -> None:
+        """Go back to copies of the entries of `snapshot`, after a failed update.
+
+        By default, load them as a saved state, with the files that there are.
+        """
+        files = self.files()
+        self.load_state_dict({**snapshot, FILES: dict(files)} if files else snapshot)
+
+    def begin_episodes(self, num_envs: int) -> None:
+        """Forget running episodes, as all environments begin new ones; by default, do nothing.
+
+        Args:
+            num_envs: number of environments that are learnt from.
+        """
+        return
+
+    def join(self, group: "Group") -> None:
+        """Take the states of all ranks before a save, of which rank 0 has one; by default, nothing.
+
+        Every rank calls it. What is the same in all ranks need not be joined.
+
+        Args:
+            group: the ranks of the run, which exchange plain data and tensors.
+        """
+        return
+
     def evolve(self, state: StateDict, change: SpaceChange) -> StateDict:
         """Return the state for other observation and action spaces.
 
@@ -122,6 +164,8 @@ class StatePart(Protocol):
 
 class KeptPart(StatePart):
     """State of a part that a run does not use, which its saves keep as it is."""
+
+    is_restored = False
 
     def __init__(self) -> None:
         self._state: dict[str, Any] = {}

@@ -9,7 +9,7 @@ from enn_trainer.callbacks.run_metrics import MetricsLog
 from enn_trainer.config.curriculum_config import metrics_of
 from enn_trainer.config.train_config import read_best
 from enn_trainer.errors import ConfigError
-from enn_trainer.experience.rounds import ROUNDS, RunRounds
+from enn_trainer.experience.rounds import RunRounds
 from enn_trainer.runtime.interrupt import Interrupts
 from enn_trainer.state_manager import StateManager
 from enn_trainer.stop_conditions import Condition, Now, any_of, read_bound
@@ -108,8 +108,8 @@ class Stopping:
     def _condition_met(self) -> str | None:
         """Return the condition if it is met, else None."""
         condition, logged, state = self._condition, self._log.take_fresh(), self._state
-        rounds = state.parts[ROUNDS]
-        assert isinstance(rounds, RunRounds)
+        rounds = state.part(RunRounds)
+        assert rounds is not None
         fresh = (logged - rounds.tags) | rounds.take_fresh()
         self._warn_of_unknown("checkpoint.best", self._best_keys)
         self._warn_of_unknown("curricula", self._lesson_keys)

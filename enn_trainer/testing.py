@@ -102,6 +102,9 @@ def check_state_part(part: StatePart, new: StatePart) -> None:
     _check_equal("state_dict after load_state_dict of an earlier state", full_state(new), initial)
     _check_equal("the argument of load_state_dict afterwards", given, initial)
     _check_equal("the part, after another one was loaded", full_state(part), saved)
+    new.load_state_dict(copied_state(saved))
+    new.restore(copied_state(new.snapshot()))
+    _check_equal("state_dict after restore of a snapshot", full_state(new), saved)
 
 
 class _NoChange(SpaceChange):

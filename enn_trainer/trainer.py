@@ -231,7 +231,7 @@ class Trainer:
         """Collect experience, learn from it, and notify the callbacks."""
         state, algorithm = self.state, self.state.algorithm
         collector = self.episodes.begun()
-        self._snapshot.take_seats(state)
+        self._snapshot.save(state)
         self.callbacks.on_update_start(self)
         restored = self._snapshot.restored_on_error(state, self.episodes)
         with self.checkpoints.during(Status.UPDATING), restored:

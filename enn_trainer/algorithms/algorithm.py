@@ -85,14 +85,6 @@ class RolloutAlgorithm(Algorithm[Rollout], Protocol):
         """
         return
 
-    def begin_episodes(self, num_envs: int) -> None:
-        """Forget running episodes, as all environments begin new ones.
-
-        Args:
-            num_envs: number of environments that are learnt from.
-        """
-        return
-
     def begin_update(self, clock: Clock) -> None:
         """Set the rates of an update, before its rollout is collected."""
         return
@@ -162,10 +154,6 @@ class AuxiliaryLoss(StatePart, Protocol):
 
 class RewardTransform(StatePart, Protocol):
     """Function of the rewards that an algorithm learns from."""
-
-    def begin_episodes(self, num_envs: int) -> None:
-        """Forget running episodes, as all environments begin new ones."""
-        return
 
     def transform(self, rewards: Tensor, rollout: Rollout, gamma: float) -> Tensor:
         """Return the rewards to learn from, (T, B).

@@ -49,9 +49,10 @@ class Curriculum(Callback):
         num_envs: int,
     ) -> None:
         state, config = manager.state, manager.config
-        part = state.parts.setdefault(CURRICULUM, Lessons())
-        if not isinstance(part, Lessons):
-            raise ConfigError(f"State.parts: expected {CURRICULUM!r} to be Lessons, got {part!r}")
+        part = state.part(Lessons)
+        if part is None:
+            got = state.parts[CURRICULUM]
+            raise ConfigError(f"State.parts: expected {CURRICULUM!r} to be Lessons, got {got!r}")
         self._manager, self._config, self._lessons = manager, config, part
         self._envs, self._episodes, self._evaluator = envs, episodes, evaluator
         self._rounds, self._num_envs = rounds, num_envs

@@ -31,7 +31,7 @@ from enn_trainer.callbacks.notices_of_updates import (
 )
 from enn_trainer.config import TrainConfig
 from enn_trainer.experience.collector import Rollout
-from enn_trainer.experience.rounds import ROUNDS, RunRounds
+from enn_trainer.experience.rounds import RunRounds
 from enn_trainer.runtime.spans import Spans
 from enn_trainer.scale.group import ALONE, Group
 from enn_trainer.state import State
@@ -654,8 +654,7 @@ class Notices(Callback):
             memory["windows"] = [*memory["windows"], memory["window"]][-PATIENCE:]
             memory["window"] = new_sums()
             spaces = self._obs_space, state.action_space
-            rounds = state.parts.get(ROUNDS)
-            rounds = rounds if isinstance(rounds, RunRounds) else RunRounds()
+            rounds = state.part(RunRounds) or RunRounds()
             self._tell(state.step, notices(memory, *spaces, self._num_sides, rounds))
             self._tell(state.step, self._notices_of_learning(config))
 

@@ -22,9 +22,10 @@ class RoundCounter(Callback):
     """
 
     def __init__(self, state: State, num_envs: int) -> None:
-        part = state.parts.setdefault(ROUNDS, RunRounds())
-        if not isinstance(part, RunRounds):
-            raise ConfigError(f"State.parts: expected {ROUNDS!r} to be RunRounds, got {part!r}")
+        part = state.part(RunRounds)
+        if part is None:
+            got = state.parts[ROUNDS]
+            raise ConfigError(f"State.parts: expected {ROUNDS!r} to be RunRounds, got {got!r}")
         self.rounds, self._num_envs = part, num_envs
         if state.step and not len(part.rounds.ended):  # of a save without rounds
             part.rounds.first = -1

@@ -30,8 +30,8 @@ from enn_trainer.experience.lessons import CURRICULUM, Lessons
 from enn_trainer.experience.memories import remembering_of
 from enn_trainer.experience.rounds import ROUNDS, RunRounds
 from enn_trainer.policy import PPOAgent
-from enn_trainer.selfplay.league import LEAGUE, PLAYERS, League, Member, member_of_plain
-from enn_trainer.state import InitialState, State, init_train_state
+from enn_trainer.selfplay.league import LEAGUE, League, Member, member_of_plain
+from enn_trainer.state import STATE_PARTS, InitialState, State, init_train_state, with_common_parts
 from enn_trainer.state_part import (
     FILES,
     KeptPart,
@@ -260,8 +260,6 @@ class SharedFile(NamedTuple):
 Part = TypeVar("Part", bound=StatePart)
 FileContent: TypeAlias = bytes | SharedFile | dict[str, Tensor]
 """Content of a file: bytes, or tensors by name."""
-KEPT = (LEAGUE, PLAYERS)
-"""Parts that a save keeps while the run does not use them."""
 
 
 def to_files(config: TrainConfig, state: State) -> dict[str, bytes]:
@@ -371,9 +369,7 @@ def restore(
         spaces = {"obs_space": plain["obs_space"], "action_space": plain["action_space"]}
         if agent is None:
             agent = fitting_network(str(saved.path), config, **spaces, weights=weights)
-        state = initial_state(config, {**spaces, "agent": agent})
-        state.parts.setdefault(CURRICULUM, Lessons())
-        state.parts.setdefault(ROUNDS, RunRounds())
+        state = with_common_parts(initial_state(config, {**spaces, "agent": agent}))
         load_weights(str(saved.path), state.agent, weights)
         rest, parts = _read_rest(saved)
         for name, value in {**plain, **rest}.items():
@@ -411,8 +407,8 @@ def _load_parts(saved: Checkpoint, state: State, parts: dict[str, dict[str, Any]
             parts.setdefault(part, {})[key] = tensor
             files.setdefault(part, []).append(file)
     unused = parts.keys() - state.parts.keys()
-    state.parts |= {name: KeptPart() for name in KEPT if name in unused}
-    unknown = sorted(unused.difference(KEPT))
+    state.parts |= {name: KeptPart() for name in STATE_PARTS if name in unused}
+    unknown = sorted(unused.difference(STATE_PARTS))
     if unknown:
         raise CheckpointError(
             f"{saved.path}: has a state of {', '.join(unknown)}, which this run does not have; "

@@ -31,7 +31,7 @@ from enn_trainer.config import CheckpointConfig, EnvConfig, TrainConfig
 from enn_trainer.config.eval_config import all_suites, suite_path
 from enn_trainer.config.load import dump_config, load_with_sources
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.experience.lessons import CURRICULUM, Groups, Lessons
+from enn_trainer.experience.lessons import Groups, Lessons
 from enn_trainer.named_code import NamedEnv
 from enn_trainer.runtime.start_folder import located
 from enn_trainer.runtime.trust import TYPED, NamedCode, Trust
@@ -278,8 +278,8 @@ def _evaluate_in(config: TrainConfig, env_id: str) -> None:
 
 def _check_arguments(evolved: Evolved) -> None:
     """Find the lessons of a run by name, and raise if an environment does not take an argument."""
-    config, lessons = evolved.config, evolved.state.parts[CURRICULUM]
-    assert isinstance(lessons, Lessons)
+    config, lessons = evolved.config, evolved.state.part(Lessons)
+    assert lessons is not None
     for message in lessons.arrange(config.curricula, evolved.state.step):
         print(message)
     all_lessons = {name: one.all_lessons() for name, one in config.curricula.items()}

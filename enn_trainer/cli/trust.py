@@ -32,7 +32,7 @@ from enn_trainer.runtime.trust import (
     refusal,
     texts_of_code,
 )
-from enn_trainer.selfplay.league import LEAGUE, POOL_OF_RUN, League, Member
+from enn_trainer.selfplay.league import POOL_OF_RUN, League, Member
 from enn_trainer.session import TrainResult
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
@@ -176,8 +176,8 @@ def resume_command(
     where = ["resume", str(path)]
     if not in_place:
         where = ["train", "--resume-from", str(path)]
-    league = reached.parts.get(LEAGUE) if isinstance(reached, State) else None
-    if isinstance(league, League):
+    league = reached.part(League) if isinstance(reached, State) else None
+    if league is not None:
         members = league.members
     named, naming = code_in_config(config), list[str]()
     if config.selfplay is not None:

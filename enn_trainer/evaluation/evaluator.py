@@ -351,7 +351,7 @@ class Evaluator:
         """Begin to evaluate the agent elsewhere, with the weights that it has now."""
         other, state = copy.copy(self), self._state
         spaces = state.obs_space, dict(state.action_space)
-        league = None if isinstance(state, SavedRun) else state.parts.get(LEAGUE)
+        league = None if isinstance(state, SavedRun) else state.part(League)
         if isinstance(state, State):  # what evaluations read of it
             agent = copy.deepcopy(state.agent).cpu()
             other._state = State(state.step, 0, None, agent, *spaces, run_name=state.run_name)
@@ -564,8 +564,8 @@ class Evaluator:
                 raise ConfigError(f"eval.opponent: {error}") from None
             self._state = self._state._replace(pool=pool)
             return pool
-        league = self._state.parts.get(LEAGUE)
-        if not isinstance(league, League):
+        league = self._state.part(League)
+        if league is None:
             raise ConfigError(
                 "eval.opponent: expected a run with opponents (selfplay) beside 'pool', got none"
             )

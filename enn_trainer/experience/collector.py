@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from enn_trainer.experience.episodes import NO_EPISODES, Episodes
-from enn_trainer.experience.memories import RolloutMemory, sequences
+from enn_trainer.experience.memories import sequences
 from enn_trainer.experience.players import Decisions, Players
 from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
 from enn_trainer.scale.shards import Shards
-from entity_env.frame_data import FrameData
+from entity_env.frame_data import FrameData, cat_leaves
 from entity_env.spaces import ObsSpace
 from entity_env.vec.vec_env import (
     AddMetricsWrapper,
@@ -350,15 +350,14 @@ def collect(
     terminated, truncated, padding = np.empty((3, steps, num_envs), np.bool_)
     metrics: list[dict[str, Metric]] = [{} for _ in shards.own]
     episodes: list[Episodes] = []
-    remembered = RolloutMemory(seq_len or steps)
+    recurrence = players.memory.of_rollout(seq_len or steps)
     finals = [LastObservations(own.stop - own.start) for own in shards.slices]
 
     # Act for T steps. The last observations of truncated episodes are valued in batches.
     for t in range(steps):
         frame = first_frame + t * shards.num_columns
         learnt = everywhere if players.learnt is None else players.learnt
-        if players.memory is not None:
-            remembered.add(players.memory, learnt)
+        recurrence.add(players.memory, learnt)
         padding[t] = collector.obs.is_padding[learnt]
         batch, decisions, obs = collector.step(frame, frame, context)
         storage.add(*players.learnt_from(batch, decisions))
@@ -372,8 +371,7 @@ def collect(
             cut_off = np.flatnonzero(obs.truncated)
             final, is_learnt = EntityBatch.of(obs.final, device), np.isin(cut_off, learnt)
             final = final if is_learnt.all() else final.take(np.flatnonzero(is_learnt))
-            if players.memory is not None:
-                final, _ = players.memory.attach(final, cut_off[is_learnt], acts=False)
+            final, _ = players.memory.attach(final, cut_off[is_learnt], acts=False)
             columns = np.flatnonzero(truncated[t])
             for run in shards.runs(columns):
                 one = final if run.stop - run.start == len(columns) else final.slice(run)
@@ -398,11 +396,8 @@ def collect(
         for last in finals:
             for positions, values in last.values(players):
                 of_finals[to_device(positions, device)] = values
-    if players.memory is not None:
-        with context.spans.span("memory"):
-            frames = replace(frames, past=remembered.past(frames), identity={})
     return Rollout(
-        batch=frames,
+        batch=recurrence.attach(frames),
         actions=kept.chosen,
         logprobs=kept.logprobs,
         entropies=kept.entropies,
@@ -511,7 +506,7 @@ class RolloutStorage:
         if self._buffer:
             self._join()
         (frames,) = self._written
-        frames = frames.map(lambda leaf: leaf.all() if isinstance(leaf, _Rows) else leaf)
+        frames = frames.map(lambda leaf: leaf.all() if isinstance(leaf, _Rows | _Pieces) else leaf)
         return frames.batch, frames.decisions
 
     def _write(self) -> None:
@@ -525,7 +520,9 @@ class RolloutStorage:
         self._written = [DecidedFrames.cat([*self._written, frames]) if self._written else frames]
 
     def _stored(self, leaf: Any) -> Any:
-        return _Rows(leaf, self._num_frames) if isinstance(leaf, RaggedTensor | Tensor) else leaf
+        if isinstance(leaf, RaggedTensor | Tensor):
+            return _Rows(leaf, self._num_frames)
+        return leaf if isinstance(leaf, _Rows | _Pieces) else _Pieces(leaf)
 
 
 class _Rows:
@@ -582,6 +579,26 @@ class _Rows:
         for leaf in leaves[1:]:
             self.append(leaf)
         return self
+
+
+class _Pieces:
+    """Leaf on the host, such as numbers of entities, in pieces that are joined once.
+
+    Args:
+        first: the piece of the first frames.
+    """
+
+    def __init__(self, first: Any) -> None:
+        self._pieces = [first]
+
+    def cat(self, leaves: Sequence[Any]) -> "_Pieces":
+        """Append the leaves behind the first one, which are these pieces."""
+        self._pieces += leaves[1:]
+        return self
+
+    def all(self) -> Any:
+        """Return the leaf of all frames."""
+        return cat_leaves(self._pieces[0], self._pieces)
 
 
 def _as_rows(leaf: RaggedTensor | Tensor) -> RaggedTensor:

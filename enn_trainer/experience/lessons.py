@@ -246,6 +246,8 @@ class Lessons(StatePart):
             if it is extended, that of the weights, and the metrics.
     """
 
+    is_restored = False
+
     def __init__(self) -> None:
         self.parameters: dict[str, str] = {}
         self.curricula: dict[str, LessonProgress] = {}

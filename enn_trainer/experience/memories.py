@@ -1,4 +1,4 @@
-"""`Memories`: the states that one policy remembers between two frames."""
+"""`Recurrence`: the recurrent state of a player between two frames, and in those of a rollout."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from enn_trainer.errors import ConfigError
 from enn_trainer.experience.frame_limits import rogue_nets
+from enn_trainer.runtime.spans import OFF, Spans
 from entity_env.ragged import Ragged, row_indices
 from entity_env.vec.vec_obs import VecObs
 from rogue_net.memory import Remembering, memory_rows
@@ -161,7 +162,93 @@ class Memories:
         return replace(self, known=Known(*rows), states=states)
 
 
-class PlayerMemory:
+class Recurrence:
+    """Recurrent state of one agent in B environments; here of an agent without one."""
+
+    def after_step(self, obs: VecObs) -> None:
+        """Take the rewards and ends of a step."""
+        return
+
+    def attach(
+        self, batch: EntityBatch, environments: Ints, acts: bool
+    ) -> tuple[EntityBatch, "Attached"]:
+        """Return frames with the recurrent state before them.
+
+        Args:
+            batch: n frames, with `identity`.
+            environments: (n,) int64, of each frame. Several frames, such as changed copies of one,
+                may be of one environment if the state does not advance with them.
+            acts: True for frames to act in, of which some may be the first of an episode; False
+                for others, which go on.
+
+        Returns:
+            The frames; and what `advance` takes after the choices in them.
+        """
+        return batch, NO_LINKS
+
+    def advance(self, attached: "Attached", memory: Sequence[Tensor | None]) -> None:
+        """Take the states after choices.
+
+        Args:
+            attached: of the frames in which they were made.
+            memory: (R, width) of the policy, and of the value network.
+        """
+        return
+
+    def take_choices(
+        self, agent: Any, batch: EntityBatch, environments: Ints, chosen: Mapping[str, Tensor]
+    ) -> None:
+        """Advance by choices that need not be the agent's own.
+
+        Args:
+            agent: the network.
+            batch: a frame of each of n environments, with `identity`.
+            environments: (n,) int64.
+            chosen: per action (actors,) int64.
+        """
+        return
+
+    def of_rollout(self, seq_len: int) -> "RolloutRecurrence":
+        """Return the recurrent state of a rollout, before its first step.
+
+        Args:
+            seq_len: number of steps of a sequence.
+        """
+        return RolloutRecurrence()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states as tensors by name."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the states.
+
+        Raises:
+            ValueError: they are not those of as many environments.
+        """
+        return
+
+
+NO_RECURRENCE = Recurrence()
+"""Recurrent state of agents without one."""
+
+
+def recurrence_of(agent: Any, padding: npt.NDArray[np.bool_], spans: Spans = OFF) -> Recurrence:
+    """Return the recurrent state of an agent before its first frames.
+
+    Args:
+        agent: the network.
+        padding: (B,) bool, the environments whose current frame is between two episodes.
+        spans: timers.
+    """
+    if not any(remembering_of(agent)):
+        return NO_RECURRENCE
+    memory = PlayerMemory(agent, len(padding), spans)
+    memory.padding = padding
+    return memory
+
+
+class PlayerMemory(Recurrence):
     """Memory of the player of one agent, in B environments.
 
     Between `act` and the next `act` the states are those after the choices; episodes that end in
@@ -170,6 +257,7 @@ class PlayerMemory:
     Args:
         agent: the network.
         num_envs: B.
+        spans: timers.
 
     Attributes:
         policy: memories of the network that acts; None without.
@@ -180,8 +268,9 @@ class PlayerMemory:
             the frames that a player goes on with have it.
     """
 
-    def __init__(self, agent: Any, num_envs: int) -> None:
+    def __init__(self, agent: Any, num_envs: int, spans: Spans = OFF) -> None:
         policy, values = remembering_of(agent)
+        self.spans = spans
         self.policy = None if policy is None else Memories(policy)
         self.values = None if values is None else Memories(values)
         self.begun = np.ones(num_envs, np.bool_)
@@ -196,57 +285,43 @@ class PlayerMemory:
     def attach(
         self, batch: EntityBatch, environments: Ints, acts: bool
     ) -> tuple[EntityBatch, "Attached"]:
-        """Return frames with what is remembered of them.
-
-        Args:
-            batch: n frames, with `identity`.
-            environments: (n,) int64, of each frame. Several frames, such as changed copies of one,
-                may be of one environment if nothing is remembered of them afterwards.
-            acts: True for frames to act in, of which some may be the first of an episode; False
-                for others, which go on.
-        """
-        begun = self.begun[environments] & acts
-        parts: list[Any] = []
-        for memories in (self.policy, self.values):
-            parts.append(
-                None
-                if memories is None
-                else memories.past_of(batch, environments, begun, self.reward[environments])
-            )
-        policy, values = (None if part is None else part[0] for part in parts)
-        past = replace(policy or _no_past(batch.num_frames), of_values=values)
-        return replace(batch, past=past), Attached(environments, parts)
+        """Return frames with what is remembered of them."""
+        with self.spans.span("memory"):
+            begun = self.begun[environments] & acts
+            parts: list[Any] = []
+            for memories in (self.policy, self.values):
+                parts.append(
+                    None
+                    if memories is None
+                    else memories.past_of(batch, environments, begun, self.reward[environments])
+                )
+            policy, values = (None if part is None else part[0] for part in parts)
+            past = replace(policy or _no_past(batch.num_frames), of_values=values)
+            return replace(batch, past=past), Attached(environments, parts)
 
     def advance(self, attached: "Attached", memory: Sequence[Tensor | None]) -> None:
-        """Take the states after choices.
+        """Take the states after choices."""
+        with self.spans.span("memory"):
+            both = []
+            for memories, part, states in zip(
+                (self.policy, self.values), attached.parts, memory, strict=True
+            ):
+                if memories is not None and part is not None and states is not None:
+                    _, links, here = part
+                    memories = memories.after(attached.environments, links, here, states)
+                both.append(memories)
+            self.policy, self.values = both
+            self.begun = self.begun.copy()
+            self.begun[attached.environments] = False
 
-        Args:
-            attached: of the frames in which they were made.
-            memory: (R, width) of the policy, and of the value network.
-        """
-        both = []
-        for memories, part, states in zip(
-            (self.policy, self.values), attached.parts, memory, strict=True
-        ):
-            if memories is not None and part is not None and states is not None:
-                _, links, here = part
-                memories = memories.after(attached.environments, links, here, states)
-            both.append(memories)
-        self.policy, self.values = both
-        self.begun = self.begun.copy()
-        self.begun[attached.environments] = False
+    def of_rollout(self, seq_len: int) -> "RolloutRecurrence":
+        """Return the memory of a rollout, before its first step."""
+        return RolloutMemory(seq_len, self.spans)
 
     def take_choices(
         self, agent: Any, batch: EntityBatch, environments: Ints, chosen: Mapping[str, Tensor]
     ) -> None:
-        """Go on by frames in which choices were made that need not be the agent's own.
-
-        Args:
-            agent: the network.
-            batch: a frame of each of n environments, with `identity`.
-            environments: (n,) int64.
-            chosen: per action (actors,) int64.
-        """
+        """Advance by choices that need not be the agent's own."""
         batch, attached = self.attach(batch, environments, acts=True)
         out = agent(batch, actions=chosen)
         self.advance(attached, [out.memory, out.memory_of_values])
@@ -300,6 +375,9 @@ class Attached:
     parts: Sequence[Any]
 
 
+NO_LINKS = Attached(np.zeros(0, np.int64), ())
+
+
 def _no_past(num_frames: int) -> Past:
     """Return the past of frames of which nothing is remembered."""
     nobody = Ragged(np.zeros(0, np.int64), np.zeros(num_frames, np.int64))
@@ -307,31 +385,49 @@ def _no_past(num_frames: int) -> Past:
     return Past(nobody, nobody, nobody, nobody, level, reward, torch.zeros(0, 0))
 
 
-class RolloutMemory:
+class RolloutRecurrence:
+    """Recurrent state in the frames of a rollout; here of an agent without one."""
+
+    def add(self, memory: Any, learnt: Ints) -> None:
+        """Take the state before a step.
+
+        Args:
+            memory: of the learner, which made this by `of_rollout`.
+            learnt: (B,) int64, the environments that are learnt from in this step.
+        """
+        return
+
+    def attach(self, batch: EntityBatch) -> EntityBatch:
+        """Return all frames, T * B, step after step, with the state before them."""
+        return batch
+
+
+class RolloutMemory(RolloutRecurrence):
     """Memory at the starts of the sequences of a rollout.
 
     Args:
         seq_len: number of steps of a sequence.
+        spans: timers.
     """
 
-    def __init__(self, seq_len: int) -> None:
-        self.seq_len = seq_len
+    def __init__(self, seq_len: int, spans: Spans = OFF) -> None:
+        self.seq_len, self._spans = seq_len, spans
         self._begun: list[npt.NDArray[np.bool_]] = []
         self._reward: list[npt.NDArray[np.float32]] = []
         self._starts: list[tuple[Ints, Memories | None, Memories | None]] = []
 
     def add(self, memory: PlayerMemory, learnt: Ints) -> None:
-        """Take the memory before a step.
-
-        Args:
-            memory: of the learner.
-            learnt: (B,) int64, the environments that are learnt from in this step.
-        """
+        """Take the memory before a step."""
         if len(self._begun) % self.seq_len == 0:
             self._starts.append((learnt, memory.policy, memory.values))
         begun = memory.begun[learnt]
         self._begun.append(begun)
         self._reward.append(np.where(begun, 0, memory.reward[learnt]).astype(np.float32))
+
+    def attach(self, batch: EntityBatch) -> EntityBatch:
+        """Return all frames with their past."""
+        with self._spans.span("memory"):
+            return replace(batch, past=self.past(batch), identity={})
 
     def past(self, batch: EntityBatch) -> Past:
         """Return the past of all frames, T * B, step after step."""

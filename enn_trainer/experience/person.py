@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from enn_trainer.experience.bot_player import uniform_choices
-from enn_trainer.experience.memories import PlayerMemory
+from enn_trainer.experience.memories import Recurrence
 from enn_trainer.experience.players import (
     AgentPlayer,
     Decisions,
@@ -44,7 +44,7 @@ class PersonPlayers(Players):
         action_space: the actions.
 
     Attributes:
-        remembered: the memory of each of `seats` before the current step; None without memory.
+        remembered: the recurrent state of each of `seats` before the current step.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class PersonPlayers(Players):
         action_space: Mapping[ActionName, ActionSpace],
     ) -> None:
         self.others, self.seats, self.action_space = others, seats, action_space
-        self.remembered: list[PlayerMemory | None] = []
+        self.remembered: list[Recurrence] = []
 
     @abstractmethod
     def taken(self, obs: VecObs) -> dict[ActionName, npt.NDArray[np.bool_]]:
@@ -174,7 +174,7 @@ class PersonPlayers(Players):
         for player in dict.fromkeys(self.seats):
             theirs = np.array([i for i, seat in enumerate(self.seats) if seat is player])
             memory = copy(self.remembered[theirs[0]])
-            if isinstance(player, AgentPlayer) and memory is not None:
+            if isinstance(player, AgentPlayer):
                 own = {name: rows.take(theirs).values for name, rows in chosen.items()}
                 memory.take_choices(player.agent, batch.take(theirs), theirs, own)
                 player.take_memory(memory)

@@ -21,10 +21,10 @@ from enn_trainer.experience.frame_limits import (
     within_memory,
 )
 from enn_trainer.experience.memories import (
-    Attached,
-    PlayerMemory,
+    NO_RECURRENCE,
+    Recurrence,
     cat_states,
-    remembering_of,
+    recurrence_of,
     tracked_types,
 )
 from enn_trainer.policy import PPOAgent
@@ -175,9 +175,9 @@ class Players(ABC):
     learnt: Environments | None = None
 
     @property
-    def memory(self) -> PlayerMemory | None:
-        """Memory of the learner; None if it remembers nothing."""
-        return None
+    def memory(self) -> Recurrence:
+        """Recurrent state of the learner."""
+        return NO_RECURRENCE
 
     @property
     def identifies(self) -> bool:
@@ -237,19 +237,18 @@ class AgentPlayer(Players):
             None to take the most probable choices.
         lanes: threads; the result does not depend on their number.
         learning: True if the frames are learnt from, which takes more memory than acting.
-        spans: timers of memory.
+        spans: timers of the recurrent state.
         shards: groups of the environments of a run, each of which has forward passes of its own;
             None for one group of all.
 
     Attributes:
-        remembers: True if the agent remembers something between frames.
-        restore_memory: fills the memory of a player that goes on by a save, and forgets the save
-            if it gets None.
+        restore_memory: fills the recurrent state of a player that goes on by a save, and forgets
+            the save if it gets `NO_RECURRENCE`; None without a save.
         draw_keys: (B,) int64, what random choices are a function of in place of the environment;
             None for the environment.
     """
 
-    restore_memory: Callable[[PlayerMemory | None], None] | None = None
+    restore_memory: Callable[[Recurrence], None] | None = None
     draw_keys: Environments | None = None
 
     def __init__(
@@ -263,12 +262,11 @@ class AgentPlayer(Players):
     ) -> None:
         self.agent, self.seed, self.lanes, self.learning = agent, seed, lanes, learning
         self.spans, self.shards = spans, shards
-        self._memory: PlayerMemory | None = None
-        self.remembers = any(remembering_of(agent))
+        self._memory = NO_RECURRENCE
 
     @property
-    def memory(self) -> PlayerMemory | None:
-        """Memory of the agent, in all environments."""
+    def memory(self) -> Recurrence:
+        """Recurrent state of the agent, in all environments."""
         return self._memory
 
     @property
@@ -280,7 +278,7 @@ class AgentPlayer(Players):
         """Remember nothing, or what the save remembers."""
         self.begin_memory(obs.is_padding)
         if self.restore_memory is not None:
-            self.restore_memory(self._memory if is_resumed else None)
+            self.restore_memory(self._memory if is_resumed else NO_RECURRENCE)
 
     def begin_memory(self, padding: npt.NDArray[np.bool_]) -> None:
         """Remember nothing in any environment.
@@ -288,18 +286,15 @@ class AgentPlayer(Players):
         Args:
             padding: (B,) bool, those whose current frame is between two episodes.
         """
-        self._memory = PlayerMemory(self.agent, len(padding)) if self.remembers else None
-        if self._memory is not None:
-            self._memory.padding = padding
+        self._memory = recurrence_of(self.agent, padding, self.spans)
 
-    def take_memory(self, memory: PlayerMemory) -> None:
+    def take_memory(self, memory: Recurrence) -> None:
         """Go on with the memory of another player of the same agent."""
         self._memory = memory
 
     def after_step(self, obs: VecObs) -> None:
         """Take the rewards, and forget episodes that ended once the next one is acted in."""
-        if self._memory is not None:
-            self._memory.after_step(obs)
+        self._memory.after_step(obs)
 
     def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
         """Choose the actions in the current frames."""
@@ -311,11 +306,8 @@ class AgentPlayer(Players):
         Raises:
             InvalidObservation: a frame has too many entities; the message names the environment.
         """
-        agent, seed, memory = self.agent, self.seed, self._memory
-        attached: Attached | None = None
-        if memory is not None:
-            with self.spans.span("memory"):
-                batch, attached = memory.attach(batch, environments, acts=True)
+        agent, seed = self.agent, self.seed
+        batch, attached = self._memory.attach(batch, environments, acts=True)
         of_run = self._of_run(environments)
         check_frame_memory(agent, batch, of_run, learning=self.learning)
         keys = of_run if self.draw_keys is None else self.draw_keys[environments]
@@ -328,16 +320,13 @@ class AgentPlayer(Players):
             return Decisions.of(out, some), [out.memory, out.memory_of_values]
 
         pieces = in_pieces(agent, batch, of_piece, self.lanes, self._groups(environments))
-        if memory is not None and attached is not None:
-            with self.spans.span("memory"):
-                memory.advance(attached, cat_states([states for _, states in pieces]))
+        self._memory.advance(attached, cat_states([states for _, states in pieces]))
         return Decisions.cat([decisions for decisions, _ in pieces])
 
     def values(self, batch: EntityBatch, environments: Environments) -> Tensor:
         """Return the values of frames."""
-        if self._memory is not None and batch.past is None:
-            with self.spans.span("memory"):
-                batch, _ = self._memory.attach(batch, environments, acts=False)
+        if batch.past is None:
+            batch, _ = self._memory.attach(batch, environments, acts=False)
         check_frame_memory(self.agent, batch, self._of_run(environments), learning=False)
 
         def of_piece(some: EntityBatch, piece: slice) -> Tensor:
@@ -461,8 +450,8 @@ class SeatedPlayers(Players):
         self.seats = [(player, theirs) for player, theirs in seats if len(theirs)]
 
     @property
-    def memory(self) -> PlayerMemory | None:
-        """Memory of the learner."""
+    def memory(self) -> Recurrence:
+        """Recurrent state of the learner."""
         return self.learner.memory
 
     @property

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from enn_trainer.experience.memories import Ints, Memories, PlayerMemory, remembering_of
+from enn_trainer.experience.memories import (
+    NO_RECURRENCE,
+    Ints,
+    Memories,
+    PlayerMemory,
+    Recurrence,
+    remembering_of,
+)
 from enn_trainer.policy import PPOAgent, device_of
 from entity_env.ragged import Ragged
 from entity_env.vec.vec_obs import VecObs
@@ -20,11 +27,11 @@ class Recall:
     """Memory that an agent had in each of F frames.
 
     Attributes:
-        memory: before choices in these frames; None for an agent without memory.
+        memory: before choices in these frames.
         environments: (F,) int64, the environment of each frame in `memory`.
     """
 
-    memory: PlayerMemory | None
+    memory: Recurrence
     environments: Ints
 
     def attach(self, copies: EntityBatch, frames: Ints) -> EntityBatch:
@@ -34,20 +41,28 @@ class Recall:
             copies: n frames with `identity`.
             frames: (n,) int64, the frame of each copy.
         """
-        if self.memory is None:
-            return copies
         return self.memory.attach(copies, self.environments[frames], acts=True)[0]
 
-    def take(self, frames: Ints) -> "Recall":
+    def at(self, frames: Ints) -> "Recall":
         """Return what was remembered in the given frames."""
-        return self if self.memory is None else Recall(self.memory, self.environments[frames])
+        return Recall(self.memory, self.environments[frames])
 
 
-NO_RECALL = Recall(None, np.zeros(0, np.int64))
+class _NoRecall(Recall):
+    """Recall of an agent without memory, in any number of frames."""
+
+    def attach(self, copies: EntityBatch, frames: Ints) -> EntityBatch:
+        return copies
+
+    def at(self, frames: Ints) -> "Recall":
+        return self
+
+
+NO_RECALL: Recall = _NoRecall(NO_RECURRENCE, np.zeros(0, np.int64))
 """Recall of agents without memory."""
 
 
-def recall_of_one(memory: PlayerMemory | None, environment: int) -> Recall:
+def recall_of_one(memory: Recurrence, environment: int) -> Recall:
     """Return what is remembered in the next frame of one environment."""
     return Recall(memory, np.array([environment]))
 

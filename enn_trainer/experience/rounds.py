@@ -202,6 +202,8 @@ class RunRounds(StatePart):
             episodes.
     """
 
+    is_restored = False
+
     def __init__(self) -> None:
         self.rounds = Rounds()
         self.latest: dict[str, float] = {}

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from enn_trainer.experience.memories import PlayerMemory
+from enn_trainer.experience.memories import Recurrence
 from enn_trainer.scale.env_states import memory_of_ranks, part_of_memory
 from enn_trainer.scale.group import Group
 from enn_trainer.state_part import SpaceChange, StateDict, StatePart, with_prefix, without_prefix
@@ -20,14 +20,15 @@ class RunMemories(StatePart):
         columns: the environments of this process in a run of several; None for all.
     """
 
-    ask: Callable[[], Mapping[str, PlayerMemory]] | None = None
+    is_restored = False  # after a failed update players begin new episodes
+    ask: Callable[[], Mapping[str, Recurrence]] | None = None
     columns: range | None = None
     _joined: dict[str, Any] | None = None
 
     def __init__(self) -> None:
         self.saved: dict[str, Any] = {}
 
-    def begin(self, name: str, memory: PlayerMemory | None) -> None:
+    def begin(self, name: str, memory: Recurrence) -> None:
         """Give a player that goes on what it remembered in the save.
 
         Raises:
@@ -35,7 +36,7 @@ class RunMemories(StatePart):
         """
         own = without_prefix(name, self.saved)
         self.saved = {k: x for k, x in self.saved.items() if k not in with_prefix(name, own)}
-        if memory is not None and own:
+        if own:
             memory.load_state_dict(
                 own if self.columns is None else part_of_memory(own, self.columns)
             )
@@ -50,8 +51,8 @@ class RunMemories(StatePart):
 
     def join(self, group: Group) -> None:
         """Take the states of all ranks, for a save."""
-        if self.columns is not None:
-            self._joined = None
+        self._joined = None
+        if self.columns is not None and group.size > 1:
             self._joined = memory_of_ranks(self.state_dict(), group, self.columns)
 
     def state_dict(self) -> dict[str, Any]:

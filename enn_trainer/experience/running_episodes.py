@@ -12,12 +12,9 @@ from typing import Any
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError
 from enn_trainer.experience.collector import Collector
-from enn_trainer.experience.run_memories import RunMemories
 from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
 from enn_trainer.scale.env_states import part_of_state, state_of_ranks
 from enn_trainer.scale.group import ALONE, Group
-from enn_trainer.selfplay.league import PLAYERS
-from enn_trainer.selfplay.seating import Seating
 from enn_trainer.state import State
 from entity_env.errors import EntityEnvError
 from entity_env.process import warn_once
@@ -210,20 +207,27 @@ class RunningEpisodes:
         if not self.are_valid:
             self._collector.seed(derive_seed(self._config.seed, "rollout", self._state.step))
             per_step = self._state.frames_per_step(self._config)
-            self._state.algorithm.begin_episodes(per_step)
+            for part in self._state.parts.values():
+                part.begin_episodes(per_step)
             self._collector.reset(self._state.obs_space)
             self.are_valid = True
         return self._collector
 
-    def store(self, is_between: bool) -> None:
-        """Store the episodes in the state, for a save; None in an update and after a failed one."""
+    def store(self, is_between: bool, group: Group) -> None:
+        """Store the episodes in the state, for a save; None in an update and after a failed one.
+
+        Args:
+            is_between: False in the middle of an update.
+            group: processes of the run; of one alone after it has failed.
+        """
         self._state.envs = None
+        if is_between:
+            for part in self._state.parts.values():
+                part.join(group)
         if is_between and self.are_valid:
             state, config = self._state, self._config
             per_step = state.frames_per_step(config)
-            about = config, state.step, per_step, self._context.group
-            if isinstance(players := state.parts.get(PLAYERS), RunMemories | Seating):
-                players.join(self._context.group)
+            about = config, state.step, per_step, group
             state.envs = take_episodes(self._collector, *about)
             if state.envs is None and (why := self._collector.why_no_state()) != self.unsaved:
                 warn_once(f"{NOT_SAVED}: {why}")

@@ -12,7 +12,7 @@ from torch import Tensor
 from enn_trainer.config import TrainConfig
 from enn_trainer.experience.collector import Collector, Rollout, collect, merged
 from enn_trainer.experience.episodes import Episodes
-from enn_trainer.experience.lessons import CURRICULUM, Lessons
+from enn_trainer.experience.lessons import Lessons
 from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.runtime.interrupt import UpdateAbandoned
 from enn_trainer.scale.joining import check_equal
@@ -97,14 +97,14 @@ def _plain(own: Rollout, state: State, context: ExecutionContext) -> dict[str, A
     finals = torch.zeros_like(own.values).masked_scatter(own.truncated, own.final_values)
     assert context.shards is not None
     ended = own.episodes
-    lessons = state.parts.get(CURRICULUM)
+    lessons = state.part(Lessons)
     return {
         **{name: getattr(own, name).cpu().numpy() for name in _OF_COLUMNS},
         "final_values": finals.cpu().numpy(),
         "padding": None if own.padding is None else own.padding.cpu().numpy(),
         "decisions": own.num_decisions().reshape(len(own.rewards), -1),
         "actors": own.num_actors(),
-        "parameters": lessons.parameters if isinstance(lessons, Lessons) else {},
+        "parameters": {} if lessons is None else lessons.parameters,
         "metrics": list(own.metrics_of_shards),
         "episodes": [
             ended.environment + context.shards.columns.start,

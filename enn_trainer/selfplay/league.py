@@ -130,6 +130,8 @@ class League(StatePart):
         lost_entries: entries of `selfplay.opponents` that such members are from.
     """
 
+    is_restored = False
+
     def __init__(self) -> None:
         self.members: list[Member] = []
         self.next_snapshot = 0

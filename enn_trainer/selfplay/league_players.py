@@ -11,7 +11,7 @@ from torch import Tensor
 
 from enn_trainer.errors import ConfigError
 from enn_trainer.experience.bot_player import BotPlayer
-from enn_trainer.experience.memories import PlayerMemory
+from enn_trainer.experience.memories import Recurrence
 from enn_trainer.experience.players import (
     AgentPlayer,
     Decisions,
@@ -182,8 +182,8 @@ class LeaguePlayers(NamedPlayers):
         self._place()
 
     @property
-    def memory(self) -> PlayerMemory | None:
-        """Memory of the agent."""
+    def memory(self) -> Recurrence:
+        """Recurrent state of the agent."""
         return self.agent.memory
 
     @property
@@ -300,11 +300,10 @@ class LeaguePlayers(NamedPlayers):
             player.begin_memory(self._padding)
             self.seating.memories.begin(name, player.memory)
 
-    def _memories(self) -> dict[str, PlayerMemory]:
-        """Return the memory of each player that has one, by name."""
+    def _memories(self) -> dict[str, Recurrence]:
+        """Return the recurrent state of each player, by name."""
         players = {AGENT: self.agent, **self._players}
-        memories = {name: player.memory for name, player in players.items()}
-        return {name: memory for name, memory in memories.items() if memory is not None}
+        return {name: player.memory for name, player in players.items()}
 
     def _states_of_bots(self) -> dict[str, bytes]:
         """Return the states of bots by the name of the member, also of those without a seat."""

@@ -1,7 +1,7 @@
 """`Seating`: the players of each match against the pool, as a part of the state of a run."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -70,9 +70,6 @@ class Game(NamedTuple):
     match: int
     players: list[str]
     is_lost: bool = False
-
-
-Seats: TypeAlias = tuple[IntArray, list[list[str]], dict[str, bytes]]
 
 
 class Seating(StatePart):
@@ -176,9 +173,10 @@ class Seating(StatePart):
 
     def join(self, group: Group) -> None:
         """Take the states of bots and memories of all ranks, for a save."""
-        if self.columns is not None:
+        self._joined_bots = None
+        if self.columns is not None and group.size > 1:
             self._joined_bots = bots_of_ranks(self.states_of_bots(), group, self.columns)
-            self.memories.join(group)
+        self.memories.join(group)
 
     def evolve(self, state: StateDict, change: SpaceChange) -> StateDict:
         """Return the state without memories, as running games end where the world changes."""
@@ -186,13 +184,14 @@ class Seating(StatePart):
             return dict(state)
         return {name: x for name, x in state.items() if not name.startswith(f"{MEMORY}/")}
 
-    def seats(self) -> Seats:
-        """Return a copy of numbers of games, players, and states of bots."""
-        return self.games.copy(), [*self.players], self.states_of_bots()
+    def snapshot(self) -> StateDict:
+        """Return numbers of games, players, and states of bots."""
+        bots = self.states_of_bots()
+        return {"games": self.games, "players": self.players, "bots": bots}
 
-    def restore(self, seats: Seats) -> None:
-        """Go back to the seats of a copy."""
-        self.games, self.players, self.bots = seats
+    def restore(self, snapshot: StateDict) -> None:
+        """Go back to the seats before an update."""
+        self.games, self.players, self.bots = (snapshot[k] for k in ("games", "players", "bots"))
         if self.forget_bots is not None:
             self.forget_bots()
 

@@ -308,8 +308,8 @@ def league_of(state: State) -> tuple[League, Seating]:
     Raises:
         ConfigError: an `initial_state` of the user's own did not make them.
     """
-    league, seating = state.parts.get(LEAGUE), state.parts.get(PLAYERS)
-    if not isinstance(league, League) or not isinstance(seating, Seating):
+    league, seating = state.part(League), state.part(Seating)
+    if league is None or seating is None:
         raise ConfigError(
             f"selfplay: expected the parts {LEAGUE} and {PLAYERS} in State.parts, which "
             "init_train_state makes, got none: let initial_state call it"

@@ -118,7 +118,7 @@ def annotate(
             recall = recall_episode(agent, episode.obs, episode.chosen, replay.sides)
             recalled = episode
         batch = EntityBatch.of(episode.obs.take(frames), device_of(agent))
-        in_frames = recall.take(frames)
+        in_frames = recall.at(frames)
         remembering = in_frames.attach(batch, np.arange(len(frames)))
         decisions = most_probable(agent, remembering)
         attention = attention_of(agent, remembering)

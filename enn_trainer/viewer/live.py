@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from enn_trainer.experience.memories import PlayerMemory
+from enn_trainer.experience.memories import Recurrence
 from enn_trainer.experience.person import PersonPlayers
 from enn_trainer.experience.players import AgentPlayer, Decisions, Players, SeatPlayer
 from enn_trainer.experience.recall import Recall, recall_of_one
@@ -181,7 +181,7 @@ class LiveGame(PersonPlayers):
 
     def _begin_episode(self) -> None:
         self._episode, self._steps, self._left_out, self._schema = self._episode + 1, [], 0, {}
-        self._memories: list[list[PlayerMemory | None]] = []  # of the seats before each step
+        self._memories: list[list[Recurrence]] = []  # of the seats before each step
         self._about = self._renew()
 
     @property

@@ -1,6 +1,6 @@
 """A small world of which a resumed run equals a straight one, and short runs in it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +78,16 @@ def manager_of(folder: Path, *overrides: str, **options: Any) -> StateManager:
     return StateManager(overrides=[*SETTINGS, f"data_dir={folder}", *overrides], **options)
 
 
-def run(folder: Path, frames: int, *overrides: str, **options: Any) -> StateManager:
+def run(
+    folder: Path,
+    frames: int,
+    *overrides: str,
+    callbacks: Sequence[Callback] = (),
+    **options: Any,
+) -> StateManager:
     """Train for so many frames, of 16 each update, and return the manager."""
     manager = manager_of(folder, f"total_timesteps={frames}", *overrides, **options)
-    train(manager, Lane)
+    train(manager, Lane, callbacks=callbacks)
     return manager
 
 
@@ -126,7 +132,10 @@ class FailsIn(Callback):
 
 
 def assert_failed_updates_change_nothing(
-    folder: Path, initial_state: Callable[..., Any], changed_by_new_episodes: tuple[str, ...] = ()
+    folder: Path,
+    initial_state: Callable[..., Any],
+    changed_by_new_episodes: tuple[str, ...] = (),
+    callbacks: Sequence[Callback] = (),
 ) -> None:
     """Compare the state after failures with that before, in the first update and in a later one.
 
@@ -134,17 +143,18 @@ def assert_failed_updates_change_nothing(
         folder: a folder.
         initial_state: makes the state of a new run.
         changed_by_new_episodes: ends of entries that change before the second failure.
+        callbacks: further callbacks.
     """
     for updates_before in (0, 2):
-        callback = FailsIn(-1)
+        failing = FailsIn(-1)
         manager = manager_of(folder, "total_timesteps=800", initial_state=initial_state)
-        with Trainer(manager, Lane, callbacks=[callback]) as trainer:
+        with Trainer(manager, Lane, callbacks=[*callbacks, failing]) as trainer:
             for _ in range(updates_before):
                 trainer.step()
             before = everything(trainer.state)
 
             # In the middle of the optimizer steps, and of the rollout after it.
-            callback.left = 5
+            failing.left = 5
             with pytest.raises(OSError, match="no more"):
                 trainer.step()
             assert_same(before, everything(trainer.state))

@@ -46,6 +46,7 @@ from enn_trainer.runtime.execution import (
     cost_of_entity,
 )
 from enn_trainer.runtime.interrupt import UpdateAbandoned
+from enn_trainer.scale.group import Group
 from enn_trainer.scale.packing import FlatGradients, update_input_stats
 from enn_trainer.scale.shards import Shards, tree_sum
 from enn_trainer.state_part import (
@@ -121,9 +122,14 @@ class PPO(RolloutAlgorithm):
         self.notes = [line for loss in self.auxiliary_losses.values() for line in loss.notes]
 
     def begin_episodes(self, num_envs: int) -> None:
-        """Tell the reward transforms that all environments begin new episodes."""
-        for transform in self.reward_transforms.values():
-            transform.begin_episodes(num_envs)
+        """Tell losses and reward transforms that all environments begin new episodes."""
+        for plug_in in self._plug_ins().values():
+            plug_in.begin_episodes(num_envs)
+
+    def join(self, group: Group) -> None:
+        """Let losses and reward transforms take the states of all ranks."""
+        for plug_in in self._plug_ins().values():
+            plug_in.join(group)
 
     def begin_update(self, clock: Clock) -> None:
         """Set the learning rates and the weight decay of an update, and freeze parameters."""

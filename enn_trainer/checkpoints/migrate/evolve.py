@@ -30,7 +30,6 @@ from enn_trainer.checkpoints.migrate.evolve_tensors import (
 from enn_trainer.checkpoints.migrate.space_diff import SpaceDiff, diff_spaces
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.state_files import (
-    KEPT,
     LOSS_STATE,
     loading,
     read_config,
@@ -46,12 +45,18 @@ from enn_trainer.checkpoints.writer import save
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.experience.lessons import CURRICULUM, Lessons
-from enn_trainer.experience.rounds import ROUNDS, RunRounds
 from enn_trainer.policy import PPOAgent
 from enn_trainer.selfplay.league import LEAGUE, SNAPSHOT, League, Member
 from enn_trainer.selfplay.matchmaking import NAMED
-from enn_trainer.state import InitialState, State, init_train_state, make_network, make_policy
+from enn_trainer.state import (
+    STATE_PARTS,
+    InitialState,
+    State,
+    init_train_state,
+    make_network,
+    make_policy,
+    with_common_parts,
+)
 from enn_trainer.state_part import (
     KeptPart,
     SavedNetwork,
@@ -211,18 +216,16 @@ def evolved_state(
 
     # Parts: by the names of parameters and actions. Those without saved state start fresh.
     spaces: dict[str, Any] = {"obs_space": obs_space, "action_space": dict(action_space)}
-    made = initial_state(config, {**spaces, "agent": fresh})
+    made = with_common_parts(initial_state(config, {**spaces, "agent": fresh}))
     state = replace(old, agent=made.agent, parts=made.parts, **spaces)
     is_same_world = not (report.diff.changed or rules.renamed)
     change = NetworkChange(rules, upgrade, old.agent, fresh, is_same_world)
-    state.parts.setdefault(CURRICULUM, Lessons())
-    state.parts.setdefault(ROUNDS, RunRounds())
-    state.parts.update({n: KeptPart() for n in KEPT if n in old.parts and n not in state.parts})
-    for name, part in state.parts.items():
-        if name in old.parts:
-            before = copied_state(full_state(old.parts[name]))
+    for name, before in old.parts.items():
+        if name in STATE_PARTS:
+            state.parts.setdefault(name, KeptPart())
+        if (part := state.parts.get(name)) is not None:
             upgrades = League() if name == LEAGUE else part
-            part.load_state_dict(upgrades.evolve(before, change))
+            part.load_state_dict(upgrades.evolve(copied_state(full_state(before)), change))
     return state, report._replace(moments_dropped=change.dropped, opponents=change.opponents)
 
 

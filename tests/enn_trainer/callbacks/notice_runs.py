@@ -144,7 +144,7 @@ def replay(recorded: dict[str, Any], env: Any, config: TrainConfig) -> list[str]
     """Return the notices of recorded sums, told by the callback of a run."""
     told: list[str] = []
     spaces = {"obs_space": env.obs_space(), "action_space": env.action_space()}
-    state: Any = SimpleNamespace(step=0, memory={}, parts={}, **spaces)
+    state: Any = SimpleNamespace(step=0, memory={}, part=lambda kind: None, **spaces)
     trainer: Any = SimpleNamespace(state=state, config=config)
     sides = getattr(env, "num_sides", 1)
     callback = Notices(

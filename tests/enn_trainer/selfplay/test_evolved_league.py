@@ -15,8 +15,9 @@ from enn_trainer.checkpoints.lookup import find, members_of, read_saved_run
 from enn_trainer.checkpoints.migrate.config_diff import renamed_config
 from enn_trainer.checkpoints.migrate.evolve import Evolved, evolve, evolved_state
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
-from enn_trainer.checkpoints.state_files import KEPT, read_config
+from enn_trainer.checkpoints.state_files import read_config
 from enn_trainer.cli import run as enn
+from enn_trainer.selfplay.league import LEAGUE, PLAYERS
 from enn_trainer.selfplay.seating import Seating
 from enn_trainer.state_part import KeptPart
 from entity_env import CategoricalAction, Match, Observation
@@ -189,7 +190,7 @@ def test_a_league_that_the_run_does_not_use_is_upgraded_too(jousts: Path, tmp_pa
     shutil.copytree(jousts, tmp_path / "run")
     run(tmp_path / "run", 8, "selfplay=None", pool=False)
     upgraded = evolved(tmp_path / "run", Tourney())
-    assert all(isinstance(upgraded.state.parts[name], KeptPart) for name in KEPT)
+    assert all(isinstance(upgraded.state.parts[name], KeptPart) for name in (LEAGUE, PLAYERS))
     assert len(upgraded.report.opponents) == 8
     upgraded.save(tmp_path / "new")
     state = run(tmp_path / "new", 9, env=Tourney).state

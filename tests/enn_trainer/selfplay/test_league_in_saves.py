@@ -15,9 +15,8 @@ from enn_trainer import CheckpointError, StateManager, load_agent
 from enn_trainer.checkpoints import state_files
 from enn_trainer.checkpoints.format import verify
 from enn_trainer.checkpoints.lookup import find, members_of, read_saved_run
-from enn_trainer.checkpoints.state_files import KEPT
 from enn_trainer.cli import run as enn
-from enn_trainer.selfplay.league import League
+from enn_trainer.selfplay.league import LEAGUE, PLAYERS, League
 from enn_trainer.selfplay.seating import Seating
 from enn_trainer.state_part import KeptPart
 from enn_trainer.testing import check_state_part
@@ -162,7 +161,7 @@ def test_a_run_without_the_section_keeps_its_league(copied: Path) -> None:
     with_league = quiet(copied)[0].state
     before = members(with_league)
     state = run(copied, 5, "selfplay=None", pool=False).state
-    assert all(isinstance(state.parts[name], KeptPart) for name in KEPT)
+    assert all(isinstance(state.parts[name], KeptPart) for name in (LEAGUE, PLAYERS))
     assert dict(state.parts["league"].files()) == {m.file: m.weights for m in before.values()}
     assert (saves_of(copied)[-1] / "opponent-step-0.safetensors").stat().st_nlink > 3
     again = run(copied, 6, *POOL).state
