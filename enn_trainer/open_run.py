@@ -44,7 +44,6 @@ from enn_trainer.runtime.process import empty_cache_after_steps
 from enn_trainer.scale.clusters import join_cluster
 from enn_trainer.scale.group import Group
 from enn_trainer.scale.joining import share_start
-from enn_trainer.scale.packing import update_input_stats
 from enn_trainer.scale.recording import record_rollouts
 from enn_trainer.scale.shards import Shards
 from enn_trainer.selfplay.league import League, Matchmaker
@@ -157,6 +156,7 @@ def learnt_shards(state: State, shards: Shards) -> Shards:
 def open_state(
     manager: StateManager,
     envs: VecEnv,
+    shards: Shards,
     agent: PPOAgent | None,
     device: torch.device,
     stack: ExitStack,
@@ -210,8 +210,7 @@ def open_state(
         raise ValueError(f"State.parts: expected names without '/', got {', '.join(names)}")
     state.to(device)
     if manager.config.selfplay is not None:
-        num_envs = len(envs) if manager.group.size == 1 else manager.config.rollout.num_envs
-        seat_players(manager.config, state, num_envs, envs.sides)
+        seat_players(manager.config, state, shards.num_columns, envs.sides)
     state.algorithm.prepare(manager.config, state, device)
     for line in state.algorithm.notes:
         manager.say(line)
@@ -260,7 +259,7 @@ def open_players(
             raise ConfigError("matchmaker: expected the section selfplay beside it, got none")
         memories = manager.state.part(RunMemories)
         if memories is not None:
-            if shards is not None and context.group.size > 1:
+            if context.exchange.group.size > 1:
                 memories.columns = shards.columns
             memories.ask = lambda: {AGENT: player.memory}
             player.restore_memory = partial(memories.begin, AGENT)
@@ -299,7 +298,7 @@ def open_episodes(
     players, league = open_players(manager, envs, opponents, matchmaker, *own)
     collector = Collector(envs, players, device, watchers)
     episodes = RunningEpisodes(collector, manager.config, manager.state, configured_id, context)
-    num_envs = len(envs) if manager.group.size == 1 else manager.config.rollout.num_envs
+    num_envs = context.shards.num_columns
     counter = RoundCounter(manager.state, num_envs)
     callbacks.first.append(counter)
     curriculum = Curriculum(manager, envs, episodes, evaluator, counter.rounds, num_envs)
@@ -341,5 +340,5 @@ def begin_episodes(
         frames, learnt = EntityBatch.of(obs, device), episodes.players.learnt
         frames = frames if learnt is None else frames.take(learnt)
         shards = context.learnt or Shards.one(frames.num_frames)
-        update_input_stats(state.agent, shards.of_frames(frames), context.group)
+        context.exchange.input_stats(state.agent, shards.of_frames(frames))
         state.memory[FIRST_FRAMES] = True

@@ -17,6 +17,7 @@ from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.remote import play_elsewhere
 from enn_trainer.evaluation.run_evaluator import RunEvaluator
+from enn_trainer.experience.collector import Collector, Rollout, collect
 from enn_trainer.experience.envs import EnvSource, env_factory
 from enn_trainer.experience.recording import prepare_captures, run_folder
 from enn_trainer.open_run import (
@@ -32,7 +33,7 @@ from enn_trainer.runtime.execution import ONE_LANE, ExecutionContext, Lanes
 from enn_trainer.runtime.process import choose_device, keep_freed_memory, process_settings
 from enn_trainer.runtime.spans import Spans
 from enn_trainer.scale.joining import join
-from enn_trainer.scale.rollouts import collect_in_ranks
+from enn_trainer.scale.rank_exchange import exchange_of
 from enn_trainer.selfplay.league import Matchmaker
 from enn_trainer.session import TrainResult, session
 from enn_trainer.snapshot import Snapshot
@@ -140,7 +141,7 @@ class Trainer:
             # Environments and state, under the lock of the run.
             stack.enter_context(self.manager.training())
             envs, shards = open_envs(create_envs, self.manager, stack)
-            self.state = open_state(self.manager, envs, agent, self._device, stack)
+            self.state = open_state(self.manager, envs, shards, agent, self._device, stack)
             keep_freed_memory()  # before there are lanes, which then share the allocator
             lanes = stack.enter_context(Lanes.of(self.state.agent))
             self.manager.hand_back(state_manager)
@@ -153,8 +154,9 @@ class Trainer:
             stack.callback(self.manager.put_back)  # if the run does not begin
             self.manager.set_aside()
             prepare_captures(self.manager, self.evaluation.action_space)
+            exchange = exchange_of(self.manager.group, shards, self._device)
             self.log, self.watch, self.progress = add_built_in(
-                self.callbacks, self.manager, self.spans, self.evaluation, stack, envs
+                self.callbacks, self.manager, self.spans, self.evaluation, stack, envs, exchange
             )
 
             # Stopping, saves and episodes.
@@ -166,9 +168,9 @@ class Trainer:
             self.checkpoints = Checkpoints(
                 self.manager, self.log, say, lambda path: self.callbacks.on_checkpoint(self, path)
             )
-            cut = shards, learnt_shards(self.state, shards), self.manager.group
+            cut = shards, learnt_shards(self.state, shards)
             watch = self.stopping.check, self.spans, partial(self.callbacks.on_optimizer_step, self)
-            self.context = ExecutionContext(lanes, *watch, *cut)
+            self.context = ExecutionContext(lanes, *watch, *cut, exchange)
             self.episodes, self.league, self._curriculum = open_episodes(
                 (self.manager, envs, env, configured_id, own_folder),
                 (opponents, matchmaker),
@@ -239,13 +241,27 @@ class Trainer:
             clock = Clock(state.step, state.time_used)
             algorithm.begin_update(clock)
             with self.spans.span("rollout"):
-                rollout = collect_in_ranks(collector, self.config, state, self.context)
+                rollout = self._collect(collector)
             self.callbacks.on_rollout_end(self, rollout)
             metrics: dict[str, float] = algorithm.update(rollout, clock, self.context)
             state.step += rollout.num_frames
         with self.checkpoints.during(Status.REPORTING):
             self.callbacks.on_update_end(self, metrics)
         return metrics
+
+    def _collect(self, collector: Collector) -> Rollout:
+        """Collect the frames of this process, and exchange what all processes need of them."""
+        config, state = self.config, self.state
+        own = partial(
+            collect,
+            collector,
+            steps=config.rollout.steps,
+            first_frame=state.step,
+            seq_len=config.ppo.seq_len,
+            context=self.context,
+        )
+        rollout: Rollout = self.context.exchange.rollout(own, collector, state)
+        return rollout
 
     def evaluate(self, settings: EvalConfig | None = None) -> dict[str, float]:
         """Evaluate now and return the metrics by tag.

@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from enn_trainer.experience.frame_limits import microbatches
 from enn_trainer.runtime.execution import Lanes
 from enn_trainer.runtime.spans import OFF, Spans
+from enn_trainer.scale.exchange_cost import are_gathered
+from enn_trainer.scale.group import Group
+from enn_trainer.scale.shards import tree_sum
 from entity_env.ragged import exclusive_cumsum, row_indices
 from entity_env.seeding import derive_seed
 
@@ -24,6 +27,8 @@ LEAST_COST = 3 * 2**18
 
 It is that of 768 entities of d_model 32.
 """
+_ALIGNED = 64
+"""Elements at multiples of which a parameter begins, as reductions depend on the alignment."""
 
 
 def minibatches(
@@ -226,6 +231,84 @@ def add_gradients(
         take(extra)
 
     take_gradients(learnt, losses, add, lanes, spans)
+
+
+class FlatGradients:
+    """Gradients of each shard, in one row of memory each.
+
+    Args:
+        parameters: parameters of an agent.
+        num_shards: shards of this process.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], num_shards: int) -> None:
+        self.learnt = [parameter for parameter in parameters if parameter.requires_grad]
+        self._known = np.zeros((num_shards, len(self.learnt)), np.bool_)
+        sizes: dict[torch.dtype, int] = {}
+        places: list[tuple[torch.dtype, slice]] = []
+        for parameter in self.learnt:
+            start = sizes.get(parameter.dtype, 0)
+            places.append((parameter.dtype, slice(start, start + parameter.numel())))
+            sizes[parameter.dtype] = start + -(-parameter.numel() // _ALIGNED) * _ALIGNED
+        device = self.learnt[0].device if self.learnt else None
+        self._rows = {
+            dtype: torch.zeros(num_shards, size, dtype=dtype, device=device)
+            for dtype, size in sizes.items()
+        }
+        self._places = places
+
+    def clear(self) -> None:
+        """Forget all gradients."""
+        self._known[:] = False
+
+    def add(self, shard: int, gradients: Sequence[Tensor | None]) -> None:
+        """Add gradients of the parameters, None where there is none, to those of a shard."""
+        for i, gradient in enumerate(gradients):
+            if gradient is None:
+                continue
+            row = self._of_row(shard, i)
+            row.add_(gradient) if self._known[shard, i] else row.copy_(gradient)
+            self._known[shard, i] = True
+
+    def sum(self, group: Group, counts: Sequence[int], values: Sequence[T]) -> list[T]:
+        """Let `grad` of the parameters be the sums over all shards, None where there is none.
+
+        Args:
+            group: processes of the run.
+            counts: number of shards of each rank.
+            values: plain data of each shard of this process, which all ranks get.
+
+        Returns:
+            The values of all shards.
+        """
+        for shard, parameter in zip(*np.nonzero(~self._known), strict=True):
+            self._of_row(shard, parameter).zero_()
+        num_bytes = sum(rows.shape[1] * rows.element_size() for rows in self._rows.values())
+        is_gathered = are_gathered(num_bytes, group.size, sum(counts))
+        plain = {dtype: rows.cpu().numpy() for dtype, rows in self._rows.items() if is_gathered}
+        own = [
+            (known, value, [rows[shard] for rows in plain.values()])
+            for shard, (known, value) in enumerate(zip(self._known, values, strict=True))
+        ]
+        of_shards = group.gather_shards(own, "learning")
+        if is_gathered:
+            columns = zip(*(rows for _, _, rows in of_shards), strict=True)
+            sums = {
+                dtype: tree_sum([torch.from_numpy(x).to(rows.device) for x in column], torch.add)
+                for (dtype, rows), column in zip(self._rows.items(), columns, strict=True)
+            }
+        else:
+            sums = {dtype: group.tree_sum(rows, counts) for dtype, rows in self._rows.items()}
+        is_known = np.any([known for known, _, _ in of_shards], axis=0)
+        for parameter, (dtype, place), has_any in zip(
+            self.learnt, self._places, is_known, strict=True
+        ):
+            parameter.grad = sums[dtype][place].view_as(parameter) if has_any else None
+        return [value for _, value, _ in of_shards]
+
+    def _of_row(self, shard: int, parameter: int) -> Tensor:
+        dtype, place = self._places[parameter]
+        return self._rows[dtype][shard, place].view_as(self.learnt[parameter])
 
 
 def take_gradients(

@@ -17,6 +17,7 @@ from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.evaluation.eval_metrics import Measured
 from enn_trainer.evaluation.run_evaluator import RunEvaluator
 from enn_trainer.runtime.spans import Spans
+from enn_trainer.scale.exchange import Exchange
 from enn_trainer.state_manager import StateManager
 from enn_trainer.tracking.progress import RETURN, Progress, ProgressLine, ReturnHistory
 from enn_trainer.tracking.track import Track, open_track
@@ -136,6 +137,7 @@ def add_built_in(
     evaluator: RunEvaluator,
     stack: ExitStack,
     envs: VecEnv,
+    exchange: Exchange,
 ) -> tuple[MetricsLog, Stopwatch, ProgressDisplay]:
     """Add the callbacks of the trainer around those of the user: metrics are added before them.
 
@@ -146,12 +148,13 @@ def add_built_in(
         evaluator: evaluator of the run.
         stack: closes the trackers.
         envs: the environments.
+        exchange: what the processes of the run exchange.
 
     Returns:
         Metrics, time and progress display of the run.
     """
     log, watch = MetricsLog(manager), Stopwatch(manager.state)
-    numbers = RunMetrics(manager, log, watch, spans)
+    numbers = RunMetrics(manager, log, watch, spans, exchange)
     progress = ProgressDisplay(manager, numbers, evaluator)
     track, folder = open_track(manager, progress.say)
     stack.enter_context(track)

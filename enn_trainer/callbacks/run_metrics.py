@@ -8,7 +8,7 @@ from enn_trainer.checkpoints.retention import measured as measured_at
 from enn_trainer.config.schedules import scheduled_fields
 from enn_trainer.experience.collector import Rollout
 from enn_trainer.runtime.spans import Spans
-from enn_trainer.scale.packing import summarize
+from enn_trainer.scale.exchange import Exchange
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
 from enn_trainer.tracking.metrics import (
@@ -115,9 +115,15 @@ class RunMetrics(Callback):
     """
 
     def __init__(
-        self, manager: StateManager, log: MetricsLog, watch: Stopwatch, spans: Spans
+        self,
+        manager: StateManager,
+        log: MetricsLog,
+        watch: Stopwatch,
+        spans: Spans,
+        exchange: Exchange,
     ) -> None:
         self._manager, self._log, self._watch, self._spans = manager, log, watch, spans
+        self._exchange = exchange
         self._first_step = manager.state.step
         self._rollout: Rollout | None = None
         self.phases_ms: dict[str, float] = {}
@@ -154,8 +160,7 @@ class RunMetrics(Callback):
                 {**action_sums(one, state.action_space), **memory_sums(one.batch.past)}
                 for one in rollout.of_shards
             ]
-            if (group := self._manager.group).size > 1:
-                sums, numbers = summarize(group, state, sums, numbers)
+            sums, numbers = self._exchange.metrics(state, sums, numbers)
             metrics.clear()  # for the order of tags
             metrics |= {
                 **metric_scalars(rollout.metrics),

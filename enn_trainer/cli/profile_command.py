@@ -30,7 +30,7 @@ from enn_trainer.experience.frame_limits import MOST_PAIRS, bytes_of_pair, rogue
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.spans import SpanTimes, times_between
 from enn_trainer.runtime.trust import TYPED
-from enn_trainer.scale.exchange import Exchange, exchange_of_update
+from enn_trainer.scale.exchange_cost import ExchangeCost, cost_of_update
 from enn_trainer.state_manager import StateManager
 from enn_trainer.tables import show_table
 from enn_trainer.tracking.metrics import MB
@@ -128,7 +128,7 @@ class Profile:
     resources: Resources
     save_ms: float  # duration of a save
     saved_every_s: float | None  # None if saves do not depend on the time
-    two_ranks: Exchange  # exchanges of an update, if the run had two ranks
+    two_ranks: ExchangeCost  # exchanges of an update, if the run had two ranks
 
     @property
     def frames_per_s(self) -> float:
@@ -277,7 +277,7 @@ def profile(
         resources=_resources(workers, used_s / wall_s, config.cuda),
         save_ms=save_ms,
         saved_every_s=None if math.isinf(every_s) else every_s,
-        two_ranks=exchange_of_update(learned, frames, steps, ranks=2, shards=2),
+        two_ranks=cost_of_update(learned, frames, steps, ranks=2, shards=2),
     )
 
 

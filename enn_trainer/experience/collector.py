@@ -18,7 +18,7 @@ from enn_trainer.experience.episodes import NO_EPISODES, Episodes
 from enn_trainer.experience.memories import sequences
 from enn_trainer.experience.players import Decisions, Players
 from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
-from enn_trainer.scale.shards import Shards
+from enn_trainer.scale.shards import UNCUT, Shards
 from entity_env.frame_data import FrameData, cat_leaves
 from entity_env.spaces import ObsSpace
 from entity_env.vec.vec_env import (
@@ -223,7 +223,7 @@ class Rollout:
         metrics: of these environments, over all steps.
         next_obs: the frames after the last step, of all environments.
         episodes: those that ended, of all environments.
-        shards: groups of the environments that are learnt from; None for one group of all.
+        shards: groups of the environments that are learnt from.
         metrics_of_shards: the metrics of each group.
         decisions: see `num_decisions`; None to count those of `batch`.
         actors: see `num_actors`; None to count those of `actions`.
@@ -244,7 +244,7 @@ class Rollout:
     metrics: Mapping[str, Metric]
     next_obs: VecObs
     episodes: Episodes = NO_EPISODES
-    shards: Shards | None = None
+    shards: Shards = UNCUT
     metrics_of_shards: Sequence[Mapping[str, Metric]] = ()
     decisions: Ints | None = None
     actors: Mapping[str, int] | None = None
@@ -294,16 +294,14 @@ class Rollout:
 
         They are in the order of steps; rewards are (frames,).
         """
-        is_one = self.shards is None or self.shards.count == 1
-        return [self] if is_one and self.padding is None else self._parts
+        return [self] if self.shards.count == 1 and self.padding is None else self._parts
 
     @cached_property
     def _parts(self) -> "list[Rollout]":
         found, frames = [], self.played_frames()
-        shards = self.shards or Shards.one(self.rewards.shape[1])
-        for positions in shards.positions(frames):
+        for positions in self.shards.positions(frames):
             of_all = to_device(frames[positions], self.rewards.device)
-            own = shards.rows(frames[positions])
+            own = self.shards.rows(frames[positions])
             one = replace(
                 self,
                 batch=self.batch.take(own),
@@ -410,7 +408,7 @@ def collect(
         metrics=merged(metrics),
         next_obs=obs,
         episodes=Episodes.cat(episodes),
-        shards=context.learnt,
+        shards=shards,
         metrics_of_shards=metrics,
         padding=torch.from_numpy(padding).to(device) if padding.any() else None,
     )

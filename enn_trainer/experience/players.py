@@ -30,7 +30,7 @@ from enn_trainer.experience.memories import (
 from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import ONE_LANE, Lanes, cost_of_entity
 from enn_trainer.runtime.spans import OFF, Spans
-from enn_trainer.scale.shards import Shards
+from enn_trainer.scale.shards import UNCUT, Shards
 from entity_env.frame_data import DROPPED, FrameData, Path, rows_of
 from entity_env.ragged import Ragged
 from entity_env.seeding import key_of
@@ -238,8 +238,7 @@ class AgentPlayer(Players):
         lanes: threads; the result does not depend on their number.
         learning: True if the frames are learnt from, which takes more memory than acting.
         spans: timers of the recurrent state.
-        shards: groups of the environments of a run, each of which has forward passes of its own;
-            None for one group of all.
+        shards: groups of the environments of a run, each of which has forward passes of its own.
 
     Attributes:
         restore_memory: fills the recurrent state of a player that goes on by a save, and forgets
@@ -258,7 +257,7 @@ class AgentPlayer(Players):
         lanes: Lanes = ONE_LANE,
         learning: bool = False,
         spans: Spans = OFF,
-        shards: Shards | None = None,
+        shards: Shards = UNCUT,
     ) -> None:
         self.agent, self.seed, self.lanes, self.learning = agent, seed, lanes, learning
         self.spans, self.shards = spans, shards
@@ -319,7 +318,7 @@ class AgentPlayer(Players):
             out = agent(some, uniforms=draws)
             return Decisions.of(out, some), [out.memory, out.memory_of_values]
 
-        pieces = in_pieces(agent, batch, of_piece, self.lanes, self._groups(environments))
+        pieces = in_pieces(agent, batch, of_piece, self.lanes, self.shards.runs(environments))
         self._memory.advance(attached, cat_states([states for _, states in pieces]))
         return Decisions.cat([decisions for decisions, _ in pieces])
 
@@ -332,18 +331,12 @@ class AgentPlayer(Players):
         def of_piece(some: EntityBatch, piece: slice) -> Tensor:
             return self.agent.values(some)["value"].flatten()
 
-        groups = self._groups(environments)
+        groups = self.shards.runs(environments)
         return torch.cat(in_pieces(self.agent, batch, of_piece, self.lanes, groups))
 
     def _of_run(self, environments: Environments) -> Environments:
         """Return the numbers of environments of this process among all of the run."""
-        return environments if self.shards is None else environments + self.shards.columns.start
-
-    def _groups(self, environments: Environments) -> list[slice]:
-        """Return the frames of each shard."""
-        if self.shards is None:
-            return [slice(0, len(environments))]
-        return self.shards.runs(environments)
+        return environments + self.shards.columns.start
 
 
 class FramePlayer(Players):
@@ -409,7 +402,7 @@ def choose_as_one(
         None if one pass would be too large, or is not possible.
     """
     first, environments = players[0], np.concatenate(groups)
-    if first.shards is not None and first.shards.count > 1:
+    if first.shards.count > 1:
         return None
     check_frame_memory(first.agent, batch, environments, learning=first.learning)
     if len(pieces_of(first.agent, batch)) > 1:

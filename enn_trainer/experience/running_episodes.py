@@ -191,8 +191,8 @@ class RunningEpisodes:
         """
         run = self._collector, self._state, self._config
         per_step = self._state.frames_per_step(self._config)
-        shards, group = self._context.shards, self._context.group
-        own = None if shards is None or group.size == 1 else shards.columns
+        shards, group = self._context.shards, self._context.exchange.group
+        own = None if group.size == 1 else shards.columns
         resumed, why = continue_episodes(*run, where, self._configured_id, per_step, own)
         self.are_valid = resumed is not None
         obs = self.begun().obs

@@ -21,8 +21,8 @@ import torch
 
 from enn_trainer.experience.frame_limits import rogue_nets
 from enn_trainer.runtime.spans import OFF, Spans
-from enn_trainer.scale.group import ALONE, Group
-from enn_trainer.scale.shards import Shards
+from enn_trainer.scale.exchange import ONE_PROCESS, Exchange
+from enn_trainer.scale.shards import UNCUT, Shards
 from rogue_net.native.backend import has_compiled_blocks, threads_at_work
 
 T = TypeVar("T")
@@ -136,18 +136,18 @@ class ExecutionContext:
             each forward pass; it raises to end the update.
         spans: timers.
         on_optimizer_step: called after each optimizer step with the statistics of its frames.
-        shards: groups of the environments; None for one group of all.
-        learnt: groups of those that are learnt from, likewise.
-        group: processes of the run.
+        shards: groups of the environments.
+        learnt: groups of those that are learnt from; None for one group of all.
+        exchange: what the processes of the run exchange.
     """
 
     lanes: Lanes = ONE_LANE
     check: Callable[[], None] = lambda: None
     spans: Spans = OFF
     on_optimizer_step: Callable[[Any], None] = lambda stats: None
-    shards: Shards | None = None
+    shards: Shards = UNCUT
     learnt: Shards | None = None
-    group: Group = ALONE
+    exchange: Exchange = ONE_PROCESS
 
 
 DEFAULT_CONTEXT = ExecutionContext()

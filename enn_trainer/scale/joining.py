@@ -15,8 +15,8 @@ from enn_trainer.config.load import PREFIX, Sources, dump_config, load_with_sour
 from enn_trainer.errors import ConfigError, RankError
 from enn_trainer.runtime.process import choose_device
 from enn_trainer.runtime.versions import package_version, versions
+from enn_trainer.scale.exchange import digest_of
 from enn_trainer.scale.group import Group
-from enn_trainer.scale.packing import digest_of
 from enn_trainer.scale.torch_group import current_group
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager

@@ -128,6 +128,10 @@ class Shards:
         return [slice(start, stop) for start, stop in pairwise(cuts)]
 
 
+UNCUT = Shards.one(2**62)
+"""A single group of any number of columns."""
+
+
 def tree_sum(terms: Sequence[T], add: Callable[[T, T], T]) -> T:
     """Return the sum of the terms of all shards, as a balanced binary tree over their order."""
     level = [*terms]

@@ -90,7 +90,7 @@ class SelfPlay(Callback):
         assert self._seating.table is not None
         self._table = self._seating.table
         self._group = manager.group
-        if self._group.size > 1 and agent.shards is not None:
+        if self._group.size > 1:
             self._seating.take_columns(agent.shards.columns)
         known = {member.name for member in self.league.members}
         self._seating.memories.keep({AGENT, *known})

@@ -377,7 +377,7 @@ class Minibatch:
         elif ppo.norm_adv:
             advantages = normalize(advantages, least_std)
         returns, old_values = estimate.returns.flatten()[index], rollout.values.flatten()[index]
-        rows = frames if rollout.shards is None else rollout.shards.rows(frames)
+        rows = rollout.shards.rows(frames)
         num_terms = _num_terms(actors, ppo.weight_by)
         numbers = num_terms, advantages, returns, old_values, norm
         return Minibatch(rollout, frames, rows, actors, *numbers, keys)

@@ -22,6 +22,7 @@ from enn_trainer.algorithms.algorithm import (
 )
 from enn_trainer.algorithms.cloning.cloning_loss import CloningLoss
 from enn_trainer.algorithms.minibatches import (
+    FlatGradients,
     Frames,
     are_worth_lanes,
     minibatches,
@@ -45,10 +46,8 @@ from enn_trainer.runtime.execution import (
     ExecutionContext,
     cost_of_entity,
 )
-from enn_trainer.runtime.interrupt import UpdateAbandoned
 from enn_trainer.scale.group import Group
-from enn_trainer.scale.packing import FlatGradients, update_input_stats
-from enn_trainer.scale.shards import Shards, tree_sum
+from enn_trainer.scale.shards import tree_sum
 from enn_trainer.state_part import (
     SpaceChange,
     StateDict,
@@ -160,14 +159,14 @@ class PPO(RolloutAlgorithm):
         knows_first_frames = self._memory.get(FIRST_FRAMES, False)
         if knows_first_frames:
             with span("stats"):
-                update_input_stats(self.agent, rollout.frames_of_shards(), context.group)
+                context.exchange.input_stats(self.agent, rollout.frames_of_shards())
         with span("optimize"):
             seed = derive_seed(config.seed, "minibatches", clock.step)
             auxiliary = {n: x for n, x in self.auxiliary_losses.items() if x.begin_update(clock)}
             metrics = self.optimize(rollout, estimate, rates.ent_coef, seed, auxiliary, context)
         if not knows_first_frames:
             with span("stats"):
-                update_input_stats(self.agent, rollout.frames_of_shards(), context.group)
+                context.exchange.input_stats(self.agent, rollout.frames_of_shards())
         metrics |= {"charts/learning_rate": rates.lr, "charts/entropy_coef": rates.ent_coef}
         for transform in self.reward_transforms.values():
             metrics |= transform.metrics()
@@ -213,12 +212,12 @@ class PPO(RolloutAlgorithm):
         device, num_actions = estimate.returns.device, len(rollout.actions)
         zero = partial(losses.LossStats.zero, device, num_actions, len(self.ent_tunings))
         total, auxiliary = zero(), auxiliary or {}
-        shards = rollout.shards or Shards.one(rollout.rewards.shape[1])
+        shards = rollout.shards
         decisions = rollout.num_decisions()
         gradients = FlatGradients(agent.parameters(), len(shards.own))
         is_checked = _is_synchronous(device)
-        # Several ranks abandon an update at one optimizer step, see `_sum_of_ranks`.
-        own = context if context.group.size == 1 else replace(context, check=lambda: None)
+        exchange = context.exchange
+        own = replace(context, check=exchange.check_in_minibatch(context.check))
         loss_of = partial(
             losses.loss_of_piece, agent, ppo, ent_coef, self.ent_tunings, auxiliary, own
         )
@@ -241,7 +240,8 @@ class PPO(RolloutAlgorithm):
                 cost = sum(map(len, of_all)) * cost_of_frame
                 lanes = context.lanes if are_worth_lanes(cost) else ONE_LANE
                 take_gradients(gradients.learnt, to_add, take, lanes, context.spans)
-                done = _sum_of_ranks(gradients, of_shards, shards, context, device)
+                sums = exchange.gradient(gradients, of_shards, context.check)
+                done = tree_sum(sums, losses.LossStats.plus)
             for name, auxiliary_loss in auxiliary.items():
                 loss = auxiliary_loss.add_gradient(step, own)
                 if loss is not None:
@@ -291,8 +291,7 @@ class PPO(RolloutAlgorithm):
         between two episodes are in none.
         """
         optim, entities = self.config.optim, rollout.batch.entities_of_frames()
-        steps, num_envs = rollout.rewards.shape
-        shards = rollout.shards or Shards.one(num_envs)
+        steps, shards = len(rollout.rewards), rollout.shards
         order = optim.bs, optim.update_epochs, seed, optim.shuffle
         limits = optim.micro_bs, optim.max_entities, cost_of_entity(self.agent)
         if rollout.batch.past is None:
@@ -418,33 +417,6 @@ def _take_piece(
     shard = next(owner)
     gradients.add(shard, of_piece)
     of_shards[shard].add(done)
-
-
-def _sum_of_ranks(
-    gradients: FlatGradients,
-    of_shards: Sequence[losses.LossStats],
-    shards: Shards,
-    context: ExecutionContext,
-    device: torch.device,
-) -> losses.LossStats:
-    """Add the gradients of all shards, and return the sums of their statistics.
-
-    Raises:
-        UpdateAbandoned: a rank abandons the update.
-    """
-    group, counts = context.group, shards.counts(context.group.size)
-    if group.size == 1:
-        return tree_sum(gradients.sum(group, counts, of_shards), losses.LossStats.plus)
-    is_abandoned = False
-    try:
-        context.check()
-    except UpdateAbandoned:
-        is_abandoned = True
-    found = gradients.sum(group, counts, [(is_abandoned, stats.plain()) for stats in of_shards])
-    if any(is_abandoned for is_abandoned, _ in found):
-        raise UpdateAbandoned
-    stats = [losses.LossStats.of_plain(plain, device) for _, plain in found]
-    return tree_sum(stats, losses.LossStats.plus)
 
 
 def _is_synchronous(device: torch.device) -> bool:

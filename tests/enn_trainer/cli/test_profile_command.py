@@ -25,7 +25,7 @@ from enn_trainer.cli.profile_command import (
 )
 from enn_trainer.experience.envs import env_factory
 from enn_trainer.experience.frame_limits import bytes_of_pair
-from enn_trainer.scale.exchange import Exchange
+from enn_trainer.scale.exchange_cost import ExchangeCost
 from entity_env.examples import CherryPick
 from entity_env.examples.minefield_vec import VecMinefield
 from rogue_net import RogueNet, RogueNetConfig
@@ -195,7 +195,7 @@ def a_profile(kind: Kind, **changes: Any) -> Profile:
         resources=resources,
         save_ms=1.0,
         saved_every_s=60.0,
-        two_ranks=Exchange(10, 1e6),
+        two_ranks=ExchangeCost(10, 1e6),
     )
     return replace(profile, **changes)
 

@@ -6,7 +6,7 @@ import torch
 
 from enn_trainer import Callback, StateManager, command, train
 from enn_trainer.callbacks.callback import RunningTrainer
-from enn_trainer.scale.packing import digest_of
+from enn_trainer.scale.exchange import digest_of
 from enn_trainer.scale.torch_group import current_group
 from entity_env.examples import Minefield
 

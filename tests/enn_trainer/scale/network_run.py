@@ -5,7 +5,7 @@ from pathlib import Path
 
 from enn_trainer import Callback, StateManager, command, train
 from enn_trainer.callbacks.callback import RunningTrainer
-from enn_trainer.scale.packing import digest_of
+from enn_trainer.scale.exchange import digest_of
 from entity_env.examples import Minefield
 
 

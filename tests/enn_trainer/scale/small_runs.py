@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from enn_trainer import ConfigError, RankError, StateManager, Trainer
 from enn_trainer.experience.rounds import ROUNDS
+from enn_trainer.scale.exchange import digest_of
 from enn_trainer.scale.group import Group
-from enn_trainer.scale.packing import digest_of
 from entity_env.examples import Minefield
 from tests.enn_trainer.scale.thread_group import in_ranks
 from tests.enn_trainer.selfplay.joust import SETTINGS

@@ -8,7 +8,7 @@ import pytest
 from torch import Tensor
 
 from enn_trainer import StateManager, Trainer
-from enn_trainer.scale.exchange import exchange_of_update
+from enn_trainer.scale.exchange_cost import cost_of_update
 from enn_trainer.scale.group import Group
 from entity_env.examples import Minefield
 from tests.enn_trainer.scale.thread_group import Board, ThreadGroup, group_of_context, in_ranks
@@ -80,6 +80,6 @@ def test_exchanges_take_what_the_formula_says(
             return slow.slept_s - begun_s, slow.messages - begun, parameters
 
     for seconds, messages, parameters in in_ranks(ranks, work):
-        expected = exchange_of_update(parameters, 128, 4, ranks, shards)
+        expected = cost_of_update(parameters, 128, 4, ranks, shards)
         assert messages == expected.messages
         assert seconds == pytest.approx(expected.seconds(latency_s, bytes_per_s), rel=0.1)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from enn_trainer import RankError, StateManager, Trainer
-from enn_trainer.scale import exchange
+from enn_trainer.scale import exchange_cost
 from enn_trainer.scale.group import Group
 from entity_env.examples import Duel, Minefield
 from entity_env.serialization.messages import pack, unpack
@@ -44,7 +44,7 @@ def test_gradients_in_slices_give_the_same_bits(monkeypatch: pytest.MonkeyPatch)
     """Those of large networks, which are not sent whole."""
     (expected,) = run(1, Minefield, ["total_timesteps=56"])
     whole = run(2, Minefield, ["total_timesteps=56"])
-    monkeypatch.setattr(exchange, "_MOST_GATHERED", 0)
+    monkeypatch.setattr(exchange_cost, "_MOST_GATHERED", 0)
     for size in (2, 3, 4):
         assert run(size, Minefield, ["total_timesteps=56"]) == [expected] * size
     assert whole == [expected] * 2

@@ -13,8 +13,8 @@ import pytest
 from enn_trainer import StateManager, Trainer, load_checkpoint
 from enn_trainer.checkpoints import format as saves
 from enn_trainer.checkpoints.lookup import resolve
+from enn_trainer.scale.exchange import digest_of
 from enn_trainer.scale.group import Group
-from enn_trainer.scale.packing import digest_of
 from entity_env.examples import Duel, Minefield, Xor
 from entity_env.ray_cluster import cluster
 from tests.enn_trainer.evaluation.late_evaluations import SETTINGS, Heard

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enn_trainer import OptimizerConfig, PPOConfig, State
+from enn_trainer.algorithms.minibatches import FlatGradients
 from enn_trainer.algorithms.ppo.returns import advantages
 from enn_trainer.experience.collector import Rollout
-from enn_trainer.scale import exchange
+from enn_trainer.scale import exchange_cost
 from enn_trainer.scale.group import Group
-from enn_trainer.scale.packing import FlatGradients
 from enn_trainer.scale.shards import Shards, tree_sum
 from entity_env.examples import Minefield
 from rogue_net.rogue_net import RogueNet
@@ -147,8 +147,8 @@ def test_sums_of_gradients_do_not_depend_on_ranks_nor_on_how_they_are_sent(
         return [parameter.grad for parameter in learnt], values
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exchange, "_MOST_GATHERED", 2**30 if are_whole else 0)
-        patch.setattr(exchange, "_WORTH_A_MESSAGE", 2**30 if are_whole else 0)
+        patch.setattr(exchange_cost, "_MOST_GATHERED", 2**30 if are_whole else 0)
+        patch.setattr(exchange_cost, "_WORTH_A_MESSAGE", 2**30 if are_whole else 0)
         found = in_ranks(ranks, summed)
     for sums, values in found:
         assert values == [*range(shards)]

@@ -10,8 +10,8 @@ import pytest
 from torch.distributed import HashStore
 
 from enn_trainer import StateManager, Trainer
-from enn_trainer.scale.exchange import are_gathered
-from enn_trainer.scale.packing import digest_of
+from enn_trainer.scale.exchange import digest_of
+from enn_trainer.scale.exchange_cost import are_gathered
 from enn_trainer.scale.torch_group import TorchGroup
 from entity_env.examples import Minefield
 from tests.enn_trainer.scale.forked_ranks import run_hosts, run_ranks

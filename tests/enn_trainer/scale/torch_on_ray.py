@@ -13,7 +13,7 @@ from typing import Any
 import ray
 
 from enn_trainer import Callback, ConfigError, StateManager, Trainer, command, train
-from enn_trainer.scale.packing import digest_of
+from enn_trainer.scale.exchange import digest_of
 from entity_env.examples import Minefield
 from entity_env.vec.ray_worker import RayWorker
 from tests.enn_trainer.losing_workers import noted
