@@ -35,7 +35,7 @@ from overrides import relpos
 from enn_trainer import StateManager, TrainConfig, load_agent, train
 from enn_trainer.callbacks import Callback
 from enn_trainer.callbacks.callback import RunningTrainer
-from enn_trainer.evaluation.evaluator import RandomAgent
+from enn_trainer.evaluation.opponents import RandomAgent
 from enn_trainer.experience.envs import EnvFactory, env_factory
 from entity_env.examples import ENV_REGISTRY, Duel
 from rogue_net.config import Init

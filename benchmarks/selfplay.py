@@ -30,7 +30,7 @@ from enn_trainer import StateManager, load_agent, train
 from enn_trainer.callbacks import Callback
 from enn_trainer.callbacks.callback import RunningTrainer
 from enn_trainer.checkpoints.lookup import find, read_members
-from enn_trainer.evaluation.evaluator import RandomAgent
+from enn_trainer.evaluation.opponents import RandomAgent
 from enn_trainer.experience.players import AgentPlayer
 from enn_trainer.load_agent import RogueNetAgent
 from enn_trainer.policy import eval_mode

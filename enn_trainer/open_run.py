@@ -18,7 +18,7 @@ from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.checkpoints.state_files import read_config
 from enn_trainer.config.load import COMMAND_LINE, DEFAULT
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.evaluation.evaluator import NamedOpponents
+from enn_trainer.evaluation.opponents import NamedOpponents
 from enn_trainer.evaluation.run_evaluator import RunEvaluator
 from enn_trainer.experience.collector import Collector
 from enn_trainer.experience.envs import (

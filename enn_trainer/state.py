@@ -33,7 +33,7 @@ def _of_algorithm(name: str, doc: str) -> Any:
     return property(attrgetter(f"algorithm.{name}"), set_, doc=doc)
 
 
-Part = TypeVar("Part", bound=StatePart)
+P = TypeVar("P", bound=StatePart)
 
 
 @dataclass
@@ -74,7 +74,7 @@ class State:
     metrics: Dict[str, float] = field(default_factory=dict)
     envs: Optional[bytes] = None
 
-    def part(self, kind: Type[Part]) -> Optional[Part]:
+    def part(self, kind: Type[P]) -> Optional[P]:
         """Return the part of a class; None if there is none."""
         return next((part for part in self.parts.values() if isinstance(part, kind)), None)
 

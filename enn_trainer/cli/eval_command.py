@@ -48,10 +48,11 @@ from enn_trainer.config.eval_config import (
 )
 from enn_trainer.errors import CheckpointError, ConfigError, ReplayError
 from enn_trainer.evaluation.eval_metrics import Measured, with_interval
-from enn_trainer.evaluation.evaluator import POOL, Evaluator, NamedOpponents, differences
+from enn_trainer.evaluation.evaluator import Evaluator, differences
+from enn_trainer.evaluation.opponents import POOL, NamedOpponents
 from enn_trainer.evaluation.remote import RayPlayer, cluster
-from enn_trainer.evaluation.results import SuiteResult
-from enn_trainer.evaluation.video import require_writer
+from enn_trainer.evaluation.results import NO_REPLAY, SuiteResult
+from enn_trainer.evaluation.video import NO_FILM, FilmFile, require_writer
 from enn_trainer.runtime.execution import Lanes
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.start_folder import paths_from
@@ -61,6 +62,7 @@ from enn_trainer.tracking.progress import format_duration
 from enn_trainer.tracking.track import flatten_config
 from enn_trainer.viewer.played import ReplaySettings
 from enn_trainer.viewer.replay_format import check_replaceable
+from enn_trainer.viewer.suite_replay import SuiteReplay
 from entity_env.errors import EntityEnvError
 from entity_env.match import Match
 
@@ -171,9 +173,10 @@ def _evaluate(options: argparse.Namespace) -> int:
         evaluator.check_pictures()
     try:
         with lanes, lanes.at_work(), eval_progress() as watch:
-            shown = None if page is None else ReplaySettings(page)
+            shown = NO_REPLAY if page is None else SuiteReplay(ReplaySettings(page))
             if options.ray is None:
-                results = evaluator.measure(watch=watch, film=film, replay=shown)
+                captured = NO_FILM if film is None else FilmFile(film)
+                results = evaluator.measure(watch=watch, film=captured, replay=shown)
             else:
                 with cluster(options.ray, config, "--ray") as ray:
                     results = evaluator.measure_elsewhere(RayPlayer(ray, device), watch)

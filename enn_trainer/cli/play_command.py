@@ -7,7 +7,7 @@ from pathlib import Path
 from enn_trainer.cli.arguments import OneLineParser, not_negative, positive
 from enn_trainer.cli.load_world import load_world, make_world, parse_kwargs, samplers_of
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.evaluation.bots import bot_class
+from enn_trainer.evaluation.opponents import bot_class
 from enn_trainer.experience.memories import remembering_of
 from enn_trainer.load_agent import Act, RogueNetAgent, load_agent
 from enn_trainer.policy import PPOAgent

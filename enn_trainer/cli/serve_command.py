@@ -25,7 +25,7 @@ from enn_trainer.cli.eval_command import (
 from enn_trainer.cli.load_world import envs_by_id, make_any_world
 from enn_trainer.cli.trust import check_trusted, line_with_trust
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.evaluation.evaluator import RandomAgent, create_opponent
+from enn_trainer.evaluation.opponents import RandomAgent, create_opponent
 from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.collector import Collector
 from enn_trainer.experience.players import AgentPlayer, Players, SeatedPlayers, SeatPlayer

@@ -14,7 +14,7 @@ from enn_trainer.algorithms.optimizers import total_steps
 from enn_trainer.checkpoints.lookup import SavedRun, members_of
 from enn_trainer.cli.load_world import parse_kwargs
 from enn_trainer.config import TrainConfig
-from enn_trainer.evaluation.evaluator import POOL
+from enn_trainer.evaluation.opponents import POOL
 from enn_trainer.experience.recording import run_folder
 from enn_trainer.named_code import (
     NamedEnv,

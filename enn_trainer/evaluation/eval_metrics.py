@@ -119,6 +119,16 @@ class EpisodeCounts:
         """Return True when every environment has finished its episodes."""
         return bool((self.num_ended >= self.quota).all())
 
+    def progress(self, episodes: int | None) -> tuple[float, bool]:
+        """Return the finished share of the episodes that count, and True if all have ended.
+
+        Args:
+            episodes: the number of episodes that count in all environments; None for all steps.
+        """
+        if episodes is None:
+            return 0.0, False
+        return self.num_episodes() / max(int(self.quota.sum()), 1), self.is_done()
+
     def num_missing(self) -> int:
         """Return the number of unfinished episodes that count; 0 where all steps count."""
         limited = self.quota < NO_END

@@ -4,7 +4,6 @@ import copy
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -12,25 +11,32 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from enn_trainer.checkpoints.lookup import SavedRun, pool_of_run, read_saved_run
+from enn_trainer.checkpoints.lookup import SavedRun, pool_of_run
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.eval_config import all_suites, suite_path
 from enn_trainer.config.selfplay_config import result_metric
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.evaluation.bots import bot_class
 from enn_trainer.evaluation.eval_metrics import EpisodeCounts, EpisodeStatistics, quotas
-from enn_trainer.evaluation.pending import PlayElsewhere, UnderWay
+from enn_trainer.evaluation.opponents import POOL, RandomAgent
 from enn_trainer.evaluation.remote import packed
-from enn_trainer.evaluation.results import SuiteResult
+from enn_trainer.evaluation.results import (
+    NO_REPLAY,
+    EpisodeReplay,
+    PlayElsewhere,
+    SuiteResult,
+    UnderWay,
+    Watch,
+)
 from enn_trainer.evaluation.video import (
+    NO_FILM,
     REPLAYS,
     VIDEOS,
+    Film,
     FilmedEnvs,
-    cannot_write,
-    film_of_suite,
+    FilmFile,
     require_writer,
 )
 from enn_trainer.experience.bot_player import BotPlayer
@@ -53,159 +59,26 @@ from enn_trainer.experience.players import (
 )
 from enn_trainer.experience.recording import capture_of_evals, recorders
 from enn_trainer.experience.varied_envs import vary
-from enn_trainer.load_agent import network_in_world
-from enn_trainer.policy import CreateOpponent, Opponent, PPOAgent, eval_mode
+from enn_trainer.policy import CreateOpponent, Opponent, eval_mode
 from enn_trainer.runtime.execution import ONE_LANE, Lanes
 from enn_trainer.runtime.process import cudnn_deterministic
-from enn_trainer.runtime.start_folder import absolute, located
-from enn_trainer.runtime.trust import TYPED, Trust
+from enn_trainer.runtime.start_folder import absolute
 from enn_trainer.scale.group import ALONE, Group
 from enn_trainer.scale.shards import Shards
 from enn_trainer.selfplay.league import LEAGUE, League, Member
 from enn_trainer.selfplay.members import make_opponent
 from enn_trainer.state import State
 from enn_trainer.stop_conditions import is_read
-from enn_trainer.viewer.annotate import explain_replay
-from enn_trainer.viewer.played import EpisodeKeeper, ReplaySettings
-from enn_trainer.viewer.replay import Replay
-from enn_trainer.viewer.replay_format import write_replay
-from entity_env.bot import Bot
 from entity_env.environment import Environment
 from entity_env.match import Match
-from entity_env.named_world import names_bot
 from entity_env.seeding import derive_seed
-from entity_env.spaces import ActionName, ActionSpace, ObsSpace
-from entity_env.vec.chains import parents_first
+from entity_env.spaces import ActionName, ActionSpace
 from entity_env.vec.variation import Variation
 from entity_env.vec.vec_env import VecEnv
-from rogue_net.answer import NetOutput, output_of
-from rogue_net.distributions import Decision, decide
-from rogue_net.heads import HEADS
-from rogue_net.parts import of_all
-from rogue_net.ragged import EntityBatch, of_action
 from rogue_net.wiring import Wired
-
-
-def create_opponent(
-    path: str | type[Bot],
-    obs_space: ObsSpace,
-    action_space: Mapping[str, ActionSpace],
-    device: torch.device,
-    field: str = "eval.opponent",
-    trust: Trust = TYPED,
-) -> Opponent:
-    """Load an opponent.
-
-    Entity types and features that a network was not trained with are hidden from it.
-
-    Args:
-        path: a checkpoint of this project or of enn_trainer 0.1.16; `random`; or a bot, by
-            `file.py:Name` or `package.module:Name`, or its class.
-        obs_space: observation space of the environment.
-        action_space: action space of the environment.
-        device: device of a network.
-        field: the setting, for messages.
-        trust: the bots that may be imported; by default all, as where the caller wrote the path.
-
-    Raises:
-        CheckpointError: there is no valid checkpoint, or its actions differ, or the environment
-            lacks features that it needs.
-        ConfigError: there is no such bot, or it is not trusted.
-    """
-    if not isinstance(path, str):
-        return path
-    if not names_bot(path):
-        return create_agent(field, path, obs_space, action_space).to(device)
-    return bot_class(path, field, trust)
-
-
-@dataclass(frozen=True)
-class NamedOpponents:
-    """Opponents by the paths and names that settings and saves have; a `CreateOpponent`.
-
-    Attributes:
-        trust: the bots that may be imported.
-        field: the setting, for messages.
-    """
-
-    trust: Trust
-    field: str = "eval.opponent"
-
-    def __call__(
-        self,
-        path: str,
-        obs_space: ObsSpace,
-        action_space: Mapping[str, ActionSpace],
-        device: torch.device,
-    ) -> Opponent:
-        """Load an opponent, see `create_opponent`."""
-        return create_opponent(path, obs_space, action_space, device, self.field, self.trust)
-
-
-def create_agent(
-    field: str, path: str, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]
-) -> "RandomAgent | Wired":
-    """Load a network as `create_opponent` does; errors begin with the name of a field."""
-    if path == "random":
-        return RandomAgent(action_space)
-    if names_bot(path):
-        expected = "a checkpoint or random, which have probabilities"
-        raise ConfigError(f"{field}: expected {expected}, got the bot {path}")
-    try:
-        return network_in_world(read_saved_run(located(path)), obs_space, action_space)
-    except CheckpointError as error:
-        raise CheckpointError(f"{field}: {error}") from None
-
-
-POOL = "pool"
-"""Opponents in evaluations: all members of the run's pool."""
-
-
-class RandomAgent(nn.Module):
-    """Agent that samples uniformly among the legal choices."""
-
-    def __init__(self, action_space: Mapping[str, ActionSpace]) -> None:
-        super().__init__()
-        self.action_space = dict(action_space)
-
-    def forward(
-        self,
-        batch: EntityBatch,
-        actions: Mapping[str, Tensor] | None = None,
-        uniforms: Mapping[str, Tensor] | None = None,
-    ) -> NetOutput:
-        """Sample actions, with the interface of `RogueNet`."""
-        decisions: dict[str, Decision] = {}
-        for name in parents_first(self.action_space):
-            space = self.action_space[name]
-            made = {one: decision.chosen for one, decision in decisions.items()}
-            uniform_of = partial(HEADS[type(space)].uniform, space)
-            uniform = of_all(name, batch.actions, made, uniform_of)
-            chosen, draws = of_action(actions, name), of_action(uniforms, name)
-            decisions[name] = decide(uniform, chosen, draws)
-        decisions = {name: decisions[name] for name in self.action_space}
-        return output_of(decisions, self.values(batch))
-
-    def values(self, batch: EntityBatch) -> dict[str, Tensor]:
-        """Return the value 0 for every frame."""
-        device = next(iter(batch.features.values())).values.device
-        return {"value": torch.zeros(batch.num_frames, 1, device=device)}
-
-    def update_input_stats(self, batch: EntityBatch) -> None:
-        """Do nothing, as the agent has no statistics."""
-        return
-
 
 Trained: TypeAlias = State | SavedRun
 """A run: the agent to evaluate, with the spaces and the number of frames it was trained with."""
-Watch: TypeAlias = Callable[[str, float], None]
-"""Callback before each step: name of the suite, and its finished share from 0 to 1."""
-
-
-EXPLAINING = "explaining"
-"""Name that `Watch` gets in place of a suite's, while the frames of a replay are explained."""
-
-
 _Played: TypeAlias = tuple[EpisodeCounts | None, dict[str, Any]]
 """Counts of a rank's environments, None if it has none, and further fields of a result."""
 
@@ -260,8 +133,8 @@ class Evaluator:
         self,
         stop: Callable[[], bool] = lambda: False,
         watch: Watch = lambda suite, share: None,
-        film: Path | None = None,
-        replay: ReplaySettings | None = None,
+        film: Film = NO_FILM,
+        replay: EpisodeReplay = NO_REPLAY,
     ) -> dict[str, SuiteResult]:
         """Evaluate the agent in each suite, for `steps` steps or `episodes` whole episodes.
 
@@ -275,12 +148,12 @@ class Evaluator:
             stop: called before each step; True ends the evaluation early, without the remaining
                 suites.
             watch: progress callback.
-            film: video file; by default, with `eval.capture_videos`, one in the run's folder. Named
-                suites append their name. If pictures cannot be taken or written, the result has
+            film: video of the first episodes; by default, with `eval.capture_videos`, in a file of
+                the run's folder. If pictures cannot be taken or written, the result has
                 `film_problem` instead.
-            replay: settings of a replay of the first episodes, which the result then has; by
-                default, with `eval.capture_replays`, of a page in the run's folder. Named suites
-                append their name. If a page cannot be written, the result has `page_problem`.
+            replay: replay of the first episodes, which the result then has; by default, with
+                `eval.capture_replays`, on a page in the run's folder. If a page cannot be written,
+                the result has `page_problem`.
 
         Returns:
             The results by suite name, with "" for the unnamed one.
@@ -301,28 +174,26 @@ class Evaluator:
         self,
         stop: Callable[[], bool],
         watch: Watch,
-        film: Path | None = None,
-        replay: ReplaySettings | None = None,
+        film: Film = NO_FILM,
+        replay: EpisodeReplay = NO_REPLAY,
         group: Group = ALONE,
     ) -> dict[str, _Played]:
         """Play the suites, this rank's share of a group, as `measure`."""
         config, state = self._config, self._state
         assert config.eval is not None
         folder = absolute(self._folder or Path(config.data_dir, "runs", state.run_name))
-        if film is None and config.eval.capture_videos:
-            film = folder / VIDEOS / f"step-{state.step:012d}.mp4"
-        if replay is None and config.eval.capture_replays:
-            replay = ReplaySettings(folder / REPLAYS / f"step-{state.step:012d}.html")
+        if film is NO_FILM and config.eval.capture_videos:
+            film = FilmFile(folder / VIDEOS / f"step-{state.step:012d}.mp4")
+        if replay is NO_REPLAY and config.eval.capture_replays:
+            replay = _page_of_replay(folder / REPLAYS / f"step-{state.step:012d}.html")
         played: dict[str, _Played] = {}
         for name, suite in self._suites:
             if stop():
                 break
             opponent = self._opponents.get(suite.opponent or "")
-            path, shown = None if film is None else film_of_suite(film, name), replay
-            if shown is not None and shown.path is not None:
-                shown = replace(shown, path=film_of_suite(shown.path, name))
+            captures = film.of_suite(name), replay.of_suite(name)
             with global_randomness_kept(), eval_mode(state.agent, opponent):
-                played[name] = self._play_suite(name, suite, stop, watch, path, shown, group)
+                played[name] = self._play_suite(name, suite, stop, watch, *captures, group)
         return played
 
     def measure_alone(self, name: str) -> SuiteResult:
@@ -340,7 +211,7 @@ class Evaluator:
             eval_mode(state.agent, opponent),
         ):
             never, unseen = (lambda: False), (lambda suite, share: None)
-            played = self._play_suite(name, suite, never, unseen, None, None, ALONE)
+            played = self._play_suite(name, suite, never, unseen, NO_FILM, NO_REPLAY, ALONE)
             return self._result(name, suite, *played)
 
     def measure_elsewhere(self, play: PlayElsewhere, watch: Watch) -> dict[str, SuiteResult]:
@@ -396,65 +267,56 @@ class Evaluator:
         suite: EvalConfig,
         stop: Callable[[], bool],
         watch: Watch,
-        film: Path | None,
-        shown: ReplaySettings | None,
+        film: Film,
+        replay: EpisodeReplay,
         group: Group,
     ) -> _Played:
         """Play a suite, or this rank's share of a group."""
-        config, state, filmed, keeper = self._config, self._state, None, None
+        config, state = self._config, self._state
+        assert suite.env is not None
         seed = derive_seed(config.seed if suite.seed is None else suite.seed, "eval")
         with ExitStack() as stack:
-            # Environments, with wrappers for the video and the metrics, and the recording.
-            processes = None if film is None and shown is None else 1
+            # Environments, players, and the episodes that count.
+            processes = film.processes or replay.processes
             pool = self._members() if suite.opponent == POOL else []
             opened = self._envs(name, suite, processes, len(pool), group)
             envs, shards = stack.enter_context(opened)
             if envs is None:
                 return None, {}
             players, counted = self._players(suite, envs, shards, seed, pool)
-            own = slice(shards.columns.start, shards.columns.stop)
-            quota = quotas(suite.episodes, counted)[own]
-            if film is not None:
-                envs = filmed = stack.enter_context(FilmedEnvs(envs, film, quota > 0))
+            quota = quotas(suite.episodes, counted)[shards.columns.start : shards.columns.stop]
+
+            # Metrics, with the recording and the replay.
+            envs = film.filmed(envs, quota > 0, stack)
             result = result_metric(config.selfplay) if pool else None
             statistics = EpisodeStatistics(envs, quota, result)
             prefix = f"eval/{name}/" if name else "eval/"
             statistics.finite.is_required = partial(is_read, self.read_tags, prefix)
             statistics.finite.first_env_index = shards.columns.start
-            running = statistics.running
+            counts, running = statistics.counts, statistics.running
             running.variation = _variation_of(suite)
-            counts = statistics.counts
             counts.played = [] if self.by_episode else None
             capture = None if name else capture_of_evals(config, self._folder)
             watchers: list[Watcher] = [
-                *recorders(capture, statistics, state.run_name, stack, running)
+                *recorders(capture, statistics, state.run_name, stack, running),
+                *replay.watchers(envs, np.flatnonzero(counted), running),
             ]
-            if shown is not None:
-                keeper = EpisodeKeeper(envs, np.flatnonzero(counted), shown, running)
-                watchers.append(keeper)
 
             # Play until the steps are taken or the episodes have ended.
-            steps, taken, wanted = _steps_of(suite), itertools.count(), max(int(quota.sum()), 1)
+            steps, taken = _steps_of(suite), itertools.count()
 
             def is_over() -> bool:
-                ended = counts.num_episodes() / wanted if suite.episodes else 0
-                is_done = suite.episodes is not None and counts.is_done()
-                if keeper is not None and keeper.settings.path is None:
-                    ended, is_done = keeper.share_ended(), keeper.is_done()
-                watch(name, max(ended, next(taken) / steps))
+                share, is_done = replay.progress(*counts.progress(suite.episodes))
+                watch(name, max(share, next(taken) / steps))
                 return stop() or is_done
 
             collector = Collector(statistics, players, self._device, watchers)
             play(collector, state.obs_space, steps, seed, run_step=state.step, stop=is_over)
-            results: dict[str, Any] = {}
-            if keeper is not None:
-                learner = players.learner if isinstance(players, SeatedPlayers) else players
-                network = learner.agent if isinstance(learner, AgentPlayer) else None
-                results |= self._shown(suite, keeper, network, watch)
-        if filmed is not None:
-            problem = filmed.problem
-            results |= {"film": film if problem is None else None, "film_problem": problem}
-        return counts, results
+            about = {"save": str(state.path)} if isinstance(state, SavedRun) else {}
+            about |= {"step": str(state.step), "environment": f"{suite.env.id} {suite.env.kwargs}"}
+            title = f"{suite.env.id}, step {state.step}"
+            results = replay.results(players.network, title, about, config, watch)
+        return counts, {**results, **film.results()}
 
     def _result(
         self, name: str, suite: EvalConfig, counts: EpisodeCounts | None, results: dict[str, Any]
@@ -469,42 +331,9 @@ class Evaluator:
                 against = matches % len(members) == i
                 of_members[member.name] = counts.measured(counted & against)
             results = {**results, "opponents": of_members}
-        if counts.played is not None:
-            results = {**results, "played": counts.played}
+        results = {**results, "played": counts.played or ()}
         played = counts.measured(), counts.num_episodes(), counts.num_missing()
         return SuiteResult(*played, _steps_of(suite), self._origin(name, "max_steps"), **results)
-
-    def _shown(
-        self, suite: EvalConfig, keeper: EpisodeKeeper, agent: PPOAgent | None, watch: Watch
-    ) -> dict[str, Any]:
-        """Return the fields of a result that are about the replay: itself, or the written page."""
-        path = keeper.settings.path
-        if path is None:
-            return {"replay": self._replay(suite, keeper, agent, watch)}
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_replay(self._replay(suite, keeper, agent, watch), path)
-        except Exception as error:  # `view` is code of the world; metrics do not depend on it
-            return {"page_problem": cannot_write(path, error, "eval.capture_replays")}
-        return {"page": path}
-
-    def _replay(
-        self, suite: EvalConfig, keeper: EpisodeKeeper, agent: PPOAgent | None, watch: Watch
-    ) -> Replay:
-        """Return the replay of the episodes that were kept, with explanations.
-
-        Raises:
-            InvalidView: the view of the world, or the given positions, do not fit its space.
-        """
-        config, state = self._config, self._state
-        assert suite.env is not None
-        about = {"save": str(state.path)} if isinstance(state, SavedRun) else {}
-        about |= {"step": str(state.step), "environment": f"{suite.env.id} {suite.env.kwargs}"}
-        title = f"{suite.env.id}, step {state.step}"
-        replay = keeper.replay(title, about, config.ppo.gamma, config.net)
-        asked = agent, keeper.beside
-        explain_replay(replay, *asked, keeper.is_own, lambda share: watch(EXPLAINING, share))
-        return replay
 
     def _players(
         self,
@@ -698,6 +527,14 @@ class Evaluator:
         if key not in self._sides:
             self._sides[key] = sides_of(partial(self._create_envs, suite.env), num_envs)
         return self._sides[key]
+
+
+def _page_of_replay(path: Path) -> EpisodeReplay:
+    """Return the replay that is written as a page."""
+    from enn_trainer.viewer.played import ReplaySettings  # needs more than most runs
+    from enn_trainer.viewer.suite_replay import SuiteReplay
+
+    return SuiteReplay(ReplaySettings(path))
 
 
 def _steps_of(suite: EvalConfig) -> int:

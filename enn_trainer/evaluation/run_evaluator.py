@@ -8,9 +8,14 @@ from typing import Any
 
 from enn_trainer.config import EvalConfig
 from enn_trainer.evaluation.eval_metrics import EpisodeCounts
-from enn_trainer.evaluation.evaluator import Evaluator, Watch, scalars_of
-from enn_trainer.evaluation.pending import EVALUATIONS, Evaluation, PlayElsewhere
-from enn_trainer.evaluation.results import SuiteResult
+from enn_trainer.evaluation.evaluator import Evaluator, scalars_of
+from enn_trainer.evaluation.results import (
+    EVALUATIONS,
+    Evaluation,
+    PlayElsewhere,
+    SuiteResult,
+    Watch,
+)
 from enn_trainer.experience.envs import global_randomness_kept
 from enn_trainer.scale.group import Group
 from enn_trainer.scale.torch_group import current_group

@@ -5,6 +5,7 @@ import math
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
@@ -133,6 +134,65 @@ class FilmedEnvs(VecEnvWrapper):
             self._writer.append_data(tiled([filmed.picture for filmed in self.filmed]))
         except Exception as error:  # video writers raise errors of any kind
             self._problems.append(cannot_write(self.path, error))
+
+
+class Film:
+    """Video of the first episodes of a suite; here none.
+
+    Attributes:
+        processes: number of worker processes of the environments; None for any.
+    """
+
+    processes: int | None = None
+
+    def of_suite(self, name: str) -> "Film":
+        """Return the film of a suite, with a file of its own."""
+        return self
+
+    def filmed(self, envs: VecEnv, counted: npt.NDArray[np.bool_], stack: ExitStack) -> VecEnv:
+        """Return the environments, filmed until the stack is closed.
+
+        Args:
+            envs: B environments.
+            counted: (B,) bool, the environments of which the first few are filmed.
+            stack: completes the video.
+        """
+        return envs
+
+    def results(self) -> dict[str, Any]:
+        """Return the fields of `SuiteResult` about the video, after it is complete."""
+        return {}
+
+
+NO_FILM = Film()
+"""No video."""
+
+
+class FilmFile(Film):
+    """Video of the first episodes of a suite in a file.
+
+    Args:
+        path: the file, .mp4 or .gif; named suites append their name.
+    """
+
+    processes = 1
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def of_suite(self, name: str) -> "FilmFile":
+        """Return the film of a suite, with a file of its own."""
+        return FilmFile(film_of_suite(self.path, name))
+
+    def filmed(self, envs: VecEnv, counted: npt.NDArray[np.bool_], stack: ExitStack) -> VecEnv:
+        """Return the environments, filmed until the stack is closed."""
+        self._envs = stack.enter_context(FilmedEnvs(envs, self.path, counted))
+        return self._envs
+
+    def results(self) -> dict[str, Any]:
+        """Return the file, or the reason why it is missing."""
+        problem = self._envs.problem
+        return {"film": self.path if problem is None else None, "film_problem": problem}
 
 
 class _Filmed:

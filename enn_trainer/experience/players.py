@@ -175,6 +175,11 @@ class Players(ABC):
     learnt: Environments | None = None
 
     @property
+    def network(self) -> PPOAgent | None:
+        """Network of the learner; None if it has none."""
+        return None
+
+    @property
     def memory(self) -> Recurrence:
         """Recurrent state of the learner."""
         return NO_RECURRENCE
@@ -262,6 +267,11 @@ class AgentPlayer(Players):
         self.agent, self.seed, self.lanes, self.learning = agent, seed, lanes, learning
         self.spans, self.shards = spans, shards
         self._memory = NO_RECURRENCE
+
+    @property
+    def network(self) -> PPOAgent:
+        """The agent."""
+        return self.agent
 
     @property
     def memory(self) -> Recurrence:
@@ -441,6 +451,11 @@ class SeatedPlayers(Players):
             for environment in theirs.tolist():
                 self._names[environment] = name
         self.seats = [(player, theirs) for player, theirs in seats if len(theirs)]
+
+    @property
+    def network(self) -> PPOAgent | None:
+        """Network of the learner."""
+        return self.learner.network
 
     @property
     def memory(self) -> Recurrence:

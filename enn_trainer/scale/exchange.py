@@ -27,7 +27,7 @@ class LossSums(Protocol):
         """Return the statistics that `plain` returned."""
 
 
-Sums = TypeVar("Sums", bound=LossSums)
+S = TypeVar("S", bound=LossSums)
 
 
 class Gradients(Protocol):
@@ -72,7 +72,7 @@ class Exchange:
         """Return the interrupt check of the forward passes of a minibatch."""
         return check
 
-    def gradient(self, gradients: Gradients, sums: Sequence[Sums], check: Check) -> list[Sums]:
+    def gradient(self, gradients: Gradients, sums: Sequence[S], check: Check) -> list[S]:
         """Let `grad` of the parameters be the sums over all shards.
 
         Args:

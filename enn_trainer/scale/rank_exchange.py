@@ -19,7 +19,7 @@ from enn_trainer.scale.exchange import (
     Check,
     Exchange,
     Gradients,
-    Sums,
+    S,
     digest_of,
     input_moments,
     merge_moments,
@@ -101,7 +101,7 @@ class RankExchange(Exchange):
         """Return no check: ranks abandon an update together, see `gradient`."""
         return lambda: None
 
-    def gradient(self, gradients: Gradients, sums: Sequence[Sums], check: Check) -> list[Sums]:
+    def gradient(self, gradients: Gradients, sums: Sequence[S], check: Check) -> list[S]:
         """Let `grad` of the parameters be the sums over all shards; all ranks get their sums."""
         is_abandoned = False
         try:

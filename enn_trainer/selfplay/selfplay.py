@@ -14,8 +14,7 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.config.load import load_config
 from enn_trainer.config.selfplay_config import RANDOM, SelfplayConfig
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.evaluation.bots import bot_class
-from enn_trainer.evaluation.evaluator import NamedOpponents
+from enn_trainer.evaluation.opponents import NamedOpponents, bot_class
 from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.collector import Rollout
 from enn_trainer.experience.episodes import Episodes

@@ -15,7 +15,7 @@ from enn_trainer.checkpoints.run_dir import new_run_dir
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.selfplay_config import RANDOM, SelfplayConfig, result_metric
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.evaluation.evaluator import NamedOpponents, create_opponent
+from enn_trainer.evaluation.opponents import NamedOpponents, create_opponent
 from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.envs import EnvSource, env_factory
 from enn_trainer.experience.players import AgentPlayer

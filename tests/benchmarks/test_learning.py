@@ -11,7 +11,7 @@ import pytest
 from enn_trainer import StateManager, train
 from enn_trainer.config import TrainConfig
 from enn_trainer.evaluation.eval_metrics import EpisodeStatistics
-from enn_trainer.evaluation.evaluator import RandomAgent
+from enn_trainer.evaluation.opponents import RandomAgent
 from enn_trainer.experience.collector import Collector, play
 from enn_trainer.experience.players import AgentPlayer, SeatedPlayers
 from entity_env import AddMetricsWrapper, EnvList, Observation

@@ -10,7 +10,7 @@ import pytest
 
 from enn_trainer import ConfigError, StateManager, command, train
 from enn_trainer.cli import run
-from enn_trainer.evaluation.evaluator import create_opponent
+from enn_trainer.evaluation.opponents import create_opponent
 from enn_trainer.viewer.replay_format import read_replay
 from entity_env import InvalidAction
 from entity_env.examples import Duel

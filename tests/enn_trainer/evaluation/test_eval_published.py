@@ -14,7 +14,7 @@ from enn_trainer import CheckpointError, load_agent
 from enn_trainer.checkpoints import writer
 from enn_trainer.checkpoints.lookup import read_saved_run
 from enn_trainer.checkpoints.state_files import to_files
-from enn_trainer.evaluation.evaluator import create_opponent
+from enn_trainer.evaluation.opponents import create_opponent
 from entity_env import Observation, SelectEntityActionMask
 from entity_env.examples import CherryPick
 from entity_env.vec.batching import batch_obs

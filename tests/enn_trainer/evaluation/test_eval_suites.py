@@ -9,7 +9,8 @@ import torch
 from enn_trainer import ConfigError, EvalConfig, EvalSuiteConfig, StateManager, TrainConfig
 from enn_trainer.config.eval_config import all_suites
 from enn_trainer.config.load import dump_config, load_config
-from enn_trainer.evaluation.evaluator import Evaluator, RandomAgent
+from enn_trainer.evaluation.evaluator import Evaluator
+from enn_trainer.evaluation.opponents import RandomAgent
 from enn_trainer.policy import PPOAgent
 from entity_env import Environment, EnvList, Observation, ObsSpace
 from entity_env.examples import Duel, MineSweeper

@@ -18,7 +18,7 @@ from enn_trainer import (
     load_checkpoint,
     train,
 )
-from enn_trainer.evaluation.evaluator import RandomAgent, create_opponent
+from enn_trainer.evaluation.opponents import RandomAgent, create_opponent
 from enn_trainer.experience.collector import Collector, play
 from enn_trainer.experience.players import AgentPlayer, SeatedPlayers
 from entity_env import (
@@ -280,9 +280,10 @@ def test_numbers_that_nobody_chose_are_rounded_up_to_whole_matches(
     tmp_path: Path, more: list[str]
 ) -> None:
     """Of three sides: 32 environments, and as many in evaluations."""
-    sizes = ["rollout.steps=2", "optim.bs=33", "net.d_model=8", "total_timesteps=66", *more]
+    sizes = ["rollout.steps=2", "optim.bs=33", "net.d_model=8", "rollout.processes=1", *more]
     evaluation = ["eval.episodes=6", "eval.interval=66", "eval.opponent=random"]
-    manager = StateManager(checkpoint_dir=tmp_path / "run", overrides=[*sizes, *evaluation])
+    overrides = [*sizes, *evaluation, "total_timesteps=66"]
+    manager = StateManager(checkpoint_dir=tmp_path / "run", overrides=overrides)
     result = train(manager, Three)
     assert load_checkpoint(tmp_path / "run").config.rollout.num_envs == 33
     assert result.eval["eval/episode_length.mean"] == 1
@@ -292,7 +293,7 @@ def test_numbers_that_nobody_chose_are_rounded_up_to_whole_matches(
 
 @pytest.mark.parametrize("field", ["rollout", "eval"])
 def test_numbers_that_were_typed_are_of_whole_matches(tmp_path: Path, field: str) -> None:
-    sizes = ["rollout.steps=2", "optim.bs=33", "net.d_model=8", "eval.episodes=6"]
+    sizes = ["rollout.steps=2", "optim.bs=33", "rollout.processes=1", "eval.episodes=6"]
     manager = StateManager(overrides=[*sizes, f"{field}.num_envs=32", f"data_dir={tmp_path}"])
     words = rf"{field}.num_envs: expected multiples of 3, the sides of Three, got 32"
     with pytest.raises(ConfigError, match=words):

@@ -18,7 +18,7 @@ from enn_trainer.algorithms.ppo.returns import advantages
 from enn_trainer.experience.collector import Rollout
 from enn_trainer.scale import exchange_cost
 from enn_trainer.scale.group import Group
-from enn_trainer.scale.shards import Shards, tree_sum
+from enn_trainer.scale.shards import UNCUT, Shards, tree_sum
 from entity_env.examples import Minefield
 from rogue_net.rogue_net import RogueNet
 from tests.enn_trainer.algorithms.ppo.builders import OPTIONS, a_rollout, double, optimize
@@ -36,6 +36,14 @@ def test_shards_are_whole_matches_and_ranks_have_consecutive_ones() -> None:
         range(2, 4),
     ]
     assert tree_sum(["a", "b", "c", "d", "e"], "({}{})".format) == "(((ab)(cd))e)"
+
+
+def test_one_group_of_any_number_of_columns_has_every_frame_in_its_place() -> None:
+    frames = np.random.default_rng(0).permutation(1000)
+    assert np.array_equal(UNCUT.rows(frames), frames)
+    assert [at.tolist() for at in UNCUT.positions(frames)] == [list(range(1000))]
+    assert UNCUT.runs(frames) == [slice(0, 1000)]
+    assert (UNCUT.columns.start, UNCUT.count, UNCUT.place(7)) == (0, 1, 0)
 
 
 @pytest.mark.slow

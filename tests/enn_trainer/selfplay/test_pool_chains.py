@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from enn_trainer import ConfigError, StateManager, clone, train
-from enn_trainer.evaluation.evaluator import RandomAgent
+from enn_trainer.evaluation.opponents import RandomAgent
 from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.players import AgentPlayer, Decisions
 from enn_trainer.selfplay.tournament import play_league

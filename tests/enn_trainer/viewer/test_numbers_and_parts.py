@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from enn_trainer import replay
-from enn_trainer.evaluation.evaluator import RandomAgent
+from enn_trainer.evaluation.opponents import RandomAgent
 from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.collector import Collector, play
 from enn_trainer.experience.players import AgentPlayer

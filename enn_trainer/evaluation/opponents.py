@@ -1,0 +1,152 @@
+"""Opponents by the names that settings and command lines have for them: networks, bots, random."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from enn_trainer.checkpoints.lookup import read_saved_run
+from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.load_agent import network_in_world
+from enn_trainer.policy import Opponent
+from enn_trainer.runtime.start_folder import located
+from enn_trainer.runtime.trust import TYPED, Trust, import_bot
+from entity_env.bot import Bot
+from entity_env.errors import UnknownWorld
+from entity_env.named_world import names_bot
+from entity_env.spaces import ActionSpace, ObsSpace
+from entity_env.vec.chains import parents_first
+from rogue_net.answer import NetOutput, output_of
+from rogue_net.distributions import Decision, decide
+from rogue_net.heads import HEADS
+from rogue_net.parts import of_all
+from rogue_net.ragged import EntityBatch, of_action
+from rogue_net.wiring import Wired
+
+POOL = "pool"
+"""Opponents in evaluations: all members of the run's pool."""
+
+
+def create_opponent(
+    path: str | type[Bot],
+    obs_space: ObsSpace,
+    action_space: Mapping[str, ActionSpace],
+    device: torch.device,
+    field: str = "eval.opponent",
+    trust: Trust = TYPED,
+) -> Opponent:
+    """Load an opponent.
+
+    Entity types and features that a network was not trained with are hidden from it.
+
+    Args:
+        path: a checkpoint of this project or of enn_trainer 0.1.16; `random`; or a bot, by
+            `file.py:Name` or `package.module:Name`, or its class.
+        obs_space: observation space of the environment.
+        action_space: action space of the environment.
+        device: device of a network.
+        field: the setting, for messages.
+        trust: the bots that may be imported; by default all, as where the caller wrote the path.
+
+    Raises:
+        CheckpointError: there is no valid checkpoint, or its actions differ, or the environment
+            lacks features that it needs.
+        ConfigError: there is no such bot, or it is not trusted.
+    """
+    if not isinstance(path, str):
+        return path
+    if not names_bot(path):
+        return create_agent(field, path, obs_space, action_space).to(device)
+    return bot_class(path, field, trust)
+
+
+@dataclass(frozen=True)
+class NamedOpponents:
+    """Opponents by the paths and names that settings and saves have; a `CreateOpponent`.
+
+    Attributes:
+        trust: the bots that may be imported.
+        field: the setting, for messages.
+    """
+
+    trust: Trust
+    field: str = "eval.opponent"
+
+    def __call__(
+        self,
+        path: str,
+        obs_space: ObsSpace,
+        action_space: Mapping[str, ActionSpace],
+        device: torch.device,
+    ) -> Opponent:
+        """Load an opponent, see `create_opponent`."""
+        return create_opponent(path, obs_space, action_space, device, self.field, self.trust)
+
+
+def create_agent(
+    field: str, path: str, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]
+) -> "RandomAgent | Wired":
+    """Load a network as `create_opponent` does; errors begin with the name of a field."""
+    if path == "random":
+        return RandomAgent(action_space)
+    if names_bot(path):
+        expected = "a checkpoint or random, which have probabilities"
+        raise ConfigError(f"{field}: expected {expected}, got the bot {path}")
+    try:
+        return network_in_world(read_saved_run(located(path)), obs_space, action_space)
+    except CheckpointError as error:
+        raise CheckpointError(f"{field}: {error}") from None
+
+
+class RandomAgent(nn.Module):
+    """Agent that samples uniformly among the legal choices."""
+
+    def __init__(self, action_space: Mapping[str, ActionSpace]) -> None:
+        super().__init__()
+        self.action_space = dict(action_space)
+
+    def forward(
+        self,
+        batch: EntityBatch,
+        actions: Mapping[str, Tensor] | None = None,
+        uniforms: Mapping[str, Tensor] | None = None,
+    ) -> NetOutput:
+        """Sample actions, with the interface of `RogueNet`."""
+        decisions: dict[str, Decision] = {}
+        for name in parents_first(self.action_space):
+            space = self.action_space[name]
+            made = {one: decision.chosen for one, decision in decisions.items()}
+            uniform_of = partial(HEADS[type(space)].uniform, space)
+            uniform = of_all(name, batch.actions, made, uniform_of)
+            chosen, draws = of_action(actions, name), of_action(uniforms, name)
+            decisions[name] = decide(uniform, chosen, draws)
+        decisions = {name: decisions[name] for name in self.action_space}
+        return output_of(decisions, self.values(batch))
+
+    def values(self, batch: EntityBatch) -> dict[str, Tensor]:
+        """Return the value 0 for every frame."""
+        device = next(iter(batch.features.values())).values.device
+        return {"value": torch.zeros(batch.num_frames, 1, device=device)}
+
+    def update_input_stats(self, batch: EntityBatch) -> None:
+        """Do nothing, as the agent has no statistics."""
+        return
+
+
+def bot_class(name: str, field: str, trust: Trust) -> type[Bot]:
+    """Import the class of a bot.
+
+    Args:
+        name: `file.py:Name` or `package.module:Name`.
+        field: the setting, for messages.
+        trust: the code that may run.
+
+    Raises:
+        ConfigError: there is no such bot, or it is not trusted.
+    """
+    try:
+        return import_bot(name, field, trust)
+    except UnknownWorld as error:
+        raise ConfigError(f"{field}: {error}") from None
