@@ -151,14 +151,21 @@ def init_train_state(cfg: TrainConfig, ctx: Dict[str, Any]) -> State:
     )
 
 
-COMMON_PARTS: Dict[str, Callable[[], StatePart]] = {CURRICULUM: Lessons, ROUNDS: RunRounds}
+COMMON_PARTS: Dict[str, Type[StatePart]] = {CURRICULUM: Lessons, ROUNDS: RunRounds}
 """Parts of every state, also of one that an `initial_state` of the user's own made without them."""
 
 
 def with_common_parts(state: State) -> State:
-    """Return the state, with new parts of those of every state that it has not."""
-    for name, make in COMMON_PARTS.items():
-        state.parts.setdefault(name, make())
+    """Return the state, with new parts of those of every state that it has not.
+
+    Raises:
+        ConfigError: the state has another part of that name.
+    """
+    for name, kind in COMMON_PARTS.items():
+        part = state.parts.setdefault(name, kind())
+        if not isinstance(part, kind):
+            expected = f"State.parts: expected {name!r} to be {kind.__name__}"
+            raise ConfigError(f"{expected}, got {part!r}")
     return state
 
 

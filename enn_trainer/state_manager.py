@@ -149,7 +149,7 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
             read_hyperstate_schedules(manager._config, manager._schedules, fixed)
             if changes(manager._config, ours._read_config(None)[0]):
                 ours._config = manager._config  # changed after loading
-        ours._state = manager._state
+        ours._state = None if manager._state is None else with_common_parts(manager._state)
         return ours
 
     @property
@@ -185,15 +185,15 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
         if self._state is None:
             ctx, make, saved = self._deserialize_ctx, self._initial_state, self.resumed_from
             if saved is not None:
-                self._state = restore(saved, self.config, ctx.get("agent"), make)
+                state = restore(saved, self.config, ctx.get("agent"), make)
                 saved.release()
             elif self.init_from is not None and not self.follows:
                 path = located(self.init_from.path, self.start_folder)
                 source = replace(self.init_from, path=path)
-                self._state = state_from(source, self.config, ctx, make, self.say)
+                state = state_from(source, self.config, ctx, make, self.say)
             else:
-                self._state = make(self.config, ctx)
-            with_common_parts(self._state)
+                state = make(self.config, ctx)
+            self._state = with_common_parts(state)
         return self._state
 
     def take_state(self, state: State) -> None:

@@ -50,9 +50,7 @@ class Curriculum(Callback):
     ) -> None:
         state, config = manager.state, manager.config
         part = state.part(Lessons)
-        if part is None:
-            got = state.parts[CURRICULUM]
-            raise ConfigError(f"State.parts: expected {CURRICULUM!r} to be Lessons, got {got!r}")
+        assert part is not None  # every state has it
         self._manager, self._config, self._lessons = manager, config, part
         self._envs, self._episodes, self._evaluator = envs, episodes, evaluator
         self._rounds, self._num_envs = rounds, num_envs

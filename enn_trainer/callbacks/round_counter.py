@@ -1,9 +1,8 @@
 """`RoundCounter`: counts the rounds of episodes of a run."""
 
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
-from enn_trainer.errors import ConfigError
 from enn_trainer.experience.collector import Rollout
-from enn_trainer.experience.rounds import ROUNDS, RunRounds
+from enn_trainer.experience.rounds import RunRounds
 from enn_trainer.state import State
 
 
@@ -16,16 +15,11 @@ class RoundCounter(Callback):
 
     Attributes:
         rounds: the part.
-
-    Raises:
-        ConfigError: the state has another part of that name.
     """
 
     def __init__(self, state: State, num_envs: int) -> None:
         part = state.part(RunRounds)
-        if part is None:
-            got = state.parts[ROUNDS]
-            raise ConfigError(f"State.parts: expected {ROUNDS!r} to be RunRounds, got {got!r}")
+        assert part is not None  # every state has it
         self.rounds, self._num_envs = part, num_envs
         if state.step and not len(part.rounds.ended):  # of a save without rounds
             part.rounds.first = -1

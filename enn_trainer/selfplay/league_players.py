@@ -21,6 +21,7 @@ from enn_trainer.experience.players import (
     choose,
     choose_as_one,
 )
+from enn_trainer.policy import PPOAgent
 from enn_trainer.selfplay.elo import FloatArray
 from enn_trainer.selfplay.matchmaking import IntArray
 from enn_trainer.selfplay.seating import AGENT, Game, Seating
@@ -180,6 +181,11 @@ class LeaguePlayers(NamedPlayers):
         seating.ask_bots, seating.forget_bots = self._states_of_bots, self._forget_bots
         seating.memories.ask = self._memories
         self._place()
+
+    @property
+    def network(self) -> PPOAgent | None:
+        """Network of the agent."""
+        return self.agent.network
 
     @property
     def memory(self) -> Recurrence:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +31,7 @@ from enn_trainer import (
 )
 from enn_trainer.algorithms.ppo.ppo import PPO
 from enn_trainer.callbacks import run_metrics
+from enn_trainer.state import COMMON_PARTS
 from entity_env import (
     CategoricalActionSpace,
     Entity,
@@ -243,6 +245,22 @@ def test_hyperstate_manager_is_accepted_and_shows_the_result(
     result = train(theirs, Meadow)
     assert theirs.state.step == result.step == 72
     assert torch.equal(weights(theirs), weights(run_small(tmp_path, "seed=2")))
+
+
+def test_state_that_a_hyperstate_manager_has_made_gets_the_parts_of_every_state(
+    hyperstate: Any, tmp_path: Path
+) -> None:
+    def initial_state(config: TrainConfig, ctx: dict[str, Any]) -> State:
+        state = init_train_state(config, ctx)
+        return replace(state, parts={"algorithm": state.algorithm})
+
+    settings = [*SMALL, f"data_dir={tmp_path}"]
+    theirs = hyperstate.StateManager(TrainConfig, State, initial_state, overrides=settings)
+    theirs.set_deserialize_ctx("obs_space", Meadow().obs_space())
+    theirs.set_deserialize_ctx("action_space", Meadow().action_space())
+    assert theirs.state.parts.keys() == {"algorithm"}
+    train(theirs, Meadow)
+    assert COMMON_PARTS.keys() < theirs.state.parts.keys()
 
 
 def test_result_is_the_mean_return(tmp_path: Path) -> None:

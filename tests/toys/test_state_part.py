@@ -3,6 +3,7 @@
 import copy
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from safetensors.torch import save
 from enn_trainer import (
     Callback,
     CheckpointError,
+    ConfigError,
     State,
     StateManager,
     init_train_state,
@@ -25,7 +27,8 @@ from enn_trainer.checkpoints.migrate.evolve import evolve
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
 from enn_trainer.checkpoints.state_files import REST_VERSION
 from enn_trainer.experience.rounds import ROUNDS
-from enn_trainer.state_part import SpaceChange, StateDict, StatePart
+from enn_trainer.state import COMMON_PARTS
+from enn_trainer.state_part import KeptPart, SpaceChange, StateDict, StatePart
 from enn_trainer.testing import check_state_part
 from entity_env import Entity, Environment, Observation
 from entity_env.serialization.messages import pack, unpack
@@ -245,6 +248,18 @@ def test_data_that_are_not_plain_are_named(value: Any, message: str, tmp_path: P
         check_state_part(lessons, Lessons())
     with pytest.raises(ValueError, match=message):
         run(tmp_path, 16, initial_state=initial, checkpoint_dir=tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", COMMON_PARTS)
+def test_another_part_under_the_name_of_a_common_one_is_refused(name: str, tmp_path: Path) -> None:
+    def initial_state(config: Any, ctx: dict[str, Any]) -> State:
+        state = init_train_state(config, ctx)
+        parts = {**state.parts, "mine": state.parts[name], name: KeptPart()}
+        return replace(state, parts=parts)
+
+    message = f"State.parts: expected '{name}' to be {COMMON_PARTS[name].__name__}, got .*KeptPart"
+    with pytest.raises(ConfigError, match=message):
+        run(tmp_path, 16, initial_state=initial_state)
 
 
 def test_names_with_a_slash_are_refused(tmp_path: Path) -> None:
