@@ -32,6 +32,7 @@ def rows_of(name: str) -> dict[str, str]:
 
 _PLAIN = (int, float, bool, str)
 _CONSTANT = (SAME[_KIND], DROPPED[_KIND])
+_MAPPINGS = (dict, Mapping)  # the first is checked in a tenth of the time
 
 
 @singledispatch
@@ -149,9 +150,8 @@ class FrameData:
         """Concatenate the frames of several pieces."""
         # Find all leaves before any are joined, as rows of a rollout grow in place.
         leaves = {
-            name: _to_join([piece._leaves(name, kind) for piece in pieces], pieces, (name,))
-            for name, kind in _kinds_of(type(pieces[0]))
-            if kind not in _CONSTANT
+            name: _to_join(_leaves_of_all(pieces, name, kind), pieces, (name,))
+            for name, kind in _changing(type(pieces[0]))
         }
         return pieces[0]._copy_with(
             {n: _map_tree(value, _LeafGroup.joined) for n, value in leaves.items()}
@@ -176,16 +176,14 @@ class FrameData:
         """Return the same with other leaves and `FrameData`, of as many or as few frames."""
         return self._copy_with(
             {
-                name: _map_tree(self._leaves(name, kind), change)
-                for name, kind in _kinds_of(type(self))
-                if kind not in _CONSTANT
+                name: _map_tree(self._leaves(name, kind) if kind else getattr(self, name), change)
+                for name, kind in _changing(type(self))
             }
         )
 
-    def _leaves(self, name: str, kind: str | None) -> Any:
+    def _leaves(self, name: str, kind: str) -> Any:
+        """Return the leaves of a field that is declared by `COUNT` or `rows_of`."""
         value = getattr(self, name)
-        if kind is None:
-            return value
         if kind == COUNT[_KIND]:
             return FrameCount(value)
         rows = getattr(self, kind)
@@ -193,9 +191,7 @@ class FrameData:
 
     def _copy_with(self, values: dict[str, Any]) -> Self:
         """Return one with other values of the fields that differ from frame to frame."""
-        for name, kind in _kinds_of(type(self)):
-            if kind is None:
-                continue
+        for name, kind in _declared(type(self)):
             if kind == SAME[_KIND]:
                 values[name] = getattr(self, name)
             elif kind == COUNT[_KIND]:
@@ -205,13 +201,9 @@ class FrameData:
         return type(self)(**values)
 
 
+@cache
 def _kinds_of(cls: Any) -> list[tuple[str, str | None]]:
     """Return the fields of a class, each with what its metadata declare."""
-    return _find_kinds(cls)
-
-
-@cache
-def _find_kinds(cls: Any) -> list[tuple[str, str | None]]:
     for field in fields(cls):
         if _KIND not in field.metadata and field.type in (*_PLAIN, *(t.__name__ for t in _PLAIN)):
             raise TypeError(
@@ -221,13 +213,34 @@ def _find_kinds(cls: Any) -> list[tuple[str, str | None]]:
     return [(field.name, field.metadata.get(_KIND)) for field in fields(cls)]
 
 
+@cache
+def _changing(cls: Any) -> list[tuple[str, str | None]]:
+    """Return the fields that differ from frame to frame."""
+    return [(name, kind) for name, kind in _kinds_of(cls) if kind not in _CONSTANT]
+
+
+@cache
+def _declared(cls: Any) -> list[tuple[str, str]]:
+    """Return the fields with metadata."""
+    return [(name, kind) for name, kind in _kinds_of(cls) if kind]
+
+
+def _leaves_of_all(pieces: Sequence[FrameData], name: str, kind: str | None) -> list[Any]:
+    if kind:
+        return [piece._leaves(name, kind) for piece in pieces]
+    return [getattr(piece, name) for piece in pieces]
+
+
 def _map_tree(value: Any, change: Callable[[Any], Any]) -> Any:
     """Return the value of a field with changed leaves; entries that become None are left out."""
     if value is None:
         return None
-    if isinstance(value, dict | Mapping):  # the first is asked in a tenth of the time
-        changed = {name: _map_tree(entry, change) for name, entry in value.items()}
-        return {name: entry for name, entry in changed.items() if entry is not None}
+    if isinstance(value, _MAPPINGS):
+        changed = {}
+        for name, entry in value.items():
+            if (leaf := _map_tree(entry, change)) is not None:
+                changed[name] = leaf
+        return changed
     return change(value)
 
 
@@ -242,14 +255,17 @@ class _LeafGroup(NamedTuple):
 
 def _to_join(values: Sequence[Any], pieces: Sequence[FrameData], path: Path) -> Any:
     """Return what to join of a field or entry: a `_LeafGroup`, a mapping of these or None."""
-    if any(isinstance(value, dict | Mapping) for value in values):
-        names = dict.fromkeys(name for value in values for name in value)
-        return {n: _to_join([v.get(n) for v in values], pieces, (*path, n)) for n in names}
-    like = next((value for value in values if value is not None), None)
-    if like is None:
+    present = [value for value in values if value is not None]
+    if not present:
         return None
-    values = [
-        piece.missing(path, like) if value is None else value
-        for value, piece in zip(values, pieces, strict=True)
-    ]
-    return None if any(value is None for value in values) else _LeafGroup(values)
+    if isinstance(present[0], _MAPPINGS):
+        names = dict.fromkeys([name for value in present for name in value])
+        return {n: _to_join([v.get(n) for v in values], pieces, (*path, n)) for n in names}
+    if len(present) < len(values):
+        values = [
+            piece.missing(path, present[0]) if value is None else value
+            for value, piece in zip(values, pieces, strict=True)
+        ]
+        if any(value is None for value in values):
+            return None
+    return _LeafGroup(values)
