@@ -151,7 +151,7 @@ class FrameData:
         # Find all leaves before any are joined, as rows of a rollout grow in place.
         leaves = {
             name: _to_join(_leaves_of_all(pieces, name, kind), pieces, (name,))
-            for name, kind in _changing(type(pieces[0]))
+            for name, kind in _fields_of(pieces[0]).changing
         }
         return pieces[0]._copy_with(
             {n: _map_tree(value, _LeafGroup.joined) for n, value in leaves.items()}
@@ -177,7 +177,7 @@ class FrameData:
         return self._copy_with(
             {
                 name: _map_tree(self._leaves(name, kind) if kind else getattr(self, name), change)
-                for name, kind in _changing(type(self))
+                for name, kind in _fields_of(self).changing
             }
         )
 
@@ -191,7 +191,7 @@ class FrameData:
 
     def _copy_with(self, values: dict[str, Any]) -> Self:
         """Return one with other values of the fields that differ from frame to frame."""
-        for name, kind in _declared(type(self)):
+        for name, kind in _fields_of(self).declared:
             if kind == SAME[_KIND]:
                 values[name] = getattr(self, name)
             elif kind == COUNT[_KIND]:
@@ -201,28 +201,36 @@ class FrameData:
         return type(self)(**values)
 
 
+class _Fields(NamedTuple):
+    """Fields of a class, each with what its metadata declare.
+
+    Attributes:
+        changing: those that differ from frame to frame.
+        declared: those with metadata.
+    """
+
+    changing: list[tuple[str, str | None]]
+    declared: list[tuple[str, str]]
+
+
+def _fields_of(data: FrameData) -> _Fields:
+    cls: Any = type(data)
+    return _find_fields(cls)
+
+
 @cache
-def _kinds_of(cls: Any) -> list[tuple[str, str | None]]:
-    """Return the fields of a class, each with what its metadata declare."""
+def _find_fields(cls: Any) -> _Fields:
     for field in fields(cls):
         if _KIND not in field.metadata and field.type in (*_PLAIN, *(t.__name__ for t in _PLAIN)):
             raise TypeError(
                 f"{cls.__name__}.{field.name}: expected rows, arrays or tensors of frames, got "
                 f"{field.type}; declare it by the metadata SAME, DROPPED or COUNT"
             )
-    return [(field.name, field.metadata.get(_KIND)) for field in fields(cls)]
-
-
-@cache
-def _changing(cls: Any) -> list[tuple[str, str | None]]:
-    """Return the fields that differ from frame to frame."""
-    return [(name, kind) for name, kind in _kinds_of(cls) if kind not in _CONSTANT]
-
-
-@cache
-def _declared(cls: Any) -> list[tuple[str, str]]:
-    """Return the fields with metadata."""
-    return [(name, kind) for name, kind in _kinds_of(cls) if kind]
+    kinds = [(field.name, field.metadata.get(_KIND)) for field in fields(cls)]
+    return _Fields(
+        changing=[(name, kind) for name, kind in kinds if kind not in _CONSTANT],
+        declared=[(name, kind) for name, kind in kinds if kind is not None],
+    )
 
 
 def _leaves_of_all(pieces: Sequence[FrameData], name: str, kind: str | None) -> list[Any]:

@@ -28,7 +28,7 @@ from rogue_net.distributions import (
 )
 from rogue_net.gaussian_numbers import GaussianNumbers
 from rogue_net.layout import Layout
-from rogue_net.parts import Given, PartDistribution
+from rogue_net.parts import NO_CHOICES, NO_PARENT, Parent, ParentChoices
 from rogue_net.ragged import ActionBatch, Lengths, RaggedTensor, to_device
 
 
@@ -45,6 +45,7 @@ class ActionHead(nn.Module, ABC):
 
     layers_of_labels: ClassVar[frozenset[str]] = frozenset()
     """The linear layers with one output per label or component, which evolve with these."""
+    parent: Parent = NO_PARENT
 
     def __init__(self, space: ActionSpace, d_model: int, d_qk: int) -> None:
         super().__init__()
@@ -67,7 +68,7 @@ class ActionHead(nn.Module, ABC):
         """
 
     def depend_on(self, head: type["ActionHead"], space: ActionSpace, d_model: int) -> None:
-        """Take in the choices of the action before, which change nothing at first.
+        """Take in the choices of the parent action, which change nothing at first.
 
         Args:
             head: the head of that action.
@@ -124,7 +125,7 @@ class ActionHead(nn.Module, ABC):
         chosen: Tensor | None = None,
         draws: Tensor | None = None,
         temperature: float = 1.0,
-        given: Given | None = None,
+        given: ParentChoices = NO_CHOICES,
     ) -> Decision:
         """Evaluate `chosen`, or sample with `draws`, or take the most probable choices.
 
@@ -135,13 +136,9 @@ class ActionHead(nn.Module, ABC):
             chosen: (A,) int64, or (A, D) float32 of numbers.
             draws: (A,) float32 in [0, 1), or (A, num_draws).
             temperature: divides the scores of all choices.
-            given: what was chosen before, for a dependent action.
+            given: choices of the parent action, if the action depends on one.
         """
-        if given is None:
-            distribution = self.distribution(x, layout, action)
-        else:
-            inner = self.distribution(x, layout, action, given.vectors)
-            distribution = PartDistribution(inner, given.taken)
+        distribution = given.distribution(self, x, layout, action)
         return decide(distribution.tempered(temperature), chosen, draws)
 
 

@@ -5,14 +5,15 @@ A chain of actions that depend on each other is one decision of an actor.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from entity_env.vec.chains import in_order
-from rogue_net.distributions import ActionDistribution
+from rogue_net.distributions import ActionDistribution, Decision
+from rogue_net.layout import Layout
 from rogue_net.ragged import (
     ActionBatch,
     ActionSubset,
@@ -23,16 +24,90 @@ from rogue_net.ragged import (
 )
 
 
-class Given(NamedTuple):
-    """The choices of the action before a dependent one.
+class ParentChoices:
+    """Choices that an action is conditioned on; the base class: none, as it depends on no other."""
 
-    Attributes:
+    def distribution(
+        self, head: Any, x: Tensor, layout: Layout, action: ActionBatch
+    ) -> ActionDistribution:
+        """Return the distribution of a head over the choices of the actors, given these."""
+        distribution: ActionDistribution = head.distribution(x, layout, action)
+        return distribution
+
+
+NO_CHOICES = ParentChoices()
+
+
+class ChoiceVectors(ParentChoices):
+    """Choices of the parent action.
+
+    Args:
         vectors: (A, d_model) float, of the choice of each actor.
-        taken: (A,) bool, True for actors who take the dependent action.
+        active: (A,) bool, True for actors who take the dependent action.
     """
 
-    vectors: Tensor
-    taken: Tensor
+    def __init__(self, vectors: Tensor, active: Tensor) -> None:
+        self.vectors, self.active = vectors, active
+
+    def distribution(
+        self, head: Any, x: Tensor, layout: Layout, action: ActionBatch
+    ) -> ActionDistribution:
+        """Return the distribution of the active actors."""
+        return PartDistribution(head.distribution(x, layout, action, self.vectors), self.active)
+
+
+class Parent:
+    """Parent action of a head; the base class: the head depends on no other action."""
+
+    def condition(
+        self,
+        name: str,
+        x: Tensor,
+        layout: Layout,
+        actions: Mapping[str, ActionBatch],
+        decisions: Mapping[str, Decision],
+    ) -> tuple[ActionBatch, dict[str, ParentChoices]]:
+        """Return an action with the choices that are legal now, and keywords for its head.
+
+        Args:
+            name: of the action.
+            x: (P, d_model), the entities after the transformer.
+            layout: the rows of each frame among these.
+            actions: of the same frames.
+            decisions: of the actions before this one.
+        """
+        return actions[name], {}
+
+
+NO_PARENT = Parent()
+
+
+class ParentAction(Parent):
+    """An action that another one depends on.
+
+    Args:
+        name: of the parent action.
+        head: class of its head.
+        layer: from its choices to vectors, see `ActionHead.choice_layer`.
+    """
+
+    def __init__(self, name: str, head: Any, layer: nn.Module) -> None:
+        self.name, self.head, self.layer = name, head, layer
+
+    def condition(
+        self,
+        name: str,
+        x: Tensor,
+        layout: Layout,
+        actions: Mapping[str, ActionBatch],
+        decisions: Mapping[str, Decision],
+    ) -> tuple[ActionBatch, dict[str, ParentChoices]]:
+        """Return an action with the choices that are legal after those of the parent action."""
+        action, chosen = actions[name], decisions[self.name].chosen
+        vectors = self.head.choice_vectors(self.layer, x, layout, actions[self.name], made(chosen))
+        rows = rows_before(action, actions)
+        part, active = narrowed(action, chosen.index_select(0, rows))
+        return part, {"given": ChoiceVectors(vectors.index_select(0, rows), active)}
 
 
 def parents_first(actions: Mapping[str, ActionBatch]) -> list[str]:
@@ -155,6 +230,16 @@ def joint(parts: Mapping[str, Tensor], actions: Mapping[str, ActionBatch]) -> di
             before = totals[after.action]
             totals[after.action] = before.index_add(0, rows, totals.pop(name).to(before.dtype))
     return totals
+
+
+def independent(actions: Mapping[str, ActionBatch]) -> list[ActionBatch]:
+    """Return the actions that depend on no other, each actor of which makes one decision."""
+    return [action for action in actions.values() if action.after is None]
+
+
+def num_active(action: ActionBatch, chosen: Tensor) -> int:
+    """Return the number of actors who take an action, by the choices of all its actors."""
+    return len(chosen) if action.after is None else int(is_taken(chosen).sum())
 
 
 def is_taken(chosen: Tensor) -> Tensor:

@@ -39,8 +39,8 @@ from rogue_net.input_norm import InputNorm, Moments
 from rogue_net.layout import Layout, layout_of, make_layout, visible_rows
 from rogue_net.memory import MEMORY, Memory, MemoryOutput, Remembering, remember
 from rogue_net.native import backend
-from rogue_net.parts import Given, made, narrowed, rows_before
-from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor, of_action, to_device
+from rogue_net.parts import ParentAction
+from rogue_net.ragged import EntityBatch, RaggedTensor, of_action, to_device
 from rogue_net.relpos.encoding import RelposEncoding
 from rogue_net.transformer import Transformer, init_linear
 from rogue_net.value_bins import expected_values
@@ -133,8 +133,9 @@ class RogueNet(_Normalising):
             head = HEADS[type(space)](space, config.d_model, config.d_qk)
             head.configure(config)
             if space.after is not None:
-                before = action_space[space.after]
-                head.depend_on(HEADS[type(before)], before, config.d_model)
+                parent = action_space[space.after]
+                head.depend_on(HEADS[type(parent)], parent, config.d_model)
+                head.parent = ParentAction(space.after, HEADS[type(parent)], head.after)
             self.action_heads[module_key(name)] = head
         self._regression_sizes = dict(regression_heads or {})
         self.regression_heads = nn.ModuleDict()
@@ -196,8 +197,9 @@ class RogueNet(_Normalising):
                 chosen, draws = of_action(actions, name), of_action(uniforms, name)
                 decision = entities.decisions.get(name)
                 if decision is None:
-                    action, given = self._given(name, x, layout, batch, decisions)
-                    head = self.action_heads[module_key(name)]
+                    head: Any = self.action_heads[module_key(name)]
+                    condition = head.parent.condition
+                    action, given = condition(name, x, layout, batch.actions, decisions)
                     decision = head(x, layout, action, chosen, draws, temperature, **given)
                 elif temperature != 1 or generator is not None:
                     distribution = decision.distribution.tempered(temperature)
@@ -214,34 +216,6 @@ class RogueNet(_Normalising):
             if weights is None
             else weights_by_frame(weights, layout, self.config.n_head),
         )
-
-    def _given(
-        self,
-        name: str,
-        x: Tensor,
-        layout: Layout,
-        batch: EntityBatch,
-        decisions: Mapping[str, Decision],
-    ) -> tuple[ActionBatch, dict[str, Given]]:
-        """Return an action with what is legal now, and what a head needs to know of the one before.
-
-        Args:
-            name: of the action.
-            x: the entities.
-            layout: their layout.
-            batch: the frames.
-            decisions: of the actions before.
-        """
-        action, before = batch.actions[name], self.action_space[name].after
-        if before is None:
-            return action, {}
-        parent, chosen = batch.actions[before], decisions[before].chosen
-        head: Any = self.action_heads[module_key(before)]
-        layer = self.action_heads[module_key(name)].after
-        vectors = head.choice_vectors(layer, x, layout, parent, made(chosen))
-        rows = rows_before(action, batch.actions)
-        part, taken = narrowed(action, chosen.index_select(0, rows))
-        return part, {"given": Given(vectors.index_select(0, rows), taken)}
 
     def values(self, batch: EntityBatch) -> dict[str, Tensor]:
         """Return the regression heads alone: (B, size) float32 each, (B, 1) and logits for bins."""

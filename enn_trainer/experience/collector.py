@@ -29,6 +29,7 @@ from entity_env.vec.vec_env import (
     VecObs,
     add_metrics,
 )
+from rogue_net.parts import independent
 from rogue_net.ragged import EntityBatch, RaggedTensor, to_device
 
 Ints = npt.NDArray[np.int64]
@@ -278,8 +279,7 @@ class Rollout:
         """Return (T * B,) int64, the actors of each frame; those of a chain count once."""
         if self.decisions is not None:
             return self.decisions
-        actions = self.batch.actions.values()
-        lengths = (action.actors.lengths for action in actions if action.after is None)
+        lengths = [action.actors.lengths for action in independent(self.batch.actions)]
         return sum(lengths, start=np.zeros(self.batch.num_frames, np.int64))
 
     def num_actors(self) -> Mapping[str, int]:
@@ -339,9 +339,7 @@ def collect(
     """
     # Allocate.
     players, device = collector.players, collector.device
-    everywhere = np.arange(len(collector))
-    learnt = everywhere if players.learnt is None else players.learnt
-    num_envs = len(learnt)
+    num_envs = len(players.learnt_among(len(collector)))
     shards = context.learnt or Shards.one(num_envs)
     storage = RolloutStorage(steps * num_envs)
     rewards = np.empty((steps, num_envs), np.float32)
@@ -354,7 +352,7 @@ def collect(
     # Act for T steps. The last observations of truncated episodes are valued in batches.
     for t in range(steps):
         frame = first_frame + t * shards.num_columns
-        learnt = everywhere if players.learnt is None else players.learnt
+        learnt = players.learnt_among(len(collector))
         recurrence.add(players.memory, learnt)
         padding[t] = collector.obs.is_padding[learnt]
         batch, decisions, obs = collector.step(frame, frame, context)
@@ -364,13 +362,9 @@ def collect(
         for of_shard, of_step in zip(metrics, collector.metrics_of_shards(), strict=True):
             add_metrics(of_shard, of_step)
         if obs.done.any():
-            episodes.append(Episodes.of(obs, t, None if players.learnt is None else learnt))
-        if obs.final is not None and truncated[t].any():
-            cut_off = np.flatnonzero(obs.truncated)
-            final, is_learnt = EntityBatch.of(obs.final, device), np.isin(cut_off, learnt)
-            final = final if is_learnt.all() else final.take(np.flatnonzero(is_learnt))
-            final, _ = players.memory.attach(final, cut_off[is_learnt], acts=False)
-            columns = np.flatnonzero(truncated[t])
+            episodes.append(Episodes.of(obs, t, learnt))
+        if truncated[t].any():
+            columns, final = np.flatnonzero(truncated[t]), _final_frames(collector, learnt)
             for run in shards.runs(columns):
                 one = final if run.stop - run.start == len(columns) else final.slice(run)
                 last = finals[shards.place(int(columns[run.start]))]
@@ -386,7 +380,7 @@ def collect(
         going_on = np.flatnonzero(~obs.done[learnt])  # the value after the end of an episode is 0
         if len(going_on):
             of_last = EntityBatch.of(obs, device)
-            if len(going_on) < len(everywhere):
+            if len(going_on) < len(collector):
                 of_last = of_last.take(learnt[going_on])
             values = players.values(of_last, learnt[going_on])
             last_values[to_device(going_on, device)] = values
@@ -412,6 +406,21 @@ def collect(
         metrics_of_shards=metrics,
         padding=torch.from_numpy(padding).to(device) if padding.any() else None,
     )
+
+
+def _final_frames(collector: Collector, learnt: Ints) -> EntityBatch:
+    """Return the last frames of the episodes that were truncated in the last step.
+
+    Args:
+        collector: has stepped.
+        learnt: (L,) int64, the environments whose frames are learnt from.
+    """
+    obs, truncated = collector.obs, np.flatnonzero(collector.obs.truncated)
+    assert obs.final is not None
+    frames, is_learnt = EntityBatch.of(obs.final, collector.device), np.isin(truncated, learnt)
+    frames = frames if is_learnt.all() else frames.take(np.flatnonzero(is_learnt))
+    frames, _ = collector.players.memory.attach(frames, truncated[is_learnt], acts=False)
+    return frames
 
 
 class LastObservations:

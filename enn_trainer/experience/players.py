@@ -34,7 +34,7 @@ from enn_trainer.scale.shards import UNCUT, Shards
 from entity_env.frame_data import DROPPED, FrameData, Path, rows_of
 from entity_env.ragged import Ragged
 from entity_env.seeding import key_of
-from entity_env.spaces import ActionSpace
+from entity_env.spaces import ActionName, ActionSpace
 from entity_env.vec.vec_env import VecObs
 from rogue_net.answer import NetOutput
 from rogue_net.distributions import ActionDistribution
@@ -216,6 +216,10 @@ class Players(ABC):
             return batch, decisions
         return batch.take(self.learnt), decisions.take(self.learnt)
 
+    def learnt_among(self, num_envs: int) -> Environments:
+        """Return the environments whose frames are learnt from, (L,) int64, of all."""
+        return np.arange(num_envs) if self.learnt is None else self.learnt
+
     @abstractmethod
     def values(self, batch: EntityBatch, environments: Environments) -> Tensor:
         """Return the learner's values of frames in which nobody acts, and change nothing.
@@ -319,13 +323,10 @@ class AgentPlayer(Players):
         batch, attached = self._memory.attach(batch, environments, acts=True)
         of_run = self._of_run(environments)
         check_frame_memory(agent, batch, of_run, learning=self.learning)
-        keys = of_run if self.draw_keys is None else self.draw_keys[environments]
+        keys = self.keys_of_draws(environments)
 
         def of_piece(some: EntityBatch, piece: slice) -> tuple[Decisions, list[Tensor | None]]:
-            draws = None
-            if seed is not None:
-                draws = draw_uniforms(some.actions, seed, keys[piece], t)
-            out = agent(some, uniforms=draws)
+            out = agent(some, uniforms=_draws(some.actions, seed, keys[piece], t))
             return Decisions.of(out, some), [out.memory, out.memory_of_values]
 
         pieces = in_pieces(agent, batch, of_piece, self.lanes, self.shards.runs(environments))
@@ -344,9 +345,21 @@ class AgentPlayer(Players):
         groups = self.shards.runs(environments)
         return torch.cat(in_pieces(self.agent, batch, of_piece, self.lanes, groups))
 
+    def keys_of_draws(self, environments: Environments) -> Environments:
+        """Return what the random choices in some environments are a function of, (n,) int64."""
+        of_run = self._of_run(environments)
+        return of_run if self.draw_keys is None else self.draw_keys[environments]
+
     def _of_run(self, environments: Environments) -> Environments:
         """Return the numbers of environments of this process among all of the run."""
         return environments + self.shards.columns.start
+
+
+def _draws(
+    actions: Mapping[ActionName, ActionBatch], seed: int | None, keys: Environments, t: int
+) -> dict[ActionName, Tensor] | None:
+    """Return random numbers to sample with; None for the most probable choices."""
+    return None if seed is None else draw_uniforms(actions, seed, keys, t)
 
 
 class FramePlayer(Players):
@@ -420,7 +433,7 @@ def choose_as_one(
     # Random numbers: those of the agent, then those of members, who have one seed.
     draws: dict[str, Tensor] | None = None
     if first.seed is not None:
-        keys = environments if first.draw_keys is None else first.draw_keys[environments]
+        keys = first.keys_of_draws(environments)
         drawn, start = [], 0
         for seed, pairs in groupby(zip(players, groups, strict=True), lambda pair: pair[0].seed):
             stop = start + sum(len(group) for _, group in pairs)

@@ -176,6 +176,7 @@ class AnyVecEnv(VecEnv):
             accepted = _with_own_dtypes(_with_labels(obs, shown))
             accepted = _with_own_masks(accepted, self._action_space)
             _check_padding(accepted, self._padding, self.sides)
+            _check_final(accepted)
             if self.validate:
                 check_finite_batch(accepted, self._obs_space)
         except InvalidObservation as error:
@@ -347,6 +348,19 @@ def _check_padding(obs: VecObs, before: npt.NDArray[np.bool_], sides: int) -> No
     for name, mask in obs.action_masks.items() if obs.padding.any() else ():
         for i in np.flatnonzero(obs.padding & (mask.actors.lengths > 0)).tolist():
             raise unexpected(i, "padding", "a frame in which nobody acts", f"actors of {name!r}")
+
+
+def _check_final(obs: VecObs) -> None:
+    """Raise unless there is a last observation for each truncated episode.
+
+    Raises:
+        InvalidObservation: names the field, and the first of the environments.
+    """
+    expected, got = int(obs.truncated.sum()), 0 if obs.final is None else len(obs.final)
+    if got != expected:
+        environment = int(obs.truncated.argmax()) if expected else None
+        frames = f"{expected} frames, the last observation of each truncated episode"
+        raise unexpected(environment, "final", frames, got)
 
 
 def _float32(values: Any, field: str) -> npt.NDArray[np.float32]:

@@ -20,7 +20,7 @@ from enn_trainer.errors import AgentError
 from enn_trainer.experience.collector import Rollout
 from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import ExecutionContext
-from rogue_net.parts import is_taken, joint
+from rogue_net.parts import joint, num_active
 from rogue_net.ragged import to_device
 from rogue_net.value_bins import bin_targets
 from rogue_net.value_head import TargetUnits
@@ -491,10 +491,7 @@ def loss_of_piece(
     logratio, judged = logratio.detach(), judged.detach()
     kl = approx_kl(logratio)
     of_actions = [approx_kl(one.detach()).sum() for one in logratios.values()]
-    actors_of_actions = [
-        int(is_taken(rows.values).sum()) if batch.actions[name].after else len(rows.values)
-        for name, rows in chosen.items()
-    ]
+    actors_of_actions = [num_active(batch.actions[name], x.values) for name, x in chosen.items()]
     tuned_entropy = [
         out.distribution(name).normalised_entropy(out.entropies[name].detach())
         for name in ent_tunings

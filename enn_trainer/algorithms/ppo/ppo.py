@@ -242,10 +242,7 @@ class PPO(RolloutAlgorithm):
                 take_gradients(gradients.learnt, to_add, take, lanes, context.spans)
                 sums = exchange.gradient(gradients, of_shards, context.check)
                 done = tree_sum(sums, losses.LossStats.plus)
-            for name, auxiliary_loss in auxiliary.items():
-                loss = auxiliary_loss.add_gradient(step, own)
-                if loss is not None:
-                    done.auxiliary[name] = loss.detach()
+            done.auxiliary = _add_auxiliary_gradients(auxiliary, step, own)
 
             # Optimizer step.
             with context.spans.span("step"):
@@ -262,7 +259,7 @@ class PPO(RolloutAlgorithm):
             tune(self.ent_tunings, done.tuned_entropy, ppo.ent_targets, ppo.ent_target_lr)
             total.add(done)
             context.on_optimizer_step(done)
-            if ppo.target_kl is not None and done.means()["losses/approx_kl"] > ppo.target_kl:
+            if _exceeds_kl(done, ppo.target_kl):
                 break
 
         # Checks and metrics of the whole update.
@@ -422,6 +419,19 @@ def _take_piece(
 def _is_synchronous(device: torch.device) -> bool:
     """Return True if reading a number from a device does not wait for a queue of operations."""
     return device.type == "cpu"
+
+
+def _add_auxiliary_gradients(
+    auxiliary: Mapping[str, AuxiliaryLoss], step: int, context: ExecutionContext
+) -> dict[str, Tensor]:
+    """Add the gradients of auxiliary losses with data of their own, and return these losses."""
+    added = {name: loss.add_gradient(step, context) for name, loss in auxiliary.items()}
+    return {name: loss.detach() for name, loss in added.items() if loss is not None}
+
+
+def _exceeds_kl(stats: losses.LossStats, target_kl: float | None) -> bool:
+    """Return whether an update ends early; without a target the device is not read."""
+    return target_kl is not None and stats.means()["losses/approx_kl"] > target_kl
 
 
 def _beyond_bins(returns: Tensor, ppo: PPOConfig) -> dict[str, float]:

@@ -71,6 +71,35 @@ class Shows(VecEnv):
         )
 
 
+class CutsOff(Shows):
+    """Two environments, of which the second truncates its episode after the first step."""
+
+    def act(self, actions: Mapping[str, Ragged], obs_filter: ObsSpace) -> VecObs:
+        obs = self.show(done=np.array([False, True]))
+        obs.truncated, final = obs.done, self.show()
+        obs.final = {"none": None, "both": final, "its own": final.take(np.array([1]))}[
+            self.changed["final"]
+        ]
+        return obs
+
+
+@pytest.mark.parametrize(("final", "got"), [("none", 0), ("both", 2)])
+def test_truncated_episode_without_its_last_observation_is_refused(final: str, got: int) -> None:
+    envs = AnyVecEnv(CutsOff(final=final))
+    envs.reset(SPACE)
+    words = f"^environment 1, .*final: expected 1 frames, the last observation .* got {got}"
+    with pytest.raises(InvalidObservation, match=words):
+        envs.act({"go": Ragged(np.zeros(2, np.int64), ONE_EACH)}, SPACE)
+
+
+def test_last_observations_of_truncated_episodes_are_kept() -> None:
+    envs = AnyVecEnv(CutsOff(final="its own"))
+    envs.reset(SPACE)
+    obs = envs.act({"go": Ragged(np.zeros(2, np.int64), ONE_EACH)}, SPACE)
+    assert obs.final is not None
+    assert len(obs.final) == 1
+
+
 class Sides(Shows):
     """Two environments that say they are sides of a match."""
 
