@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import torch
 
@@ -34,6 +34,7 @@ from enn_trainer.experience.envs import (
 from enn_trainer.experience.handed_in import record_world
 from enn_trainer.experience.memories import check_identity
 from enn_trainer.experience.players import AgentPlayer, Players
+from enn_trainer.experience.recording import run_folder
 from enn_trainer.experience.run_memories import RunMemories
 from enn_trainer.experience.running_episodes import NOT_SAVED, RunningEpisodes
 from enn_trainer.experience.varied_envs import VariedEnvs
@@ -239,23 +240,53 @@ def trusted_opponents(
     return NamedOpponents(check_run(manager, without=OF_ENVIRONMENTS))
 
 
-def open_players(
-    manager: StateManager,
-    envs: VariedEnvs,
-    opponents: CreateOpponent,
-    matchmaker: Matchmaker | None,
-    callbacks: Callbacks,
-    context: ExecutionContext,
-    device: torch.device,
-) -> tuple[Players, League | None]:
-    """Return who acts in a run, and the league if it has one, whose callback is added."""
-    config = manager.config
-    seed = derive_seed(config.seed, "act")
-    lanes, spans = context.lanes, context.spans
-    agent, shards = manager.state.agent, context.shards
-    player = AgentPlayer(agent, seed, lanes, learning=True, spans=spans, shards=shards)
+@dataclass(frozen=True)
+class RunParts:
+    """Parts of a run, of which its players and episodes are made.
+
+    Attributes:
+        manager: state manager of the run.
+        envs: environments of this process.
+        env: class or function that made them.
+        configured_id: `env.id` as it was configured.
+        opponents: factory of opponents.
+        matchmaker: draws opponents; None for `selfplay.choose`.
+        callbacks: callbacks of the run.
+        context: lanes, timers and shards.
+        device: device of the agent.
+        evaluation: evaluator of the run.
+        checkpoints: saves of the run.
+        stack: closes recordings, and ends the saving of episodes.
+    """
+
+    manager: StateManager
+    envs: VariedEnvs
+    env: EnvSource
+    configured_id: str
+    opponents: CreateOpponent
+    matchmaker: Matchmaker | None
+    callbacks: Callbacks
+    context: ExecutionContext
+    device: torch.device
+    evaluation: RunEvaluator
+    checkpoints: Checkpoints
+    stack: ExitStack
+
+
+def open_players(run: RunParts) -> tuple[Players, League | None]:
+    """Create the players of a run; with self-play also the league, and add its callback."""
+    manager, context = run.manager, run.context
+    config, shards = manager.config, context.shards
+    player = AgentPlayer(
+        manager.state.agent,
+        derive_seed(config.seed, "act"),
+        context.lanes,
+        learning=True,
+        spans=context.spans,
+        shards=shards,
+    )
     if config.selfplay is None:
-        if matchmaker is not None:
+        if run.matchmaker is not None:
             raise ConfigError("matchmaker: expected the section selfplay beside it, got none")
         memories = manager.state.part(RunMemories)
         if memories is not None:
@@ -264,70 +295,45 @@ def open_players(
             memories.ask = lambda: {AGENT: player.memory}
             player.restore_memory = partial(memories.begin, AGENT)
         return player, None
-    pool = SelfPlay(manager, envs, player, opponents, matchmaker, device)
-    callbacks.first.append(pool)
+    pool = SelfPlay(
+        manager=manager,
+        envs=run.envs,
+        agent=player,
+        create_opponent=run.opponents,
+        matchmaker=run.matchmaker,
+        device=run.device,
+    )
+    run.callbacks.first.append(pool)
     return pool.players, pool.league
 
 
-Makers = tuple[CreateOpponent, Matchmaker | None]
-"""Factory of opponents, and matchmaker that draws them."""
-
-
-def open_episodes(
-    run: tuple[StateManager, VariedEnvs, EnvSource, str, Path | None],
-    makers: Makers,
-    around: tuple[Callbacks, ExecutionContext, torch.device],
-    beside: tuple[RunEvaluator, Checkpoints, ExitStack],
-) -> tuple[RunningEpisodes, League | None, Curriculum]:
+def open_episodes(run: RunParts) -> tuple[RunningEpisodes, League | None, Curriculum]:
     """Begin the episodes of a run; return them, the league if it has one, and its curriculum.
 
     Callbacks of the latter two are added. Saves have the episodes until the stack is closed.
-
-    Args:
-        run: state manager, environments, the class or function that made them, `env.id` as it was
-            configured, and the folder for recordings.
-        makers: factory of opponents, and matchmaker of a league.
-        around: callbacks of the run, its context, and the device of the agent.
-        beside: evaluator and saves of the run, and the stack that closes recordings.
     """
-    manager, envs, env, configured_id, folder = run
-    (opponents, matchmaker), (callbacks, context, device) = makers, around
-    evaluator, checkpoints, stack = beside
-    watchers = record_rollouts(manager, envs, folder, stack)
-    own = callbacks, context, device
-    players, league = open_players(manager, envs, opponents, matchmaker, *own)
-    collector = Collector(envs, players, device, watchers)
-    episodes = RunningEpisodes(collector, manager.config, manager.state, configured_id, context)
+    manager, envs, callbacks, context = run.manager, run.envs, run.callbacks, run.context
+    watchers = record_rollouts(manager, envs, run_folder(manager), run.stack)
+    players, league = open_players(run)
+    collector = Collector(envs, players, run.device, watchers)
+    episodes = RunningEpisodes(collector, manager.config, manager.state, run.configured_id, context)
     num_envs = context.shards.num_columns
     counter = RoundCounter(manager.state, num_envs)
     callbacks.first.append(counter)
-    curriculum = Curriculum(manager, envs, episodes, evaluator, counter.rounds, num_envs)
+    curriculum = Curriculum(manager, envs, episodes, run.evaluation, counter.rounds, num_envs)
     callbacks.last.insert(0, curriculum)
-    stack.enter_context(checkpoints.storing(callbacks, episodes, evaluator))
-    begin_episodes(manager, episodes, env, context, device)
+    run.stack.enter_context(run.checkpoints.storing(callbacks, episodes, run.evaluation))
+    begin_episodes(run, episodes)
     return episodes, league, curriculum
 
 
-def begin_episodes(
-    manager: StateManager,
-    episodes: RunningEpisodes,
-    env: EnvSource,
-    context: ExecutionContext,
-    device: torch.device,
-) -> None:
-    """Continue the episodes of the save or begin new ones; a new run learns input statistics.
-
-    Args:
-        manager: state manager of the run.
-        episodes: episodes of the run.
-        env: the environment, whose name messages have.
-        context: shards of the environments.
-        device: device of the agent.
-    """
+def begin_episodes(run: RunParts, episodes: RunningEpisodes) -> None:
+    """Continue the episodes of the save or begin new ones; a new run learns input statistics."""
+    manager, context = run.manager, run.context
     state, saved = manager.state, manager.resumed_from
     state.agent.eval()
     where = "the state" if saved is None else str(saved.path)
-    obs = episodes.begin(where, env.__name__ if isinstance(env, type) else None)
+    obs = episodes.begin(where, run.env.__name__ if isinstance(run.env, type) else None)
     if episodes.unsaved and saved is None:  # after a resume its message says so
         manager.say(f"{NOT_SAVED}: {episodes.unsaved}")
     if nameless := check_identity(state.agent, obs):
@@ -337,8 +343,8 @@ def begin_episodes(
         )
     source = manager.init_from
     if state.step == 0 and saved is None and (source is None or "norm" not in source.parts):
-        frames, learnt = EntityBatch.of(obs, device), episodes.players.learnt
-        frames = frames if learnt is None else frames.take(learnt)
+        learnt = episodes.players.learnt_among(len(obs))
+        frames = EntityBatch.of(obs, run.device).take(learnt)
         shards = context.learnt or Shards.one(frames.num_frames)
         context.exchange.input_stats(state.agent, shards.of_frames(frames))
         state.memory[FIRST_FRAMES] = True

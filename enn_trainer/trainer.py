@@ -20,7 +20,9 @@ from enn_trainer.evaluation.run_evaluator import RunEvaluator
 from enn_trainer.experience.collector import Collector, Rollout, collect
 from enn_trainer.experience.envs import EnvSource, env_factory
 from enn_trainer.experience.recording import prepare_captures, run_folder
+from enn_trainer.experience.varied_envs import VariedEnvs
 from enn_trainer.open_run import (
+    RunParts,
     learnt_shards,
     name_world,
     open_envs,
@@ -32,6 +34,7 @@ from enn_trainer.policy import CreateOpponent, PPOAgent
 from enn_trainer.runtime.execution import ONE_LANE, ExecutionContext, Lanes
 from enn_trainer.runtime.process import choose_device, keep_freed_memory, process_settings
 from enn_trainer.runtime.spans import Spans
+from enn_trainer.scale.exchange import Exchange
 from enn_trainer.scale.joining import join
 from enn_trainer.scale.rank_exchange import exchange_of
 from enn_trainer.selfplay.league import Matchmaker
@@ -79,7 +82,15 @@ def train(
         WorkerError: a worker process failed.
         NotFiniteError: a loss, a gradient or a parameter is NaN or infinite.
     """
-    with Trainer(state_manager, env, create_opponent, agent, callbacks, matchmaker) as trainer:
+    trainer = Trainer(
+        state_manager,
+        env,
+        create_opponent=create_opponent,
+        agent=agent,
+        callbacks=callbacks,
+        matchmaker=matchmaker,
+    )
+    with trainer:
         return trainer.run(stop)
 
 
@@ -146,41 +157,71 @@ class Trainer:
             lanes = stack.enter_context(Lanes.of(self.state.agent))
             self.manager.hand_back(state_manager)
             self.callbacks.load_states(self.state.memory, self.manager.say)
-            own_folder = run_folder(self.manager)
             self.evaluation = RunEvaluator(
-                self.config, create_envs, opponents, self.state, self._device, lanes, own_folder
+                config=self.config,
+                create_envs=create_envs,
+                create_opponent=opponents,
+                state=self.state,
+                device=self._device,
+                lanes=lanes,
+                folder=run_folder(self.manager),
             )
             play_elsewhere(self.evaluation, self.config, self._device, stack)
             stack.callback(self.manager.put_back)  # if the run does not begin
             self.manager.set_aside()
             prepare_captures(self.manager, self.evaluation.action_space)
             exchange = exchange_of(self.manager.group, shards, self._device)
-            self.log, self.watch, self.progress = add_built_in(
-                self.callbacks, self.manager, self.spans, self.evaluation, stack, envs, exchange
+            self._open_reports(envs, exchange, stack)
+            self.context = ExecutionContext(
+                lanes=lanes,
+                check=self.stopping.check,
+                spans=self.spans,
+                on_optimizer_step=partial(self.callbacks.on_optimizer_step, self),
+                shards=shards,
+                learnt=learnt_shards(self.state, shards),
+                exchange=exchange,
             )
-
-            # Stopping, saves and episodes.
-            say = self.progress.say
-            self.stopping = Stopping(self.manager, self.log, say)
-            envs.finite.is_required = partial(is_read, self.stopping.read_tags, "")
-            envs.finite.validate = self.config.env.validate
-            self.evaluation.read_tags = self.stopping.read_tags
-            self.checkpoints = Checkpoints(
-                self.manager, self.log, say, lambda path: self.callbacks.on_checkpoint(self, path)
+            run = RunParts(
+                manager=self.manager,
+                envs=envs,
+                env=env,
+                configured_id=configured_id,
+                opponents=opponents,
+                matchmaker=matchmaker,
+                callbacks=self.callbacks,
+                context=self.context,
+                device=self._device,
+                evaluation=self.evaluation,
+                checkpoints=self.checkpoints,
+                stack=stack,
             )
-            cut = shards, learnt_shards(self.state, shards)
-            watch = self.stopping.check, self.spans, partial(self.callbacks.on_optimizer_step, self)
-            self.context = ExecutionContext(lanes, *watch, *cut, exchange)
-            self.episodes, self.league, self._curriculum = open_episodes(
-                (self.manager, envs, env, configured_id, own_folder),
-                (opponents, matchmaker),
-                (self.callbacks, self.context, self._device),
-                (self.evaluation, self.checkpoints, stack),
-            )
+            self.episodes, self.league, self._curriculum = open_episodes(run)
             self.checkpoints.begin()
             follow_schedules(self.config, self.state)  # a resumed run begins with those of its step
             stack.callback(self.manager.group.leave_if_failed)  # first
             self._stack = stack.pop_all()
+
+    def _open_reports(self, envs: VariedEnvs, exchange: Exchange, stack: ExitStack) -> None:
+        """Create metrics, progress display, stopping and saves, which read each other."""
+        self.log, self.watch, self.progress = add_built_in(
+            callbacks=self.callbacks,
+            manager=self.manager,
+            spans=self.spans,
+            evaluator=self.evaluation,
+            stack=stack,
+            envs=envs,
+            exchange=exchange,
+        )
+        self.stopping = Stopping(self.manager, self.log, self.progress.say)
+        envs.finite.is_required = partial(is_read, self.stopping.read_tags, "")
+        envs.finite.validate = self.config.env.validate
+        self.evaluation.read_tags = self.stopping.read_tags
+        self.checkpoints = Checkpoints(
+            manager=self.manager,
+            log=self.log,
+            say=self.progress.say,
+            notify=lambda path: self.callbacks.on_checkpoint(self, path),
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -288,9 +329,13 @@ class Trainer:
 
         The arguments are those of `RunEvaluator.play`.
         """
-        asked, stop = (is_asked, is_end), self.stopping.interrupts.is_requested
         with self.spans.span("eval"):
-            finished = self.evaluation.play(stop, self.progress.evaluating, *asked)
+            finished = self.evaluation.play(
+                stop=self.stopping.interrupts.is_requested,
+                watch=self.progress.evaluating,
+                is_asked=is_asked,
+                is_end=is_end,
+            )
         self.watch.tick()
         self.state.time_used = self.manager.group.share(self.state.time_used, "evaluating")
         metrics: dict[str, float] = {}

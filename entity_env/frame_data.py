@@ -226,10 +226,10 @@ def _find_fields(cls: Any) -> _Fields:
                 f"{cls.__name__}.{field.name}: expected rows, arrays or tensors of frames, got "
                 f"{field.type}; declare it by the metadata SAME, DROPPED or COUNT"
             )
-    kinds = [(field.name, field.metadata.get(_KIND)) for field in fields(cls)]
+    named = [(field.name, field.metadata.get(_KIND)) for field in fields(cls)]
     return _Fields(
-        changing=[(name, kind) for name, kind in kinds if kind not in _CONSTANT],
-        declared=[(name, kind) for name, kind in kinds if kind is not None],
+        changing=[(name, kind) for name, kind in named if kind not in _CONSTANT],
+        declared=[(name, kind) for name, kind in named if kind is not None],
     )
 
 

@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from entity_env.ragged import exclusive_cumsum, row_indices
 from entity_env.vec.chains import in_order
+from entity_env.vec.vec_obs import block_sizes
 from rogue_net.distributions import ActionDistribution, Decision
 from rogue_net.layout import Layout
 from rogue_net.ragged import (
@@ -143,20 +145,17 @@ def narrowed(action: ActionBatch, before: Tensor) -> tuple[ActionBatch, Tensor]:
         taken, label = is_label.any(dim=1), is_label.to(torch.uint8).argmax(dim=1)
     if action.mask is None:
         return replace(action, after=None), taken
-    labels, flat = action.after.labels, action.mask.values
-    if action.actees is None:
-        rows = torch.arange(len(before), device=before.device) * labels + label
-        mask = flat.index_select(0, rows) | ~taken.unsqueeze(1)
-        return replace(action, mask=RaggedTensor(mask, action.actors.lengths), after=None), taken
-    # Each actor has a block of its actees for each label.
-    sizes = np.repeat(action.actees.lengths, action.actors.lengths)
-    actor = to_device(np.repeat(np.arange(len(sizes)), sizes), before.device)
-    ends = np.cumsum(sizes)
-    first = np.repeat((ends - sizes) * (labels - 1), sizes) + np.arange(int(sizes.sum()))
-    size = to_device(sizes, before.device)
-    rows = to_device(first, before.device) + (label * size).index_select(0, actor)
-    mask = flat.index_select(0, rows) | ~taken.index_select(0, actor)
-    lengths = action.actors.lengths * action.actees.lengths
+    # Each actor has a block of rows for each label.
+    device, labels, flat = before.device, action.after.labels, action.mask.values
+    sizes = block_sizes(action)
+    starts = to_device(row_indices(exclusive_cumsum(sizes) * labels, sizes), device)
+    actor = to_device(np.repeat(np.arange(len(sizes)), sizes), device)
+    rows = starts + (label * to_device(sizes, device)).index_select(0, actor)
+    is_free = ~taken.index_select(0, actor)
+    mask = flat.index_select(0, rows) | is_free.view(-1, *[1] * (flat.dim() - 1))
+    lengths = action.actors.lengths
+    if action.actees is not None:
+        lengths = lengths * action.actees.lengths
     return replace(action, mask=RaggedTensor(mask, lengths), after=None), taken
 
 

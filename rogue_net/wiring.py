@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from entity_env.kinds import label_map
-from entity_env.ragged import row_indices
+from entity_env.ragged import exclusive_cumsum, row_indices
 from entity_env.spaces import GLOBAL, ActionSpace, Kind, ObsSpace
+from entity_env.vec.vec_obs import block_sizes
 from rogue_net.answer import output_of
 from rogue_net.distributions import Decision, decide, random_draws
 from rogue_net.parts import PartDistribution, after_choices, parents_first
@@ -246,12 +247,10 @@ def _with_labels_before(action: ActionBatch, order: Sequence[int]) -> ActionBatc
     after = replace(action.after, when=when)
     if action.mask is None:
         return replace(action, after=after)
-    # Each actor has a block of rows for each label, of one row or of its actees.
-    sizes = np.ones(len(action.actors.values), dtype=np.int64)
-    if action.actees is not None:
-        sizes = np.repeat(action.actees.lengths, action.actors.lengths)
-    first = (np.cumsum(sizes) - sizes)[:, None] * len(order) + sizes[:, None] * np.array(order)
-    rows = row_indices(first.ravel(), np.repeat(sizes, len(order)))
+    # Each actor has a block of rows for each label.
+    sizes = block_sizes(action)
+    starts = exclusive_cumsum(sizes)[:, None] * len(order) + sizes[:, None] * np.array(order)
+    rows = row_indices(starts.ravel(), np.repeat(sizes, len(order)))
     values = action.mask.values.index_select(0, to_device(rows, action.mask.values.device))
     return replace(action, mask=RaggedTensor(values, action.mask.lengths), after=after)
 

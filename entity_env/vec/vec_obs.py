@@ -124,10 +124,8 @@ class VecActionMask(FrameData):
         """Return the fields that have rows for each actor, of some of them, flat."""
         if self.mask is None:
             return {}
-        # Each actor has `labels` blocks of rows: one row, or one for each actee of its frame.
-        size = np.ones(len(self.actors.values), np.int64)
-        if self.actees is not None:
-            size = np.repeat(self.actees.lengths, self.actors.lengths)
+        # Each actor has `labels` blocks of rows.
+        size = block_sizes(self)
         starts, sizes = exclusive_cumsum(size)[actors] * self.labels, size[actors]
         if label is not None:
             return {"mask": self.mask.values[row_indices(starts + label[actors] * sizes, sizes)]}
@@ -159,6 +157,17 @@ class VecActionMask(FrameData):
             return self.mask
         lengths = self.mask_lengths()
         return Ragged(np.ones((int(lengths.sum()), *columns), np.bool_), lengths)
+
+
+def block_sizes(mask: Any) -> Indices:
+    """Return the rows of a mask that each actor has for a label, (actors,) int64.
+
+    Args:
+        mask: has `actors` and `actees`, in memory or on a device.
+    """
+    if mask.actees is None:
+        return np.ones(len(mask.actors.values), np.int64)
+    return np.repeat(mask.actees.lengths, mask.actors.lengths)  # a row for each actee of its frame
 
 
 @dataclass
