@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,18 @@ import pytest
 
 from enn_trainer.checkpoints.format import save_name
 from enn_trainer.checkpoints.run_dir import RunDir
+from enn_trainer.runtime import interrupt
 from entity_env.examples import MineSweeper, Xor
 from tests.enn_trainer.builders import MINES, STEPS, run_small
 from tests.enn_trainer.evaluation.builders import run_duel
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _unhurried_stops() -> Iterator[None]:
+    """Let a run that is asked to stop finish its update, however slow the machine is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interrupt, "GRACE_S", 600.0)
+        yield
 
 
 @pytest.fixture
