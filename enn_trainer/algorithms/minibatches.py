@@ -137,11 +137,19 @@ def pieces_by_length(
     cost_of_entity: int | None,
 ) -> list[Frames]:
     """Return the numbers of the units of each piece; the arguments are `pieces_of_units`'s."""
+    if not len(lengths):
+        return []
     starts = exclusive_cumsum(lengths)
     of_units, pairs_of_units = (np.add.reduceat(counts, starts) for counts in (entities, pairs))
     units = None if size is None else max(1, size // int(lengths.max()))
-    limits = units, max_entities, cost_of_entity, pairs_of_units
-    return pieces(of_units, *limits, is_coarse=bool((lengths > 1).any()))
+    return pieces(
+        of_units,
+        units,
+        max_entities,
+        cost_of_entity,
+        pairs_of_units,
+        is_coarse=bool((lengths > 1).any()),
+    )
 
 
 def pieces(
@@ -169,6 +177,8 @@ def pieces(
         Positions in the minibatch, (frames,) int64 each.
     """
     pairs = entities**2 if pairs is None else pairs
+    if not len(entities):
+        return []
     if cost_of_entity is None:
         everyone = np.arange(len(entities))
         return [everyone[piece] for piece in microbatches(entities, size, max_entities, pairs)]

@@ -20,8 +20,9 @@ from enn_trainer.errors import AgentError
 from enn_trainer.experience.collector import Rollout
 from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import ExecutionContext
+from enn_trainer.runtime.spans import Spans
 from rogue_net.parts import joint, num_active
-from rogue_net.ragged import to_device
+from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor, to_device
 from rogue_net.value_bins import bin_targets
 from rogue_net.value_head import TargetUnits
 
@@ -377,10 +378,18 @@ class Minibatch:
         elif ppo.norm_adv:
             advantages = normalize(advantages, least_std)
         returns, old_values = estimate.returns.flatten()[index], rollout.values.flatten()[index]
-        rows = rollout.shards.rows(frames)
-        num_terms = _num_terms(actors, ppo.weight_by)
-        numbers = num_terms, advantages, returns, old_values, norm
-        return Minibatch(rollout, frames, rows, actors, *numbers, keys)
+        return Minibatch(
+            rollout=rollout,
+            frames=frames,
+            rows=rollout.shards.rows(frames),
+            num_decisions=actors,
+            num_terms=_num_terms(actors, ppo.weight_by),
+            advantages=advantages,
+            returns=returns,
+            old_values=old_values,
+            norm=norm,
+            keys=keys,
+        )
 
 
 def _num_terms(actors: Frames, weight_by: PerActorOrFrame) -> int:
@@ -423,16 +432,9 @@ def loss_of_piece(
     """
     # Forward pass.
     context.check()
-    spans, rollout, frames = context.spans, minibatch.rollout, minibatch.rows[piece]
-    with spans.span("gather"):
-        chosen = {name: rows.take(frames) for name, rows in rollout.actions.items()}
-        batch, past = replace(rollout.batch, past=None).take(frames), rollout.batch.past
-        if past is not None:
-            with spans.span("memory"):
-                past = past.take(frames)
-        batch = replace(batch, past=past, keys=minibatch.keys[piece])
-        old_logprobs = {name: rows.take(frames).values for name, rows in rollout.logprobs.items()}
-    with spans.span("forward"):
+    with context.spans.span("gather"):
+        batch, chosen, old_logprobs = _gather(minibatch, piece, context.spans)
+    with context.spans.span("forward"):
         out = agent(batch, actions={name: rows.values for name, rows in chosen.items()})
 
     # Policy loss: one term for each decision of an actor, with the advantage of its frame.
@@ -449,10 +451,10 @@ def loss_of_piece(
     advantages = minibatch.advantages[positions][frame_of_actor]
     weights: Tensor | None = None
     if ppo.weight_by == "frame":
-        weights = equal_frames(frame_of_actor, len(frames)).to(logratio)
+        weights = equal_frames(frame_of_actor, len(piece)).to(logratio)
     judged = logratio
     if ppo.ratio == "frame":
-        judged = joint_logratio(logratio, frame_of_actor, len(frames))
+        judged = joint_logratio(logratio, frame_of_actor, len(piece))
     surrogates = policy_loss(judged, advantages, ppo.clip_coef, ppo.dual_clip)
     surrogate = _weighted_sum(surrogates, weights)
 
@@ -460,12 +462,8 @@ def loss_of_piece(
     entropy = _weighted_sum(entropies, weights)
     bonus = ent_coef * entropy
     if ent_tunings:
-        num_actors = {name: len(one) for name, one in of_parts.items()}
-        coefs = coef_of_actor(ent_tunings, ent_coef, num_actors, like=entropies)
-        weighted = coefs * torch.cat([*of_parts.values()])
-        by_part = torch.split(weighted, [*num_actors.values()])
-        tuned = joint(dict(zip(of_parts, by_part, strict=True)), batch.actions)
-        bonus = _weighted_sum(torch.cat([*tuned.values()]), weights)
+        tuned = _tuned_entropies(of_parts, batch.actions, ent_tunings, ent_coef)
+        bonus = _weighted_sum(tuned, weights)
 
     # loss = (surrogate - bonus) / num_terms + vf_coef * value_error / num_frames
     value_error = value_loss_of(
@@ -488,8 +486,6 @@ def loss_of_piece(
             of_actors[name] = total.detach()
 
     # Statistics.
-    logratio, judged = logratio.detach(), judged.detach()
-    kl = approx_kl(logratio)
     of_actions = [approx_kl(one.detach()).sum() for one in logratios.values()]
     actors_of_actions = [num_active(batch.actions[name], x.values) for name, x in chosen.items()]
     tuned_entropy = [
@@ -500,20 +496,57 @@ def loss_of_piece(
         {
             "policy_loss": surrogate.detach(),
             "entropy": entropy.detach(),
-            "approx_kl": kl.sum(),
-            "clipfrac": is_clipped(judged, ppo.clip_coef).sum(),
+            "approx_kl": approx_kl(logratio.detach()).sum(),
+            "clipfrac": is_clipped(judged.detach(), ppo.clip_coef).sum(),
             "value_loss": value_error.detach(),
         },
         Counter(
             terms=_num_terms(minibatch.num_decisions[piece], ppo.weight_by),
             actors=len(logratio),
-            frames=len(frames),
+            frames=len(piece),
         ),
         torch.stack(of_actions),
         np.array(actors_of_actions),
         torch.stack(tuned_entropy) if tuned_entropy else logratio.new_zeros(0, 2),
         of_actors=of_actors,
     )
+
+
+def _gather(
+    minibatch: Minibatch, piece: Frames, spans: Spans
+) -> tuple[EntityBatch, dict[str, RaggedTensor], dict[str, Tensor]]:
+    """Return some frames of a minibatch, and by action their choices and old log-probabilities."""
+    rollout, frames = minibatch.rollout, minibatch.rows[piece]
+    chosen = {name: rows.take(frames) for name, rows in rollout.actions.items()}
+    batch, past = replace(rollout.batch, past=None).take(frames), rollout.batch.past
+    if past is not None:
+        with spans.span("memory"):
+            past = past.take(frames)
+    batch = replace(batch, past=past, keys=minibatch.keys[piece])
+    old_logprobs = {name: rows.take(frames).values for name, rows in rollout.logprobs.items()}
+    return batch, chosen, old_logprobs
+
+
+def _tuned_entropies(
+    entropies: Mapping[str, Tensor],
+    actions: Mapping[str, ActionBatch],
+    ent_tunings: Mapping[str, Tensor],
+    ent_coef: float,
+) -> Tensor:
+    """Return the entropy of each decision times its coefficient, where targets tune some.
+
+    Args:
+        entropies: (A,) float of each action.
+        actions: their actors.
+        ent_tunings: state of the coefficients of actions with an entropy target.
+        ent_coef: coefficient of the other actions.
+    """
+    of_all = torch.cat([*entropies.values()])
+    num_actors = {name: len(of_action) for name, of_action in entropies.items()}
+    weighted = coef_of_actor(ent_tunings, ent_coef, num_actors, like=of_all) * of_all
+    by_action = torch.split(weighted, [*num_actors.values()])
+    by_decision = joint(dict(zip(entropies, by_action, strict=True)), actions)
+    return torch.cat([*by_decision.values()])
 
 
 def _weighted_sum(x: Tensor, weights: Tensor | None) -> Tensor:

@@ -132,7 +132,7 @@ class PPO(RolloutAlgorithm):
 
     def begin_update(self, clock: Clock) -> None:
         """Set the learning rates and the weight decay of an update, and freeze parameters."""
-        lr = optimizers.rates_at(self.config, *clock, self._frames_per_step).lr
+        lr = self._rates(clock).lr
         weight_decay = float(self.config.optim.weight_decay)
         for optimizer in self.optimizers():
             optimizers.begin_update(optimizer, lr, weight_decay, clock.step)
@@ -141,7 +141,7 @@ class PPO(RolloutAlgorithm):
         """Compute returns, take the frames into the input statistics, and take optimizer steps."""
         # Returns and advantages, of transformed rewards.
         rollout, config, span = data, self.config, context.spans.span
-        rates = optimizers.rates_at(config, *clock, self._frames_per_step)
+        rates = self._rates(clock)
         with span("returns"):
             rewards = rollout.rewards
             for transform in self.reward_transforms.values():
@@ -289,29 +289,37 @@ class PPO(RolloutAlgorithm):
         """
         optim, entities = self.config.optim, rollout.batch.entities_of_frames()
         steps, shards = len(rollout.rewards), rollout.shards
-        order = optim.bs, optim.update_epochs, seed, optim.shuffle
-        limits = optim.micro_bs, optim.max_entities, cost_of_entity(self.agent)
+        size, epochs, cost = optim.bs, optim.update_epochs, cost_of_entity(self.agent)
         if rollout.batch.past is None:
             played = rollout.played_frames()
-            for chosen in minibatches(len(played), *order):
+            for chosen in minibatches(len(played), size, epochs, seed, optim.shuffle):
                 frames = played[chosen]
                 rows, cut = shards.rows(frames), list[list[Frames]]()
                 for at in shards.positions(frames):
-                    of_shard = pieces(entities[rows[at]], *limits) if len(at) else []
-                    cut.append([at[piece] for piece in of_shard])
+                    own = pieces(entities[rows[at]], optim.micro_bs, optim.max_entities, cost)
+                    cut.append([at[piece] for piece in own])
                 yield frames, cut
             return
         units = rollout.sequences(self.config.ppo.seq_len or steps)
         pairs = rows_of_frames(self.agent, rollout.batch) ** 2
-        for together in minibatches_of_units(units, *order):
+        for together in minibatches_of_units(units, size, epochs, seed, optim.shuffle):
             frames, lengths = np.concatenate(together), np.array([len(unit) for unit in together])
             rows, cut = shards.rows(frames), []
             for at in shards.positions(frames):
-                own = lengths[np.isin(np.cumsum(lengths) - 1, at)]
-                sizes = entities[rows[at]], pairs[rows[at]]
-                of_shard = pieces_of_units(own, *sizes, *limits) if len(at) else []
-                cut.append([at[piece] for piece in of_shard])
+                own = pieces_of_units(
+                    lengths[np.isin(np.cumsum(lengths) - 1, at)],
+                    entities[rows[at]],
+                    pairs[rows[at]],
+                    optim.micro_bs,
+                    optim.max_entities,
+                    cost,
+                )
+                cut.append([at[piece] for piece in own])
             yield frames, cut
+
+    def _rates(self, clock: Clock) -> optimizers.Rates:
+        """Return the rates of the update that begins now."""
+        return optimizers.rates_at(self.config, clock.step, clock.seconds, self._frames_per_step)
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Return the optimizer of the policy, and that of the value network if there is one."""
