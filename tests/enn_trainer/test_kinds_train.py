@@ -15,7 +15,8 @@ from enn_trainer.check_agent import check_agent
 from enn_trainer.checkpoints.state_files import to_files
 from enn_trainer.config import ron
 from enn_trainer.config.build import as_data
-from enn_trainer.experience.demonstrations import Reading, check_same_spaces
+from enn_trainer.experience.demonstrations import check_same_spaces
+from enn_trainer.experience.read_demonstrations import Reading
 from enn_trainer.experience.running_episodes import continue_episodes, take_episodes
 from enn_trainer.tables import rows_of_spaces
 from entity_env import Entity, EnvList, Flag, Kind, Observation, ObsSpace

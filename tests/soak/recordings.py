@@ -14,7 +14,8 @@ from typing import Any
 import msgpack
 import torch
 
-from enn_trainer.experience.demonstrations import Reading, open_recording
+from enn_trainer.experience.demonstrations import open_recording
+from enn_trainer.experience.read_demonstrations import Reading
 from entity_env import EnvList
 from entity_env.recording.record import RecordingVecEnv
 from entity_env.recording.recording_format import PREFIX, records

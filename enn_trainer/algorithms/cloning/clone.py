@@ -23,12 +23,11 @@ from enn_trainer.config.load import load_config
 from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.config.train_config import SEQ_LEN
 from enn_trainer.errors import ConfigError
-from enn_trainer.experience.demonstrations import (
-    Demonstrations,
+from enn_trainer.experience.demonstrations import Demonstrations, open_recordings
+from enn_trainer.experience.read_demonstrations import (
     Reading,
     check_player,
     check_recorded_identity,
-    open_recordings,
 )
 from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import ExecutionContext, Lanes
@@ -168,11 +167,17 @@ def _read(
     for path, recording in files.items():
         if not recording.complete:
             say(f"{path}: its end is torn off and left out")
-    teacher_for = "clone.loss='kl'" if settings.loss == "kl" else None
-    gamma = float(config.ppo.gamma)
-    whose = settings.max_frames, settings.who, settings.player
-    sequences = state.agent, settings.seq_len or SEQ_LEN
-    reading = Reading(state.obs_space, gamma, device, teacher_for, *whose, *sequences)
+    reading = Reading(
+        state.obs_space,
+        float(config.ppo.gamma),
+        device,
+        teacher_for="clone.loss='kl'" if settings.loss == "kl" else None,
+        max_frames=settings.max_frames,
+        who=settings.who,
+        player=settings.player,
+        agent=state.agent,
+        seq_len=settings.seq_len or SEQ_LEN,
+    )
     seed = derive_seed(config.seed, "clone split")
     parts = {path: r.split(settings.test_fraction, seed) for path, r in files.items()}
     train = reading.read({path: part[0] for path, part in parts.items()})

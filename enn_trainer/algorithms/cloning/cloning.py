@@ -20,7 +20,7 @@ from enn_trainer.algorithms.minibatches import (
 )
 from enn_trainer.algorithms.ppo.losses import value_loss_of
 from enn_trainer.config import CloneRunConfig
-from enn_trainer.config.ppo_config import PPOConfig
+from enn_trainer.config.ppo_config import OptimizerConfig, PPOConfig
 from enn_trainer.config.train_config import ImitationLoss
 from enn_trainer.errors import NotFiniteError
 from enn_trainer.experience.demonstrations import Demonstrations
@@ -231,6 +231,18 @@ def loss_of(
     return imitation, value, score
 
 
+def pieces_of(agent: PPOAgent, shown: Demonstrations, optim: OptimizerConfig) -> list[Frames]:
+    """Return the units of each piece of a minibatch, within the limits of memory."""
+    return pieces_by_length(
+        shown.lengths,
+        shown.batch.entities_of_frames(),
+        rows_of_frames(agent, shown.batch) ** 2,
+        optim.micro_bs,
+        optim.max_entities,
+        cost_of_entity(agent),
+    )
+
+
 class Cloning(Algorithm[Demonstrations]):
     """Behavioural cloning: an update is an epoch over recorded frames.
 
@@ -303,12 +315,14 @@ class Cloning(Algorithm[Demonstrations]):
             keys = mix(derive_seed(seed, "dropout"), train.frames(units)).view(np.int64)
             drawn = train.take_units(units)
             drawn = replace(drawn, batch=replace(drawn.batch, keys=keys))
-            counts = int(drawn.num_actors().sum()), int((~drawn.returns.isnan()).sum())
+            num_actors = int(drawn.num_actors().sum())
+            num_returns = int((~drawn.returns.isnan()).sum())
 
             # Add the gradients of its pieces, and step.
             results: list[tuple[Tensor, CloneScore]] = []
             losses = [
-                partial(loss_of_piece, drawn, *counts, piece) for piece in self._pieces(drawn)
+                partial(loss_of_piece, drawn, num_actors, num_returns, piece)
+                for piece in pieces_of(agent, drawn, config.optim)
             ]
             add_gradients(agent.parameters(), losses, results.append, context.lanes)
             checked = {"the loss": sum((x for x, _ in results), drawn.returns.new_zeros(()))}
@@ -353,7 +367,10 @@ class Cloning(Algorithm[Demonstrations]):
         for units in minibatches_by_length(shown.lengths, bs, 1, seed=0, shuffle=False):
             some = shown.take_units(units)
             scores: list[CloneScore] = []
-            tasks = [partial(score_of_piece, piece, some) for piece in self._pieces(some)]
+            tasks = [
+                partial(score_of_piece, piece, some)
+                for piece in pieces_of(self.agent, some, self.config.optim)
+            ]
             context.lanes.run(tasks, scores.append)
             for score in scores:
                 total += score
@@ -376,10 +393,3 @@ class Cloning(Algorithm[Demonstrations]):
     def _loss_of(self, shown: Demonstrations) -> tuple[Tensor, Tensor, CloneScore]:
         loss = self.config.clone.loss
         return loss_of(self.agent, shown, loss, self._ppo, self._value_scale, self._norm)
-
-    def _pieces(self, shown: Demonstrations) -> list[Frames]:
-        optim, cost = self.config.optim, cost_of_entity(self.agent)
-        entities = shown.batch.entities_of_frames()
-        limits = optim.micro_bs, optim.max_entities, cost
-        pairs = rows_of_frames(self.agent, shown.batch) ** 2
-        return pieces_by_length(shown.lengths, entities, pairs, *limits)

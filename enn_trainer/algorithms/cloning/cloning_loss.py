@@ -10,23 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from enn_trainer.algorithms.algorithm import AuxiliaryLoss, Clock, RunState
-from enn_trainer.algorithms.cloning.cloning import imitation_losses
-from enn_trainer.algorithms.minibatches import Frames, add_gradients, pieces_by_length
+from enn_trainer.algorithms.cloning.cloning import imitation_losses, pieces_of
+from enn_trainer.algorithms.minibatches import Frames, add_gradients
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.train_config import SEQ_LEN
 from enn_trainer.errors import ConfigError
-from enn_trainer.experience.demonstrations import (
-    Demonstrations,
+from enn_trainer.experience.demonstrations import Demonstrations, check_same_spaces, open_recording
+from enn_trainer.experience.read_demonstrations import (
     Reading,
     check_player,
     check_recorded_identity,
-    check_same_spaces,
-    open_recording,
-    with_actors,
 )
-from enn_trainer.experience.frame_limits import rows_of_frames
 from enn_trainer.policy import PPOAgent
-from enn_trainer.runtime.execution import ExecutionContext, cost_of_entity
+from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.runtime.start_folder import located
 from entity_env.seeding import derive_seed, mix
 
@@ -66,16 +62,23 @@ class CloningLoss(AuxiliaryLoss):
         check_same_spaces(
             f"bc.path: {bc.path}", recording, "the world", state.obs_space, state.action_space
         )
-        teacher_for = "bc.loss='kl'" if bc.loss == "kl" else None
-        who, sequences = (None, bc.who, bc.player), (self.agent, bc.seq_len or SEQ_LEN)
-        reading = Reading(state.obs_space, 1.0, device, teacher_for, *who, *sequences)
+        reading = Reading(
+            state.obs_space,
+            gamma=1.0,
+            device=device,
+            teacher_for="bc.loss='kl'" if bc.loss == "kl" else None,
+            who=bc.who,
+            player=bc.player,
+            agent=self.agent,
+            seq_len=bc.seq_len or SEQ_LEN,
+        )
         shown = reading.read({path: recording})
         if shown is None or not shown.num_actors().any():
             check_player(bc.player, [recording], "bc.player")
             whose = " whose choices a person made" if bc.who == "hand" else ""
             raise ConfigError(f"bc.path: expected frames with actors{whose}, {bc.path} has none")
         self.notes = check_recorded_identity(self.agent, shown, f"bc.path: {bc.path}")
-        self.shown = with_actors(shown)
+        self.shown = shown.with_actors()
         _check_unchanged(bc.path, int(np.count_nonzero(shown.num_actors())), state)
 
     def begin_update(self, clock: Clock) -> bool:
@@ -110,14 +113,8 @@ class CloningLoss(AuxiliaryLoss):
             mean = torch.cat([*imitation_losses(out, part, bc.loss).values()]).sum() / num_actors
             return bc.coef * mean, mean.detach()
 
-        entities, cost = drawn.batch.entities_of_frames(), cost_of_entity(agent)
-        pairs, limits = (
-            rows_of_frames(agent, drawn.batch) ** 2,
-            (optim.micro_bs, optim.max_entities),
-        )
-        cut = pieces_by_length(drawn.lengths, entities, pairs, *limits, cost)
-        to_add = [partial(loss_of, piece) for piece in cut]
-        add_gradients(agent.parameters(), to_add, losses.append, context.lanes)
+        pieces = [partial(loss_of, piece) for piece in pieces_of(agent, drawn, optim)]
+        add_gradients(agent.parameters(), pieces, losses.append, context.lanes)
         return sum(losses, start=drawn.returns.new_zeros(()))
 
 

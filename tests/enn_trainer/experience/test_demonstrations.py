@@ -10,14 +10,8 @@ import pytest
 import torch
 
 from enn_trainer import ConfigError
-from enn_trainer.experience.demonstrations import (
-    Demonstrations,
-    Reading,
-    check_player,
-    open_recordings,
-    returns_of,
-    with_actors,
-)
+from enn_trainer.experience.demonstrations import Demonstrations, open_recordings
+from enn_trainer.experience.read_demonstrations import Reading, check_player, returns_of
 from entity_env.ragged import Ragged
 from entity_env.recording.read_recording import Episode, Recording
 from entity_env.recording.record import recording_header
@@ -133,7 +127,7 @@ def test_a_limit_bounds_what_is_read(tmp_path: Path) -> None:
 
 def test_frames_without_actors_are_known_and_can_be_left_out(tmp_path: Path) -> None:
     shown = read(record(tmp_path / "rec", steps=FEW))
-    acting = with_actors(shown)
+    acting = shown.with_actors()
     assert 0 < len(acting) < len(shown)
     assert (acting.num_actors() > 0).all()
     assert acting.num_actors().sum() == shown.num_actors().sum()

@@ -32,7 +32,8 @@ from enn_trainer.checkpoints import writer
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.run_lock import LOCK
 from enn_trainer.cli import run as enn
-from enn_trainer.experience.demonstrations import Demonstrations, Reading, open_recordings
+from enn_trainer.experience.demonstrations import Demonstrations, open_recordings
+from enn_trainer.experience.read_demonstrations import Reading
 from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.state import init_train_state
 from entity_env import Observation

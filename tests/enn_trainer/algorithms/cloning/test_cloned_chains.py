@@ -14,8 +14,9 @@ from enn_trainer import ConfigError, StateManager, clone, load_agent, train
 from enn_trainer.algorithms.cloning.cloning import imitation_losses, loss_of
 from enn_trainer.config.ppo_config import PPOConfig
 from enn_trainer.experience.collector import Collector, play
-from enn_trainer.experience.demonstrations import Demonstrations, Reading, open_recordings
+from enn_trainer.experience.demonstrations import Demonstrations, open_recordings
 from enn_trainer.experience.players import AgentPlayer
+from enn_trainer.experience.read_demonstrations import Reading
 from enn_trainer.experience.recording import Recorder
 from entity_env import (
     Action,

@@ -25,8 +25,9 @@ from enn_trainer.algorithms.cloning.cloning_loss import CloningLoss, drawn_units
 from enn_trainer.config.load import load_config
 from enn_trainer.config.ppo_config import PPOConfig
 from enn_trainer.experience.collector import Collector, play
-from enn_trainer.experience.demonstrations import Demonstrations, Reading, open_recordings
+from enn_trainer.experience.demonstrations import Demonstrations, open_recordings
 from enn_trainer.experience.players import AgentPlayer
+from enn_trainer.experience.read_demonstrations import Reading
 from enn_trainer.experience.recording import Recorder
 from enn_trainer.runtime.execution import DEFAULT_CONTEXT
 from entity_env import Environment, EnvList

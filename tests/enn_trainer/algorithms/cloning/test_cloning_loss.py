@@ -26,12 +26,8 @@ from enn_trainer.algorithms.algorithm import Clock
 from enn_trainer.algorithms.cloning.cloning import imitation_losses
 from enn_trainer.algorithms.cloning.cloning_loss import CloningLoss, drawn_units
 from enn_trainer.config.load import load_config
-from enn_trainer.experience.demonstrations import (
-    Demonstrations,
-    Reading,
-    open_recordings,
-    with_actors,
-)
+from enn_trainer.experience.demonstrations import Demonstrations, open_recordings
+from enn_trainer.experience.read_demonstrations import Reading
 from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
 from enn_trainer.runtime.interrupt import UpdateAbandoned
 from entity_env.recording.recording_format import RecordingError
@@ -175,7 +171,7 @@ def opened(path: Path) -> tuple[Demonstrations, RogueNet]:
     torch.manual_seed(0)
     config = RogueNetConfig(d_model=8)
     net = RogueNet(config, recording.obs_space, recording.action_space, {"value": 1})
-    return with_actors(read), net
+    return read.with_actors(), net
 
 
 def test_kl_loss_is_the_divergence_of_the_network_from_the_teacher() -> None:
