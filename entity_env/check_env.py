@@ -119,8 +119,9 @@ class _Check:
             if self.report.ok and self.samplers:
                 self._check_variation(spaces)
             if self.report.ok and self.bot is not None:
-                limits = self.episodes, self.max_steps
-                check_bot(self.bot, fresh, spaces, self.report, self.seed, *limits)
+                check_bot(
+                    self.bot, fresh, spaces, self.report, self.seed, self.episodes, self.max_steps
+                )
         for match in self.made:
             with contextlib.suppress(Stop):
                 answer(self.report, "close", "", match.close)
@@ -142,8 +143,8 @@ class _Check:
         obs_space = answer(self.report, "obs_space", "", match.obs_space)
         action_space = answer(self.report, "action_space", "", match.action_space)
         if problems := space_problems(obs_space, action_space):
-            for problem in problems:
-                self.report.problem(*problem)
+            for field, text, fix in problems:
+                self.report.problem(field, text, fix)
             raise Stop
         return obs_space, action_space
 
@@ -156,8 +157,8 @@ class _Check:
 
     def _report_changed_spaces(self, match: Match, spaces: Spaces, when: str) -> None:
         with contextlib.suppress(Stop):
-            for problem in changed_spaces(spaces, self._spaces(match), when):
-                self.report.problem(*problem)
+            for field, text, fix in changed_spaces(spaces, self._spaces(match), when):
+                self.report.problem(field, text, fix)
 
     def _find_difference(self, match: Match, spaces: Spaces, how: str) -> str:
         """Play the same seeds again and describe the first difference, "" if there is none."""
@@ -241,8 +242,8 @@ class _Check:
             text = f"expected a class or function that takes arguments, got {self.env!r}"
             self.report.problem("vary", text, "hand in what makes environments")
             return
-        settings = self.report, self.seed, self.max_steps, self.made
-        anew, told = VariationCheck(self.env, spaces, *settings).run(self.samplers, self.episodes)
+        check = VariationCheck(self.env, spaces, self.report, self.seed, self.max_steps, self.made)
+        anew, told = check.run(self.samplers, self.episodes)
         self._check_state(anew, told, spaces)
 
     def _seed_global_generators(self, purpose: str) -> None:

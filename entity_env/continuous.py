@@ -414,11 +414,11 @@ class _ContinuousActionSpace(ActionSpace):
     ) -> list[ActionMask | None]:
         """Return the mask of each frame: its actors by id, and their bounds."""
         assert isinstance(mask, VecContinuousActionMask)
-        bounds = zip(mask.low.of_frames(), mask.high.of_frames(), strict=True)
-        frames = zip(ids, mask.actors.of_frames(), bounds, strict=True)
+        actors = mask.actors.of_frames()
+        frames = zip(ids, actors, mask.low.of_frames(), mask.high.of_frames(), strict=True)
         return [
-            self._bounded([of[k] for k in actors], *low_and_high) if len(actors) else None
-            for of, actors, low_and_high in frames
+            self._bounded([of[k] for k in actors], low, high) if len(actors) else None
+            for of, actors, low, high in frames
         ]
 
     def _bounded(self, actors: IDs, low: Floats, high: Floats) -> ActionMask:

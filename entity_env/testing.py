@@ -85,7 +85,7 @@ def _step_one_by_one(matches: list[Match], seed: int) -> Generator[VecObs, Choic
 
     The generator is sent the choices for the frames that it yielded; its end closes the matches.
     """
-    spaces = matches[0].obs_space(), matches[0].action_space()
+    obs_space, action_space = matches[0].obs_space(), matches[0].action_space()
     episodes = [0] * len(matches)
 
     def begin(i: int) -> list[Observation]:
@@ -94,18 +94,22 @@ def _step_one_by_one(matches: list[Match], seed: int) -> Generator[VecObs, Choic
         return matches[i].reset()
 
     def outcomes_of(of_sides: list[Observation]) -> list[Outcomes]:
-        return [batch_outcomes([obs], *spaces) for obs in of_sides]
+        return [batch_outcomes([obs], obs_space, action_space) for obs in of_sides]
 
     frames = [begin(i) for i in range(len(matches))]
     outcomes = [outcomes_of(of_sides) for of_sides in frames]
     try:
         while True:
             pairs = zip(chain(*frames), chain(*outcomes), strict=True)
-            pieces = [batch_obs([frame], *spaces, outcome) for frame, outcome in pairs]
+            pieces = [
+                batch_obs([frame], obs_space, action_space, outcome) for frame, outcome in pairs
+            ]
             choices = yield VecObs.cat(pieces)
             for i, match in enumerate(matches):
                 actions = [
-                    action_index_to_actions(*spaces, choices, obs, i * match.num_sides + k)
+                    action_index_to_actions(
+                        obs_space, action_space, choices, obs, i * match.num_sides + k
+                    )
                     for k, obs in enumerate(frames[i])
                 ]
                 frames[i] = match.act(actions)

@@ -95,8 +95,8 @@ class PaddedContext(Context):
         gates = [None] * len(qkv) if gate is None else of_buckets(gate, self.buckets)
         weights: list[Tensor] = []
         mixed = [
-            attention.attend(*of_bucket, self, k, weights)
-            for k, of_bucket in enumerate(zip(qkv, gates, strict=True))
+            attention.attend(rows, factors, self, k, weights)
+            for k, (rows, factors) in enumerate(zip(qkv, gates, strict=True))
         ]
         if self.weights is not None:
             self.weights.append(weights)

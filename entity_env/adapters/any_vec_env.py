@@ -77,10 +77,11 @@ class AnyVecEnv(VecEnv):
         self._filter: ObsSpace | None = None
         self._steps: npt.NDArray[np.int64] | None = None  # unknown after a state was set
         self._padding = np.zeros(0, np.bool_)  # of the current frames, once there are any
-        spaces = _own_obs_space(env.obs_space()), _own_action_spaces(env.action_space())
-        check_spaces(*spaces)
-        self._obs_space: ObsSpace = copy.deepcopy(spaces[0])  # the environment may change its own
-        self._action_space: dict[ActionName, ActionSpace] = copy.deepcopy(spaces[1])
+        obs_space = _own_obs_space(env.obs_space())
+        action_space = _own_action_spaces(env.action_space())
+        check_spaces(obs_space, action_space)
+        self._obs_space: ObsSpace = copy.deepcopy(obs_space)  # the environment may change its own
+        self._action_space: dict[ActionName, ActionSpace] = copy.deepcopy(action_space)
 
     def obs_space(self) -> ObsSpace:
         """Return the observation space."""

@@ -281,9 +281,11 @@ def translators_of(
         raise InvalidSpace(f"mapping: expected groups of agents among {names}, got {unknown}")
     env_names = names_of(env)
     translators: dict[AgentName, AgentTranslator] = {}
-    for name, pair, agents in zip(names, pairs, groups, strict=True):
+    for name, (obs_space, action_space), agents in zip(names, pairs, groups, strict=True):
         prefix = name if len(groups) > 1 else ""
-        translator = AgentTranslator(*pair, by_group.get(name), env_names, prefix, is_team)
+        translator = AgentTranslator(
+            obs_space, action_space, by_group.get(name), env_names, prefix, is_team
+        )
         translators |= dict.fromkeys(agents, translator)
     return translators
 

@@ -198,8 +198,10 @@ class ToGymnasium(gymnasium.Env[Arrays, Any]):
         taken = choose_parts(self._batch.action_masks, self._action_space, choose)
 
         # Step, and show the outcome.
-        spaces_of = self._obs_space, self._action_space
-        obs = self.world.act(unbatch_actions(taken, self._batch, [self._obs], *spaces_of)[0])
+        (actions,) = unbatch_actions(
+            taken, self._batch, [self._obs], self._obs_space, self._action_space
+        )
+        obs = self.world.act(actions)
         info = {"metrics": dict(obs.metrics), "illegal_actions": num_illegal}
         shown = self._show(obs)
         return shown, float(obs.reward), bool(obs.terminated), bool(obs.truncated), info

@@ -48,15 +48,19 @@ class SideBots:
         Raises:
             InvalidAction: a choice is not legal.
         """
-        spaces = obs_space, action_space
-        frames = shown_frames(batch, obs_space, *spaces)
+        frames = shown_frames(batch, obs_space, obs_space, action_space)
         step = self._steps
         choices = ask_bots(
-            self._bots, frames, batch, *spaces, where=lambda side: f"side {side}, step {step}"
+            self._bots,
+            frames,
+            batch,
+            obs_space,
+            action_space,
+            where=lambda side: f"side {side}, step {step}",
         )
         self._steps += 1
         certain = {
             name: space.certain(choices[name], batch.action_masks[name])
             for name, space in action_space.items()
         }
-        return unbatch_actions(choices, batch, obs, *spaces, certain)
+        return unbatch_actions(choices, batch, obs, obs_space, action_space, certain)

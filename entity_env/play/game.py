@@ -460,8 +460,9 @@ class _Game(Match):
     def advice(self, batch: VecObs) -> list[tuple[Mapping[ActionName, Action], float | None]]:
         """Return the actions that the agent would take for each side, and the value."""
         if self.bots is not None:
-            spaces = self.obs_space(), self.action_space()
-            return [(actions, None) for actions in self.bots.act(self.frames, batch, *spaces)]
+            obs_space, action_space = self.obs_space(), self.action_space()
+            chosen = self.bots.act(self.frames, batch, obs_space, action_space)
+            return [(actions, None) for actions in chosen]
         if self.agent is None or isinstance(self.agent, type):
             return [({}, None)] * self.num_sides
         return list(map(self.agent, self.frames))

@@ -151,8 +151,8 @@ def _read_subsampled(path: Path, header: Header, end: int) -> Iterator[Step]:
 def _step(sample: _Sample, header: Header, episode: Any, step: Any, reward: Any, done: Any) -> Step:
     """Return a step of B environments, from (B,) numbers for each field."""
     decisions = _decisions(sample.fields, header, len(reward))
-    ends = done, np.zeros(len(reward), dtype=np.bool_)
-    whole = Step(decisions, np.arange(len(reward)), episode, step, reward, *ends, None)
+    kept, truncated = np.arange(len(reward)), np.zeros(len(reward), dtype=np.bool_)
+    whole = Step(decisions, kept, episode, step, reward, done, truncated, None)
     check_step(whole, header, sample.end - sample.start)
     return whole
 
@@ -184,12 +184,13 @@ def _samples(path: Path, end: int) -> Iterator[_Sample]:
         RecordingError: a sample is damaged.
     """
     with path.open("rb") as file:
-        for block in islice(_blocks(file, path), 1, None):
-            if block[1] > end:
+        for start, sample_end in islice(_blocks(file, path), 1, None):
+            if sample_end > end:
                 return
-            fields = _unpack(file, path, block)
+            fields = _unpack(file, path, (start, sample_end))
             obs = fields.get("obs")
-            sample = _Sample(*block, {**fields, **obs} if isinstance(obs, dict) else fields)
+            fields |= obs if isinstance(obs, dict) else {}
+            sample = _Sample(start, sample_end, fields)
             with _named(path, sample):
                 _check_fields(sample.fields)
             yield sample

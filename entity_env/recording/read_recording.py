@@ -221,8 +221,9 @@ class _Running:
             decisions = Decisions.cat([decisions for decisions, _ in self.pieces])
             steps = np.concatenate([steps for _, steps in self.pieces])
         rewards = np.array(self.rewards, dtype=np.float32)
-        known = self.number, self.env, rewards, ending, decisions, steps, final
-        return Episode(*known, self.parameters)
+        return Episode(
+            self.number, self.env, rewards, ending, decisions, steps, final, self.parameters
+        )
 
 
 def _by_episode(chunk: Sequence[Step]) -> dict[int, "_Piece"]:

@@ -343,8 +343,7 @@ class RecordingVecEnv(VecEnvWrapper):
         drawn: Mapping[ActionName, Ragged] | None = None,
     ) -> VecObs:
         """Take a step everywhere and record it; the arguments are those of `act_async`."""
-        more = run_step, by_hand, player, drawn
-        self.act_async(actions, obs_filter, probs, logits, values, *more)
+        self.act_async(actions, obs_filter, probs, logits, values, run_step, by_hand, player, drawn)
         return self.wait()
 
     def act_async(
@@ -385,9 +384,13 @@ class RecordingVecEnv(VecEnvWrapper):
         chosen, spaces = {}, self.writer.action_space
         for name, rows in actions.items():
             chosen[name] = (spaces[name].as_choices if name in spaces else as_choices)(rows)
-        given = dict(probs or {}), dict(logits or {})
         decisions = Decisions(
-            self._last, chosen, *given, by_hand=dict(by_hand or {}), drawn=dict(drawn or {})
+            self._last,
+            chosen,
+            probs=dict(probs or {}),
+            logits=dict(logits or {}),
+            by_hand=dict(by_hand or {}),
+            drawn=dict(drawn or {}),
         )
         if values is not None:
             decisions = replace(decisions, values=values)

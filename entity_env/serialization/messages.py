@@ -179,15 +179,17 @@ def _checks_of(cls: Any) -> tuple[dict[str, _Check], set[str]]:
     """Return the checks of the fields of a class, and the names of those without a default."""
     hints, checks, required = get_type_hints(cls), {}, set()
     for field in dataclasses.fields(cls):
-        check = _check_of(hints[field.name], _MAX_AXES if cls is Ragged else 1)
-        checks[field.name] = _or_none(*check) if field.default is None else check
+        is_valid, expected = _check_of(hints[field.name], _MAX_AXES if cls is Ragged else 1)
+        if field.default is None:
+            is_valid = _or_none(is_valid)
+        checks[field.name] = is_valid, expected
         if field.default is field.default_factory is dataclasses.MISSING:
             required.add(field.name)
     return checks, required
 
 
-def _or_none(is_valid: Callable[[Any], bool], expected: str) -> _Check:
-    return lambda value: value is None or is_valid(value), expected
+def _or_none(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or is_valid(value)
 
 
 def _check_of(hint: Any, max_ndim: int) -> _Check:

@@ -128,8 +128,18 @@ def batch_obs(
     masks = link(masks, action_space, partial(_check_named, frames, masks))
     env_metrics = outcomes.env_metrics
     metrics = {name: Metric.of(values.values) for name, values in env_metrics.items()}
-    ends = outcomes.done, metrics, outcomes.truncated, outcomes.final, env_metrics
-    return VecObs(features, visible, masks, outcomes.reward, *ends, kinds)
+    return VecObs(
+        features,
+        visible,
+        masks,
+        outcomes.reward,
+        outcomes.done,
+        metrics,
+        outcomes.truncated,
+        outcomes.final,
+        env_metrics,
+        kinds,
+    )
 
 
 def _check_named(
@@ -233,8 +243,9 @@ def _cat_features(
     if rows is None or len(rows) != lengths.sum():  # look at each one, to convert it or to complain
         nothing = np.zeros((0, width), dtype=np.float32)
         given = enumerate(zip(blocks, lengths.tolist(), strict=True))
-        row = num_numbers, kinds, what
-        arrays = [as_rows(b if n else nothing, n, *row, i) for i, (b, n) in given]
+        arrays = [
+            as_rows(b if n else nothing, n, num_numbers, kinds, what, i) for i, (b, n) in given
+        ]
         rows = np.concatenate([nothing, *arrays])
     return Ragged(rows, lengths)
 

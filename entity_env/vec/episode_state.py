@@ -136,9 +136,15 @@ def restore_match(
 
 def shown_last(batch: VecObs) -> VecObs:
     """Return frames without the fields that belong to the step before them."""
-    nothing = np.zeros(len(batch), np.float32), np.zeros(len(batch), np.bool_)
-    shown = batch.features, batch.visible, batch.action_masks
-    return VecObs(*shown, *nothing, {}, kinds=batch.kinds)
+    return VecObs(
+        batch.features,
+        batch.visible,
+        batch.action_masks,
+        reward=np.zeros(len(batch), np.float32),
+        done=np.zeros(len(batch), np.bool_),
+        metrics={},
+        kinds=batch.kinds,
+    )
 
 
 def cat_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -372,9 +372,8 @@ class ParallelEnvList(VecEnv):
         while self._recovery.can(i):
             try:
                 self._start_another(i, lost)
-                first = self._workers[0].setup.first
-                told = functools.partial(self._ask, i), i, self._counts(), self._batch, first
-                difference = self._recovery.catch_up(*told)
+                ask, first = functools.partial(self._ask, i), self._workers[0].setup.first
+                difference = self._recovery.catch_up(ask, i, self._counts(), self._batch, first)
             except WorkerLostError as error:
                 lost = error
                 continue

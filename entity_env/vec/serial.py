@@ -212,9 +212,11 @@ class EnvList(VecEnv):
         matches, sides, (frames, batch, _) = [], self.sides, self._last
         for i, match in enumerate(self.matches):
             own = slice(i * sides, (i + 1) * sides)
-            named = frames[own], self._action_space, self._tracker.tables[own]
+            tables = self._tracker.tables[own]
             try:
-                matches.append(episode_state.match_bytes(match, *named))
+                matches.append(
+                    episode_state.match_bytes(match, frames[own], self._action_space, tables)
+                )
             except UnsavableSharingError as error:
                 self._why_no_state = f"{type(world_of(match)).__name__}: get_state: {error}"
                 return None

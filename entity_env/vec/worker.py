@@ -86,8 +86,12 @@ def main() -> None:
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     threading.Thread(target=_exit_when_closed, args=[connection], daemon=True).start()
-    memory = SharedMemory(ours), SharedMemory(theirs)
-    channel = Channel(Connection(connection), *memory, hears=bell[0] if bell else None)
+    channel = Channel(
+        Connection(connection),
+        SharedMemory(ours),
+        SharedMemory(theirs),
+        hears=bell[0] if bell else None,
+    )
     with reader_may_leave(), contextlib.suppress(ChannelClosedError):  # the parent is gone
         serve(channel)
 
