@@ -20,7 +20,7 @@ from measured_on import processor, short_revision
 
 from entity_env import Action, Observation, ParallelEnvList, Ragged
 from entity_env.examples import MoveToOrigin
-from entity_env.ray_cluster import cluster
+from entity_env.vec.ray_cluster import cluster
 from entity_env.vec.ray_worker import RayWorker
 
 RESULTS = Path(__file__).parent / "results/ray_workers.md"

@@ -15,9 +15,8 @@ from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.results import SuiteResult
 from enn_trainer.runtime.start_folder import paths_from, start_folder
 from entity_env.errors import ClusterError, ClusterLostError, EntityEnvError, WorkerError
-from entity_env.ray_cluster import RuntimeEnv
-from entity_env.ray_cluster import cluster as joined
-from entity_env.ray_head import check_head
+from entity_env.vec.ray_cluster import RuntimeEnv, check_head
+from entity_env.vec.ray_cluster import cluster as joined
 from entity_env.vec.worker import pickled
 from entity_env.world_code import OF_FILES
 
@@ -78,7 +77,7 @@ def play_suite(message: bytes, name: str) -> SuiteResult | Exception:
 def cluster(
     address: str, config: TrainConfig, field: str = "eval.ray", token: str = ""
 ) -> Iterator[Any]:
-    """Return the context of `entity_env.ray_cluster.cluster` for a run.
+    """Return the context of `entity_env.vec.ray_cluster.cluster` for a run.
 
     Args:
         address: "auto" or HOST:PORT.

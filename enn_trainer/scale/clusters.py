@@ -1,7 +1,7 @@
 """Ray clusters of the ranks of a run: one of all, or one of each machine."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -10,9 +10,7 @@ from enn_trainer.errors import ConfigError, RankError
 from enn_trainer.evaluation.remote import cluster
 from enn_trainer.scale.group import Group
 from enn_trainer.scale.shards import Shards
-from entity_env.errors import ClusterError
-from entity_env.ray_cluster import check_size, invitation
-from entity_env.ray_head import check_head
+from entity_env.vec.ray_cluster import check_head, invitation
 
 
 def join_cluster(config: TrainConfig, group: Group, stack: ExitStack) -> Any:
@@ -50,14 +48,26 @@ def join_cluster(config: TrainConfig, group: Group, stack: ExitStack) -> Any:
     found = group.gather([name, min(rollout.processes, num_envs)], "start")
     count = sum(number for other, number in found if other == name)
 
-    def check(alive: object) -> None:
-        try:
-            check_size(ray, rollout.ray_resources, count, "rollout.ray")
-        except ClusterError as error:
-            raise ConfigError(str(error)) from None
-
-    group.together(check, "start")
+    group.together(lambda alive: _check_size(ray, rollout.ray_resources, count), "start")
     return ray
+
+
+def _check_size(ray: Any, resources: Mapping[str, float], count: int) -> None:
+    """Raise ConfigError if a cluster lacks the resources of all workers.
+
+    Args:
+        ray: the module, joined to the cluster.
+        resources: resources of each worker, by name.
+        count: the number of workers.
+    """
+    for name, amount in resources.items():
+        available = ray.cluster_resources().get(name, 0.0)
+        if available < amount * count:
+            raise ConfigError(
+                f"rollout.ray: expected a cluster with {name} {amount * count:g}, for {count} "
+                f"workers of {amount:g}, got {available:g}; add hosts, or set rollout.processes "
+                "or rollout.ray_resources"
+            )
 
 
 @contextmanager

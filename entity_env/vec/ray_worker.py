@@ -15,7 +15,7 @@ import numpy as np
 
 from entity_env.errors import ClusterLostError, WorkerError
 from entity_env.process import warn_once
-from entity_env.ray_head import check_head
+from entity_env.vec.ray_cluster import check_head
 from entity_env.vec.transport import packed, unpacked
 from entity_env.vec.worker import (
     WorkerLostError,

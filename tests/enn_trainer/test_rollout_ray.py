@@ -21,7 +21,7 @@ from entity_env import EnvList, VecEnv
 from entity_env.errors import EntityEnvError
 from entity_env.examples import Minefield
 from entity_env.examples.minefield_vec import VecMinefield
-from entity_env.ray_cluster import cluster
+from entity_env.vec.ray_cluster import cluster
 from entity_env.vec.ray_worker import RayWorker
 from tests.enn_trainer.builders import SMALL, run_small
 from tests.enn_trainer.losing_workers import with_losses_and_without

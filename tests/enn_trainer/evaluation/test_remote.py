@@ -16,11 +16,11 @@ from enn_trainer.evaluation.remote import RayPlayer
 from enn_trainer.session import TrainResult
 from enn_trainer.state_manager import StateManager
 from enn_trainer.trainer import Trainer
-from entity_env import ray_head
 from entity_env.environment import Environment
 from entity_env.errors import ClusterLostError, WorkerError
 from entity_env.examples import Xor
-from entity_env.ray_cluster import cluster
+from entity_env.vec import ray_cluster
+from entity_env.vec.ray_cluster import cluster
 from tests.enn_trainer.evaluation.late_evaluations import SETTINGS, trained
 from tests.ray_marks import NEEDS_RAY
 
@@ -102,7 +102,7 @@ def test_an_evaluation_whose_cluster_lost_its_head_is_an_error(
 ) -> None:
     player = RayPlayer(ray, torch.device("cpu"))
     under_way = player(cloudpickle.dumps(None), ["a"])
-    monkeypatch.setattr(ray_head, "_watches", [_Gone()])
+    monkeypatch.setattr(ray_cluster, "_watches", [_Gone()])
     with pytest.raises(ClusterLostError):
         under_way.results(lambda: False, lambda suite, share: None)
     under_way.cancel()

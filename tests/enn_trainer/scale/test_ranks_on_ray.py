@@ -16,7 +16,7 @@ from enn_trainer.checkpoints.lookup import resolve
 from enn_trainer.scale.exchange import digest_of
 from enn_trainer.scale.group import Group
 from entity_env.examples import Duel, Minefield, Xor
-from entity_env.ray_cluster import cluster
+from entity_env.vec.ray_cluster import cluster
 from tests.enn_trainer.evaluation.late_evaluations import SETTINGS, Heard
 from tests.enn_trainer.losing_workers import StopsAt
 from tests.enn_trainer.scale.forked_ranks import run_hosts, run_ranks

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from entity_env.errors import ClusterError
-from entity_env.ray_cluster import RuntimeEnv, cluster
+from entity_env.vec.ray_cluster import RuntimeEnv, cluster
 from tests.ray_marks import NEEDS_RAY
 
 ROOT = Path(__file__).parents[3]
@@ -49,8 +49,7 @@ PROGRAM = """
 import functools, shutil, sys
 from pathlib import Path
 from entity_env import EnvList, ParallelEnvList
-from entity_env.ray_cluster import cluster
-from entity_env.ray_cluster import RuntimeEnv
+from entity_env.vec.ray_cluster import RuntimeEnv, cluster
 from entity_env.vec.ray_worker import RayWorker
 from tests.entity_env.vec.frames import assert_same_frames, shown
 from a_brought_world import Brought
@@ -102,8 +101,7 @@ class TestOnACluster:
         import functools, os
         from entity_env import ParallelEnvList
         from entity_env.examples import Minefield
-        from entity_env.ray_cluster import cluster
-        from entity_env.ray_cluster import RuntimeEnv
+        from entity_env.vec.ray_cluster import RuntimeEnv, cluster
         from entity_env.vec.ray_worker import RayWorker
         from tests.entity_env.vec.frames import shown
 
@@ -126,8 +124,7 @@ class TestOnACluster:
         program = """
         from entity_env import ParallelEnvList
         from entity_env.examples import Minefield
-        from entity_env.ray_cluster import cluster
-        from entity_env.ray_cluster import RuntimeEnv
+        from entity_env.vec.ray_cluster import RuntimeEnv, cluster
         from entity_env.vec.ray_worker import RayWorker
         import functools
         with cluster("auto", "rollout.ray", RuntimeEnv(python="no_such_environment")) as ray:
@@ -141,8 +138,7 @@ class TestOnACluster:
     def test_files_for_a_program_that_has_joined_a_cluster_are_an_error(self, folder: Path) -> None:
         program = """
         import ray
-        from entity_env.ray_cluster import cluster
-        from entity_env.ray_cluster import RuntimeEnv
+        from entity_env.vec.ray_cluster import RuntimeEnv, cluster
         with cluster("auto", "rollout.ray"):
             with cluster("auto", "eval.ray", RuntimeEnv(("levels",))):
                 pass
@@ -155,8 +151,8 @@ class TestOnACluster:
     ) -> None:
         program = """
         import subprocess, sys, os
-        from entity_env.ray_cluster import cluster
-        another = "import sys, time\\nfrom entity_env.ray_cluster import cluster\\n"
+        from entity_env.vec.ray_cluster import cluster
+        another = "import sys, time\\nfrom entity_env.vec.ray_cluster import cluster\\n"
         another += "start_s = time.monotonic()\\ntry:\\n"
         another += "    with cluster(sys.argv[1], 'rollout.ray') as ray: print('joined')\\n"
         another += "finally: print(time.monotonic() - start_s < 10)"

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 from entity_env import EnvList, ParallelEnvList, WorkerError
-from entity_env.errors import EntityEnvError
 from entity_env.examples import Locks, Minefield, MineSweeper, MultiSnake
 from entity_env.examples.duel import Duel
 from entity_env.named_world import NamedWorld, find_world
 from entity_env.process import warned
-from entity_env.ray_cluster import check_size, cluster
 from entity_env.vec import ray_worker
+from entity_env.vec.ray_cluster import cluster
 from entity_env.vec.ray_worker import RayWorker
 from entity_env.vec.transport import packed, unpacked
 from entity_env.vec.worker import RestartQuota
@@ -37,7 +36,7 @@ def ray() -> Iterator[Any]:
 
 def test_a_cluster_that_starts_here_is_of_this_machine_alone(ray: Any) -> None:
     assert ray.get_runtime_context().gcs_address.startswith("127.0.0.1:")
-    another = "from entity_env.ray_cluster import cluster\n"
+    another = "from entity_env.vec.ray_cluster import cluster\n"
     another += "with cluster('auto', 'rollout.ray') as ray:\n"
     another += "    print(ray.get_runtime_context().gcs_address)"
     command = [sys.executable, "-c", another]
@@ -48,7 +47,7 @@ def test_a_cluster_that_starts_here_is_of_this_machine_alone(ray: Any) -> None:
 def test_handlers_of_signals_outlive_a_cluster() -> None:
     program = """
 import os, signal
-from entity_env.ray_cluster import cluster
+from entity_env.vec.ray_cluster import cluster
 with cluster("auto", "rollout.ray"):
     signal.signal(signal.SIGTERM, lambda number, frame: print("told", flush=True))
 os.kill(os.getpid(), signal.SIGTERM)
@@ -126,16 +125,6 @@ def test_other_packages_and_other_code_are_errors_with_host_and_both_values(
         pass
     with pytest.raises(WorkerError, match=r"world\.Mine on the host far: expected b, .*got a"):
         ray_worker.check_same_code("far", {"world.Mine": "a", "x": "1"}, {"world.Mine": "b"})
-
-
-def test_clusters_that_are_not_there_or_too_small_are_errors(
-    ray: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_size(ray, {"CPU": 0.1}, 2, "rollout.ray")
-    with pytest.raises(
-        EntityEnvError, match=r"rollout\.ray: expected a cluster with arm 6, .*got 0"
-    ):
-        check_size(ray, {"arm": 2.0}, 3, "rollout.ray")
 
 
 def test_packed_messages_come_back_with_arrays_that_can_be_written() -> None:

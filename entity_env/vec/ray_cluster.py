@@ -1,27 +1,36 @@
-"""Connection to a Ray cluster, or a cluster of this machine alone; and what its hosts get."""
+"""Connection of a process to a Ray cluster: joining or starting one, and watching its head."""
 
 import fcntl
 import json
 import os
 import secrets
 import signal
+import socket
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from entity_env.errors import ClusterError
+from entity_env.errors import ClusterError, ClusterLostError
 from entity_env.extras import remedy
-from entity_env.ray_head import connect, watched
 
 CONNECT_S = 2
 """Seconds in which a cluster has to accept a connection, and as long again to answer."""
 GUESTS_S = 30.0
 """Seconds that the process which started a cluster waits at its end for others that joined it."""
+WATCH_S = 1.0
+"""Seconds between two questions to the head of the cluster."""
+ANSWER_S = 5.0
+"""Seconds in which the head answers, unless it has too little of its processor."""
+CLOSED_S = 5.0
+"""Seconds after which a head is gone to which there is no connection."""
+SILENT_S = 60.0
+"""Seconds without an answer after which a head is gone to which there may be a connection."""
 _FOREVER_S = 10**6
 _PYTHON_FILES = {".txt": "pip", ".yml": "conda", ".yaml": "conda"}
 """Ray's words for files that describe a Python environment."""
@@ -147,7 +156,8 @@ def cluster(
             _connection = _Connection(runtime, own)
             if own:
                 left.callback(_await_guests, own)
-        left.enter_context(watched(ray, field))
+        watch = _HeadWatch(ray, field)
+        left.callback(watch.end)
         yield ray
 
 
@@ -342,18 +352,85 @@ def _problem(ray: Any, address: str) -> str | None:
     return None
 
 
-def check_size(ray: Any, resources: Mapping[str, float], count: int, field: str) -> None:
-    """Raise ClusterError if a cluster has not the resources of so many workers.
+def connect(address: str, timeout_s: float) -> None:
+    """Connect to HOST:PORT, and close the connection.
+
+    Raises:
+        OSError: nothing listens there; a TimeoutError if nothing answers in time.
+    """
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
+
+
+def check_head(is_sure: bool = False) -> None:
+    """Raise ClusterLostError if the head of a cluster that this process joined is gone.
+
+    Args:
+        is_sure: wait for its next answer; before calls that would wait for a head that is gone.
+    """
+    for watch in _watches:
+        watch.check(is_sure)
+
+
+class _HeadWatch(threading.Thread):
+    """Thread that asks the head of the cluster whether it and this node are alive.
 
     Args:
         ray: the module, joined to the cluster.
-        resources: what each worker takes, by name.
-        count: the number of workers.
-        field: the setting that asks for them, for messages.
+        field: the setting with the address, for messages.
     """
-    has: Mapping[str, float] = ray.cluster_resources()
-    for name, each in resources.items():
-        if has.get(name, 0.0) < each * count:
-            expected = f"a cluster with {name} {each * count:g}, for {count} workers of {each:g}"
-            fix = "add hosts, or set rollout.processes or rollout.ray_resources"
-            raise ClusterError(f"{field}: expected {expected}, got {has.get(name, 0.0):g}; {fix}")
+
+    def __init__(self, ray: Any, field: str) -> None:
+        super().__init__(name="ray-head", daemon=True)
+        self._ended = threading.Event()
+        self._field, self._answers, self._is_lost = field, 0, False
+        context = ray.get_runtime_context()
+        self._address = context.gcs_address
+        self._node = ray.NodeID.from_hex(context.get_node_id())
+        self._head = ray._private.worker.global_worker.gcs_client
+        self.start()
+        _watches.append(self)
+
+    def run(self) -> None:
+        """Ask until the context of the cluster ends, or the head is gone."""
+        answered_s = listened_s = time.monotonic()
+        while not (self._is_lost or self._ended.wait(WATCH_S)):
+            try:
+                self._is_lost = not all(self._head.check_alive([self._node], timeout=ANSWER_S))
+                answered_s = listened_s = time.monotonic()
+                self._answers += 1
+            except Exception:
+                if self._may_listen():
+                    listened_s = time.monotonic()
+                now_s = time.monotonic()
+                self._is_lost = now_s - listened_s > CLOSED_S or now_s - answered_s > SILENT_S
+
+    def _may_listen(self) -> bool:
+        """Return False if nothing listens at the head's address.
+
+        A head that does not answer in time may have too little of its processor.
+        """
+        try:
+            connect(self._address, ANSWER_S)
+        except OSError as error:
+            return isinstance(error, TimeoutError)
+        return True
+
+    def end(self) -> None:
+        """End the thread."""
+        self._ended.set()
+        _watches.remove(self)
+
+    def check(self, is_sure: bool) -> None:
+        """Raise ClusterLostError if the head is gone, as `check_head`."""
+        answers = self._answers
+        while is_sure and self._answers == answers and not self._is_lost:
+            time.sleep(WATCH_S / 20)
+        if self._is_lost:
+            raise ClusterLostError(
+                f"{self._field}: the head of the cluster at {self._address} is gone; start a "
+                "cluster and resume the run"
+            )
+
+
+_watches: list[_HeadWatch] = []
