@@ -1,7 +1,7 @@
-"""Import modules that have moved under the paths that they had before, with a warning.
+"""Import modules of releases under their old paths, with a warning, after they have moved.
 
-`moved_modules.txt` is the one table of all three packages: a line for each module, its old path and
-its new one. A folder needs a line of its own.
+A module that a release has and that moves gets a line in `MOVED`; a folder's line covers the
+modules in it. `docs/coming_from.md` lists all modules of enn_trainer 0.1.16.
 """
 
 import sys
@@ -10,21 +10,17 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 from types import ModuleType
 
-MOVED: dict[str, str] = dict(
-    line.split()
-    for line in Path(__file__).with_suffix(".txt").read_text(encoding="ascii").splitlines()
-)
-"""The path of each moved module, by the path that it had."""
-_IN_MOVED_FOLDERS = {
-    f"{MOVED[folder]}.{name}": new
-    for old, new in MOVED.items()
-    for folder, _, name in [old.rpartition(".")]
-    if folder in MOVED and f"{MOVED[folder]}.{name}" not in MOVED.values()
+MOVED = {
+    # enn_trainer 0.1.16 and rogue_net 0.1.9
+    "enn_trainer.agent": "enn_trainer.load_agent",
+    "enn_trainer.ppo": "enn_trainer.algorithms.ppo",
+    "rogue_net.relpos_encoding": "rogue_net.relpos.encoding",
+    # 0.2.0
+    "enn_trainer.experience.frame_memory": "enn_trainer.experience.frame_limits",
 }
-"""For `from OLD.FOLDER import old_module`, which asks the folder at its new path."""
+"""The path of each moved module or folder, by its old path."""
 
 
 class _MovedModuleFinder(MetaPathFinder):
@@ -37,8 +33,13 @@ class _MovedModuleFinder(MetaPathFinder):
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
         """Return the spec of a moved module, None for any other."""
-        new = MOVED.get(fullname) or _IN_MOVED_FOLDERS.get(fullname)
-        return None if new is None else ModuleSpec(fullname, _MovedModuleLoader(fullname, new))
+        old = fullname
+        while old and old not in MOVED:
+            old = old.rpartition(".")[0]
+        if not old:
+            return None
+        new = MOVED[old] + fullname.removeprefix(old)
+        return ModuleSpec(fullname, _MovedModuleLoader(fullname, new))
 
 
 class _MovedModuleLoader(Loader):

@@ -1,6 +1,7 @@
 """Modules that moved are found under the paths that they had."""
 
 import importlib
+import re
 import sys
 import warnings
 from importlib.util import find_spec
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import enn_trainer
 from entity_env.moved_modules import MOVED, install
 
 ROOT = Path(__file__).parent.parent
@@ -43,10 +45,8 @@ def test_the_hook_is_installed_once() -> None:
     assert sys.meta_path == before
 
 
-def test_a_moved_module_is_found_in_a_folder_that_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of the same name in the new folder must not be loaded twice."""
+def test_a_module_in_a_moved_folder_is_not_loaded_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MOVED, "entity_env.models", "entity_env.adapters")
-    monkeypatch.setitem(MOVED, "entity_env.models.mapping", "entity_env.adapters.mapping")
     with pytest.warns(DeprecationWarning, match="entity_env.adapters"):
         old = importlib.import_module("entity_env.models.mapping")
     assert old is importlib.import_module("entity_env.adapters.mapping")
@@ -55,9 +55,44 @@ def test_a_moved_module_is_found_in_a_folder_that_moved(monkeypatch: pytest.Monk
         del sys.modules[name]
 
 
-def test_an_old_module_is_found_in_an_old_folder_by_name() -> None:
-    sys.modules.pop("enn_trainer.settings", None)
-    sys.modules.pop("enn_trainer.config.config_io", None)
-    with pytest.warns(DeprecationWarning, match="enn_trainer"):
-        from enn_trainer.settings import config_io  # type: ignore[import-not-found]
-    assert config_io is importlib.import_module("enn_trainer.config.load")
+def test_the_entry_of_a_module_goes_before_that_of_its_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(MOVED, "entity_env.models", "entity_env.adapters")
+    monkeypatch.setitem(MOVED, "entity_env.models.mapping", "entity_env.vec.frames")
+    with pytest.warns(DeprecationWarning, match="entity_env.models"):
+        old = importlib.import_module("entity_env.models.mapping")
+    assert old is importlib.import_module("entity_env.vec.frames")
+    for name in ("entity_env.models", "entity_env.models.mapping"):
+        del sys.modules[name]
+
+
+def test_a_missing_module_of_a_moved_folder_is_reported_with_its_new_path() -> None:
+    with (
+        pytest.warns(DeprecationWarning, match="enn_trainer.ppo"),
+        pytest.raises(ModuleNotFoundError, match=r"enn_trainer\.algorithms\.ppo\.rewards"),
+    ):
+        importlib.import_module("enn_trainer.ppo.rewards")
+
+
+def test_names_of_0_1_16_are_imported_from_their_old_modules() -> None:
+    for old in MOVED:
+        sys.modules.pop(old, None)
+    with pytest.warns(DeprecationWarning, match="is now"):
+        from enn_trainer.agent import RogueNetAgent  # type: ignore[import-not-found]
+    with pytest.warns(DeprecationWarning, match="is now"):
+        from rogue_net.relpos_encoding import RelposEncoding  # type: ignore[import-not-found]
+    assert RogueNetAgent is enn_trainer.RogueNetAgent
+    assert RelposEncoding is importlib.import_module("rogue_net.relpos.encoding").RelposEncoding
+
+
+def test_modules_that_coming_from_names_exist() -> None:
+    page = (ROOT / "docs/coming_from.md").read_text()
+    table = page.partition("| 0.1.16, and rogue_net 0.1.9 | here |\n| --- | --- |\n")[2]
+    rows = [row.strip("| ").split(" | ") for row in table.partition("\n\n")[0].splitlines()]
+    assert len(rows) > 10
+    for old, new in rows:
+        paths = re.findall(r"`([a-z_.0-9]+)`", old if new == "the same" else new)
+        assert all(find_spec(path) for path in paths), paths
+        if new.endswith("the old path works, with a warning"):
+            assert [MOVED[old.strip("`")]] == paths
