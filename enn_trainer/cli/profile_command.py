@@ -26,11 +26,9 @@ from enn_trainer.cli.load_world import factory_of
 from enn_trainer.cli.typed_settings import parse_typed, typed_settings
 from enn_trainer.config import EnvConfig, TrainConfig
 from enn_trainer.experience.envs import EnvFactory
-from enn_trainer.experience.frame_limits import MOST_PAIRS, bytes_of_pair, rogue_nets
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.spans import SpanTimes, times_between
 from enn_trainer.runtime.trust import TYPED
-from enn_trainer.scale.exchange_cost import ExchangeCost, cost_of_update
 from enn_trainer.state_manager import StateManager
 from enn_trainer.tables import show_table
 from enn_trainer.tracking.metrics import MB
@@ -42,16 +40,11 @@ SECONDS = 10.0
 WARM_UP_UPDATES = 2
 BUSY = 0.6
 """Minimal share of the wait for workers in which they compute; below it they are mostly idle."""
-GBIT_PER_S = 1e9 / 8
-"""Bytes per second of a network of 1 Gbit/s."""
 MANY_ENTITIES = 8.0
 """Entities of a frame from which fewer of them make the network much faster."""
 FEW_ENTITIES = 256 * MANY_ENTITIES
 """Entities of a forward pass below which the fixed cost dominates, also that of each frame: a frame
 counts as `MANY_ENTITIES` at least."""
-LARGE_FRAME_PAIRS = MOST_PAIRS // 1024
-"""Pairs of entities of a frame, 181 squared, from which a forward pass has to be cut into pieces of
-less than 1,024 frames."""
 
 Kind: TypeAlias = Literal[
     "environment", "waiting", "frames", "acting", "learning", "optimizer", "rest"
@@ -124,11 +117,9 @@ class Profile:
     frames_of_minibatch: int  # frames of a forward pass while learning
     entities: dict[str, float]  # mean number in a frame by type, most first
     most_entities: int  # entities of the largest frame
-    largest_frame_mb: float  # memory of its pairs of entities while learning; 0 without attention
     resources: Resources
     save_ms: float  # duration of a save
     saved_every_s: float | None  # None if saves do not depend on the time
-    two_ranks: ExchangeCost  # exchanges of an update, if the run had two ranks
 
     @property
     def frames_per_s(self) -> float:
@@ -190,7 +181,6 @@ def profile_command(arguments: Sequence[str]) -> int:
     content |= content.pop("resources")
     content |= {"frames_per_s": measured.frames_per_s, "limit": bottleneck_advice(measured)}
     content["entities_per_frame"] = measured.entities_per_frame
-    content["two_ranks"] = measured.two_ranks._asdict()
     if options.json:
         print(json.dumps(content, indent=1))
     else:
@@ -235,10 +225,7 @@ def profile(
             spans_after, processes_after, cpu_after_s, end_s = used()
             trainer.save()
             save_ms = 1e3 * (time.perf_counter() - end_s)
-            nets = rogue_nets(trainer.state.agent)
-            of_pair = max((bytes_of_pair(net, learning=True) for net in nets), default=0)
             types = [*trainer.state.obs_space.entities]
-            learned = sum(x.numel() for x in trainer.state.agent.parameters() if x.requires_grad)
 
     # Times of the run and of its workers in between; a worker that was replaced began at 0.
     wall_s, ms, every_s = end_s - start_s, 1e3 / done, config.checkpoint.every_seconds
@@ -261,23 +248,19 @@ def profile(
         ]
 
     used_s = cpu_after_s - cpu_before_s + worked_s
-    frames = config.rollout.num_envs * config.rollout.steps
-    steps = config.optim.update_epochs * math.ceil(frames / config.optim.bs)
     return Profile(
         updates=done,
-        frames=frames,
+        frames=config.rollout.num_envs * config.rollout.steps,
         update_ms=ms * wall_s,
         parts=list(_parts(times_between(spans_before, spans_after), processes, wall_s, ms)),
         in_workers=in_workers,
         frames_of_step=config.rollout.num_envs,
         frames_of_minibatch=min(config.optim.bs, config.optim.micro_bs or config.optim.bs),
         entities=_means(metrics, types),
-        most_entities=(most := int(max(m["entity_count.max"] for m in metrics))),
-        largest_frame_mb=of_pair * most**2 / MB,
+        most_entities=int(max(m["entity_count.max"] for m in metrics)),
         resources=_resources(workers, used_s / wall_s, config.cuda),
         save_ms=save_ms,
         saved_every_s=None if math.isinf(every_s) else every_s,
-        two_ranks=cost_of_update(learned, frames, steps, ranks=2, shards=2),
     )
 
 
@@ -436,7 +419,8 @@ def show(measured: Profile, console: Console) -> None:
         counts.append(("all types", f"{of_all:.1f}", ""))
         console.out("")
         show_table(("entity type", "per frame", "share"), counts, console)
-        console.out("")
+        largest = f"the largest frame has {measured.most_entities:,} entities"
+        console.out(f"\n{largest}", highlight=False)
 
     # Speed, cores, memory and saves.
     used = measured.resources
@@ -450,16 +434,6 @@ def show(measured: Profile, console: Console) -> None:
         share = measured.save_ms / 1e3 / measured.saved_every_s
         every_s = f"{measured.saved_every_s:g} s"
         saves += f", {share:.2%} of the time at one every {every_s}, most of it beside training"
-    large, most = [], measured.most_entities
-    if measured.largest_frame_mb and most**2 >= LARGE_FRAME_PAIRS:
-        us, at_once = 1e3 * measured.update_ms / measured.frames, max(1, MOST_PAIRS // most**2)
-        large = [
-            f"the largest frame, of {most:,} entities, takes {measured.largest_frame_mb:,.1f} MB "
-            f"while learning, half as many a quarter of it; {at_once:,} such frames fit into a "
-            f"forward pass; one of {of_all:.0f}, the mean, takes {us:,.0f} us of an update"
-        ]
-    ranks = measured.two_ranks
-    exchange_ms = 1e3 * ranks.seconds(1e-3, GBIT_PER_S)
     steps = "process steps" if used.processes == 1 else "processes step"
     for line in (
         f"{measured.frames_per_s:,.0f} frames/s over {measured.updates} updates of "
@@ -467,11 +441,7 @@ def show(measured: Profile, console: Console) -> None:
         f"{used.cores_used:.2f} of {used.cores} cores used, {used.processes} {steps} "
         "the environments",
         memory,
-        *large,
         saves,
-        f"two ranks would halve the {measured.update_ms:.0f} ms of an update at best, and exchange "
-        f"{ranks.num_bytes / MB:.1f} MB in {ranks.messages} messages: {exchange_ms:.0f} ms with "
-        "1 Gbit/s and 1 ms each",
         f"\n{bottleneck_advice(measured)}",
     ):
         console.out(line, highlight=False)

@@ -1,7 +1,6 @@
 """`enn profile`: where the time goes, for a world of one's own, in processes and without."""
 
 import json
-import math
 import re
 import textwrap
 from dataclasses import replace
@@ -9,30 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from enn_trainer import StateManager
 from enn_trainer.cli import run
 from enn_trainer.cli.profile_command import (
-    LARGE_FRAME_PAIRS,
     Kind,
     Part,
     Profile,
     Resources,
     bottleneck_advice,
     profile,
-    show,
 )
 from enn_trainer.experience.envs import env_factory
-from enn_trainer.experience.frame_limits import bytes_of_pair
-from enn_trainer.scale.exchange_cost import ExchangeCost
-from entity_env.examples import CherryPick
 from entity_env.examples.minefield_vec import VecMinefield
-from rogue_net import RogueNet, RogueNetConfig
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.one_line import refused
 
-LARGE_FRAME_ENTITIES = math.isqrt(LARGE_FRAME_PAIRS - 1) + 1
 SOURCE = """
     import time
     from entity_env.examples import Xor
@@ -191,11 +182,9 @@ def a_profile(kind: Kind, **changes: Any) -> Profile:
         frames_of_minibatch=1024,
         entities={"Wall": 4.0, "Key": 1.0},
         most_entities=6,
-        largest_frame_mb=0.01,
         resources=resources,
         save_ms=1.0,
         saved_every_s=60.0,
-        two_ranks=ExchangeCost(10, 1e6),
     )
     return replace(profile, **changes)
 
@@ -269,9 +258,7 @@ def test_entities_of_a_frame_are_shown_by_type_and_those_of_small_frames_blamed_
     out = capsys.readouterr().out
     assert "entity type  per frame  share" in out
     assert re.search(r"^Player +1\.0 +\d\d\.\d%$", out, re.MULTILINE)
-    assert "largest frame" not in out
-    messages = about["two_ranks"]["messages"]
-    assert f" in {messages} messages: " in out
+    assert "the largest frame has 5 entities" in out
     assert "of the type" not in out
 
 
@@ -304,29 +291,3 @@ def test_worlds_that_are_made_anew_have_a_row_of_their_own(
     assert "write set_parameters(**values)" in about["limit"]
     assert "worlds made anew" in capsys.readouterr().out
     assert "set_parameters" not in told["limit"]
-
-
-def test_memory_of_one_frame_is_said_when_it_is_large(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    changes = {"most_entities": LARGE_FRAME_ENTITIES, "largest_frame_mb": 1.5}
-    for more, is_said in ((0, True), (-1, False)):
-        changes["most_entities"] = LARGE_FRAME_ENTITIES + more
-        show(a_profile("learning", **WALLS, **changes), Console(width=200))
-        out = capsys.readouterr().out
-        said = "the largest frame, of 182 entities, takes 1.5 MB while learning"
-        assert (said in out) == is_said
-    show(a_profile("learning", most_entities=999, largest_frame_mb=0.0), Console(width=200))
-    assert "largest frame" not in capsys.readouterr().out  # pooling needs no pairs
-
-
-def test_memory_of_the_largest_frame_is_that_of_its_pairs(tmp_path: Path) -> None:
-    """As estimated for networks of the same settings by the limits for frames."""
-    about = profiled(
-        tmp_path, "env.id=CherryPick", 'env.kwargs={"num_cherries": 4}', "--updates", "1"
-    )
-    space = CherryPick(num_cherries=4)
-    net = RogueNet(RogueNetConfig(d_model=8, n_layer=1), space.obs_space(), space.action_space())
-    assert about["largest_frame_mb"] == 25 * bytes_of_pair(net, True) / 2**20
-    about = profiled(tmp_path, "env.id=CherryPick", "net.pooling=mean", "--updates", "1")
-    assert about["largest_frame_mb"] == 0
