@@ -39,8 +39,9 @@ def show_table(
     console: "Console",
     num_left: int = 1,
     by_section: bool = False,
+    heading: Sequence[str] = (),
 ) -> None:
-    """Print a table.
+    """Print a table, nothing if it has no rows.
 
     Args:
         columns: names of the columns.
@@ -48,7 +49,11 @@ def show_table(
         console: console to print to.
         num_left: number of leading columns that are text; the others are numbers.
         by_section: True to separate rows with different first cells by a line, on a terminal.
+        heading: lines above the table.
     """
+    if not rows:
+        return
+    show_lines(heading, console)
     columns, *rows = ([printable(cell, console.encoding) for cell in r] for r in (columns, *rows))
     if not console.is_terminal:
         show_lines(aligned([columns, *rows]), console)
@@ -62,6 +67,30 @@ def show_table(
         ends = by_section and i + 1 < len(rows) and rows[i + 1][0] != row[0]
         shown.add_row(*row, end_section=ends)
     console.print(shown, markup=False)
+
+
+def show_records(
+    records: Sequence[Mapping[str, object]],
+    console: "Console",
+    num_left: int,
+    optional: Sequence[str] = (),
+) -> None:
+    """Print a table with a column for each key of some records.
+
+    Args:
+        records: values by column; None and False leave a cell empty.
+        console: console to print to.
+        num_left: number of leading columns that are text.
+        optional: columns that are left out if no record has a value.
+    """
+    columns = [c for c in records[0] if c not in optional or any(r[c] is not None for r in records)]
+    show_table(columns, [[_cell(r[c]) for c in columns] for r in records], console, num_left)
+
+
+def _cell(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return "yes" if value else ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def show_lines(lines: Iterable[str], console: "Console") -> None:

@@ -129,6 +129,11 @@ def read_manifest(path: Path) -> Mapping[str, Any]:
     return content
 
 
+def size_of_save(manifest: Mapping[str, Any]) -> int:
+    """Return the bytes of all files of a save but the manifest."""
+    return sum(file["size"] for file in manifest["files"].values())
+
+
 def is_file_name(name: str) -> bool:
     """Return True for a name that leads to no other folder."""
     return _FILE_NAME.fullmatch(name) is not None

@@ -30,7 +30,7 @@ from enn_trainer.checkpoints.format import (
     step_of,
     verify,
 )
-from enn_trainer.checkpoints.manifest import MANIFEST
+from enn_trainer.checkpoints.manifest import MANIFEST, size_of_save
 from enn_trainer.checkpoints.run_lock import LOCK, RunLock, folder_lock
 from enn_trainer.config import CheckpointConfig
 from enn_trainer.errors import CheckpointError
@@ -407,7 +407,7 @@ class RunDir:
                 "name": name,
                 **{key: manifest.get(key) for key in ("step", "created", "time_used", "why")},
                 "kept": kept.reasons[name],
-                "size": sum(file["size"] for file in manifest["files"].values()),
+                "size": size_of_save(manifest),
                 "sha256": hashlib.sha256((self.path / name / MANIFEST).read_bytes()).hexdigest(),
                 "metrics": manifest.get("metrics", {}),
             }
@@ -437,6 +437,11 @@ def new_run_dir(runs: Path, world: str) -> Path:
                 path.mkdir()
                 break
     return path
+
+
+def is_any_save(path: Path) -> bool:
+    """Return True if a folder is a save, ours or of enn_trainer 0.1.16, which may be damaged."""
+    return is_save(path) or legacy_0_1_16.is_published(path)
 
 
 def examine(path: Path) -> Entry:

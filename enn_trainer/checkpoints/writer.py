@@ -20,7 +20,7 @@ from enn_trainer.checkpoints.format import (
     save_name,
     verify,
 )
-from enn_trainer.checkpoints.manifest import MANIFEST, new_manifest, sha256_of
+from enn_trainer.checkpoints.manifest import MANIFEST, new_manifest, sha256_of, size_of_save
 from enn_trainer.checkpoints.retention import adds_metrics, reasons_to_save
 from enn_trainer.checkpoints.run_dir import DAMAGED, SUPERSEDED, WRITING, RunDir
 from enn_trainer.checkpoints.run_lock import folder_lock
@@ -412,8 +412,7 @@ class RunSaver:
         if saved is not None:
             self._is_prune_failing = result.problem is not None
             self._own = result.manifests or {**self._own, saved.path.name: saved.manifest}
-            num_bytes = sum(file["size"] for file in saved.manifest["files"].values())
-            self._numbers["checkpoint/bytes"] = float(num_bytes)
+            self._numbers["checkpoint/bytes"] = float(size_of_save(saved.manifest))
             self._numbers["checkpoint/write_ms"] = result.write_ms
         return result
 

@@ -161,10 +161,9 @@ def show_by_value(
             m = group.result
             cells = [with_interval(m), f"{m.min:.4g}", f"{m.max:.4g}", str(m.count)]
             rows.append([suite or unnamed, group.label, *cells])
-    if rows:
-        columns = ("suite", argument, "return ± 95% ci", "min", "max", "episodes")
-        console = Console() if console is None else console
-        show_table(columns, rows, console, num_left=2, by_section=True)
+    columns = ("suite", argument, "return ± 95% ci", "min", "max", "episodes")
+    console = Console() if console is None else console
+    show_table(columns, rows, console, num_left=2, by_section=True)
 
 
 def draw_by_value(

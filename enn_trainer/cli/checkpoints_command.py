@@ -13,18 +13,18 @@ from typing import Any, TypeAlias
 from rich.console import Console
 
 from enn_trainer.callbacks.curriculum import check_varied
-from enn_trainer.checkpoints import legacy_0_1_16
-from enn_trainer.checkpoints.format import OPPONENT, is_save, retry_while_gone
-from enn_trainer.checkpoints.lookup import find, read_saved_run, resolve, split_member
+from enn_trainer.checkpoints.format import OPPONENT, retry_while_gone
+from enn_trainer.checkpoints.lookup import find, read_saved_run, resolve
+from enn_trainer.checkpoints.manifest import size_of_save
 from enn_trainer.checkpoints.migrate.config_diff import changes, renamed_config
 from enn_trainer.checkpoints.migrate.evolve import Evolved, evolve, upgrade_checkpoint
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules, read_renames
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
-from enn_trainer.checkpoints.run_dir import Entry, RunDir, examine
+from enn_trainer.checkpoints.run_dir import Entry, RunDir, examine, is_any_save
 from enn_trainer.checkpoints.state_files import read_config, read_lessons, read_state
 from enn_trainer.cli.arguments import OneLineParser, positive
 from enn_trainer.cli.load_world import envs_by_id, make_any_world, parse_kwargs
-from enn_trainer.cli.show_save import diff_saves, show_member, show_save
+from enn_trainer.cli.show_save import diff_saves, show_save
 from enn_trainer.cli.trust import resume_command, shell_command
 from enn_trainer.command import add_rename_arguments, renames
 from enn_trainer.config import CheckpointConfig, EnvConfig, TrainConfig
@@ -36,7 +36,7 @@ from enn_trainer.named_code import NamedEnv
 from enn_trainer.runtime.start_folder import located
 from enn_trainer.runtime.trust import TYPED, NamedCode, Trust
 from enn_trainer.state_manager import load_checkpoint
-from enn_trainer.tables import in_bytes, printable, show_table
+from enn_trainer.tables import in_bytes, printable, show_records, show_table
 from entity_env.match import Match
 from entity_env.spaces import ActionSpace, ObsSpace
 from entity_env.vec.variation import read_samplers
@@ -69,40 +69,34 @@ def checkpoints_command(arguments: Sequence[str]) -> int:
 
 def _list(options: argparse.Namespace) -> None:
     run_dir = _run_dir(options.path)
-    found, pinned = RunDir(run_dir).entries(), RunDir(run_dir).pins()
+    entries, pins = RunDir(run_dir).entries(), RunDir(run_dir).pins()
     if options.json:
         listed = []
-        for entry in found:
+        for entry in entries:
             name, manifest = entry.path.name, entry.manifest
             about = {"name": name, "is": entry.kind, "step": entry.step, "size": entry.size}
             about |= {key: manifest.get(key) for key in ("created", "why", "metrics")}
-            rest = {"pinned": pinned.get(name), "problems": entry.problems}
+            rest = {"pinned": pins.get(name), "problems": entry.problems}
             listed.append({**about, "opponents": _opponents(entry), **rest})
         print(json.dumps(listed, indent=1))
         return
-    if not found:
+    if not entries:
         print(f"{run_dir}: no saves here; {shell_command('enn', 'runs', str(run_dir))} lists runs")
         return
 
-    # A row for each save; a column for each metric that any of them has.
-    all_metrics = [entry.manifest.get("metrics", {}) for entry in found]
-    shown = [key for key in _SHOWN_METRICS if any(key in metrics for metrics in all_metrics)]
-    has_opponents = any(map(_opponents, found))
+    # A row for each save.
     rows = []
-    for entry, metrics in zip(found, all_metrics, strict=True):
-        name, values = entry.path.name, [metrics.get(key) for key in shown]
-        saved, why = (str(entry.manifest.get(key, "")) for key in ("created", "why"))
-        pin = "" if name not in pinned else pinned[name] or "yes"
-        step = "" if entry.step is None else str(entry.step)
-        numbers = [f"{v:.4g}" if isinstance(v, int | float) else "" for v in values]
-        row = [name, entry.kind, saved, why, pin, step, in_bytes(entry.size)]
-        rows.append([*row, *([str(len(_opponents(entry)))] if has_opponents else []), *numbers])
-    own = ["name", "status", "saved", "reason", "pinned", "step", "size"]
-    columns = [*own, *(["opponents"] if has_opponents else []), *shown]
-    show_table(columns, rows, Console(), num_left=5)
+    for entry in entries:
+        name, manifest = entry.path.name, entry.manifest
+        row = {"name": name, "status": entry.kind, "saved": manifest.get("created")}
+        row |= {"reason": manifest.get("why"), "pinned": name in pins and (pins[name] or "yes")}
+        row |= {"step": entry.step, "size": in_bytes(entry.size)}
+        row |= {"opponents": len(_opponents(entry)) or None}
+        rows.append(row | {tag: manifest.get("metrics", {}).get(tag) for tag in _SHOWN_METRICS})
+    show_records(rows, Console(), num_left=5, optional=("opponents", *_SHOWN_METRICS))
 
     # Advice for damaged saves.
-    if any(entry.kind == "damaged" for entry in found):
+    if any(entry.kind == "damaged" for entry in entries):
         verify = shell_command("enn", "checkpoints", "verify", str(run_dir))
         print(f"\nto list the problems: {verify}")
 
@@ -113,10 +107,8 @@ def _verify(options: argparse.Namespace) -> int:
         # The saves of a run, or a single one.
         if not path.is_dir():
             raise CheckpointError(f"{path}: expected a save or a run, got a path without one")
-        if _is_save(path):
-            found = [examine(path)]
-        else:
-            found = [e for e in RunDir(path).entries() if _is_save(e.path) or e.kind == "damaged"]
+        entries = [examine(path)] if is_any_save(path) else RunDir(path).entries()
+        found = [e for e in entries if is_any_save(e.path) or e.kind == "damaged"]
         if not found:
             raise CheckpointError(f"{path}: expected a save, or a run with saves, found neither")
 
@@ -163,14 +155,13 @@ def _prune(options: argparse.Namespace) -> None:
 
     # Report.
     saves = {**pruned.manifests, **pruned.deleted}
-    sizes = {name: sum(f["size"] for f in m["files"].values()) for name, m in saves.items()}
+    sizes = {name: size_of_save(manifest) for name, manifest in saves.items()}
     word = "would be deleted" if options.dry_run else "deleted"
     rows = [
         (name, "; ".join(pruned.reasons.get(name, [word])), in_bytes(sizes[name]))
         for name in sorted(saves)
     ]
-    if rows:
-        show_table(("name", "status", "size"), rows, Console(), num_left=2)
+    show_table(("name", "status", "size"), rows, Console(), num_left=2)
     gone = pruned.deleted
     print(f"{len(gone)} of {len(saves)} {word}, {in_bytes(sum(sizes[name] for name in gone))}")
     if options.dry_run and gone:
@@ -196,9 +187,6 @@ def _unpin(options: argparse.Namespace) -> None:
 
 
 def _show(options: argparse.Namespace) -> None:
-    if (member := split_member(options.path)) is not None:
-        show_member(*member, Console())
-        return
     show_save(options.path, Console(), options.config, options.tensors)
 
 
@@ -317,14 +305,9 @@ def _upgrade(options: argparse.Namespace) -> None:
 
 
 def _run_dir(path: Path) -> Path:
-    if not path.is_dir() or _is_save(path):
+    if not path.is_dir() or is_any_save(path):
         raise ConfigError(f"RUN: expected the folder of a run, got {path}")
     return path
-
-
-def _is_save(path: Path) -> bool:
-    """Return True if a folder is a save, which may be damaged."""
-    return is_save(path) or legacy_0_1_16.is_published(path)
 
 
 def parser() -> OneLineParser:

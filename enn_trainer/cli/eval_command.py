@@ -440,10 +440,9 @@ def table(results: Mapping[str, SuiteResult], console: Console | None = None) ->
         if not found:
             missing = f", {result.missing} did not end" if result.missing else ""
             show_lines([f"{title}: no results, as no episode counts{missing}"], console)
-    if rows:
-        rows.sort(key=lambda row: row[1] != RETURN)  # those of all suites first
-        columns = ("suite", "metric", "mean ± 95% ci", "min", "max", "values", "episodes")
-        show_table(columns, rows, console, num_left=2, by_section=True)
+    rows.sort(key=lambda row: row[1] != RETURN)  # those of all suites first
+    columns = ("suite", "metric", "mean ± 95% ci", "min", "max", "values", "episodes")
+    show_table(columns, rows, console, num_left=2, by_section=True)
 
 
 def write_and_print(

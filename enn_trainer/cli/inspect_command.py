@@ -75,10 +75,10 @@ def _page(path: Path, console: Console) -> list[str]:
     """
     if "@" in path.name and not path.exists():
         from enn_trainer.checkpoints.lookup import resolve, split_member
-        from enn_trainer.cli.show_save import show_member
+        from enn_trainer.cli.show_save import show_save
 
-        if (member := split_member(path)) is not None:
-            show_member(*member, console)
+        if split_member(path) is not None:
+            show_save(path, console)
             return []
         path = resolve(path)
     path.stat()  # raises if there is nothing
@@ -101,28 +101,27 @@ def _page(path: Path, console: Console) -> list[str]:
 
 
 def _page_of_folder(path: Path, console: Console) -> list[str]:
-    from enn_trainer.checkpoints.format import METRICS_FILE, is_save
-    from enn_trainer.checkpoints.legacy_0_1_16 import is_published
-    from enn_trainer.checkpoints.run_dir import RunDir
+    from enn_trainer.checkpoints.format import METRICS_FILE
+    from enn_trainer.checkpoints.run_dir import RunDir, is_any_save
     from enn_trainer.cli.show_save import lines_of_notices, show_save
 
     entries = list(islice(path.iterdir(), MAX_ENTRIES))
     if len(entries) in (0, MAX_ENTRIES):
         raise ValueError(f"a folder with {len(entries):,} or more files" if entries else "a folder")
-    saves = [] if is_save(path) or is_published(path) else RunDir(path).all_saves()
-    if saves:
+    if is_any_save(path):
+        show_save(path, console, non_default=True)
+        return []
+    if saves := RunDir(path).all_saves():
         about = f"{path}: a run; saves: {len(saves)}, from {saves[0].name}; the newest valid one:"
         show_lines([about], console)
-    if saves or is_save(path) or is_published(path):
-        show_save(path, console, non_default=True, run=path if saves else None)
+        show_save(path, console, non_default=True, run=path)
         return []
-    num_runs = sum(bool(RunDir(entry).saved_paths()) for entry in entries)
-    if not num_runs and (path / METRICS_FILE).is_file():
-        notices = lines_of_notices(path)
-        return [f"{path}: a run without saves", *notices, *_next("to draw it", "plot", path)]
-    if not num_runs:
-        raise ValueError(f"a folder without saves; entries: {len(entries)}")
-    return [f"{path}: a folder with runs: {num_runs}", *_next("to list them", "runs", path)]
+    if num_runs := sum(bool(RunDir(entry).saved_paths()) for entry in entries):
+        return [f"{path}: a folder with runs: {num_runs}", *_next("to list them", "runs", path)]
+    if (path / METRICS_FILE).is_file():
+        about = f"{path}: a run without saves"
+        return [about, *lines_of_notices(path), *_next("to draw it", "plot", path)]
+    raise ValueError(f"a folder without saves; entries: {len(entries)}")
 
 
 def _page_of_file(path: Path) -> list[str]:
@@ -159,17 +158,13 @@ def _page_of_recording(recording: Recording) -> list[str]:
         ("environments", "unknown" if num_envs is None else str(num_envs)),
         ("frames", f"{frames:,}{more}, 1 of {recording.subsample} was kept"),
         ("episodes", f"{ended:,}{more} with an end"),
-        *(
-            [("arguments", f"{', '.join(sorted(varied))}, drawn for each episode")]
-            if varied
-            else []
-        ),
-        ("complete", "yes" if recording.complete else "no, its torn end is left out"),
-        *rows_of_spaces(recording.obs_space, recording.action_space),
     ]
-    lines = [f"{path}: a recording", *aligned(facts)]
+    if varied:
+        facts.append(("arguments", f"{', '.join(sorted(varied))}, drawn for each episode"))
+    facts.append(("complete", "yes" if recording.complete else "no, its torn end is left out"))
+    facts += rows_of_spaces(recording.obs_space, recording.action_space)
     clone = "clone", path, "env.id=WORLD", "--checkpoint-dir", "NEW"
-    return lines + _next("to imitate it", *clone)
+    return [f"{path}: a recording", *aligned(facts), *_next("to imitate it", *clone)]
 
 
 def _page_of_config(path: Path) -> list[str]:
@@ -187,9 +182,12 @@ def _page_of_config(path: Path) -> list[str]:
     if "clone" in names:
         cls, train = CloneRunConfig, ["clone", "RECORDING"]
     config = load_config(cls, path)
-    lines = [f"{path}: a configuration, version {version}, of {config.env.id}"]
-    lines += lines_not_default(config)
-    lines += _next("to train with it", *train, "--config", path)
+    about = f"{path}: a configuration, version {version}, of {config.env.id}"
+    lines = [
+        about,
+        *lines_not_default(config),
+        *_next("to train with it", *train, "--config", path),
+    ]
     if version != cls.version():
         lines += _next("to upgrade it", "config", "upgrade-config", path)[1:]
     return lines

@@ -417,8 +417,7 @@ def show(measured: Profile, console: Console) -> None:
     if of_all:
         counts = [(name, f"{n:.1f}", f"{n / of_all:.1%}") for name, n in measured.entities.items()]
         counts.append(("all types", f"{of_all:.1f}", ""))
-        console.out("")
-        show_table(("entity type", "per frame", "share"), counts, console)
+        show_table(("entity type", "per frame", "share"), counts, console, heading=[""])
         largest = f"the largest frame has {measured.most_entities:,} entities"
         console.out(f"\n{largest}", highlight=False)
 

@@ -23,7 +23,7 @@ from enn_trainer.checkpoints.run_lock import is_locked
 from enn_trainer.cli.arguments import OneLineParser
 from enn_trainer.config.formats import parse
 from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.tables import in_bytes, show_table
+from enn_trainer.tables import in_bytes, show_records
 from entity_env.serialization.plain_open import read_plain
 
 _EPILOG = """\
@@ -65,9 +65,11 @@ def runs_command(arguments: Sequence[str]) -> None:
     elif not runs:
         print(f"{folder}: no runs here")
     else:
-        sizes = [in_bytes(run.pop("bytes")) for run in runs]
-        rows = [[*map(_shown, run.values()), size] for run, size in zip(runs, sizes, strict=True)]
-        show_table([*runs[0], "size"], rows, Console(), 3)
+        for run in runs:
+            run["size"] = in_bytes(run.pop("bytes"))
+            for save in ("newest", "best"):  # the step is enough for RUN@STEP
+                run[save] = None if run[save] is None else step_of(Path(run[save]))
+        show_records(runs, Console(), num_left=3)
 
 
 def list_runs(folder: Path) -> list[dict[str, Any]]:
@@ -139,12 +141,3 @@ def _last_rows(path: Path) -> list[dict[str, Any]]:
                 row = json.loads(line)
                 rows += [row] if type(row["step"]) is int else []
     return rows
-
-
-def _shown(value: object) -> str:
-    """Return a cell of the table; of a save its step, which is enough for RUN@STEP."""
-    if isinstance(value, str) and (step := step_of(Path(value))) is not None:
-        return str(step)
-    if isinstance(value, bool) or value is None:
-        return "yes" if value else ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,7 +1,7 @@
 """Contents of a checkpoint as text, and the differences of two."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,20 @@ from torch import Tensor
 
 from enn_trainer.callbacks.notices import NOTICES
 from enn_trainer.checkpoints.format import METRICS_FILE, folder_of_metrics
-from enn_trainer.checkpoints.lookup import Contents, find_member, read_contents, run_of_member
-from enn_trainer.checkpoints.manifest import MANIFEST
+from enn_trainer.checkpoints.lookup import (
+    Contents,
+    find_member,
+    read_contents,
+    run_of_member,
+    split_member,
+)
+from enn_trainer.checkpoints.manifest import MANIFEST, size_of_save
 from enn_trainer.checkpoints.migrate.config_diff import lines_not_default
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.cli.trust import measure_command, resume_command, shell_command
 from enn_trainer.config import ron
-from enn_trainer.config.load import Names, leaves
+from enn_trainer.config.load import leaves
 from enn_trainer.config.ron import in_one_line
 from enn_trainer.experience.handed_in import HANDED_IN
 from enn_trainer.selfplay.league import SNAPSHOT, Member
@@ -30,6 +36,7 @@ from enn_trainer.tracking.track_services import read_notices
 _SHOWN_METRICS = re.compile(r"reward\.mean|length\.mean|^losses/")
 _OF_THE_SAVE = ("step", "why", "created", "files", "metrics", "sha256", "packages")
 """Fields of a manifest that are about the checkpoint, or are shown apart."""
+_OF_MEMBER = ("opponent", "from", "step", "Elo", "games", "size")
 
 
 def show_save(
@@ -40,10 +47,10 @@ def show_save(
     non_default: bool = False,
     run: Path | None = None,
 ) -> None:
-    """Print the contents of a checkpoint.
+    """Print the contents of a checkpoint, or facts of an opponent in one.
 
     Args:
-        path: path of the checkpoint, in a form of `lookup.resolve`.
+        path: path of the checkpoint, in a form of `lookup.resolve`; or SAVE@opponent:NAME.
         console: console to print to.
         config: True to print the configuration too.
         tensors: True to print every tensor too.
@@ -51,37 +58,34 @@ def show_save(
         run: the folder of the run, to print commands for it; None for commands for the save.
 
     Raises:
-        CheckpointError: the checkpoint is missing or damaged.
+        CheckpointError: the checkpoint is missing or damaged, or has no such opponent.
     """
+    if (named := split_member(path)) is not None:
+        _show_member(*named, console)
+        return
     contents = read_contents(path)
-    settings, state = contents.settings, contents.state
-    show_lines([str(contents.path), *aligned(_facts(contents))], console)
+    settings = contents.settings
+    show_lines([str(contents.path), *aligned([*_facts(contents)])], console)
     if non_default and settings is not None:
         show_lines(lines_not_default(settings), console)
-    if contents.members:
-        console.out("")
-        columns = ("opponent", "from", "step", "Elo", "games", "size")
-        show_table(columns, rows_of_members(contents.members), console, num_left=2)
-    if rows := rows_of_lessons(contents):
-        console.out("")
-        show_table(("curriculum", "lesson", "began", "why"), rows, console, num_left=4)
+    opponents = [_row_of_member(member) for member in contents.members]
+    show_table(_OF_MEMBER, opponents, console, num_left=2, heading=[""])
+    lessons = ("curriculum", "lesson", "began", "why")
+    show_table(lessons, _rows_of_lessons(contents), console, num_left=4, heading=[""])
     if config:
         console.out(f"\n{contents.config.rstrip()}", highlight=False)
     if tensors:
-        rows = []
-        for file, found in contents.tensors.items():
-            for name, tensor in sorted(found.items()):
-                shape = " x ".join(map(str, tensor.shape)) or "a number"
-                norm = f"{tensor.double().norm().item():.4g}"
-                rows.append((file, name, shape, _dtype(tensor), norm))
-        console.out("")
-        show_table(("file", "tensor", "shape", "dtype", "norm"), rows, console, 2, by_section=True)
-
+        columns = ("file", "tensor", "shape", "dtype", "norm")
+        show_table(columns, _rows_of_tensors(contents), console, 2, by_section=True, heading=[""])
     data_dir = "." if settings is None else settings.data_dir
-    run_dir, run_name = run or contents.path.absolute().parent, state.get("run_name", "")
+    run_dir, run_name = run or contents.path.absolute().parent, contents.state.get("run_name", "")
     show_lines(lines_of_notices(folder_of_metrics(run_dir, data_dir, run_name)), console)
+    show_lines(["", *_advice(contents, run)], console)
 
-    # The commands to type next.
+
+def _advice(contents: Contents, run: Path | None) -> list[str]:
+    """Return lines about the commands to type next, for the run if its folder is given."""
+    settings, state = contents.settings, contents.state
     if settings is None:
         advice = ["only the program that wrote its settings can evaluate it and train from it"]
     elif settings.env.id == HANDED_IN:
@@ -98,56 +102,47 @@ def show_save(
         advice.append(f"to train from it:  {resume}")
     if run is not None:
         advice.append(f"to list its saves: {shell_command('enn', 'checkpoints', 'list', str(run))}")
-    show_lines(["", *advice], console)
+    return advice
 
 
-def show_member(path: Path, name: str, console: Console) -> None:
-    """Print facts of a member of the league of a save.
-
-    Args:
-        path: path of the save, in a form of `lookup.resolve`.
-        name: name of the member.
-        console: console to print to.
-
-    Raises:
-        CheckpointError: the save is missing or damaged, or has no such member.
-    """
-    saved, member = find_member(path, name)
-    facts = [
-        ("opponent", name),
-        ("from", _origin(member)),
-        ("step", "" if member.step == NAMED else str(member.step)),
-        ("Elo", f"{member.elo:.0f}"),
-        ("games", str(member.games)),
-        ("plays", "in the pool" if member.is_in_pool else "to the end of its games"),
-        ("size", in_bytes(len(member.weights))),
+def _row_of_member(member: Member) -> list[str]:
+    """Return cells of a table with the columns `_OF_MEMBER`."""
+    return [
+        member.name if member.is_in_pool else f"{member.name} (left)",
+        "the run" if member.origin == SNAPSHOT else member.origin,
+        "" if member.step == NAMED else str(member.step),
+        f"{member.elo:.0f}",
+        str(member.games),
+        in_bytes(len(member.weights)) if member.weights else "",
     ]
-    where = f"{path}@opponent:{name}"
+
+
+def _show_member(path: Path, name: str, console: Console) -> None:
+    """Print facts of a member of the league of a save."""
+    saved, member = find_member(path, name)
+    facts = [*zip(_OF_MEMBER, [name, *_row_of_member(member)[1:]], strict=True)]
+    facts.insert(-1, ("plays", "in the pool" if member.is_in_pool else "to the end of its games"))
+    advice = []
     if member.config:
         run = run_of_member(member, saved.path)
         facts += rows_of_spaces(run.obs_space, run.action_space)
-    show_lines([str(saved.path), *aligned([fact for fact in facts if fact[1]])], console)
-    if member.config and run.config.env.id != HANDED_IN:
-        command = measure_command(Path(where), run.config)
-        show_lines(["", f"to measure it:     {command}"], console)
+        if run.config.env.id != HANDED_IN:
+            command = measure_command(Path(f"{path}@opponent:{name}"), run.config)
+            advice = ["", f"to measure it:     {command}"]
+    known = [(fact, text) for fact, text in facts if text]
+    show_lines([str(saved.path), *aligned(known), *advice], console)
 
 
-def rows_of_members(members: Sequence[Member]) -> list[tuple[str, ...]]:
-    """Return rows of a table: name, origin, step, rating, games, and bytes of the weights."""
-    return [
-        (
-            member.name if member.is_in_pool else f"{member.name} (left)",
-            _origin(member),
-            "" if member.step == NAMED else str(member.step),
-            f"{member.elo:.0f}",
-            str(member.games),
-            in_bytes(len(member.weights)) if member.weights else "",
-        )
-        for member in members
-    ]
+def _rows_of_tensors(contents: Contents) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for file, by_name in contents.tensors.items():
+        for name, tensor in sorted(by_name.items()):
+            shape = " x ".join(map(str, tensor.shape)) or "a number"
+            rows.append((file, name, shape, _dtype(tensor), f"{tensor.double().norm().item():.4g}"))
+    return rows
 
 
-def rows_of_lessons(contents: Contents) -> list[tuple[str, ...]]:
+def _rows_of_lessons(contents: Contents) -> list[tuple[str, ...]]:
     """Return rows of a table: curriculum, lesson, step at which it last began, and the reason.
 
     Below the present lesson are the bounds at which it ends, and what was measured so far.
@@ -172,10 +167,6 @@ def rows_of_lessons(contents: Contents) -> list[tuple[str, ...]]:
     return rows
 
 
-def _origin(member: Member) -> str:
-    return "the run" if member.origin == SNAPSHOT else member.origin
-
-
 def lines_of_notices(folder: Path) -> list[str]:
     """Return lines with the notices in the folder with the metrics of a run; [] without any."""
     lines = [
@@ -185,48 +176,42 @@ def lines_of_notices(folder: Path) -> list[str]:
     return ["", "notices:", *lines] if lines else []
 
 
-def _facts(contents: Contents) -> list[tuple[str, str]]:
-    """Return rows of names and values: manifest, state, tensors and spaces."""
+def _facts(contents: Contents) -> Iterator[tuple[str, str]]:
+    """Yield rows of names and values: manifest, state, tensors and spaces."""
     manifest, state = contents.manifest, contents.state
-    facts = [("step", str(state["step"]))]
+    yield "step", str(state["step"])
 
     # The manifest, which enn_trainer 0.1.16 did not write.
     if "created" in manifest:
-        size = sum(file["size"] for file in manifest["files"].values())
         packages = {**manifest.get("packages", {}), "python": manifest.get("python")}
         known = ", ".join(f"{name} {v}" for name, v in packages.items() if v)
-        metrics = manifest.get("metrics", {})
-        facts.append(("saved", f"{manifest['created']}, reason: {manifest['why']}"))
-        facts.append(("size", f"{in_bytes(size)} in {len(manifest['files'])} files"))
-        facts.append(("packages", known or "unknown"))
-        facts += [
-            (name, _value(value))
-            for name, value in manifest.items()
-            if name not in (*_OF_THE_SAVE, "format", "python") and value is not None
-        ]
+        yield "saved", f"{manifest['created']}, reason: {manifest['why']}"
+        yield "size", f"{in_bytes(size_of_save(manifest))} in {len(manifest['files'])} files"
+        yield "packages", known or "unknown"
+        for name, value in manifest.items():
+            if name not in (*_OF_THE_SAVE, "format", "python") and value is not None:
+                yield name, _value(value)
         # Metrics of episodes and losses; the others are in the manifest.
+        metrics = manifest.get("metrics", {})
         shown = [tag for tag in sorted(metrics) if _SHOWN_METRICS.search(tag)]
-        facts += [(f"metric {tag}", f"{metrics[tag]:.6g}") for tag in shown]
+        yield from ((f"metric {tag}", f"{metrics[tag]:.6g}") for tag in shown)
         if len(metrics) > len(shown):
-            facts.append(("metrics", f"{len(metrics) - len(shown)} more in {MANIFEST}"))
+            yield "metrics", f"{len(metrics) - len(shown)} more in {MANIFEST}"
     else:
-        facts.append(("saved", "by enn_trainer 0.1.16"))
+        yield "saved", "by enn_trainer 0.1.16"
     path = contents.path.resolve()
-    note = RunDir(path.parent).pins().get(path.name)
-    if note is not None:
-        facts.append(("pinned", note or "yes"))
+    pins = RunDir(path.parent).pins()
+    if path.name in pins:
+        yield "pinned", pins[path.name] or "yes"
 
-    # The state and the tensors.
-    facts += [
-        (name.replace("_", " "), _value(value))
-        for name, value in state.items()
-        if name not in ("step", "memory", *manifest) and value not in (None, "", {})
-    ]
-    tensors = [tensor for found in contents.tensors.values() for tensor in found.values()]
+    # The state, the tensors and the spaces.
+    for name, value in state.items():
+        if name not in ("step", "memory", *manifest) and value not in (None, "", {}):
+            yield name.replace("_", " "), _value(value)
+    tensors = [tensor for by_name in contents.tensors.values() for tensor in by_name.values()]
     numbers = sum(tensor.numel() for tensor in tensors)
-    facts.append(("tensors", f"{len(tensors)} with {numbers:,} numbers"))
-
-    return facts + rows_of_spaces(contents.obs_space, contents.action_space)
+    yield "tensors", f"{len(tensors)} with {numbers:,} numbers"
+    yield from rows_of_spaces(contents.obs_space, contents.action_space)
 
 
 def _value(value: Any) -> str:
@@ -252,65 +237,78 @@ def diff_saves(one: Path, other: Path, console: Console) -> bool:
         CheckpointError: a checkpoint is missing or damaged.
     """
     a, b = read_contents(one), read_contents(other)
+    x, y = _as_plain(a), _as_plain(b)
     worlds = diff_spaces(a.obs_space, a.action_space, b.obs_space, b.action_space).changed
+    members = _of_names(x["opponents"], y["opponents"], "left", "came", "other weights")
+    files = _of_names(x["files"], y["files"], "only in A", "only in B", "other bytes")
     tables: list[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = [
-        ("configuration", ("field", "A", "B"), _of_dicts(*(ron.loads(c.config) for c in (a, b)))),
-        ("made by", ("what", "A", "B"), _of_dicts(_maker(a), _maker(b))),
-        ("state", ("what", "A", "B"), _of_dicts(_state(a), _state(b))),
-        ("lessons", ("what", "A", "B"), _of_dicts(_lessons(a), _lessons(b))),
+        ("configuration", ("field", "A", "B"), _of_dicts(x["configuration"], y["configuration"])),
+        ("made by", ("what", "A", "B"), _of_dicts(x["made by"], y["made by"])),
+        ("state", ("what", "A", "B"), _of_dicts(x["state"], y["state"])),
+        ("lessons", ("what", "A", "B"), _of_dicts(x["lessons"], y["lessons"])),
         ("world", ("B is different",), [(difference,) for difference in worlds]),
         ("tensors", ("file", "tensor", "difference"), _of_tensors(a, b)),
-        ("opponents", ("opponent", "difference"), _of_members(a, b)),
-        ("other files", ("file", "difference"), _of_files(a, b)),
+        ("opponents", ("opponent", "difference"), members),
+        ("other files", ("file", "difference"), sorted(files)),
     ]
-    tables = [table for table in tables if table[2]]
-    if not tables:
-        count = sum(len(found) for found in a.tensors.values())
-        show_lines([f"the same settings, world, state and {count} tensors"], console)
-        return True
-    show_lines([f"A: {a.path}", f"B: {b.path}"], console)
+    is_same = not any(rows for _, _, rows in tables)
+    count = sum(map(len, a.tensors.values()))
+    same = f"the same settings, world, state and {count} tensors"
+    show_lines([same] if is_same else [f"A: {a.path}", f"B: {b.path}"], console)
     for title, columns, rows in tables:
-        show_lines(["", title], console)
-        show_table(columns, rows, console, num_left=len(columns))
-    return False
+        show_table(columns, rows, console, num_left=len(columns), heading=["", title])
+    return is_same
 
 
-def _maker(contents: Contents) -> dict[str, Any]:
-    """Return the versions that wrote a checkpoint, without what differs between any two saves."""
-    manifest, own = contents.manifest, (*_OF_THE_SAVE, "time_used", "command")
-    about = {name: value for name, value in manifest.items() if name not in own}
-    return {**manifest.get("packages", {}), **about}
+def _as_plain(contents: Contents) -> dict[str, dict[str, Any]]:
+    """Return what is compared of a checkpoint, but for its spaces and tensors.
 
-
-def _state(contents: Contents) -> dict[str, Any]:
-    """Return the state of a checkpoint; of the notices those that were told, without sums."""
-    memory = dict(contents.state.get("memory", {}))
-    if isinstance(told := memory.get(NOTICES), dict):
-        memory[NOTICES] = told.get("told", [])
-    return {**contents.state, "memory": memory}
-
-
-def _lessons(contents: Contents) -> dict[str, Any]:
-    """Return the lessons of a checkpoint, and the arguments that were changed; no measures."""
-    known = {
+    Left out is what differs between any two saves: time and reason, sums of notices and measures
+    of lessons.
+    """
+    manifest, memory = contents.manifest, dict(contents.state.get("memory", {}))
+    if isinstance(notices := memory.get(NOTICES), dict):
+        memory[NOTICES] = notices.get("told", [])
+    lessons = {
         name: {"lesson": one.lesson, "began": one.step, "episodes": one.episodes}
         for name, one in contents.lessons.curricula.items()
     }
-    return {**known, **contents.lessons.parameters}
+    of_save = (*_OF_THE_SAVE, "time_used", "command")
+    compared = {"config.ron", "state.ron", *contents.tensors, *(m.file for m in contents.members)}
+    files = manifest.get("files", {})
+    return {
+        "configuration": ron.loads(contents.config),
+        "made by": manifest.get("packages", {})
+        | {name: value for name, value in manifest.items() if name not in of_save},
+        "state": {**contents.state, "memory": memory},
+        "lessons": {**lessons, **contents.lessons.parameters},
+        "opponents": {member.name: member.weights for member in contents.members},
+        "files": {name: files[name]["sha256"] for name in files if name not in compared},
+    }
 
 
 def _of_dicts(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return the differences of nested dicts, by dotted paths."""
-    one, other = dict(leaves(dict(a))), dict(leaves(dict(b)))
+    one, other = (
+        {".".join(path): in_one_line(value) for path, value in leaves(dict(values))}
+        for values in (a, b)
+    )
+    return [(path, one.get(path, "-"), other.get(path, "-")) for path in _different(one, other)]
 
-    def shown(values: Mapping[Names, Any], path: Names) -> str:
-        return in_one_line(values[path]) if path in values else "-"
 
+def _of_names(
+    a: Mapping[str, Any], b: Mapping[str, Any], only_in_a: str, only_in_b: str, changed: str
+) -> list[tuple[str, str]]:
+    """Return the differences of dicts by name, each in one of three words."""
     return [
-        (".".join(path), shown(one, path), shown(other, path))
-        for path in dict.fromkeys([*one, *other])
-        if path not in one or path not in other or one[path] != other[path]
+        (name, only_in_a if name not in b else only_in_b if name not in a else changed)
+        for name in _different(a, b)
     ]
+
+
+def _different(a: Mapping[str, object], b: Mapping[str, object]) -> list[str]:
+    """Return the names that only one of two dicts has, and those with different values."""
+    return [name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
 
 
 def _of_tensors(a: Contents, b: Contents) -> list[tuple[str, str, str]]:
@@ -337,36 +335,6 @@ def _difference(one: Tensor | None, other: Tensor | None) -> str:
     a, b = one.double(), other.double()
     far = (a - b).norm().item() / max(a.norm().item(), b.norm().item())
     return f"{far:.3g} of its norm apart"
-
-
-def _of_members(a: Contents, b: Contents) -> list[tuple[str, str]]:
-    """Return the members that only one of two leagues has, and those with other weights."""
-    one, other = ({member.name: member for member in each.members} for each in (a, b))
-    rows = [(name, "left") for name in one if name not in other]
-    rows += [(name, "came") for name in other if name not in one]
-    rows += [
-        (name, "other weights")
-        for name, member in one.items()
-        if name in other and other[name].weights != member.weights
-    ]
-    return rows
-
-
-def _of_files(a: Contents, b: Contents) -> list[tuple[str, str]]:
-    """Return the differences of files whose format is not known here."""
-    files = {member.file for contents in (a, b) for member in contents.members}
-    one, other = (
-        {
-            name: file["sha256"]
-            for name, file in contents.manifest.get("files", {}).items()
-            if name not in (*contents.tensors, *files, "config.ron", "state.ron")
-        }
-        for contents in (a, b)
-    )
-    return [
-        (file, "only in B" if in_a == "-" else "only in A" if in_b == "-" else "other bytes")
-        for file, in_a, in_b in sorted(_of_dicts(one, other))
-    ]
 
 
 def _dtype(tensor: Tensor) -> str:
