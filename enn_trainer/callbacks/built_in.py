@@ -9,7 +9,7 @@ from pathlib import Path
 from enn_trainer.algorithms.optimizers import total_steps
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
 from enn_trainer.callbacks.callback_list import Callbacks
-from enn_trainer.callbacks.notices import Notices
+from enn_trainer.callbacks.learning_diagnostics import LearningDiagnostics
 from enn_trainer.callbacks.run_metrics import MetricsLog, RunMetrics, Stopwatch
 from enn_trainer.checkpoints.format import step_of
 from enn_trainer.checkpoints.run_dir import RunDir
@@ -161,7 +161,7 @@ def add_built_in(
     tracking = Tracking(track, folder, manager, log, spans, evaluator)
     stack.callback(tracking.save_spans)
     callbacks.first = [numbers]
-    notices = Notices(
+    diagnostics = LearningDiagnostics(
         manager.state,
         track.notice,
         progress.say,
@@ -171,7 +171,7 @@ def add_built_in(
         obs_space=envs.obs_space(),
         newest_save=lambda step: newest_save_until(step, manager.checkpoint_dir),
     )
-    callbacks.last = [tracking, progress, notices, Schedules()]
+    callbacks.last = [tracking, progress, diagnostics, Schedules()]
     return log, watch, progress
 
 

@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from enn_trainer.callbacks.notices import NOTICES
+from enn_trainer.callbacks.learning_diagnostics import NOTICES
 from enn_trainer.checkpoints.format import METRICS_FILE, folder_of_metrics
 from enn_trainer.checkpoints.lookup import (
     Contents,

@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from enn_trainer import Callback, StateManager, train
-from enn_trainer.callbacks import notices
-from enn_trainer.callbacks.notice import Sums
-from enn_trainer.callbacks.notices import NOTICES, Notices
+from enn_trainer.callbacks import learning_diagnostics
+from enn_trainer.callbacks.learning_diagnostics import NOTICES, LearningDiagnostics
+from enn_trainer.callbacks.learning_sums import Sums
 from enn_trainer.config import TrainConfig
 from enn_trainer.runtime.spans import Spans
 from entity_env.examples import ENV_REGISTRY
@@ -147,12 +147,12 @@ def replay(recorded: dict[str, Any], env: Any, config: TrainConfig) -> list[str]
     state: Any = SimpleNamespace(step=0, memory={}, part=lambda kind: None, **spaces)
     trainer: Any = SimpleNamespace(state=state, config=config)
     sides = getattr(env, "num_sides", 1)
-    callback = Notices(
+    callback = LearningDiagnostics(
         state, lambda step, key, *_: told.append(key), lambda line: None, Spans(), sides
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(notices, "run_sums", lambda rollout: rollout.sums)
-        patch.setattr(notices, "is_examined", lambda step, num_frames: False)
+        patch.setattr(learning_diagnostics, "run_sums", lambda rollout: rollout.sums)
+        patch.setattr(learning_diagnostics, "is_examined", lambda step, num_frames: False)
         for sums, constants in recorded["windows"]:
             frames = sums["run"]["frames"]
             state.step += frames

@@ -1,0 +1,363 @@
+"""Rules of learning diagnostics: signs that a run does not learn, each with its notice.
+
+A rule is a function that yields notices of `Evidence`. To add one, write it and add it to
+`UPDATE_RULES` or `WINDOW_RULES`.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+from enn_trainer.algorithms.ppo.losses import LARGE_NORM
+from enn_trainer.callbacks.learning_sums import (
+    FACT_WINDOWS,
+    LATE,
+    LEAST_LATE,
+    PATIENCE,
+    UNEXPLAINED,
+    Evidence,
+    Sums,
+    constants_as_text,
+    is_lost,
+    mean_return,
+)
+from entity_env.spaces import GLOBAL
+
+PAGE = "docs/it-does-not-learn.md"
+"""The page that explains each notice, under a heading with the anchor of the notice."""
+
+GIVEN_UP = 0.1
+"""Frequency of a choice, relative to uniform choices, below which the policy gave it up. Some runs
+that learn never need it: there have to be other signs that they do not."""
+LEAST_EXPECTED = 50.0
+"""Smallest expected count of a choice under uniform choices in a window to judge it."""
+UNDECIDED = 0.5 * math.log(2)
+"""Entropy in nats from which a policy counts as undecided: half that of two equal choices."""
+SAME_EVERYWHERE = 0.85
+"""Share of the entropy of all choices together that is left in single frames, from which the policy
+counts as the same in all frames. In a policy that depends on the frame the share is smaller."""
+MISLED = -0.1
+"""Largest explained variance at which values are worse than their mean, other than by luck."""
+SAME_RETURNS = 100
+"""Fewest episodes with equal returns to call returns constant."""
+LONG_EPISODE = 1_000
+"""Steps of a running episode from which it is remarkable that none ever ended: longer episodes than
+in most environments."""
+IDLE = 0.9
+"""Share of frames without actors from which most of a run is wasted. In a game of four sides that
+take turns, three quarters of the frames have none."""
+UNDECIDED_SHARE = 0.8
+"""Share of the largest entropy above which a policy is undecided at the end of a run."""
+LARGE = 10.0
+"""Multiple of the median of the updates before from which a KL divergence is large."""
+LEAST_KLS = 8
+"""Fewest updates with a known KL divergence to judge by their median."""
+LEAST_KL = 0.05
+"""Smallest KL divergence that counts as large."""
+MOST_LISTED = 5
+
+
+class Notice(NamedTuple):
+    """Sign that a run does not learn.
+
+    Attributes:
+        key: unique name; a run warns once for each key.
+        text: the sign and its meaning, in one line.
+        anchor: anchor of the heading in `PAGE`.
+    """
+
+    key: str
+    text: str
+    anchor: str
+
+    @property
+    def page(self) -> str:
+        """The page and the heading that explain the notice."""
+        return f"{PAGE}#{self.anchor}"
+
+
+Rule: TypeAlias = Callable[[Evidence], Iterator[Notice]]
+
+
+# -- Rewards, episodes and actors --------------------------------------------------------------
+
+
+def constant_returns(e: Evidence) -> Iterator[Notice]:
+    """Yield a notice if the reward was always zero, or, in the end, if all returns were equal.
+
+    The latter is a notice later: a policy may have to learn what ends an episode badly before the
+    first one ends well.
+    """
+    run = e.run
+    if run.get("reward.min") == run.get("reward.max") == 0:
+        yield Notice(
+            "reward",
+            f"the reward was 0 in all {run['frames']:,.0f} frames: there is nothing to learn from",
+            "a-reward-that-is-always-zero",
+        )
+    elif len(e.windows) >= PATIENCE and not e.return_range and run["episodes"] >= SAME_RETURNS:
+        yield Notice(
+            "return",
+            f"the return was {run['return.min']:.3g} in all {run['episodes']:,.0f} episodes: no "
+            "choice made a difference so far; reward progress in the environment, or let it try "
+            "more, ppo.ent_coef=0.5",
+            "a-return-that-is-always-the-same",
+        )
+
+
+def endless_episodes(e: Evidence) -> Iterator[Notice]:
+    """Yield a notice if no episode ended so far."""
+    if not e.run["episodes"] and e.longest >= LONG_EPISODE:
+        yield Notice(
+            "episodes",
+            f"no episode has ended in {e.run['frames']:,.0f} frames, the longest one has "
+            f"run for {e.longest:,.0f} steps: there are no returns",
+            "an-episode-that-never-ends",
+        )
+
+
+def late_rounds(e: Evidence) -> Iterator[Notice]:
+    """Yield a notice if an episode held up a round of episodes for the last windows."""
+    late, (frames, episodes) = e.rounds.rounds.late, e.rounds.waited
+    if late and frames >= e.latest["frames"] and e.longest >= LONG_EPISODE:
+        names = ", ".join(map(str, late[:MOST_LISTED])) + ", ..." * (len(late) > MOST_LISTED)
+        yield Notice(
+            "rounds",
+            f"environment {names}: no episode has ended in {frames:,} frames, in which "
+            f"{episodes:,} of other environments ended; the longest one has run for "
+            f"{e.longest:,.0f} steps and holds up a round: bounds of lessons and of stop, and "
+            "ratings, wait for it",
+            "an-episode-that-never-ends",
+        )
+
+
+def idle_frames(e: Evidence) -> Iterator[Notice]:
+    """Yield a notice if hardly any frame has actors."""
+    run = e.run
+    if run["examined"] and run["idle"] >= IDLE * run["examined"]:
+        yield Notice(
+            "actors",
+            f"nobody may act in {run['idle'] / run['examined']:.0%} of the frames, which teach "
+            "values alone",
+            "frames-without-actors",
+        )
+
+
+# -- A return that does not rise ---------------------------------------------------------------
+
+
+def choices_given_up(e: Evidence) -> Iterator[Notice]:
+    """Yield notices of choices that the policy gave up while the return is flat."""
+    if math.isnan(e.flat_return):
+        return
+    run = e.recent["run"]
+    is_misled = e.explains_nothing and run["explained.sum"] <= MISLED * run["explained.count"]
+    for action, space in e.action_space.items():
+        lost = set.intersection(*(given_up(window, action) for window in e.windows))
+        policy, counts = e.recent.get(f"policy/{action}", {}), e.recent.get(f"taken/{action}", {})
+        total = sum(counts.values())
+        if not lost or not policy.get("choosing") or total <= 0:
+            continue
+
+        # Entropy of single frames, and of the frequencies of all choices: the latter is larger if
+        # the policy depends on the frame.
+        entropy = policy["entropy"] / policy["choosing"]
+        marginal = -sum(n / total * math.log(n / total) for n in counts.values() if n > 0)
+        is_same = entropy >= SAME_EVERYWHERE * marginal
+        is_random = is_same and entropy >= UNDECIDED
+        # To give the choice up may have had the best return so far: no better one is needed if
+        # neither the policy nor the values know one frame from another.
+        is_blind = is_same or e.nothing_learnt or e.explains_nothing
+        if (e.is_stuck and is_blind) or (is_random and is_misled):
+            times, decisions = sum(counts[name] for name in lost), policy["choosing"]
+            yield Notice(
+                f"choice/{action}",
+                f"{action}: {_listed([name for name in space.labels if name in lost])} legal, but "
+                f"taken {times:,.0f} times in {decisions:,.0f} decisions, and the return does not "
+                f"rise ({e.flat_return:.3g}, best episode {e.run['return.max']:.3g}): the policy "
+                "gave up a choice",
+                "a-choice-that-is-never-taken",
+            )
+        if is_random:
+            yield Notice(
+                f"entropy/{action}",
+                f"{action}: the entropy, {entropy:.3g}, is that of {math.exp(entropy):.1f} choices "
+                f"of {len(space.labels)}, the same in all frames, and the return does not rise "
+                f"({e.flat_return:.3g}): the policy chooses at random among what is left",
+                "an-entropy-of-fewer-choices",
+            )
+
+
+def given_up(window: Sums, action: str) -> set[str]:
+    """Return the labels of an action that are legal and hardly taken."""
+    counts = window.get(f"taken/{action}", {})
+    return {
+        label
+        for label, expected in window.get(f"chance/{action}", {}).items()
+        if expected >= LEAST_EXPECTED and counts.get(label, 0.0) < GIVEN_UP * expected
+    }
+
+
+def unexplained_values(e: Evidence) -> Iterator[Notice]:
+    """Yield a notice if the value function explains nothing while the return is flat.
+
+    Returns that are almost the best are noise: values that explain nothing of these are no fault.
+    Of returns that are all equal, which is a notice of its own, there is nothing to explain.
+    """
+    if not e.is_stuck or not e.return_range or not e.explains_nothing:
+        return
+    runs = [window["run"] for window in e.windows if window["run"]["explained.count"]]
+    means = [run["explained.sum"] / run["explained.count"] for run in runs]
+    yield Notice(
+        "explained",
+        f"the value function explains nothing: explained variance {means[-1]:.2g}, at most "
+        f"{max(means):.2g} in the last {e.recent['run']['frames']:,.0f} frames, and the return "
+        "does not rise; advantages are as noisy as returns",
+        "a-value-function-that-explains-nothing",
+    )
+
+
+def actions_never_offered(e: Evidence) -> Iterator[Notice]:
+    """Yield a notice for each action that had no actors in a run that learnt nothing."""
+    actors = e.whole.get("actors", {})
+    for action in actors if e.nothing_learnt and any(actors.values()) else ():
+        if not actors[action]:
+            yield Notice(
+                f"offered/{action}",
+                f"{action}: no entity could take this action in all {e.run['frames']:,.0f} frames",
+                "frames-without-actors",
+            )
+
+
+def constant_features(e: Evidence) -> Iterator[Notice]:
+    """Yield a notice for each entity type with constant features in a run that learnt nothing."""
+    types = {**e.obs_space.entities, GLOBAL: e.obs_space.global_entity}
+    for name, entity in types.items() if e.nothing_learnt else ():
+        texts = constants_as_text(e.constants.get(name, {}), entity)
+        if not texts:
+            continue
+        subject = "global features" if name == GLOBAL else name
+        values = ", ".join(list(texts.values())[:MOST_LISTED])
+        more = ", ..." if len(texts) > MOST_LISTED else ""
+        yield Notice(
+            f"feature/{name}",
+            f"{subject}: {_listed(list(texts))} the same in every row of "
+            f"{e.run['examined']:,.0f} frames ({values}{more}): there is nothing to learn from "
+            "that",
+            "a-feature-that-never-varies",
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names and the verb: `a is`, `a and b are`, `a, b, ... are`."""
+    if len(names) > MOST_LISTED:
+        return f"{', '.join(names[:MOST_LISTED])} and {len(names) - MOST_LISTED} more are"
+    first = ", ".join(names[:-1])
+    return f"{first} and {names[-1]} are" if first else f"{names[-1]} is"
+
+
+# -- Updates that go wrong: each notice names one setting to type ------------------------------
+
+
+def large_gradients(e: Evidence) -> Iterator[Notice]:
+    """Yield a notice if the gradients of most steps are far above their limit."""
+    run, ppo = e.latest, e.config.ppo
+    share = run.get("steep.sum", 0.0) / run["updates"]
+    if share <= 0.5:
+        return
+    cure = "ppo.vf_coef=0.05 lets values count less"
+    if not ppo.value_norm and ppo.value_loss != "hl_gauss":
+        cure = "ppo.value_norm=true learns returns of any size, in a new run"
+    yield Notice(
+        "gradient",
+        f"the norm of the gradient was above {LARGE_NORM:g} times optim.max_grad_norm="
+        f"{e.config.optim.max_grad_norm:g} in {share:.0%} of the steps of the last "
+        f"{run['frames']:,.0f} frames, {run.get('norm.sum', 0.0) / run['updates']:.3g} on average: "
+        f"the largest loss leaves nothing of the others; {cure}",
+        "gradients-far-above-their-limit",
+    )
+
+
+def unreachable_returns(e: Evidence) -> Iterator[Notice]:
+    """Yield a notice if clipped values cannot have reached the returns yet, and explain nothing."""
+    ppo, run = e.config.ppo, e.latest
+    if not ppo.clip_vloss or ppo.value_norm or not run["explained.count"]:
+        return
+    clip = ppo.clip_coef if ppo.vf_clip_coef is None else ppo.vf_clip_coef
+    reach = clip * e.run["updates"]
+    mean = run.get("target.sum", 0.0) / run["updates"]
+    explained = run["explained.sum"] / run["explained.count"]
+    if abs(mean) > reach and run["explained.sum"] <= UNEXPLAINED * run["explained.count"]:
+        yield Notice(
+            "reach",
+            f"values cannot reach the returns, {mean:.3g} on average: ppo.clip_vloss lets them "
+            f"move by {clip:g} in an update, {reach:.3g} so far, and they explain nothing "
+            f"(explained variance {explained:.2g}); ppo.value_norm=true learns returns of any "
+            "size, in a new run",
+            "values-that-cannot-reach-the-returns",
+        )
+
+
+def return_lost(e: Evidence) -> Iterator[Notice]:
+    """Yield a notice if the return was high, and was far lower in the last windows."""
+    means = [mean_return(window) for window in e.windows[-FACT_WINDOWS:]]
+    if e.num_sides > 1 or "best" not in e.whole or not all(is_lost(x, e.whole) for x in means):
+        return
+    best, first = e.whole["best"]["return"], e.whole["first"]["return"]
+    save = e.newest_save(e.whole.get("held", {}).get("step", 0.0))
+    held = f"{save} is from before" if save else "no save is left from before"
+    cure = "optim.anneal_lr=true lets the steps become smaller"
+    if e.config.optim.anneal_lr:
+        cure = f"optim.lr={float(e.config.optim.lr) / 4:.2g} makes smaller steps"
+    yield Notice(
+        "collapse",
+        f"the return was {best:.3g} and fell to {means[-1]:.3g} (at first {first:.3g}): what "
+        f"was learnt is lost; {held}; {cure}",
+        "a-return-that-is-lost-again",
+    )
+
+
+def large_step(e: Evidence) -> Iterator[Notice]:
+    """Yield a notice if an update moved the policy much further than the updates before it."""
+    before = e.kls
+    if len(before) < LEAST_KLS or not e.kl >= max(LEAST_KL, LARGE * statistics.median(before)):
+        return
+    cure = "ppo.target_kl=0.03 ends an update before it goes that far"
+    if e.config.ppo.target_kl is not None:
+        cure = f"optim.lr={float(e.config.optim.lr) / 4:.2g} makes smaller ones"
+    yield Notice(
+        "kl",
+        f"one update moved the policy by a KL divergence of {e.kl:.2g}, the median of the updates "
+        f"before is {statistics.median(before):.2g}: such a step can undo what was learnt; "
+        f"{cure}",
+        "steps-that-are-too-large",
+    )
+
+
+def undecided_policy(e: Evidence) -> Iterator[Notice]:
+    """Yield a notice for each action that is undecided in the last fifth of the run."""
+    least = max(LEAST_LATE, (1 - LATE) / 2 * e.config.total_timesteps)
+    for kind, sums in e.whole.items() if e.num_sides == 1 else ():
+        action = kind.removeprefix("late/")
+        if action == kind or action in e.config.ppo.ent_targets or sums["frames"] < least:
+            continue
+        share = sums["share.sum"] / sums["frames"]
+        if share > UNDECIDED_SHARE:
+            yield Notice(
+                f"late/{action}",
+                f"{action}: the entropy is {share:.0%} of its maximum in the last fifth of the "
+                "run: the policy has not decided; type a smaller entropy bonus, "
+                f"ppo.ent_coef={float(e.config.ppo.ent_coef) / 10:g}",
+                "an-entropy-that-stays-at-its-maximum",
+            )
+
+
+UPDATE_RULES: Sequence[Rule] = (large_step, undecided_policy)
+"""Rules for every update."""
+WINDOW_RULES: Sequence[Rule] = (
+    *(constant_returns, endless_episodes, late_rounds, idle_frames),
+    *(choices_given_up, unexplained_values, actions_never_offered, constant_features),
+    *(large_gradients, unreachable_returns, return_lost),
+)
+"""Rules for each complete window, from the one with number `FACT_WINDOWS` on."""
