@@ -18,6 +18,7 @@ from enn_trainer.selfplay.elo import (
 )
 from enn_trainer.selfplay.matchmaking import (
     NAMED,
+    IntArray,
     member_weights,
     snapshot_to_evict,
     validated_weights,
@@ -39,6 +40,8 @@ POOL_OF_RUN = "@opponents"
 """End of a path that stands for the pool of a run."""
 LEAGUE, PLAYERS = "league", "players"
 """Names of the parts of a state: the pool, and who plays in each match."""
+_GAMES = "games"
+"""Name of the number of games with results in a round."""
 NO_RESULTS: FloatArray = np.zeros((0, 3))
 Kind = Literal["network", "random", "bot", "custom"]
 
@@ -355,6 +358,53 @@ def _has_origin_of(kind: Kind, origin: str) -> bool:
     if kind == "random":
         return origin == RANDOM or origin.endswith(POOL_OF_RUN)
     return names_bot(origin) == (kind == "bot")
+
+
+def add_games(
+    rounds: Rounds,
+    matches: IntArray,
+    num_matches: int,
+    results: Sequence[Sequence[GameResult] | None],
+) -> tuple[list[GameResult], int]:
+    """Add games that ended, and take out the results of the rounds that they complete.
+
+    A round has one game of each match against the pool. Members are rated over rounds: of the games
+    that have ended at some time the short ones are too many, and have other winners.
+
+    Args:
+        rounds: rounds under way, which are changed.
+        matches: (G,) int64, positions among the matches against the pool, in the order of ends.
+        num_matches: number of these matches.
+        results: of each game; None of one that has no result, as a lost worker process ended it.
+
+    Returns:
+        The results of the complete rounds, and the number of their games that have results.
+    """
+    # Numbers of equal results by game, as metrics of it.
+    counts: dict[str, FloatArray] = {}
+    for i, of_game in enumerate(results):
+        names = [] if of_game is None else [_GAMES, *map(_key, of_game)]
+        for name in names:
+            counts.setdefault(name, np.zeros(len(results)))[i] += 1
+    metrics = {name: np.where(found > 0, found, np.nan) for name, found in counts.items()}
+    complete = rounds.add(matches, num_matches, metrics)
+    totals = {name: int(tally[:, 1].sum()) for name, tally in complete.items()}
+    num_games = totals.pop(_GAMES, 0)
+    return [one for name, total in totals.items() for one in [_result_of(name)] * total], num_games
+
+
+def members_under_way(rounds: Rounds) -> set[str]:
+    """Return the members with results in rounds under way."""
+    return {_result_of(name).member for name in rounds.tallies if name != _GAMES}
+
+
+def _key(result: GameResult) -> str:
+    return f"{result.seat}/{result.score}/{result.member}"
+
+
+def _result_of(name: str) -> GameResult:
+    seat, score, member = name.split("/", 2)
+    return GameResult(member, int(seat), float(score))
 
 
 _NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)

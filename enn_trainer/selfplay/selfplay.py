@@ -22,7 +22,6 @@ from enn_trainer.experience.players import AgentPlayer, Players
 from enn_trainer.policy import CreateOpponent, Opponent, PPOAgent
 from enn_trainer.runtime.start_folder import located
 from enn_trainer.scale.joining import check_same
-from enn_trainer.selfplay.game_rounds import add_games, members_under_way
 from enn_trainer.selfplay.league import (
     LEAGUE,
     PLAYERS,
@@ -32,6 +31,8 @@ from enn_trainer.selfplay.league import (
     League,
     Matchmaker,
     Member,
+    add_games,
+    members_under_way,
     unique_name,
 )
 from enn_trainer.selfplay.league_players import LeaguePlayers, MemberPlayer

@@ -9,8 +9,7 @@ import pytest
 from enn_trainer import StateManager, Trainer
 from enn_trainer.experience.rounds import Rounds
 from enn_trainer.selfplay.elo import FIRST_ELO
-from enn_trainer.selfplay.game_rounds import add_games, members_under_way
-from enn_trainer.selfplay.league import GameResult, League
+from enn_trainer.selfplay.league import GameResult, League, add_games, members_under_way
 from tests.enn_trainer.builders import POOL
 from tests.enn_trainer.callbacks.lesson_worlds import UnevenMatch
 from tests.enn_trainer.selfplay.joust import league_of
