@@ -7,7 +7,8 @@ import numpy.typing as npt
 
 from enn_trainer.evaluation.eval_metrics import EpisodeStatistics
 from enn_trainer.experience.collector import Collector, play
-from enn_trainer.experience.players import AgentPlayer, Players, SeatedPlayers
+from enn_trainer.experience.players import AgentPlayer, Players
+from enn_trainer.experience.seated_players import AGENT, SeatedPlayers, against
 from enn_trainer.policy import PPOAgent
 from entity_env import VecEnv
 
@@ -46,8 +47,11 @@ def measure(
     counted = everywhere
     if opponent is not None:
         counted = everywhere[::2]
-        seats = [(agent, counted), (opponent, everywhere[1::2])]
-        players = SeatedPlayers([(AgentPlayer(one, of_choices), theirs) for one, theirs in seats])
+        by_name = {
+            AGENT: AgentPlayer(agent, of_choices),
+            "other": AgentPlayer(opponent, of_choices),
+        }
+        players = SeatedPlayers(by_name, against("other", envs.sides), envs.sides)
     quota = np.zeros(len(envs), dtype=np.int64)
     quota[counted] = math.ceil(episodes / len(counted))
     first = EpisodeStatistics(envs, quota)

@@ -37,6 +37,7 @@ from enn_trainer.experience.players import AgentPlayer, Players
 from enn_trainer.experience.recording import run_folder
 from enn_trainer.experience.run_memories import RunMemories
 from enn_trainer.experience.running_episodes import NOT_SAVED, RunningEpisodes
+from enn_trainer.experience.seated_players import AGENT
 from enn_trainer.experience.varied_envs import VariedEnvs
 from enn_trainer.named_code import OF_ENVIRONMENTS, check_run
 from enn_trainer.policy import CreateOpponent, PPOAgent
@@ -48,7 +49,7 @@ from enn_trainer.scale.joining import share_start
 from enn_trainer.scale.recording import record_rollouts
 from enn_trainer.scale.shards import Shards
 from enn_trainer.selfplay.league import League, Matchmaker
-from enn_trainer.selfplay.seating import AGENT, Seating
+from enn_trainer.selfplay.seating import Seating
 from enn_trainer.selfplay.selfplay import SelfPlay, seat_players
 from enn_trainer.state import State, first_eval_step
 from enn_trainer.state_manager import StateManager

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from enn_trainer.checkpoints.lookup import SavedRun, read_saved_run
@@ -28,8 +27,9 @@ from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.opponents import RandomAgent, create_opponent
 from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.collector import Collector
-from enn_trainer.experience.players import AgentPlayer, Players, SeatedPlayers, SeatPlayer
+from enn_trainer.experience.players import AgentPlayer, Players, SeatPlayer
 from enn_trainer.experience.recording import Recorder
+from enn_trainer.experience.seated_players import AGENT, SeatedPlayers, against
 from enn_trainer.load_agent import network_in_world
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.start_folder import paths_from
@@ -105,7 +105,6 @@ def _serve(options: argparse.Namespace) -> None:
             None if options.deterministic else seed,
         )
         seats: list[SeatPlayer] = [agent] * sides
-        everywhere = np.arange(sides)
         players: Players = agent
         if options.opponent is not None:
             if sides < 2:
@@ -114,8 +113,8 @@ def _serve(options: argparse.Namespace) -> None:
                 )
             other = _opponent(options, envs, seed)
             seats = [other if side % 2 else agent for side in range(sides)]
-            seated = [(agent, everywhere[::2]), (other, everywhere[1::2])]
-            players = SeatedPlayers(seated, ["", options.opponent])
+            by_name = {AGENT: agent, options.opponent: other}
+            players = SeatedPlayers(by_name, against(options.opponent, sides), sides)
 
         # The game and its server.
         def newest() -> str:

@@ -51,13 +51,9 @@ from enn_trainer.experience.envs import (
     sides_of,
     worker_options,
 )
-from enn_trainer.experience.players import (
-    AgentPlayer,
-    Environments,
-    SeatedPlayers,
-    SeatPlayer,
-)
+from enn_trainer.experience.players import AgentPlayer, Players, SeatPlayer
 from enn_trainer.experience.recording import capture_of_evals, recorders
+from enn_trainer.experience.seated_players import AGENT, SeatedPlayers, against, against_pool
 from enn_trainer.experience.varied_envs import vary
 from enn_trainer.policy import CreateOpponent, Opponent, eval_mode
 from enn_trainer.runtime.execution import ONE_LANE, Lanes
@@ -342,7 +338,7 @@ class Evaluator:
         shards: Shards,
         seed: int,
         pool: Sequence[Member],
-    ) -> tuple[SeatPlayer | SeatedPlayers, npt.NDArray[np.bool_]]:
+    ) -> tuple[Players, npt.NDArray[np.bool_]]:
         """Return the players in some environments, and bool, which of all in the suite count."""
         known, actions = (self._state.obs_space, self._state.action_space), envs.action_space()
         is_reordered = bool(diff_spaces(*known, envs.obs_space(), actions).reordered_labels)
@@ -355,30 +351,26 @@ class Evaluator:
                 agent = Wired(agent, known[0], actions, *known)
             return AgentPlayer(agent, None if is_greedy else seed, self._lanes, shards=shards)
 
-        def own(environments: Environments) -> Environments:
-            first, stop = shards.columns.start, shards.columns.stop
-            return environments[(environments >= first) & (environments < stop)] - first
-
-        agent = player(self._state.agent, suite.deterministic)
-        everywhere = np.arange(shards.num_columns)
+        players = {AGENT: player(self._state.agent, suite.deterministic)}
+        everywhere = np.ones(shards.num_columns, np.bool_)
         if suite.opponent is None:
-            return agent, everywhere >= 0
-        if pool:  # the agent takes another seat in each match, and in each against a member
-            match, side = np.divmod(everywhere, envs.sides)
-            rounds, against = np.divmod(match, len(pool))
-            counted = side == (rounds + against) % envs.sides
-            seats = [(agent, own(everywhere[counted]))]
+            return players[AGENT], everywhere
+        if pool:
+            lineup = against_pool([member.name for member in pool], envs.sides)
             makers = self._state.agent, self._create_opponent, *known, self._device
-            for i, member in enumerate(pool):
-                seated = player(make_opponent(member, *makers), suite.deterministic)
-                seats.append((seated, own(everywhere[(against == i) & ~counted])))
-            return SeatedPlayers(seats, ["", *(member.name for member in pool)]), counted
-        other = self._opponents[suite.opponent]
-        opponent = player(other, suite.deterministic and not isinstance(other, RandomAgent))
+            for member in pool:
+                opponent = make_opponent(member, *makers)
+                players[member.name] = player(opponent, suite.deterministic)
+        else:
+            opponent, lineup = self._opponents[suite.opponent], against(suite.opponent, envs.sides)
+            is_greedy = suite.deterministic and not isinstance(opponent, RandomAgent)
+            players[suite.opponent] = player(opponent, is_greedy)
         if suite.opponent_only:
-            return opponent, everywhere >= 0
-        seats = [(agent, own(everywhere[::2])), (opponent, own(everywhere[1::2]))]
-        return SeatedPlayers(seats, ["", suite.opponent]), everywhere % 2 == 0
+            return players[suite.opponent], everywhere
+        matches = range(shards.num_columns // envs.sides)
+        names = [name for match in matches for name in lineup(match, 0)]
+        seated = SeatedPlayers(players, lineup, envs.sides, shards.columns.start)
+        return seated, np.array(names) == AGENT
 
     def _pool(self) -> list[Member]:
         """Return the members of the run's pool.

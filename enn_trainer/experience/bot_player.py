@@ -1,16 +1,17 @@
 """`BotPlayer`: one bot for each of some environments."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from enn_trainer.experience.players import Decisions, Environments, FramePlayer
+from enn_trainer.experience.players import Decisions, Environments, SeatPlayer
 from entity_env.bot import Bot, ask_bots, bot_state, restore_bot, shown_frames
 from entity_env.errors import EntityEnvError
 from entity_env.plain_state import impure
@@ -45,11 +46,11 @@ def uniform_choices(
     }
 
 
-class BotPlayer(FramePlayer):
+class BotPlayer(SeatPlayer):
     """One instance of a bot in each environment in which it is to choose.
 
-    Either `begin` and `after_step` follow the games of all environments, whose seeds are then a
-    function of `seed`, the environment and the number of its game; or `begin_games` begins each.
+    The seed of a game is a function of `seed`, the environment and the number of its game. Either
+    `begin` and `after_step` count the games of all environments; or `begin_games` begins each.
 
     Args:
         create_bot: the class of the bot.
@@ -83,13 +84,9 @@ class BotPlayer(FramePlayer):
         self._num_games = np.zeros(len(obs), np.int64)
         self._begin_next(np.arange(len(obs)))
 
-    def begin_games(self, environments: Environments, seeds: Sequence[int]) -> None:
-        """Begin a game in some environments; one that goes on there is left.
-
-        Args:
-            environments: (n,) int64.
-            seeds: n seeds.
-        """
+    def begin_games(self, environments: Environments, games: npt.NDArray[np.int64]) -> None:
+        """Begin a game in some environments; one that goes on there is left."""
+        seeds = derive_seeds(self.seed, "bot", environments + self.first, games)
         self._seeds |= zip(environments.tolist(), seeds, strict=True)
 
     def after_step(self, obs: VecObs) -> None:
@@ -98,11 +95,7 @@ class BotPlayer(FramePlayer):
         self._num_games[ended] += 1
         self._begin_next(ended)
 
-    def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
-        """Choose the actions in the current frames."""
-        return self.choose(obs, batch, np.arange(len(obs)), t)
-
-    def choose(
+    def act_in(
         self, obs: VecObs, batch: EntityBatch, environments: Environments, t: int
     ) -> Decisions:
         """Choose the actions in the frames of some environments.
@@ -193,9 +186,7 @@ class BotPlayer(FramePlayer):
             restore_bot(self._bots[environment], saved)
 
     def _begin_next(self, environments: Environments) -> None:
-        games = self._num_games[environments]
-        of_run = environments + self.first
-        self.begin_games(environments, derive_seeds(self.seed, "bot", of_run, games))
+        self.begin_games(environments, self._num_games[environments])
 
     def _bot(self, environment: int) -> Bot:
         """Return the bot of an environment, whose game has begun."""

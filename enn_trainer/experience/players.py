@@ -3,10 +3,10 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby, pairwise
-from typing import Any, TypeAlias, TypeVar, cast
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +40,6 @@ from rogue_net.answer import NetOutput
 from rogue_net.distributions import ActionDistribution
 from rogue_net.native import backend
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
-from rogue_net.several import are_alike, choose_together
 
 Environments = npt.NDArray[np.int64]
 """(B,) int64, the index of the environment of each frame."""
@@ -237,7 +236,52 @@ class Players(ABC):
         return
 
 
-class AgentPlayer(Players):
+class SeatPlayer(Players):
+    """Player that can choose in some of the frames of a step, in games that begin and end.
+
+    Attributes:
+        draw_keys: (B,) int64, what random choices of a network are a function of in place of the
+            environment; None for the environment.
+    """
+
+    draw_keys: Environments | None = None
+
+    def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
+        """Choose the actions in the current frames."""
+        return self.act_in(obs, batch, np.arange(batch.num_frames), t)
+
+    @abstractmethod
+    def act_in(
+        self, obs: VecObs, batch: EntityBatch, environments: Environments, t: int
+    ) -> Decisions:
+        """Choose the actions in the frames of some environments.
+
+        Args:
+            obs: the frames of all environments.
+            batch: those of `environments`, on the device.
+            environments: (n,) int64, in any order.
+            t: a number that earlier steps did not have.
+        """
+
+    def begin_memory(self, padding: npt.NDArray[np.bool_]) -> None:
+        """Remember nothing in any environment.
+
+        Args:
+            padding: (B,) bool, those whose current frame is between two episodes.
+        """
+        return
+
+    def begin_games(self, environments: Environments, games: npt.NDArray[np.int64]) -> None:
+        """Begin a game in some environments.
+
+        Args:
+            environments: (n,) int64.
+            games: (n,) int64, the number of the game in each.
+        """
+        return
+
+
+class AgentPlayer(SeatPlayer):
     """One agent in all environments.
 
     Args:
@@ -252,12 +296,9 @@ class AgentPlayer(Players):
     Attributes:
         restore_memory: fills the recurrent state of a player that goes on by a save, and forgets
             the save if it gets `NO_RECURRENCE`; None without a save.
-        draw_keys: (B,) int64, what random choices are a function of in place of the environment;
-            None for the environment.
     """
 
     restore_memory: Callable[[Recurrence], None] | None = None
-    draw_keys: Environments | None = None
 
     def __init__(
         self,
@@ -294,11 +335,7 @@ class AgentPlayer(Players):
             self.restore_memory(self._memory if is_resumed else NO_RECURRENCE)
 
     def begin_memory(self, padding: npt.NDArray[np.bool_]) -> None:
-        """Remember nothing in any environment.
-
-        Args:
-            padding: (B,) bool, those whose current frame is between two episodes.
-        """
+        """Remember nothing in any environment."""
         self._memory = recurrence_of(self.agent, padding, self.spans)
 
     def take_memory(self, memory: Recurrence) -> None:
@@ -309,9 +346,11 @@ class AgentPlayer(Players):
         """Take the rewards, and forget episodes that ended once the next one is acted in."""
         self._memory.after_step(obs)
 
-    def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
-        """Choose the actions in the current frames."""
-        return self.choose(batch, np.arange(batch.num_frames), t)
+    def act_in(
+        self, obs: VecObs, batch: EntityBatch, environments: Environments, t: int
+    ) -> Decisions:
+        """Choose the actions in frames of some environments."""
+        return self.choose(batch, environments, t)
 
     def choose(self, batch: EntityBatch, environments: Environments, t: int) -> Decisions:
         """Choose the actions in frames of some environments.
@@ -360,145 +399,6 @@ def _draws(
 ) -> dict[ActionName, Tensor] | None:
     """Return random numbers to sample with; None for the most probable choices."""
     return None if seed is None else draw_uniforms(actions, seed, keys, t)
-
-
-class FramePlayer(Players):
-    """Players who choose in some of the frames, which they read themselves: bots."""
-
-    @abstractmethod
-    def choose(
-        self, obs: VecObs, batch: EntityBatch, environments: Environments, t: int
-    ) -> Decisions:
-        """Choose the actions in the frames of some environments.
-
-        Args:
-            obs: the frames of all environments.
-            batch: those of `environments`, on the device.
-            environments: (n,) int64, in any order.
-            t: a number that earlier steps did not have.
-        """
-
-
-SeatPlayer: TypeAlias = AgentPlayer | FramePlayer
-"""Players who can choose in some of the environments."""
-
-
-def choose(
-    player: SeatPlayer, obs: VecObs, batch: EntityBatch, environments: Environments, t: int
-) -> Decisions:
-    """Let a player choose in some of the frames of a step.
-
-    Args:
-        player: who chooses.
-        obs: the frames of all environments.
-        batch: those of `environments`, on the device.
-        environments: (n,) int64.
-        t: a number that earlier steps did not have.
-    """
-    if isinstance(player, FramePlayer):
-        return player.choose(obs, batch, environments, t)
-    return player.choose(batch, environments, t)
-
-
-def can_choose_as_one(one: SeatPlayer, other: SeatPlayer) -> bool:
-    """Return whether two players may choose in one pass: agents whose networks are alike."""
-    return (
-        isinstance(one, AgentPlayer)
-        and isinstance(other, AgentPlayer)
-        and (one.seed is None) == (other.seed is None)
-        and are_alike(one.agent, other.agent)
-    )
-
-
-def choose_as_one(
-    players: Sequence[AgentPlayer], batch: EntityBatch, groups: Sequence[Environments], t: int
-) -> Decisions | None:
-    """Let several agents choose in one pass, each in frames of its own.
-
-    Args:
-        players: those who can, the learner first.
-        batch: the frames of all, in the order of `groups`.
-        groups: the environments of each.
-        t: a number that earlier steps did not have.
-
-    Returns:
-        None if one pass would be too large, or is not possible.
-    """
-    first, environments = players[0], np.concatenate(groups)
-    if first.shards.count > 1:
-        return None
-    check_frame_memory(first.agent, batch, environments, learning=first.learning)
-    if len(pieces_of(first.agent, batch)) > 1:
-        return None
-    # Random numbers: those of the agent, then those of members, who have one seed.
-    draws: dict[str, Tensor] | None = None
-    if first.seed is not None:
-        keys = first.keys_of_draws(environments)
-        drawn, start = [], 0
-        for seed, pairs in groupby(zip(players, groups, strict=True), lambda pair: pair[0].seed):
-            stop = start + sum(len(group) for _, group in pairs)
-            some = slice(start, stop)
-            actions = {name: action.slice(some) for name, action in batch.actions.items()}
-            drawn.append(draw_uniforms(actions, cast(int, seed), keys[start:stop], t))
-            start = stop
-        draws = {name: torch.cat([one[name] for one in drawn]) for name in drawn[0]}
-    agents: list[Any] = [player.agent for player in players]
-    out = choose_together(agents, [len(group) for group in groups], batch, draws)
-    return None if out is None else Decisions.of(out, batch)
-
-
-class SeatedPlayers(Players):
-    """Several players, each in environments of its own; the first one is the learner.
-
-    Args:
-        seats: the players with their environments, each of which is in one of them.
-        names: of the players, for recordings: "" for the agent; empty if all are the agent.
-    """
-
-    def __init__(
-        self, seats: Sequence[tuple[SeatPlayer, Environments]], names: Sequence[str] = ()
-    ) -> None:
-        self.learner, self.learnt = seats[0]
-        self._names: list[str] = [""] * sum(len(theirs) for _, theirs in seats) if names else []
-        for (_, theirs), name in zip(seats, names, strict=bool(names)):
-            for environment in theirs.tolist():
-                self._names[environment] = name
-        self.seats = [(player, theirs) for player, theirs in seats if len(theirs)]
-
-    @property
-    def network(self) -> PPOAgent | None:
-        """Network of the learner."""
-        return self.learner.network
-
-    @property
-    def memory(self) -> Recurrence:
-        """Recurrent state of the learner."""
-        return self.learner.memory
-
-    @property
-    def identifies(self) -> bool:
-        """True if one of the players remembers entities."""
-        return any(player.identifies for player, _ in self.seats)
-
-    def begin(self, obs: VecObs, is_resumed: bool) -> None:
-        """Take the first frames."""
-        for player, _ in self.seats:
-            player.begin(obs, is_resumed)
-
-    def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
-        """Let each player choose in its frames, and put the decisions in the order of frames."""
-        pieces = [choose(one, obs, batch.take(theirs), theirs, t) for one, theirs in self.seats]
-        order = np.argsort(np.concatenate([theirs for _, theirs in self.seats]))
-        return replace(Decisions.cat(pieces).take(order), players=self._names)
-
-    def values(self, batch: EntityBatch, environments: Environments) -> Tensor:
-        """Return the values of the learner."""
-        return self.learner.values(batch, environments)
-
-    def after_step(self, obs: VecObs) -> None:
-        """Take the frames after a step."""
-        for player, _ in self.seats:
-            player.after_step(obs)
 
 
 T = TypeVar("T")

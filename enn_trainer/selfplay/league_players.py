@@ -1,136 +1,128 @@
 """`LeaguePlayers`: the agent in its seats, and members of a league in all others."""
 
-from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
-from itertools import pairwise
-from typing import Any, TypeAlias
+from itertools import groupby
+from typing import Any, cast
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from enn_trainer.errors import ConfigError
 from enn_trainer.experience.bot_player import BotPlayer
+from enn_trainer.experience.frame_limits import check_frame_memory
 from enn_trainer.experience.memories import Recurrence
 from enn_trainer.experience.players import (
     AgentPlayer,
     Decisions,
     Environments,
-    Players,
-    can_choose_as_one,
-    choose,
-    choose_as_one,
+    SeatPlayer,
+    draw_uniforms,
+    pieces_of,
 )
-from enn_trainer.policy import PPOAgent
+from enn_trainer.experience.seated_players import AGENT, SeatedPlayers
 from enn_trainer.selfplay.elo import FloatArray
 from enn_trainer.selfplay.matchmaking import IntArray
-from enn_trainer.selfplay.seating import AGENT, Game, Seating
+from enn_trainer.selfplay.seating import Game, Seating
 from entity_env.errors import InvalidObservation
 from entity_env.names import COMPUTED
-from entity_env.seeding import derive_seeds
 from entity_env.serialization.messages import pack, unpack
 from entity_env.vec.vec_env import VecObs
 from rogue_net.ragged import EntityBatch
-
-MemberPlayer: TypeAlias = AgentPlayer | BotPlayer
-"""Player of a member in all environments in which it is seated."""
+from rogue_net.several import are_alike, choose_together
 
 
-class NamedPlayers(Players):
-    """Players by name, each in the environments in which it is seated now.
+class JointPlayers(SeatedPlayers):
+    """Seated players that choose in one forward pass where their networks are alike.
 
-    Networks that are alike choose in one pass, as most of the time of a small pass goes into its
-    preparations; all others choose one after the other.
-
-    Attributes:
-        groups: (n,) int64, ascending, the environments of each player by name, the agent first.
-        first: number of the first environment of this process among all of the run.
+    Most of the time of a small pass goes into its preparations. One pass rounds otherwise than
+    several.
     """
 
-    first = 0
+    _passes: list[list[str]]
 
-    def __init__(self) -> None:
-        self.groups: dict[str, Environments] = {}
-        self._passes: list[list[str]] = []
-        self._environments = self._order = np.arange(0)
-        self._names: Sequence[str] = ()
-
-    def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
-        """Let each player choose in its frames, and put the decisions in the order of frames."""
-        if not self._passes:
-            self._passes = self._grouped()
-            of_passes = [self.groups[name] for names in self._passes for name in names]
-            self._environments = np.concatenate(of_passes)
-            self._order = np.argsort(self._environments)
-        ordered, start = batch.take(self._environments), 0
-        pieces: list[Decisions] = []
-        for names in self._passes:
-            players: list[Any] = [self._player(name) for name in names]
-            groups = [self.groups[name] for name in names]
-            ends = np.cumsum([start, *(len(group) for group in groups)]).tolist()
-            is_whole, start = len(self._passes) == 1, ends[-1]
-            own = ordered if is_whole else ordered.slice(slice(ends[0], ends[-1]))
-            if len(names) > 1 and (made := choose_as_one(players, own, groups, t)) is not None:
-                pieces.append(made)
-                continue
-            for player, group, (first, end) in zip(players, groups, pairwise(ends), strict=True):
-                pieces.append(choose(player, obs, ordered.slice(slice(first, end)), group, t))
-        decisions = Decisions.cat(pieces)
-        self._last = ordered, decisions, len(self.groups.get(AGENT, ()))
-        return replace(decisions.take(self._order), players=self._names)
-
-    def learnt_from(
-        self, batch: EntityBatch, decisions: Decisions
-    ) -> tuple[EntityBatch, Decisions]:
-        """Return the agent's frames and decisions, which come first in the order of passes."""
-        ordered, of_all, count = self._last
-        return ordered.slice(slice(0, count)), of_all.slice(slice(0, count))
-
-    def _grouped(self) -> list[list[str]]:
-        """Return the names of the players in lists of those who choose in one pass."""
-        passes: list[list[str]] = []
+    def _plan(self) -> None:
+        """Plan the passes, and the order of frames."""
+        self._passes = []
         for name in self.groups:
-            player = self._player(name)
-            for names in passes:
-                if can_choose_as_one(player, self._player(names[0])):
+            player = self.player(name)
+            for names in self._passes:
+                if can_choose_as_one(player, self.player(names[0])):
                     names.append(name)
                     break
             else:
-                passes.append([name])
-        return passes
+                self._passes.append([name])
+        self.groups = {name: self.groups[name] for names in self._passes for name in names}
+        super()._plan()
 
-    @abstractmethod
-    def _player(self, name: str) -> MemberPlayer:
-        """Return the player of this name."""
+    def _decide(self, obs: VecObs, ordered: EntityBatch, t: int) -> list[Decisions]:
+        """Let the players of each pass choose together if possible, else one after the other."""
+        pieces: list[Decisions] = []
+        for names in self._passes:
+            joint = self._choose_as_one(names, ordered, t) if len(names) > 1 else None
+            one_by_one = (self._choose(name, obs, ordered, t) for name in names)
+            pieces += one_by_one if joint is None else [joint]
+        return pieces
 
-    def _seed_bots(self, matches: IntArray, games: IntArray, sides: int, seed: int) -> None:
-        """Begin the games of the bots that are seated in some matches.
-
-        Args:
-            matches: (n,) int64, those whose games begin.
-            games: (matches,) int64, the number of the game of each match.
-            sides: number of sides of a match.
-            seed: the seeds of bots are a function of it, the environment and the game.
-        """
-        for name, environments in self.groups.items():
-            player = self._player(name)
-            if isinstance(player, BotPlayer):
-                of_run = environments + self.first
-                new = of_run[np.isin(of_run // sides, matches)]
-                seeds = derive_seeds(seed, "bot", new, games[new // sides])
-                player.begin_games(new - self.first, seeds)
-
-    def _seat(self, names: Sequence[str]) -> None:
-        """Seat players: (B,), the name of the player in each environment."""
-        found: dict[str, list[int]] = {AGENT: []} if AGENT in names else {}
-        for environment, name in enumerate(names):
-            found.setdefault(name, []).append(environment)
-        self.groups = {name: np.array(of_one, np.int64) for name, of_one in found.items()}
-        self._passes = []
-        self._names = names
+    def _choose_as_one(
+        self, names: Sequence[str], ordered: EntityBatch, t: int
+    ) -> Decisions | None:
+        """Let several players choose in one forward pass; None if it is not possible."""
+        players: list[Any] = [self.player(name) for name in names]
+        groups = [self.groups[name] for name in names]
+        own = slice(self._slices[names[0]].start, self._slices[names[-1]].stop)
+        frames = ordered if len(self._passes) == 1 else ordered.slice(own)
+        return choose_as_one(players, frames, groups, t)
 
 
-class LeaguePlayers(NamedPlayers):
+def can_choose_as_one(one: SeatPlayer, other: SeatPlayer) -> bool:
+    """Return whether two players may choose in one pass: agents whose networks are alike."""
+    return (
+        isinstance(one, AgentPlayer)
+        and isinstance(other, AgentPlayer)
+        and (one.seed is None) == (other.seed is None)
+        and are_alike(one.agent, other.agent)
+    )
+
+
+def choose_as_one(
+    players: Sequence[AgentPlayer], batch: EntityBatch, groups: Sequence[Environments], t: int
+) -> Decisions | None:
+    """Let several agents choose in one pass, each in frames of its own.
+
+    Args:
+        players: those who can, the learner first.
+        batch: the frames of all, in the order of `groups`.
+        groups: the environments of each.
+        t: a number that earlier steps did not have.
+
+    Returns:
+        None if one pass would be too large, or is not possible.
+    """
+    first, environments = players[0], np.concatenate(groups)
+    if first.shards.count > 1:
+        return None
+    check_frame_memory(first.agent, batch, environments, learning=first.learning)
+    if len(pieces_of(first.agent, batch)) > 1:
+        return None
+    # Random numbers: those of the agent, then those of members, who have one seed.
+    draws: dict[str, Tensor] | None = None
+    if first.seed is not None:
+        keys = environments if first.draw_keys is None else first.draw_keys[environments]
+        drawn, start = [], 0
+        for seed, pairs in groupby(zip(players, groups, strict=True), lambda pair: pair[0].seed):
+            stop = start + sum(len(group) for _, group in pairs)
+            some = slice(start, stop)
+            actions = {name: action.slice(some) for name, action in batch.actions.items()}
+            drawn.append(draw_uniforms(actions, cast(int, seed), keys[start:stop], t))
+            start = stop
+        draws = {name: torch.cat([one[name] for one in drawn]) for name in drawn[0]}
+    agents: list[Any] = [player.agent for player in players]
+    out = choose_together(agents, [len(group) for group in groups], batch, draws)
+    return None if out is None else Decisions.of(out, batch)
+
+
+class LeaguePlayers(JointPlayers):
     """The agent in its seats, and members of a league in all others.
 
     The players of a game are drawn when it begins and stay to its end. Games that are to begin
@@ -154,27 +146,25 @@ class LeaguePlayers(NamedPlayers):
         self,
         agent: AgentPlayer,
         seating: Seating,
-        create_player: Callable[[str], MemberPlayer],
+        create_player: Callable[[str], SeatPlayer],
         sides: Sequence[int],
         seed: int,
     ) -> None:
-        super().__init__()
-        assert seating.table is not None
-        self.table = seating.table
-        self.agent, self.seating, self._create_player = agent, seating, create_player
-        self._sides = np.array(sides or range(self.table.sides), np.int64)
+        table = seating.table
+        assert table is not None
+        columns = seating.columns or range(table.num_matches * table.sides)
+        super().__init__({AGENT: agent}, seating.lineup, table.sides, columns.start)
+        self.seating, self._create_player, self._columns = seating, create_player, columns
+        self._sides = np.array(sides or range(table.sides), np.int64)
         self._seed = seed
         self._in_play: list[str] = []
         self._weights: FloatArray = np.zeros(0)
-        self._players: dict[str, MemberPlayer] = {}
         self._to_begin = np.arange(0)
-        num_sides, num_matches = self.table.sides, self.table.num_matches
-        self._columns = seating.columns or range(num_matches * num_sides)
-        self.first, first = self._columns.start, num_matches - self.table.num_pool
-        bounds = (self._columns.start // num_sides, self._columns.stop // num_sides)
-        self.pool = range(*(max(0, match - first) for match in bounds))
-        self.counted = np.ones(len(self._columns), np.bool_)
-        self._padding = np.zeros(len(self._columns), np.bool_)  # of the current frames
+        self.games = np.zeros(len(columns) // table.sides, np.int64)
+        bounds = (columns.start // table.sides, columns.stop // table.sides)
+        self.pool = range(*(max(0, match - table.first_pool) for match in bounds))
+        self.counted = np.ones(len(columns), np.bool_)
+        self._padding = np.zeros(len(columns), np.bool_)  # of the current frames
         self.ended: list[Game] = []
         self._is_checked = False
         self.members_identify = False
@@ -183,19 +173,9 @@ class LeaguePlayers(NamedPlayers):
         self._place()
 
     @property
-    def network(self) -> PPOAgent | None:
-        """Network of the agent."""
-        return self.agent.network
-
-    @property
-    def memory(self) -> Recurrence:
-        """Recurrent state of the agent."""
-        return self.agent.memory
-
-    @property
     def identifies(self) -> bool:
         """True if a player remembers entities."""
-        return self.agent.identifies or self.members_identify
+        return self.members_identify or super().identifies
 
     def begin(self, obs: VecObs, is_resumed: bool) -> None:
         """Take the first frames; new games begin with the next update."""
@@ -203,10 +183,10 @@ class LeaguePlayers(NamedPlayers):
         self._padding = obs.is_padding
         if is_new:
             self.seating.memories.saved = {}
-        for name in [AGENT, *self._players]:
-            self._begin_memory(name, self._player(name))
+        for name, player in self.players.items():
+            self._begin_memory(name, player)
         for name in self.seating.memories.names():  # also those that are in play without a seat
-            self._player(name)
+            self.player(name)
         if is_new:
             self._to_begin = np.array(self.pool, np.int64)
         self._place()
@@ -224,17 +204,13 @@ class LeaguePlayers(NamedPlayers):
         self._in_play, self._weights, self.ended = names, weights, []
         self._begin_games(self._to_begin)
         self._to_begin = self._to_begin[:0]
-        self._keep({*names} | self.seating.seated())
+        self._keep({AGENT, *names} | self.seating.seated())
 
     def redraw(self, names: Collection[str]) -> None:
         """Begin the games of some members anew with the next update, as they are lost."""
         seated = enumerate(self.seating.players)
         lost = [i for i, players in seated if i in self.pool and {*players} & {*names}]
         self._to_begin = np.union1d(self._to_begin, np.array(lost, np.int64))
-
-    def values(self, batch: EntityBatch, environments: Environments) -> Tensor:
-        """Return the values of the agent."""
-        return self.agent.values(batch, environments)
 
     def after_step(self, obs: VecObs) -> None:
         """Note the games that have ended, and begin the next ones.
@@ -243,18 +219,17 @@ class LeaguePlayers(NamedPlayers):
             InvalidObservation: sides of a match did not end together.
             ConfigError: metrics of the environments are not known by environment.
         """
-        for player in (self.agent, *self._players.values()):
-            if isinstance(player, AgentPlayer):  # games of bots begin by their numbers
-                player.after_step(obs)
+        for player in self.players.values():
+            player.memory.after_step(obs)
         self._padding = obs.is_padding
         if not self._is_checked or obs.done.any():  # metrics may be given at ends alone
             check_metrics_by_environment(obs)
             self._is_checked = True
-        first = len(self._columns) // self.table.sides - len(self.pool)
-        done = obs.done.reshape(-1, self.table.sides)[first:]
+        first = len(self.games) - len(self.pool)
+        done = obs.done.reshape(-1, self.sides)[first:]
         if not done.any():
             return
-        of_run = self.table.num_matches - self.table.num_pool + self.pool.start
+        of_run = first + self.first // self.sides
         ended: IntArray = np.flatnonzero(done[:, 0])
         if (wrong := np.flatnonzero((done != done[:, :1]).any(axis=1))).size:
             raise InvalidObservation(
@@ -266,67 +241,64 @@ class LeaguePlayers(NamedPlayers):
             Game(
                 of_run + i,
                 self.seating.players[self.pool.start + i],
-                bool(lost[(first + i) * self.table.sides]),
+                bool(lost[(first + i) * self.sides]),
             )
             for i in ended.tolist()
         ]
         self._begin_games(self.pool.start + ended)
 
     def _begin_games(self, matches: IntArray) -> None:
-        if not len(matches):
-            return
-        drawn = self._in_play, self._weights, self._sides, self._seed
-        self.seating.begin_games(matches, *drawn)
-        self._place()
-        first = self.table.num_matches - self.table.num_pool
-        games = np.concatenate([np.zeros(first, np.int64), self.seating.games])
-        self._seed_bots(first + matches, games, self.table.sides, self._seed)
+        """Draw and seat the players of games that begin in matches against the pool."""
+        if len(matches):
+            self.seating.begin_games(matches, self._in_play, self._weights, self._sides, self._seed)
+            local = matches - self.pool.start + len(self.games) - len(self.pool)
+            self.games[local] = self.seating.games[matches]
+            self.begin_games(local)
 
     def _place(self) -> None:
-        """Seat the agent and the members, and note the frames of the agent."""
-        self._seat(self.seating.names()[self._columns.start : self._columns.stop])
-        self.learnt = self.groups[AGENT]
-        self.counted[:] = False
-        self.counted[self.learnt] = True
+        """Seat the players of the running games."""
+        self.seat(self.seating.names()[self._columns.start : self._columns.stop])
 
-    def _player(self, name: str) -> MemberPlayer:
+    def seat(self, names: Sequence[str]) -> None:
+        """Seat players, and note the frames of the agent."""
+        super().seat(names)
+        self.counted[:] = False
+        self.counted[self.groups[AGENT]] = True
+
+    def player(self, name: str) -> SeatPlayer:
         """Return the agent, or the player of a member, which is made when it first plays."""
-        if name == AGENT:
-            return self.agent
-        if name not in self._players:
-            player = self._players[name] = self._create_player(name)
+        if name not in self.players:
+            player = self.players[name] = self._create_player(name)
             self._begin_memory(name, player)
             if isinstance(player, BotPlayer) and name in self.seating.bots:
                 player.set_state(unpack(self.seating.bots.pop(name)))
-        return self._players[name]
+        return self.players[name]
 
-    def _begin_memory(self, name: str, player: MemberPlayer) -> None:
+    def _begin_memory(self, name: str, player: SeatPlayer) -> None:
         """Let a player remember nothing, or what the save remembers."""
-        if isinstance(player, AgentPlayer):
-            player.begin_memory(self._padding)
-            self.seating.memories.begin(name, player.memory)
+        player.begin_memory(self._padding)
+        self.seating.memories.begin(name, player.memory)
 
     def _memories(self) -> dict[str, Recurrence]:
         """Return the recurrent state of each player, by name."""
-        players = {AGENT: self.agent, **self._players}
-        return {name: player.memory for name, player in players.items()}
+        return {name: player.memory for name, player in self.players.items()}
 
     def _states_of_bots(self) -> dict[str, bytes]:
         """Return the states of bots by the name of the member, also of those without a seat."""
         return {
             name: pack(player.get_state(), exact=True)
-            for name, player in self._players.items()
+            for name, player in self.players.items()
             if isinstance(player, BotPlayer)
         }
 
     def _forget_bots(self) -> None:
         """Make bots anew, with the states in `Seating.bots`."""
-        players = self._players.items()
-        self._players = {name: p for name, p in players if not isinstance(p, BotPlayer)}
+        players = self.players.items()
+        self.players = {name: p for name, p in players if not isinstance(p, BotPlayer)}
 
     def _keep(self, names: Collection[str]) -> None:
         """Forget the players of all other members."""
-        self._players = {name: p for name, p in self._players.items() if name in names}
+        self.players = {name: p for name, p in self.players.items() if name in names}
         bots = self.seating.bots
         self.seating.bots = {name: state for name, state in bots.items() if name in names}
 

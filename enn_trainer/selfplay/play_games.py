@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from enn_trainer.experience.collector import Collector
 from enn_trainer.experience.episodes import Episodes
-from enn_trainer.experience.players import AgentPlayer, Decisions, Environments
+from enn_trainer.experience.players import Decisions, SeatPlayer
 from enn_trainer.selfplay.elo import FloatArray
-from enn_trainer.selfplay.league_players import MemberPlayer, NamedPlayers
+from enn_trainer.selfplay.league_players import JointPlayers
 from enn_trainer.selfplay.matchmaking import IntArray
 from entity_env.errors import InvalidObservation
 from entity_env.seeding import derive_seed, mix
@@ -20,7 +19,7 @@ from entity_env.vec.vec_env import AddMetricsWrapper, VecEnv, VecObs
 from rogue_net.ragged import EntityBatch
 
 
-class ScheduledPlayers(NamedPlayers):
+class ScheduledPlayers(JointPlayers):
     """Players of a list of games: match m of M plays the games m, m + M, m + 2 M and so on.
 
     A match without further games plays its last one again, which does not count. So who plays where
@@ -31,81 +30,45 @@ class ScheduledPlayers(NamedPlayers):
         players: by name.
         lineups: (G, S), the names of the players of each game by seat.
         num_matches: M, at most G.
-        seed: seed of the games of bots.
-
-    Attributes:
-        game: (M,) int64, the running game of each match; beyond G where there are no more.
     """
 
     def __init__(
         self,
-        players: Mapping[str, MemberPlayer],
+        players: Mapping[str, SeatPlayer],
         lineups: Sequence[Sequence[str]],
         num_matches: int,
-        seed: int,
     ) -> None:
-        super().__init__()
-        self._players, self._lineups, self._seed = players, lineups, seed
-        self.game: IntArray = np.arange(num_matches)
+        def lineup(match: int, game: int) -> Sequence[str]:
+            last = (len(lineups) - 1 - match) // num_matches
+            return lineups[match + min(game, last) * num_matches]
+
+        super().__init__(players, lineup, len(lineups[0]))
         self._steps = np.zeros(num_matches, np.int64)  # of the running game of each match
-        self._begin_games(self.game)
 
-    @property
-    def identifies(self) -> bool:
-        """True if a player remembers entities."""
-        return any(player.identifies for player in self._players.values())
-
-    def begin(self, obs: VecObs, is_resumed: bool) -> None:
-        """Let agents remember nothing."""
-        for player in self._players.values():
-            if isinstance(player, AgentPlayer):  # games of bots begin by their numbers
-                player.begin(obs, is_resumed)
+    def game_of_match(self) -> IntArray:
+        """Return (M,) int64, the running game of each match; beyond G where there are no more."""
+        return np.arange(len(self.games)) + self.games * len(self.games)
 
     def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
         """Let each player choose in its frames, with random numbers of the game in place of `t`."""
-        sides = len(self._lineups[0])
-        of_matches = np.repeat(self.game, sides), np.repeat(self._steps, sides)
-        keys = mix(*of_matches, np.tile(np.arange(sides), len(self.game))) >> np.uint64(1)
-        for player in self._players.values():
-            if isinstance(player, AgentPlayer):
-                player.draw_keys = keys.astype(np.int64)
+        sides = np.arange(self.sides)
+        keys = mix(self.game_of_match()[:, None], self._steps[:, None], sides) >> np.uint64(1)
+        for player in self.players.values():
+            player.draw_keys = keys.flatten().view(np.int64)
         return super().act(obs, batch, 0)
-
-    def values(self, batch: EntityBatch, environments: Environments) -> Tensor:
-        """Return NaN for each frame, as nobody learns."""
-        return torch.full((batch.num_frames,), math.nan)
 
     def after_step(self, obs: VecObs) -> None:
         """Begin the next game where one has ended."""
-        for player in self._players.values():
-            if isinstance(player, AgentPlayer):
-                player.after_step(obs)
-        sides = len(self._lineups[0])
-        ended = np.flatnonzero(obs.done[::sides])
         self._steps += 1
-        self._steps[ended] = 0
-        if len(ended):
-            self.game[ended] += len(self.game)
-            self._begin_games(ended)
-
-    def _player(self, name: str) -> MemberPlayer:
-        return self._players[name]
-
-    def _begin_games(self, matches: IntArray) -> None:
-        """Seat the players of the games that begin in some matches."""
-        num_games, num_matches = len(self._lineups), len(self.game)
-        # A game after the last one of a match stands for the last one.
-        beyond = np.maximum(self.game - num_games, -num_matches) // num_matches + 1
-        shown = self.game - beyond * num_matches
-        self._seat([name for game in shown.tolist() for name in self._lineups[game]])
-        self._seed_bots(matches, self.game, len(self._lineups[0]), self._seed)
+        self._steps[obs.done[:: self.sides]] = 0
+        super().after_step(obs)
 
 
 @torch.no_grad()
 def play_games(
     envs: VecEnv,
     obs_space: ObsSpace,
-    players: Mapping[str, MemberPlayer],
+    players: Mapping[str, SeatPlayer],
     deals: Sequence[Sequence[Sequence[str]]],
     metric: str,
     seed: int,
@@ -126,7 +89,7 @@ def play_games(
         players: by name.
         deals: (D, L, S), the names of the players by seat, in the L line-ups of each deal.
         metric: "episodic_reward", or a metric of the last observation of each side.
-        seed: seed of the matches and of the players' games.
+        seed: seed of the matches.
         device: device of the frames.
         max_steps: limit of the steps of all games of a match.
         watch: called with the number of games that have ended.
@@ -145,7 +108,7 @@ def play_games(
     for k in range(num_lineups):
         # Match m plays the same deals in each pass, as its seeds count its episodes from a reset.
         lineups = [lineups_of_deal[k] for lineups_of_deal in deals]
-        seating = ScheduledPlayers(players, lineups, len(envs) // sides, derive_seed(seed, "games"))
+        seating = ScheduledPlayers(players, lineups, len(envs) // sides)
         if collector is None:
             collector = Collector(AddMetricsWrapper(envs), seating, device)
         collector.players = seating
@@ -185,7 +148,7 @@ def _play_each(
     num_games, sides = results.shape
     is_over = np.zeros(num_games, np.bool_)
     for t in steps:
-        games = seating.game.copy()
+        games = seating.game_of_match()
         _, _, obs = collector.step(t, None)
         if not obs.done.any():
             continue

@@ -7,6 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from enn_trainer.experience.run_memories import RunMemories
+from enn_trainer.experience.seated_players import AGENT
 from enn_trainer.scale.env_states import bots_of_ranks, part_of_bot
 from enn_trainer.scale.group import Group
 from enn_trainer.selfplay.elo import FloatArray
@@ -19,8 +20,6 @@ from enn_trainer.state_part import (
     without_prefix,
 )
 
-AGENT = ""
-"""Name of the agent among the players of a match."""
 MEMORY = "memory"
 """Prefix of what players remember."""
 
@@ -47,6 +46,11 @@ class Table(NamedTuple):
         return Table(num_matches, sides, int(share * num_matches + 0.5))
 
     @property
+    def first_pool(self) -> int:
+        """The first match against the pool."""
+        return self.num_matches - self.num_pool
+
+    @property
     def num_learnt(self) -> int:
         """Number of frames of each step that are learnt from: all but those of opponents."""
         return self.num_matches * self.sides - self.num_pool * (self.sides - 1)
@@ -54,7 +58,7 @@ class Table(NamedTuple):
     def learnt_before(self, environment: int) -> int:
         """Return the frames of a step that are learnt from before the first one of a match."""
         match = environment // self.sides
-        against_pool = max(0, match - (self.num_matches - self.num_pool))
+        against_pool = max(0, match - self.first_pool)
         return environment - against_pool * (self.sides - 1)
 
 
@@ -122,7 +126,7 @@ class Seating(StatePart):
         num_sides = self.table.sides
         if not self.players:
             self.players = [[AGENT] * num_sides for _ in range(self.table.num_pool)]
-        of_all = matches + self.table.num_matches - self.table.num_pool
+        of_all = matches + self.table.first_pool
         games = self.games[matches]
         own = agent_seats(sides, of_all, games)
         seats = np.tile(np.arange(num_sides), len(matches))
@@ -136,10 +140,17 @@ class Seating(StatePart):
     def next_seats(self, sides: IntArray) -> IntArray:
         """Return the environments of the agent if a game begins in all matches, ascending."""
         assert self.table is not None
-        first, num_sides = self.table.num_matches - self.table.num_pool, self.table.sides
+        first, num_sides = self.table.first_pool, self.table.sides
         matches: IntArray = np.arange(first, self.table.num_matches)
         own = matches * num_sides + agent_seats(sides, matches, self.games)
         return np.concatenate([np.arange(first * num_sides), own])
+
+    def lineup(self, match: int, game: int) -> list[str]:
+        """Return the players of the running game of a match by seat."""
+        assert self.table is not None
+        if match < self.table.first_pool:
+            return [AGENT] * self.table.sides
+        return self.players[match - self.table.first_pool]
 
     def names(self) -> list[str]:
         """Return the player of each environment; in matches not against the pool the agent."""

@@ -18,7 +18,8 @@ from enn_trainer.evaluation.opponents import NamedOpponents, bot_class
 from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.collector import Rollout
 from enn_trainer.experience.episodes import Episodes
-from enn_trainer.experience.players import AgentPlayer, Players
+from enn_trainer.experience.players import AgentPlayer, Players, SeatPlayer
+from enn_trainer.experience.seated_players import AGENT
 from enn_trainer.policy import CreateOpponent, Opponent, PPOAgent
 from enn_trainer.runtime.start_folder import located
 from enn_trainer.scale.joining import check_same
@@ -35,7 +36,7 @@ from enn_trainer.selfplay.league import (
     members_under_way,
     unique_name,
 )
-from enn_trainer.selfplay.league_players import LeaguePlayers, MemberPlayer
+from enn_trainer.selfplay.league_players import LeaguePlayers
 from enn_trainer.selfplay.matchmaking import NAMED, draw_in_play
 from enn_trainer.selfplay.members import (
     copy_with,
@@ -45,7 +46,7 @@ from enn_trainer.selfplay.members import (
     read_opponent,
     snapshot_of,
 )
-from enn_trainer.selfplay.seating import AGENT, Game, Seating, Table
+from enn_trainer.selfplay.seating import Game, Seating, Table
 from enn_trainer.state import State
 from enn_trainer.state_manager import StateManager
 from entity_env.named_world import names_bot
@@ -147,7 +148,7 @@ class SelfPlay(Callback):
         """Count the results of whole rounds, rate, take a snapshot, and add metrics."""
         league, settings, table = self.league, self._settings, self._table
         matches = np.array([game.match for game in self._games], np.int64)
-        matches -= table.num_matches - table.num_pool
+        matches -= table.first_pool
         complete = add_games(league.rounds, matches, table.num_pool, self._results)
         league.count(*complete, table.sides, settings.half_life)
         per_step = table.num_matches * table.sides - table.num_learnt
@@ -259,9 +260,9 @@ class SelfPlay(Callback):
         name = saved.member or f"{saved.path.parent.name}-{saved.step}"
         return [member_of_save(saved, name, entry)]
 
-    def _player(self, name: str) -> MemberPlayer:
+    def _player(self, name: str) -> SeatPlayer:
         """Return the player of a member in all environments in which it is seated."""
-        state, member = self._state, self.league.member(name)
+        state, agent, member = self._state, self._agent, self.league.member(name)
         spaces, kind = (state.obs_space, state.action_space), (member.config, member.spaces)
         made: Opponent
         if member.config and kind in self._made:  # a copy takes a tenth of the time
@@ -271,10 +272,9 @@ class SelfPlay(Callback):
             if member.config and not isinstance(made, type):
                 self._made[kind] = made
         if isinstance(made, type):
-            of_bots = derive_seed(self._seed, "bots")
-            return BotPlayer(made, of_bots, spaces[0], *spaces, self._table.sides)
+            first = agent.shards.columns.start
+            return BotPlayer(made, self._seed, spaces[0], *spaces, self._table.sides, first)
         own = derive_seed(self._seed, "opponents act")
-        agent = self._agent
         return AgentPlayer(made, own, agent.lanes, spans=agent.spans, shards=agent.shards)
 
 
@@ -371,7 +371,7 @@ def results_of(
     Raises:
         InvalidObservation: a side gave no such metric at the end, or one that is not finite.
     """
-    first = (table.num_matches - table.num_pool) * table.sides
+    first = table.first_pool * table.sides
     is_pool = episodes.environment >= first
     is_lost = np.repeat(np.array([game.is_lost for game in games], np.bool_), table.sides)
     counted = is_pool.copy()

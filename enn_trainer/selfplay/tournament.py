@@ -18,7 +18,7 @@ from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.evaluation.opponents import NamedOpponents, create_opponent
 from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.envs import EnvSource, env_factory
-from enn_trainer.experience.players import AgentPlayer
+from enn_trainer.experience.players import AgentPlayer, SeatPlayer
 from enn_trainer.load_agent import network_in_world
 from enn_trainer.named_code import code_of_members, keys_of_bots
 from enn_trainer.policy import Opponent
@@ -26,7 +26,6 @@ from enn_trainer.runtime.start_folder import located
 from enn_trainer.runtime.trust import TYPED, Trust
 from enn_trainer.selfplay.elo import FloatArray, Ratings, bradley_terry
 from enn_trainer.selfplay.league import POOL_OF_RUN, unique_name
-from enn_trainer.selfplay.league_players import MemberPlayer
 from enn_trainer.selfplay.matchmaking import IntArray
 from enn_trainer.selfplay.members import make_opponent
 from enn_trainer.selfplay.payoff import (
@@ -129,10 +128,10 @@ def players_of(
     obs_space: ObsSpace,
     action_space: Mapping[str, ActionSpace],
     sides: int,
-) -> dict[str, MemberPlayer]:
+) -> dict[str, SeatPlayer]:
     """Return players of networks and bots, whose choices are a function of a seed and the game."""
     spaces = obs_space, action_space
-    of_networks, of_bots = derive_seed(seed, "networks"), derive_seed(seed, "bots")
+    of_networks, of_bots = derive_seed(seed, "networks"), derive_seed(seed, "games")
     return {
         name: BotPlayer(made, of_bots, obs_space, *spaces, sides)
         if isinstance(made, type)

@@ -13,7 +13,8 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.evaluation.eval_metrics import EpisodeStatistics
 from enn_trainer.evaluation.opponents import RandomAgent
 from enn_trainer.experience.collector import Collector, play
-from enn_trainer.experience.players import AgentPlayer, SeatedPlayers
+from enn_trainer.experience.players import AgentPlayer
+from enn_trainer.experience.seated_players import AGENT, SeatedPlayers, against
 from entity_env import AddMetricsWrapper, EnvList, Observation
 from entity_env.examples import ENV_REGISTRY, Duel
 from tests.entity_env.builders import play as play_at_random
@@ -71,10 +72,11 @@ def test_self_play_beats_random_play(tmp_path: Path) -> None:
     settings = ("total_timesteps=12000", "optim.anneal_lr=false", *small)
     manager, _ = trained(tmp_path, "duel", *settings)
     everywhere = np.arange(128)
-    agents = manager.state.agent, RandomAgent(Duel().action_space())
-    seats = [(AgentPlayer(agent, seed=1), everywhere[i::2]) for i, agent in enumerate(agents)]
+    agents = {AGENT: manager.state.agent, "random": RandomAgent(Duel().action_space())}
+    both = {name: AgentPlayer(agent, seed=1) for name, agent in agents.items()}
+    players = SeatedPlayers(both, against("random", 2), 2)
     envs = AddMetricsWrapper(EnvList(Duel, 128), everywhere % 2 == 0)
-    metrics = play(Collector(envs, SeatedPlayers(seats)), Duel().obs_space(), 60, seed=1)
+    metrics = play(Collector(envs, players), Duel().obs_space(), 60, seed=1)
     assert metrics["win"].count > 200
     assert metrics["win"].mean >= 0.8
 

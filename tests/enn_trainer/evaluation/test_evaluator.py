@@ -20,7 +20,8 @@ from enn_trainer import (
 )
 from enn_trainer.evaluation.opponents import RandomAgent, create_opponent
 from enn_trainer.experience.collector import Collector, play
-from enn_trainer.experience.players import AgentPlayer, SeatedPlayers
+from enn_trainer.experience.players import AgentPlayer
+from enn_trainer.experience.seated_players import AGENT, SeatedPlayers, against
 from entity_env import (
     ActionSpace,
     AddMetricsWrapper,
@@ -82,7 +83,7 @@ def test_only_the_agents_side_counts() -> None:
     player, space = AgentPlayer(RandomAgent(Duel().action_space()), seed=1), Duel().obs_space()
     everyone = np.arange(16)
     both = play(Collector(AddMetricsWrapper(EnvList(Duel, 16)), player), space, 60, seed=1)
-    seats = SeatedPlayers([(player, everyone[::2]), (player, everyone[1::2])])
+    seats = SeatedPlayers({AGENT: player, "other": player}, against("other", 2), 2)
     counted = AddMetricsWrapper(EnvList(Duel, 16), everyone % 2 == 0)
     even = play(Collector(counted, seats), space, 60, seed=1)
     assert both["episodic_reward"].mean == 0
@@ -114,7 +115,8 @@ def test_every_agent_plays_its_own_environments() -> None:
     envs.seed(3)
     obs = envs.reset(envs.obs_space())
     even, odd = AgentPlayer(Always(0), seed=0), AgentPlayer(Always(1), seed=0)
-    players = SeatedPlayers([(even, np.array([0, 2, 4, 6])), (odd, np.array([1, 3, 5]))])
+    players = SeatedPlayers({AGENT: even, "odd": odd}, against("odd", 1))
+    players.begin(obs, is_resumed=False)
     chosen = players.act(obs, EntityBatch.of(obs), t=0).chosen
     for name, rows in chosen.items():
         frame = np.repeat(np.arange(7), obs.action_masks[name].actors.lengths)

@@ -10,7 +10,8 @@ import torch
 
 from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.collector import Collector
-from enn_trainer.experience.players import AgentPlayer, Decisions, SeatedPlayers
+from enn_trainer.experience.players import AgentPlayer, Decisions
+from enn_trainer.experience.seated_players import AGENT, SeatedPlayers, against
 from entity_env import (
     Action,
     Bot,
@@ -153,17 +154,19 @@ def test_bots_are_not_asked_between_two_games(num_envs: int) -> None:
         assert other[:length] == one[:length]
 
 
-def test_games_begin_at_any_step_with_given_seeds() -> None:
+def test_games_begin_at_any_step_with_seeds_of_their_numbers() -> None:
     Notes.made = []
     envs = EnvList(Meadow, 5)
     envs.seed(0)
     obs = envs.reset(envs.obs_space())
     player, own = player_in(envs, Notes), np.array([4, 1])
-    player.begin_games(own, [11, 12])
-    player.choose(obs, EntityBatch.of(obs).take(own), own, 0)
-    player.begin_games(np.array([1]), [13])
-    decisions = player.choose(obs, EntityBatch.of(obs).take(own), own, 1)
-    assert [bot.log for bot in Notes.made] == [[11, "act", "act"], [12, "act", 13, "act"]]
+    player.begin_games(own, np.array([0, 5]))
+    player.act_in(obs, EntityBatch.of(obs).take(own), own, 0)
+    player.begin_games(np.array([1]), np.array([6]))
+    decisions = player.act_in(obs, EntityBatch.of(obs).take(own), own, 1)
+    first, second, third = (derive_seed(player.seed, "bot", *at) for at in ((4, 0), (1, 5), (1, 6)))
+    logs = [[first, "act", "act"], [second, "act", third, "act"]]
+    assert [bot.log for bot in Notes.made] == logs
     for name, rows in decisions.chosen.items():
         np.testing.assert_array_equal(rows.lengths, obs.action_masks[name].actors.lengths[own])
 
@@ -215,7 +218,7 @@ def test_bots_and_agents_share_environments() -> None:
     even: npt.NDArray[np.int64] = np.array([0, 2, 4])
     odd = even + 1
     agent = AgentPlayer(net, seed=3)
-    players = SeatedPlayers([(agent, even), (player_in(envs), odd)])
+    players = SeatedPlayers({AGENT: agent, "bot": player_in(envs)}, against("bot", 1))
     envs.seed(1)
     obs: VecObs = envs.reset(envs.obs_space())
     players.begin(obs, False)
@@ -225,7 +228,7 @@ def test_bots_and_agents_share_environments() -> None:
         batch = EntityBatch.of(obs)
         together = players.act(obs, batch, t)
         own = agent.choose(batch.take(even), even, t)
-        theirs = alone.choose(obs, batch.take(odd), odd, t)
+        theirs = alone.act_in(obs, batch.take(odd), odd, t)
         assert flat(together.take(even)) == flat(own)
         assert flat(together.take(odd)) == flat(theirs)
         for name, distribution in together.take(even).distributions.items():

@@ -8,7 +8,8 @@ import numpy.typing as npt
 import torch
 
 from enn_trainer.experience.collector import Collector, Rollout, Watcher, collect, play
-from enn_trainer.experience.players import AgentPlayer, Decisions, SeatedPlayers, draw_uniforms
+from enn_trainer.experience.players import AgentPlayer, Decisions, draw_uniforms
+from enn_trainer.experience.seated_players import AGENT, SeatedPlayers
 from entity_env import (
     AddMetricsWrapper,
     CategoricalActionMask,
@@ -207,7 +208,9 @@ def test_frames_of_opponents_are_not_learnt_from() -> None:
     alone, beside = meadows(4), meadows(4)
     player = beside.players
     assert isinstance(player, AgentPlayer)
-    beside.players = SeatedPlayers([(player, own), (player, np.array([0, 3]))])
+    lineup = [["other"], [AGENT], [AGENT], ["other"]]
+    both = {AGENT: player, "other": player}
+    beside.players = SeatedPlayers(both, lambda match, game: lineup[match])
     for collector in (alone, beside):
         collector.seed(5)
         collector.reset(Meadow().obs_space())

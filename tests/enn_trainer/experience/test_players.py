@@ -3,19 +3,14 @@
 from itertools import accumulate, pairwise
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enn_trainer.experience.players import AgentPlayer, Decisions, SeatedPlayers, draw_uniforms
-from entity_env import EnvList, VecObs
-from rogue_net import EntityBatch, RogueNet, RogueNetConfig
+from enn_trainer.experience.players import AgentPlayer, Decisions, draw_uniforms
 from rogue_net.distributions import CategoricalDistribution
 from rogue_net.ragged import RaggedTensor
-from tests.enn_trainer.worlds import Meadow
-
-FIELDS = ("chosen", "logprobs", "entropies")
+from tests.enn_trainer.experience.decided import FIELDS, assert_same, frames_of, network
 
 
 def some_decisions(seed: int, num_frames: int) -> Decisions:
@@ -74,34 +69,6 @@ def test_frames_that_are_joined_and_taken_have_what_was_decided_in_them(
     ]
 
 
-def network(seed: int) -> RogueNet:
-    torch.manual_seed(seed)
-    space = Meadow()
-    config = RogueNetConfig(d_model=8)
-    net = RogueNet(config, space.obs_space(), space.action_space(), {"value": 1}).eval()
-    for parameter in net.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    return net
-
-
-def frames_of(num_envs: int) -> tuple[VecObs, EntityBatch]:
-    envs = EnvList(Meadow, num_envs)
-    envs.seed(5)
-    obs = envs.reset(envs.obs_space())
-    return obs, EntityBatch.of(obs)
-
-
-def assert_same(got: Decisions, expected: Decisions) -> None:
-    """To the bit."""
-    for field in FIELDS:
-        ours, theirs = getattr(got, field), getattr(expected, field)
-        assert [*ours] == [*theirs]
-        for name, rows in theirs.items():
-            assert torch.equal(ours[name].values, rows.values), (field, name)
-            assert np.array_equal(ours[name].lengths, rows.lengths), (field, name)
-    assert torch.equal(got.values, expected.values)
-
-
 @torch.no_grad()
 def test_an_agent_decides_as_its_network_does_with_draws_of_the_environments() -> None:
     net, (obs, batch) = network(0), frames_of(9)
@@ -116,27 +83,6 @@ def test_an_agent_decides_as_its_network_does_with_draws_of_the_environments() -
         assert table is not None
         chances = table.gather(1, rows.values[:, None])[:, 0]
         assert torch.equal(chances, expected.logprobs[name].values)
-
-
-@torch.no_grad()
-def test_agents_that_share_environments_decide_as_they_do_alone() -> None:
-    nets, (obs, batch) = [network(seed) for seed in range(3)], frames_of(10)
-    seats: list[npt.NDArray[np.int64]] = [
-        np.array([7, 0, 3]),
-        np.array([], np.int64),
-        np.array([9, 8, 6, 5, 4, 2, 1]),
-    ]
-    agents = [AgentPlayer(net, seed=1) for net in nets]
-    players = SeatedPlayers([*zip(agents, seats, strict=True)])
-    together = players.act(obs, batch, 4)
-    for net, theirs in zip(nets, seats, strict=True):
-        if len(theirs):
-            alone = batch.take(theirs)
-            draws = draw_uniforms(alone.actions, 1, theirs, 4)
-            expected = Decisions.of(net(alone, uniforms=draws), alone)
-            assert_same(together.take(theirs), expected)
-    learner = nets[0].values(batch.take(seats[0]))["value"].flatten()
-    assert torch.equal(players.values(batch.take(seats[0]), seats[0]), learner)
 
 
 @torch.no_grad()

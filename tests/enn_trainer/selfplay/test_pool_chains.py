@@ -130,7 +130,7 @@ def test_decisions_of_bots_networks_and_random_players_are_joined() -> None:
     thirds = [np.arange(k, k + 4) for k in (0, 4, 8)]
     with torch.no_grad():
         pieces = [
-            bots.choose(obs, batch.take(thirds[0]), thirds[0], 0),
+            bots.act_in(obs, batch.take(thirds[0]), thirds[0], 0),
             AgentPlayer(RandomAgent(actions), seed=1).choose(batch.take(thirds[1]), thirds[1], 0),
             AgentPlayer(state.agent, seed=1).choose(batch.take(thirds[2]), thirds[2], 0),
         ]

@@ -150,7 +150,7 @@ def test_a_member_with_its_types_in_another_order_plays_as_it_did() -> None:
     with Trainer(manager, Swapped) as trainer:
         trainer.step()
         players = trainer.episodes.begun().players
-        agent, member = players._player(""), players._player("rival-32")  # type: ignore[attr-defined]
+        agent, member = players.player(""), players.player("rival-32")  # type: ignore[attr-defined]
         assert type(member.agent).__name__ == "Wired"
         assert type(agent.agent).__name__ == "RogueNet"
 

@@ -11,9 +11,10 @@ import torch
 from enn_trainer import ConfigError, StateManager, Trainer, load_checkpoint, train
 from enn_trainer.callbacks import Callback
 from enn_trainer.experience.collector import Rollout
+from enn_trainer.experience.seated_players import AGENT
 from enn_trainer.selfplay.league import League, Member
 from enn_trainer.selfplay.league_players import LeaguePlayers
-from enn_trainer.selfplay.seating import AGENT, Seating
+from enn_trainer.selfplay.seating import Seating
 from entity_env.examples import Duel, Xor
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks, tracked
 

@@ -15,9 +15,10 @@ from enn_trainer.checkpoints.lookup import members_of
 from enn_trainer.cli import league_command
 from enn_trainer.cli import run as enn
 from enn_trainer.config import EnvConfig, EvalConfig, RolloutConfig
+from enn_trainer.experience.seated_players import AGENT
 from enn_trainer.selfplay import tournament
 from enn_trainer.selfplay.league import League
-from enn_trainer.selfplay.seating import AGENT, Seating
+from enn_trainer.selfplay.seating import Seating
 from enn_trainer.selfplay.tournament import exploit, play_league
 from entity_env import (
     Bot,

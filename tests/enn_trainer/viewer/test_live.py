@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from enn_trainer.experience.bot_player import BotPlayer
-from enn_trainer.experience.players import AgentPlayer, SeatedPlayers
+from enn_trainer.experience.players import AgentPlayer
 from enn_trainer.experience.recall import recall_episode
 from enn_trainer.experience.recording import Recorder
+from enn_trainer.experience.seated_players import AGENT, SeatedPlayers, against
 from enn_trainer.load_agent import RogueNetAgent
 from enn_trainer.viewer.explain import attention_of
 from enn_trainer.viewer.live import LiveGame, Message
@@ -344,7 +345,7 @@ def test_a_side_that_a_bot_plays_is_shown_and_has_no_explanation() -> None:
     played = Played(Duel, page)
     agent = AgentPlayer(played.network, 1)
     bots = BotPlayer(Greedy, 1, played.spaces[0], *played.spaces, 2)
-    players = SeatedPlayers([(agent, np.array([0])), (bots, np.array([1]))])
+    players = SeatedPlayers({AGENT: agent, "bot": bots}, against("bot", 2), 2)
     replay = Replay("live", {}, *played.spaces, 2, 0.99)
     played.game = LiveGame(players, [agent, bots], replay, played.pages)
     for (_, decisions, _), message in zip(played.play(4), played.pages.of("steps"), strict=True):
