@@ -20,7 +20,7 @@ from enn_trainer.evaluation.eval_metrics import (
     mean_over_episodes,
     with_interval,
 )
-from enn_trainer.evaluation.results import SuiteResult
+from enn_trainer.evaluation.evaluation import SuiteResult
 from enn_trainer.experience.varied_envs import is_number
 from enn_trainer.tables import show_table
 from entity_env.errors import did_you_mean

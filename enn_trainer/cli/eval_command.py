@@ -48,11 +48,12 @@ from enn_trainer.config.eval_config import (
 )
 from enn_trainer.errors import CheckpointError, ConfigError, ReplayError
 from enn_trainer.evaluation.eval_metrics import Measured, with_interval
-from enn_trainer.evaluation.evaluator import Evaluator, differences
+from enn_trainer.evaluation.evaluation import EpisodeCapture, SuiteResult
+from enn_trainer.evaluation.evaluator import Evaluator
 from enn_trainer.evaluation.opponents import POOL, NamedOpponents
 from enn_trainer.evaluation.remote import RayPlayer, cluster
-from enn_trainer.evaluation.results import NO_REPLAY, SuiteResult
-from enn_trainer.evaluation.video import NO_FILM, FilmFile, require_writer
+from enn_trainer.evaluation.suite_envs import differences
+from enn_trainer.evaluation.video import FilmFile, require_writer
 from enn_trainer.runtime.execution import Lanes
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.start_folder import paths_from
@@ -60,9 +61,8 @@ from enn_trainer.runtime.trust import Trust
 from enn_trainer.tables import printable, show_lines, show_table
 from enn_trainer.tracking.progress import format_duration
 from enn_trainer.tracking.track import flatten_config
-from enn_trainer.viewer.played import ReplaySettings
+from enn_trainer.viewer.played import ReplaySettings, SuiteReplay
 from enn_trainer.viewer.replay_format import check_replaceable
-from enn_trainer.viewer.suite_replay import SuiteReplay
 from entity_env.errors import EntityEnvError
 from entity_env.match import Match
 
@@ -151,17 +151,18 @@ def _evaluate(options: argparse.Namespace) -> int:
     elif is_writable_at(beside):
         writable(beside, "--out")
         path = beside  # a link there is replaced: it may lead anywhere, and nobody typed it
-    film = None
+    captures: list[EpisodeCapture] = []
     if options.video is not None:
         require_writer(options.video, "--video")
         film = writable(options.video, "--video")
         require_writer(film, "--video")  # another suffix, if it is a link
-    page = None
+        captures.append(FilmFile(film))
     if options.replay is not None:
         if options.replay.suffix != ".html":
             raise ConfigError(f"--replay: expected a file named .html, got {options.replay}")
         page = writable(options.replay, "--replay")
         check_replaceable(page)
+        captures.append(SuiteReplay(ReplaySettings(page)))
 
     # Evaluate.
     fit_to_worlds(saved, config, options, trust)
@@ -169,14 +170,12 @@ def _evaluate(options: argparse.Namespace) -> int:
     makers = trusted_envs(trust), NamedOpponents(trust)
     evaluator = Evaluator(config, *makers, saved, device, lanes)
     evaluator.by_episode = by is not None
-    if film is not None:
+    if options.video is not None:
         evaluator.check_pictures()
     try:
         with lanes, lanes.at_work(), eval_progress() as watch:
-            shown = NO_REPLAY if page is None else SuiteReplay(ReplaySettings(page))
             if options.ray is None:
-                captured = NO_FILM if film is None else FilmFile(film)
-                results = evaluator.measure(watch=watch, film=captured, replay=shown)
+                results = evaluator.measure(watch=watch, captures=captures)
             else:
                 with cluster(options.ray, config, "--ray") as ray:
                     results = evaluator.measure_elsewhere(RayPlayer(ray, device), watch)

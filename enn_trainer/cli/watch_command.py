@@ -34,9 +34,9 @@ from enn_trainer.cli.eval_command import (
 from enn_trainer.cli.load_world import trusted_envs
 from enn_trainer.cli.trust import check_trusted, line_with_trust
 from enn_trainer.errors import CheckpointError, ConfigError, ReplayError
+from enn_trainer.evaluation.evaluation import EXPLAINING
 from enn_trainer.evaluation.evaluator import Evaluator
 from enn_trainer.evaluation.opponents import POOL, NamedOpponents, create_agent
-from enn_trainer.evaluation.results import EXPLAINING
 from enn_trainer.experience.demonstrations import open_recording
 from enn_trainer.experience.memories import remembering_of, tracked_types
 from enn_trainer.policy import PPOAgent
@@ -46,10 +46,15 @@ from enn_trainer.runtime.start_folder import paths_from
 from enn_trainer.viewer.annotate import explain_replay
 from enn_trainer.viewer.episodes import episodes_of
 from enn_trainer.viewer.moments import find_moments
-from enn_trainer.viewer.played import EPISODES, MOST_STEPS, ReplaySettings, plain_view
+from enn_trainer.viewer.played import (
+    EPISODES,
+    MOST_STEPS,
+    ReplaySettings,
+    SuiteReplay,
+    plain_view,
+)
 from enn_trainer.viewer.replay import Episode, Replay
 from enn_trainer.viewer.replay_format import check_replaceable, write_replay
-from enn_trainer.viewer.suite_replay import SuiteReplay
 from entity_env.errors import InvalidView
 from entity_env.recording.recording_format import RecordingError
 
@@ -210,7 +215,8 @@ def _play(saved: SavedRun, options: argparse.Namespace) -> Replay:
         else partial(create_agent, "--beside", options.beside),
     )
     with lanes, lanes.at_work(), eval_progress() as watch:
-        replay: Replay = evaluator.measure(watch=watch, replay=SuiteReplay(settings))[""].replay
+        results = evaluator.measure(watch=watch, captures=[SuiteReplay(settings)])
+        replay: Replay = results[""].replay
     if options.beside is not None:
         replay.about["agent beside"] = options.beside
     return replay

@@ -261,3 +261,11 @@ def with_env(env: EnvConfig, change: EvalEnvConfig) -> EnvConfig:
 def _given(section: Section) -> dict[str, Any]:
     """Return the fields of a section that are set."""
     return {name: value for name, value in vars(section).items() if value is not None}
+
+
+def origin_of(evaluation: EvalConfig, name: str, field: str) -> str:
+    """Return the setting that defines a field of a suite: its own, of `eval` or of rollouts."""
+    own = evaluation.suites.get(name)
+    if own is not None and getattr(own, field) is not None:
+        return f"eval.{suite_path(name)}.{field}"
+    return f"rollout.{field}" if getattr(evaluation, field) is None else f"eval.{field}"

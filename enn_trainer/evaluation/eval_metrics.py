@@ -119,13 +119,12 @@ class EpisodeCounts:
         """Return True when every environment has finished its episodes."""
         return bool((self.num_ended >= self.quota).all())
 
-    def progress(self, episodes: int | None) -> tuple[float, bool]:
+    def progress(self) -> tuple[float, bool]:
         """Return the finished share of the episodes that count, and True if all have ended.
 
-        Args:
-            episodes: the number of episodes that count in all environments; None for all steps.
+        Where all steps count, nothing is finished.
         """
-        if episodes is None:
+        if (self.quota == NO_END).any():
             return 0.0, False
         return self.num_episodes() / max(int(self.quota.sum()), 1), self.is_done()
 

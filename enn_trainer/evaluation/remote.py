@@ -5,14 +5,14 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import cloudpickle
 import torch
 
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import ConfigError
-from enn_trainer.evaluation.results import SuiteResult
+from enn_trainer.evaluation.evaluation import SuiteResult, Watch
 from enn_trainer.runtime.start_folder import paths_from, start_folder
 from entity_env.errors import ClusterError, ClusterLostError, EntityEnvError, WorkerError
 from entity_env.vec.ray_cluster import RuntimeEnv, check_head
@@ -23,6 +23,28 @@ from entity_env.world_code import OF_FILES
 TRIES = 4
 """Number of times that a suite is played whose process or host is lost."""
 POLL_S = 0.1
+
+
+class UnderWay(Protocol):
+    """Evaluation that is played elsewhere."""
+
+    def results(self, stop: Callable[[], bool], watch: Watch) -> Mapping[str, SuiteResult] | None:
+        """Wait for the results by suite, and return them; None if `stop` returned True before.
+
+        Args:
+            stop: called from time to time while waiting.
+            watch: called with the name of a suite and 1.0 when that is played.
+
+        Raises:
+            Exception: the first error of a suite, as if it had been played here.
+        """
+
+    def cancel(self) -> None:
+        """End the evaluation; its results are not needed."""
+
+
+PlayElsewhere: TypeAlias = Callable[[bytes, Sequence[str]], UnderWay]
+"""Begins to play suites by name; the bytes are an evaluation of `packed`."""
 
 
 class PackedEvaluation(NamedTuple):
@@ -134,9 +156,7 @@ class RayEvaluation:
     def __init__(self, ray: Any, tasks: Mapping[str, Any]) -> None:
         self._ray, self._tasks = ray, tasks
 
-    def results(
-        self, stop: Callable[[], bool], watch: Callable[[str, float], None]
-    ) -> dict[str, SuiteResult] | None:
+    def results(self, stop: Callable[[], bool], watch: Watch) -> dict[str, SuiteResult] | None:
         """Wait for the results by suite; None if `stop` returned True before."""
         results: dict[str, SuiteResult] = {}
         for name, task in self._tasks.items():

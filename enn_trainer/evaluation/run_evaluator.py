@@ -1,25 +1,90 @@
 """Evaluations of a run: when they are due, and who plays them."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from enn_trainer.config import EvalConfig
-from enn_trainer.evaluation.eval_metrics import EpisodeCounts
-from enn_trainer.evaluation.evaluator import Evaluator, scalars_of
-from enn_trainer.evaluation.results import (
-    EVALUATIONS,
-    Evaluation,
-    PlayElsewhere,
-    SuiteResult,
-    Watch,
-)
+from enn_trainer.evaluation.eval_metrics import EpisodeCounts, Measured
+from enn_trainer.evaluation.evaluation import SuiteResult, Watch, scalars_of
+from enn_trainer.evaluation.evaluator import Evaluator
+from enn_trainer.evaluation.remote import PlayElsewhere, UnderWay
 from enn_trainer.experience.envs import global_randomness_kept
 from enn_trainer.scale.group import Group
 from enn_trainer.scale.torch_group import current_group
 from enn_trainer.state import State
+
+EVALUATIONS = "evaluations"
+"""Name of the evaluations under way in `State.memory`."""
+_COUNTS = ("episodes", "missing", "max_steps", "limit")
+
+
+class Evaluation(NamedTuple):
+    """Evaluation whose results have not counted yet.
+
+    Attributes:
+        step: step of the weights.
+        due: step at which the results count.
+        under_way: the evaluation that is played; None once it has results.
+        results: results by suite; None before they arrived.
+    """
+
+    step: int
+    due: int
+    under_way: UnderWay | None
+    results: Mapping[str, SuiteResult] | None = None
+
+    def waited_for(
+        self,
+        stop: Callable[[], bool] = lambda: False,
+        watch: Watch = lambda suite, share: None,
+    ) -> "Evaluation":
+        """Return the evaluation with results, without them if `stop` returned True before."""
+        if self.results is not None or self.under_way is None:
+            return self
+        results = self.under_way.results(stop, watch)
+        return self if results is None else self._replace(under_way=None, results=results)
+
+    def plain(self) -> dict[str, Any]:
+        """Return an evaluation with results as plain data."""
+        assert self.results is not None
+        suites = [
+            {
+                "suite": suite,
+                "metrics": _plain_metrics(result.metrics),
+                **{name: getattr(result, name) for name in _COUNTS},
+                "opponents": [
+                    {"name": member, "metrics": _plain_metrics(against)}
+                    for member, against in result.opponents.items()
+                ],
+            }
+            for suite, result in self.results.items()
+        ]
+        return {"step": self.step, "due": self.due, "suites": suites}
+
+    @staticmethod
+    def of_plain(plain: Mapping[str, Any]) -> "Evaluation":
+        """Return the evaluation that `plain` returned."""
+        results = {
+            one["suite"]: SuiteResult(
+                metrics=_metrics_of(one["metrics"]),
+                opponents={o["name"]: _metrics_of(o["metrics"]) for o in one["opponents"]},
+                **{name: one[name] for name in _COUNTS},
+            )
+            for one in plain["suites"]
+        }
+        return Evaluation(plain["step"], plain["due"], None, results)
+
+
+def _plain_metrics(metrics: Mapping[str, Measured]) -> list[dict[str, Any]]:
+    return [{"name": name, **vars(measured)} for name, measured in metrics.items()]
+
+
+def _metrics_of(plain: Sequence[Mapping[str, Any]]) -> dict[str, Measured]:
+    fields = Measured.__dataclass_fields__
+    return {one["name"]: Measured(**{name: one[name] for name in fields}) for one in plain}
 
 
 class RunEvaluator(Evaluator):
@@ -50,7 +115,8 @@ class RunEvaluator(Evaluator):
         # Check arguments that vary now, as the first evaluation may be late.
         for name, suite in self._suites:
             if suite.env is not None and suite.env.vary:
-                with global_randomness_kept(), self._envs(name, suite, processes=1):
+                opened = self._suite_envs.open(self._config, self._state, name, suite, processes=1)
+                with global_randomness_kept(), opened:
                     pass
 
     def is_due(self) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from enn_trainer.errors import ConfigError
+from enn_trainer.evaluation.evaluation import EpisodeCapture, EvaluationFacts
 from entity_env.actions import Action
 from entity_env.adapters.any_vec_env import AnyVecEnv
 from entity_env.environment import Observation
@@ -25,10 +26,6 @@ from entity_env.vec.vec_env import VecEnv, VecEnvWrapper, VecObs
 Picture = npt.NDArray[np.uint8]
 NUM_FILMED = 4
 """Maximal number of environments, or matches, in a video."""
-VIDEOS = "videos"
-"""Name of the folder for videos in the folder of a run's metrics."""
-REPLAYS = "replays"
-"""Name of the folder for replays, likewise."""
 PICTURES_PER_S = 10
 MOST_NAME_BYTES = 100
 """Maximal length of a suite's name in a file name, which file systems limit."""
@@ -136,39 +133,7 @@ class FilmedEnvs(VecEnvWrapper):
             self._problems.append(cannot_write(self.path, error))
 
 
-class Film:
-    """Video of the first episodes of a suite; here none.
-
-    Attributes:
-        processes: number of worker processes of the environments; None for any.
-    """
-
-    processes: int | None = None
-
-    def of_suite(self, name: str) -> "Film":
-        """Return the film of a suite, with a file of its own."""
-        return self
-
-    def filmed(self, envs: VecEnv, counted: npt.NDArray[np.bool_], stack: ExitStack) -> VecEnv:
-        """Return the environments, filmed until the stack is closed.
-
-        Args:
-            envs: B environments.
-            counted: (B,) bool, the environments of which the first few are filmed.
-            stack: completes the video.
-        """
-        return envs
-
-    def results(self) -> dict[str, Any]:
-        """Return the fields of `SuiteResult` about the video, after it is complete."""
-        return {}
-
-
-NO_FILM = Film()
-"""No video."""
-
-
-class FilmFile(Film):
+class FilmFile(EpisodeCapture):
     """Video of the first episodes of a suite in a file.
 
     Args:
@@ -184,12 +149,12 @@ class FilmFile(Film):
         """Return the film of a suite, with a file of its own."""
         return FilmFile(film_of_suite(self.path, name))
 
-    def filmed(self, envs: VecEnv, counted: npt.NDArray[np.bool_], stack: ExitStack) -> VecEnv:
+    def captured(self, envs: VecEnv, counted: npt.NDArray[np.bool_], stack: ExitStack) -> VecEnv:
         """Return the environments, filmed until the stack is closed."""
         self._envs = stack.enter_context(FilmedEnvs(envs, self.path, counted))
         return self._envs
 
-    def results(self) -> dict[str, Any]:
+    def results(self, facts: EvaluationFacts) -> dict[str, Any]:
         """Return the file, or the reason why it is missing."""
         problem = self._envs.problem
         return {"film": self.path if problem is None else None, "film_problem": problem}

@@ -1,27 +1,31 @@
 """Members of a league from the agent and from saves, and the networks that they play with."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from safetensors.torch import save as save_tensors
 
-from enn_trainer.checkpoints.lookup import SavedRun, read_saved_run, run_of_member
+from enn_trainer.checkpoints.lookup import SavedRun, pool_of_run, read_saved_run, run_of_member
 from enn_trainer.checkpoints.migrate.space_diff import diff_spaces, incompatibilities
 from enn_trainer.checkpoints.state_files import saved_network
 from enn_trainer.checkpoints.weights import load_weights, tensors_of
 from enn_trainer.config.selfplay_config import RANDOM
-from enn_trainer.errors import CheckpointError
+from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.experience.frame_limits import rogue_nets
 from enn_trainer.policy import CreateOpponent, Opponent, PPOAgent, frozen_copy
-from enn_trainer.selfplay.league import SNAPSHOT, Member
+from enn_trainer.selfplay.league import SNAPSHOT, League, Member
 from enn_trainer.selfplay.matchmaking import NAMED
+from enn_trainer.state import State
 from enn_trainer.state_part import SavedNetwork
 from entity_env.spaces import ActionSpace, ObsSpace
 from rogue_net.rogue_net import RogueNet, RogueNetWithValueNet
 from rogue_net.wiring import Wired
+
+Trained: TypeAlias = State | SavedRun
+"""A run: the agent, with the spaces and the number of frames it was trained with."""
 
 
 def snapshot_of(
@@ -171,3 +175,41 @@ def network_of(
             network = Wired(network, obs_space, action_space, *known)
     frozen: Any = network.to(device).eval().requires_grad_(False)
     return frozen  # type: ignore[no-any-return]
+
+
+def with_pool(run: Trained) -> Trained:
+    """Return a run whose pool has been read.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    if isinstance(run, SavedRun):
+        try:
+            return run._replace(pool=pool_of_run(run))
+        except CheckpointError as error:
+            raise ConfigError(f"eval.opponent: {error}") from None
+    if run.part(League) is None:
+        raise ConfigError(
+            "eval.opponent: expected a run with opponents (selfplay) beside 'pool', got none"
+        )
+    return run
+
+
+def members_of_pool(run: Trained) -> Sequence[Member]:
+    """Return the members of the pool of a run of `with_pool`.
+
+    Raises:
+        ConfigError: there are none, as before the first update.
+    """
+    if isinstance(run, SavedRun):
+        members: Sequence[Member] = run.pool or []
+    else:
+        league = run.part(League)
+        assert league is not None
+        members = league.pool
+    if not members:
+        raise ConfigError(
+            "eval.opponent: expected members in the pool, got none yet: the first copy of the "
+            "agent joins as training begins, those of selfplay.opponents are there before"
+        )
+    return members

@@ -25,7 +25,7 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.config.schedules import as_written, settings_of
 from enn_trainer.config.validation import unwritable
 from enn_trainer.errors import ConfigError
-from enn_trainer.evaluation.video import REPLAYS, VIDEOS
+from enn_trainer.evaluation.evaluation import REPLAYS, VIDEOS
 from enn_trainer.experience.recording import continues, run_folder
 from enn_trainer.runtime.start_folder import absolute
 from enn_trainer.state_manager import StateManager

@@ -1,8 +1,9 @@
 """Episodes as they are played: a watcher of a collector that keeps the first ones for a replay."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import chain, product
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -10,13 +11,23 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from enn_trainer.errors import ConfigError
-from enn_trainer.evaluation.eval_metrics import quotas
-from enn_trainer.evaluation.video import env_list_of, picture_of, png_of
+from enn_trainer.evaluation.eval_metrics import EpisodeStatistics, quotas
+from enn_trainer.evaluation.evaluation import EXPLAINING, EpisodeCapture, EvaluationFacts
+from enn_trainer.evaluation.video import (
+    cannot_write,
+    env_list_of,
+    film_of_suite,
+    picture_of,
+    png_of,
+)
+from enn_trainer.experience.collector import Watcher
 from enn_trainer.experience.players import Decisions, Environments
 from enn_trainer.policy import PPOAgent
+from enn_trainer.viewer.annotate import explain_replay
 from enn_trainer.viewer.episodes import episode_of_frames, recorded
 from enn_trainer.viewer.explain import Float32
 from enn_trainer.viewer.replay import Episode, Replay
+from enn_trainer.viewer.replay_format import write_replay
 from entity_env.actions import EntityID, EntityName
 from entity_env.errors import EntityEnvError, short_repr, truncate
 from entity_env.match import world_of
@@ -270,3 +281,61 @@ def plain_view(
     sections = (net.relpos_encoding, net.translation) if net else ()
     of_network = next((s.position_features for s in sections if s and s.position_features), ())
     return asdict(view_of(own, obs_space, positions, of_network))
+
+
+class SuiteReplay(EpisodeCapture):
+    """Replay of the first episodes of a suite, returned or written as a page.
+
+    Args:
+        settings: of the replay.
+    """
+
+    processes = 1
+
+    def __init__(self, settings: ReplaySettings) -> None:
+        self._settings = settings
+
+    def of_suite(self, name: str) -> "SuiteReplay":
+        """Return the replay of a suite; a page appends its name."""
+        path = self._settings.path
+        if path is None:
+            return SuiteReplay(self._settings)
+        return SuiteReplay(replace(self._settings, path=film_of_suite(path, name)))
+
+    def watchers(
+        self, envs: EpisodeStatistics, agent: Environments, stack: ExitStack
+    ) -> list[Watcher]:
+        """Return the watcher that keeps episodes."""
+        self._keeper = EpisodeKeeper(envs, agent, self._settings, envs.running)
+        return [self._keeper]
+
+    def progress(self, share: float, is_done: bool) -> tuple[float, bool]:
+        """Return that of the replay, if nothing else is to be played."""
+        if self._settings.path is not None:
+            return share, is_done
+        return self._keeper.share_ended(), self._keeper.is_done()
+
+    def results(self, facts: EvaluationFacts) -> dict[str, Any]:
+        """Return the replay; or the page, or the reason why it is missing.
+
+        Raises:
+            InvalidView: the view of the world, or the given positions, do not fit its space, and
+                no page was to be written.
+        """
+
+        def replay() -> Replay:
+            keeper, config = self._keeper, facts.config
+            played = keeper.replay(facts.title, facts.about, config.ppo.gamma, config.net)
+            share_of = partial(facts.watch, EXPLAINING)
+            explain_replay(played, facts.network, keeper.beside, keeper.is_own, share_of)
+            return played
+
+        path = self._settings.path
+        if path is None:
+            return {"replay": replay()}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_replay(replay(), path)
+        except Exception as error:  # `view` is code of the world; metrics do not depend on it
+            return {"page_problem": cannot_write(path, error, "eval.capture_replays")}
+        return {"page": path}

@@ -26,7 +26,7 @@ from enn_trainer.cli.eval_command import (
 )
 from enn_trainer.cli.load_world import split_pairs
 from enn_trainer.evaluation.eval_metrics import Measured
-from enn_trainer.evaluation.results import SuiteResult
+from enn_trainer.evaluation.evaluation import SuiteResult
 from enn_trainer.experience.envs import env_factory
 from entity_env.examples import MineSweeper
 from tests.enn_trainer.builders import MINES, make_read_only, run_small

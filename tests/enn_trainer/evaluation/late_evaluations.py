@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
+from enn_trainer.evaluation.evaluation import SuiteResult
 from enn_trainer.evaluation.remote import play_suite
-from enn_trainer.evaluation.results import SuiteResult
 from enn_trainer.session import TrainResult
 from enn_trainer.state_manager import StateManager
 from enn_trainer.trainer import Trainer

@@ -10,7 +10,7 @@ import pytest
 from enn_trainer import ConfigError, RankError, StateManager, Trainer, TrainResult
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.eval_config import EnvConfig, EvalEnvConfig, EvalSuiteConfig
-from enn_trainer.evaluation.results import SuiteResult
+from enn_trainer.evaluation.evaluation import SuiteResult
 from enn_trainer.evaluation.run_evaluator import RunEvaluator
 from enn_trainer.scale.group import Group
 from entity_env.examples import Duel, Minefield

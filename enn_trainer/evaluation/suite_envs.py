@@ -1,0 +1,138 @@
+"""`SuiteEnvs`: the environments of evaluations."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+
+from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
+from enn_trainer.config import EvalConfig, TrainConfig
+from enn_trainer.config.eval_config import origin_of, suite_path
+from enn_trainer.errors import ConfigError
+from enn_trainer.experience.envs import (
+    EnvFactory,
+    WorkerOptions,
+    check_whole_matches,
+    in_section,
+    in_whole_matches,
+    sides_of,
+    worker_options,
+)
+from enn_trainer.experience.varied_envs import vary
+from enn_trainer.scale.group import ALONE, Group
+from enn_trainer.scale.shards import Shards
+from enn_trainer.selfplay.members import Trained
+from entity_env.environment import Environment
+from entity_env.match import Match
+from entity_env.vec.vec_env import VecEnv
+
+
+class SuiteEnvs:
+    """Factory of the environments of suites, one suite after the other.
+
+    Args:
+        create_envs: factory of environments.
+    """
+
+    def __init__(self, create_envs: EnvFactory) -> None:
+        self._create_envs = create_envs
+        self._sides: dict[str, int] = {}
+
+    @contextmanager
+    def open(
+        self,
+        config: TrainConfig,
+        run: Trained,
+        name: str,
+        suite: EvalConfig,
+        processes: int,
+        num_members: int = 0,
+        group: Group = ALONE,
+    ) -> Iterator[tuple[VecEnv | None, Shards]]:
+        """Return a context with environments of a suite, and their shards.
+
+        Args:
+            config: configuration of the run.
+            run: has the spaces.
+            name: name of the suite.
+            suite: its settings, from `all_suites`.
+            processes: number of processes; 0 for the configured number.
+            num_members: number of members of a pool that is played against.
+            group: its ranks share the environments out; None of them where a rank has no shards.
+
+        Raises:
+            ConfigError: they cannot be made, or their spaces differ from those of the run.
+        """
+        assert config.eval is not None
+        assert suite.env is not None
+
+        # Make the environments; problems name the setting that they come from.
+        num_envs = suite.num_envs or config.rollout.num_envs
+        where = f"eval.{suite_path(name)}." if name else "" if config.eval.env is None else "eval."
+        processes = processes or suite.processes or min(config.rollout.processes, num_envs)
+        try:
+            with worker_options(WorkerOptions(config.rollout.recover)):
+                make = partial(self._create_envs, suite.env)
+
+                def envs_and_sides(num_envs: int) -> tuple[VecEnv | None, int]:
+                    if group.size == 1:
+                        envs = make(num_envs, processes, 0)
+                        return envs, envs.sides
+                    sides = self._sides_of(suite, num_envs)
+                    check_whole_matches(num_envs, sides)
+                    return None, sides
+
+                is_chosen = suite.num_envs is not None
+                made, num_envs = in_whole_matches(envs_and_sides, num_envs, is_chosen)
+                envs, sides = made
+                # As many matches against each member and in each seat.
+                whole = num_members * sides**2
+                if whole and num_envs % whole:
+                    num_envs = max(whole, num_envs - num_envs % whole)
+                    if envs is not None:
+                        envs.close()
+                        envs = make(num_envs, processes, 0)
+                num_envs = num_envs if envs is None else len(envs)
+                count = min(config.scale.shards or 1, num_envs // sides)
+                shards = Shards.of(num_envs, sides, count).of_rank(group.rank, group.size)
+                if envs is None and shards.own:
+                    num_own = len(shards.columns)
+                    envs = make(num_own, min(processes, num_own), shards.columns.start)
+        except ConfigError as error:
+            own = f"eval.{suite_path(name)}.num_envs" if name else "eval.num_envs"
+            field = origin_of(config.eval, name, "num_envs")
+            hint = "" if field == own else f"; set {own}"
+            problems = [
+                in_section(p, field, where) + (hint if p.startswith("num_envs: ") else "")
+                for p in error.problems
+            ]
+            raise ConfigError(*problems) from None
+
+        # Check the spaces.
+        if envs is None:
+            yield None, shards
+            return
+        with closing(envs):
+            if len(envs) != len(shards.columns):
+                expected = f"{len(shards.columns)} environments of a rank"
+                raise ConfigError(f"{where or 'eval.'}env: expected {expected}, got {len(envs)}")
+            if different := differences(run, envs):
+                raise ConfigError(
+                    f"{where or 'eval.'}env: expected the spaces of env; {'; '.join(different)}"
+                )
+            if suite.env.vary:
+                vary(envs, suite.env.vary, f"{where}env.vary")
+            yield envs, shards
+
+    def _sides_of(self, suite: EvalConfig, num_envs: int) -> int:
+        """Return the number of sides of a match; it is found out once."""
+        assert suite.env is not None
+        key = repr((suite.env, num_envs))
+        if key not in self._sides:
+            self._sides[key] = sides_of(partial(self._create_envs, suite.env), num_envs)
+        return self._sides[key]
+
+
+def differences(state: Trained, world: VecEnv | Environment | Match) -> list[str]:
+    """Return the differences between the spaces of a run and of a world, as text."""
+    spaces = world.obs_space(), world.action_space()
+    return diff_spaces(state.obs_space, state.action_space, *spaces).changed
