@@ -38,6 +38,7 @@ from enn_trainer.selfplay.play_games import play_games
 from enn_trainer.selfplay.tournament import exploit, play_league, players_of
 from entity_env import EnvList
 from entity_env.examples import ENV_REGISTRY
+from entity_env.spaces import Spaces
 
 ROOT = Path(__file__).parent.parent
 POINTS = 40
@@ -283,9 +284,9 @@ def measure_connect_four(path: Path, row: Row, seed: int) -> Values:
 def results_against(path: Path, world: Any, opponent: Any, seed: int, greedy: bool) -> list[Any]:
     """Return the returns of an agent in each seat against an opponent, (games,) each."""
     match = world()
-    spaces = match.obs_space(), match.action_space()
+    spaces = Spaces.of(match)
     made = RandomAgent(spaces[1]) if opponent == "random" else opponent
-    players = players_of({"other": made}, seed, *spaces, 2)
+    players = players_of({"other": made}, seed, spaces, 2)
     network = load_agent(path).agent
     players["agent"] = AgentPlayer(network, None if greedy else seed)
     deals = [[["agent", "other"], ["other", "agent"]]] * GAMES

@@ -24,7 +24,7 @@ from entity_env.environment import Environment, Observation
 from entity_env.match import Match
 from entity_env.plain_state import from_plain, to_plain
 from entity_env.seeding import derive_seed
-from entity_env.spaces import ActionName, ActionSpace, ObsSpace, Probabilities
+from entity_env.spaces import ActionName, ActionSpace, ObsSpace, Probabilities, Spaces
 from entity_env.vec.batching import batch_obs, unbatch_actions
 from entity_env.vec.identity import IdentityTracker
 from entity_env.vec.vec_obs import VecObs
@@ -148,8 +148,10 @@ class RogueNetAgent:
                 pairs = zip(tables, actees.lengths, strict=True)
                 tables = [table[:, :num_actees] for table, num_actees in pairs]
             probs[name] = tables
-        chosen, spaces = decisions.chosen_on_host(), (self.obs_space, self.action_space)
-        actions = unbatch_actions(chosen, obs, observations, *spaces, probs)
+        chosen = decisions.chosen_on_host()
+        actions = unbatch_actions(
+            chosen, obs, observations, self.obs_space, self.action_space, probs
+        )
         return list(map(Act, actions, decisions.values.tolist()))
 
     def explain(
@@ -340,23 +342,22 @@ def load_agent(
     saved = read_saved_run(path, agent)
     network = saved.agent.to(device)
     if env is not None:
-        wired = network_in_world(saved, env.obs_space(), env.action_space())
+        wired = network_in_world(saved, Spaces.of(env))
         return RogueNetAgent(wired, deterministic, seed)
     return RogueNetAgent(network, deterministic, seed, saved.obs_space, saved.action_space)
 
 
-def network_in_world(
-    saved: SavedRun, obs_space: ObsSpace, action_space: Mapping[ActionName, ActionSpace]
-) -> Wired:
+def network_in_world(saved: SavedRun, spaces: Spaces) -> Wired:
     """Return the network of a save for a world that may have more than it was trained with.
 
     Raises:
         CheckpointError: the world has other actions or lacks features that the network needs.
     """
-    known = saved.obs_space, saved.action_space
-    if different := incompatibilities(*known, obs_space, action_space):
+    if different := incompatibilities(saved.spaces, spaces):
         raise CheckpointError(f"{saved.path} is of another world: {'; '.join(different)}")
-    return Wired(saved.agent, obs_space, action_space, *known)
+    return Wired(
+        saved.agent, spaces.obs_space, spaces.action_space, saved.obs_space, saved.action_space
+    )
 
 
 def _packed(x: npt.NDArray[Any]) -> dict[str, Any]:

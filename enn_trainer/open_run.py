@@ -54,6 +54,7 @@ from enn_trainer.selfplay.selfplay import SelfPlay, seat_players
 from enn_trainer.state import State, first_eval_step
 from enn_trainer.state_manager import StateManager
 from entity_env.seeding import derive_seed
+from entity_env.spaces import Spaces
 from entity_env.vec.ray_worker import RayWorker
 from entity_env.vec.vec_env import VecEnv
 from entity_env.vec.worker import WorkerSetup
@@ -182,8 +183,7 @@ def open_state(
     state = manager.state
 
     # A restored state has to be of the same world; labels in another order are upgraded.
-    spaces = envs.obs_space(), envs.action_space()
-    diff = diff_spaces(state.obs_space, state.action_space, *spaces)
+    diff = diff_spaces(state.spaces, Spaces.of(envs))
     if diff.changed:
         raise CheckpointError(
             f"the world is not the one of the checkpoint: {'; '.join(diff.changed)}; begin a new "
@@ -195,9 +195,9 @@ def open_state(
             "network of your own needs the labels in the same order"
         )
     if diff.reordered_labels:
-        config, spaces = manager.config, (state.obs_space, envs.action_space())
+        config, spaces = manager.config, Spaces(state.obs_space, envs.action_space())
         make = manager._initial_state
-        state, _ = evolved_state(state, config, config, *spaces, Rules(), make)
+        state, _ = evolved_state(state, config, config, spaces, Rules(), make)
         manager.take_state(state)
 
     # Clocks and device.

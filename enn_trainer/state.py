@@ -20,7 +20,7 @@ from enn_trainer.selfplay.league import LEAGUE, PLAYERS, League
 from enn_trainer.selfplay.seating import Seating
 from enn_trainer.state_part import StatePart, copied_state, full_state
 from entity_env.seeding import derive_seed
-from entity_env.spaces import ActionSpace, ObsSpace
+from entity_env.spaces import ActionSpace, ObsSpace, Spaces
 from rogue_net.rogue_net import RogueNet, RogueNetWithValueNet
 
 
@@ -73,6 +73,11 @@ class State:
     memory: Dict[str, Any] = field(default_factory=dict)
     metrics: Dict[str, float] = field(default_factory=dict)
     envs: Optional[bytes] = None
+
+    @property
+    def spaces(self) -> Spaces:
+        """The spaces of the environment."""
+        return Spaces(self.obs_space, self.action_space)
 
     def part(self, kind: Type[P]) -> Optional[P]:
         """Return the part of a class; None if there is none."""

@@ -14,7 +14,7 @@ from entity_env.errors import InvalidAction, as_error, short_repr
 from entity_env.observation import GLOBAL, Observation, ObsSpace, filter_observation
 from entity_env.plain_state import from_plain, to_plain
 from entity_env.ragged import Ragged
-from entity_env.spaces import ActionSpaces
+from entity_env.spaces import Spaces
 from entity_env.vec.chains import choose_parts
 from entity_env.vec.vec_obs import Choices, VecActionMask, VecObs
 
@@ -67,8 +67,7 @@ def ask_bots(
     bots: Sequence[Bot],
     frames: Sequence[Observation],
     batch: VecObs,
-    obs_space: ObsSpace,
-    action_space: ActionSpaces,
+    spaces: Spaces,
     where: Callable[[int], str],
 ) -> Choices:
     """Return the choices of bots in their frames.
@@ -77,8 +76,7 @@ def ask_bots(
         bots: B bots.
         frames: B of them, from `shown_frames`.
         batch: the same B frames.
-        obs_space: of the frames.
-        action_space: the actions.
+        spaces: of the frames, and the actions.
         where: returns the place of a frame, for messages, by its index.
 
     Returns:
@@ -88,6 +86,7 @@ def ask_bots(
         InvalidAction: a choice is not legal; the message names the bot and what was allowed.
         Exception: raised by a bot, with a note that names it.
     """
+    obs_space, action_space = spaces
 
     def named(i: int) -> str:
         return f"{type(bots[i]).__name__} in {where(i)}"
@@ -116,17 +115,15 @@ def ask_bots(
     return choose_parts(batch.action_masks, action_space, encode)
 
 
-def shown_frames(
-    batch: VecObs, shown: ObsSpace, obs_space: ObsSpace, action_space: ActionSpaces
-) -> list[Observation]:
+def shown_frames(batch: VecObs, shown: ObsSpace, spaces: Spaces) -> list[Observation]:
     """Return B frames as bots see them.
 
     Args:
         batch: the B frames, also of environments in other processes.
         shown: the space of their features.
-        obs_space: the space of the world, whose order features and labels are to have.
-        action_space: the actions.
+        spaces: of the environment, whose order features and labels are to have.
     """
+    obs_space, action_space = spaces
     own = batch.take(np.arange(len(batch)))  # bots may keep it, batches are written over
     frames = [Observation() for _ in range(len(own))]
     ids: list[list[EntityID]] = [[] for _ in frames]  # of all entities, also of hidden ones

@@ -7,8 +7,9 @@ from entity_env.environment import Observation
 from entity_env.errors import InvalidAction
 from entity_env.match import Match
 from entity_env.plain_state import impure
-from entity_env.random_play import Player, Report, Spaces, Stop, answer
+from entity_env.random_play import Player, Report, Stop, answer
 from entity_env.seeding import derive_seed
+from entity_env.spaces import Spaces
 from entity_env.vec.batching import batch_obs
 from entity_env.vec.vec_obs import Choices, VecObs
 
@@ -89,11 +90,11 @@ class _BotGame(Player):
         if self.is_restored:
             self._restore(where)
         full = batch_obs(frames, *self.spaces)
-        shown = shown_frames(full, self.obs_space, *self.spaces)
+        shown = shown_frames(full, self.obs_space, self.spaces)
 
         def ask() -> Choices | InvalidAction:
             try:
-                return ask_bots(self.bots, shown, full, *self.spaces, where="side {}".format)
+                return ask_bots(self.bots, shown, full, self.spaces, where="side {}".format)
             except InvalidAction as error:
                 return error
 

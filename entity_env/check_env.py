@@ -14,8 +14,9 @@ from entity_env.check_variation import VariationCheck
 from entity_env.environment import Environment
 from entity_env.match import CreateEnv, Match, match_of, world_of
 from entity_env.plain_state import UnsavableSharingError, impure
-from entity_env.random_play import Player, Report, Spaces, Stop, answer, differences, shown_by
+from entity_env.random_play import Player, Report, Stop, answer, differences, shown_by
 from entity_env.seeding import derive_seed
+from entity_env.spaces import Spaces
 from entity_env.vec.episode_state import names_in
 from entity_env.vec.samplers import Sampler
 from entity_env.vec.validate import changed_spaces, space_problems
@@ -146,12 +147,12 @@ class _Check:
             for field, text, fix in problems:
                 self.report.problem(field, text, fix)
             raise Stop
-        return obs_space, action_space
+        return Spaces(obs_space, action_space)
 
     def _check_view(self, match: Match, spaces: Spaces) -> None:
         with contextlib.suppress(Stop):
             view = answer(self.report, "view", "", match.view)
-            problems = [] if view is None else view_problems(view, spaces[0])
+            problems = [] if view is None else view_problems(view, spaces.obs_space)
             for field, text in problems:
                 self.report.problem(field, text, "see the docstrings of View and EntityView")
 
@@ -180,7 +181,7 @@ class _Check:
         # Ids are saved with the state, so they must be plain data.
         try:
             for frame in answer(self.report, "reset", "", match.reset):
-                names_in(frame, spaces[1])
+                names_in(frame, spaces.action_space)
         except TypeError as error:
             fix = "name entities by numbers, text or tuples of them, or leave out get_state"
             self.report.problem("get_state", str(error), fix)

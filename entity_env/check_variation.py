@@ -9,8 +9,9 @@ import numpy as np
 from entity_env.environment import Environment
 from entity_env.errors import short_repr
 from entity_env.match import FreshPartial, Match, match_of, world_of
-from entity_env.random_play import Player, Report, Spaces, Stop, Trace, answer, differences
+from entity_env.random_play import Player, Report, Stop, Trace, answer, differences
 from entity_env.seeding import derive_seed
+from entity_env.spaces import Spaces
 from entity_env.vec.samplers import Sampler
 from entity_env.vec.validate import changed_spaces
 from entity_env.vec.variation import Variation

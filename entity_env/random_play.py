@@ -18,7 +18,7 @@ from entity_env.match import Match
 from entity_env.names import free_name, is_computed, is_text
 from entity_env.ragged import Ragged
 from entity_env.seeding import derive_seed
-from entity_env.spaces import ActionName, ActionSpace, ActionSpaces, ObsSpace
+from entity_env.spaces import ActionName, ActionSpaces, ObsSpace, Spaces
 from entity_env.vec.batching import batch_obs, unbatch_actions
 from entity_env.vec.chains import choose_parts
 from entity_env.vec.frames import has_len
@@ -160,7 +160,6 @@ def _count(n: int, noun: str) -> str:
 
 Fields: TypeAlias = dict[str, bytes]
 """The content of a batch, by the name of the field."""
-Spaces: TypeAlias = tuple[ObsSpace, dict[ActionName, ActionSpace]]
 Trace: TypeAlias = list[tuple[str, Fields]]
 """The episode and step of each frame, and its content."""
 
@@ -405,7 +404,7 @@ def _field_messages(obs: Any, spaces: Spaces) -> list[str]:
     message = _first_message("Observation", obs, spaces)
     if not message:
         return []
-    blank = _blank_globals(spaces[0])
+    blank = _blank_globals(spaces.obs_space)
     messages: dict[str, None] = {}
 
     def fits(field: str, **fields: Any) -> bool:
@@ -422,7 +421,7 @@ def _field_messages(obs: Any, spaces: Spaces) -> list[str]:
     for name, block in obs.features.items():
         fits(f"features of {name!r}", features={name: block})
     # Visibility, ids and actions refer to entities, and actions to their ids.
-    features = _blank_features(obs, spaces[0]).features
+    features = _blank_features(obs, spaces.obs_space).features
     if features.keys() != obs.features.keys():
         return list(messages)  # what refers to entities cannot be checked without them
     visible = {}

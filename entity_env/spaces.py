@@ -7,7 +7,7 @@ from 0; a batched mask lists them actor after actor, and a choice is one of thes
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
-from typing import Any, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +58,7 @@ __all__ = [
     "ObsSpace",
     "Probabilities",
     "SelectEntityActionSpace",
+    "Spaces",
     "batch_mask_type",
     "has_global_entity",
     "num_columns",
@@ -310,6 +311,18 @@ def batch_mask_type(name: str) -> type[VecActionMask] | None:
 
 ActionSpaces: TypeAlias = Mapping[ActionName, ActionSpace]
 """The spaces of all actions, by name."""
+
+
+class Spaces(NamedTuple):
+    """Observation space and action space of an environment."""
+
+    obs_space: ObsSpace
+    action_space: ActionSpaces
+
+    @classmethod
+    def of(cls, env: Any) -> Self:
+        """Return the spaces of an environment, a match or vectorised environments."""
+        return cls(env.obs_space(), dict(env.action_space()))
 
 
 def has_global_entity(obs_space: ObsSpace, action_space: ActionSpaces) -> bool:

@@ -10,7 +10,7 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.experience.collector import Rollout
 from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.state_part import StatePart
-from entity_env.spaces import ActionSpace, ObsSpace
+from entity_env.spaces import ActionSpace, ObsSpace, Spaces
 from rogue_net.answer import NetOutput
 from rogue_net.ragged import EntityBatch
 
@@ -44,6 +44,10 @@ class RunState(Protocol):
     obs_space: ObsSpace
     action_space: dict[str, ActionSpace]
     memory: dict[str, Any]
+
+    @property
+    def spaces(self) -> Spaces:
+        """Both spaces of the environment."""
 
     def frames_per_step(self, cfg: TrainConfig) -> int:
         """Return the number of frames of each step that are learnt from."""

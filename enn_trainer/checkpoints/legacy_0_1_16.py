@@ -36,6 +36,7 @@ from enn_trainer.config.load import dump_config, load_config
 from enn_trainer.errors import CheckpointError
 from entity_env.errors import short_repr
 from entity_env.serialization.bounds import Allowance, number_array, unpack_bounded
+from entity_env.spaces import Spaces
 from rogue_net.published import from_published, projections_by_type, renamed
 
 AGENT_FILE, OPTIMIZER_FILE = "state.agent.msgpack", "state.optimizer.msgpack"
@@ -173,7 +174,7 @@ def _converted(path: Path, with_moments: bool = False) -> PublishedCheckpoint:
     }
     converted = PublishedCheckpoint(path, manifest, files)
     state = read_state(converted)
-    fitting_network(str(path), config, state["obs_space"], state["action_space"], weights)
+    fitting_network(str(path), config, Spaces(state["obs_space"], state["action_space"]), weights)
     if with_moments:
         converted.read(OPTIMIZER)
     return converted

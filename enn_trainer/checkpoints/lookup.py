@@ -47,7 +47,7 @@ from enn_trainer.policy import PPOAgent
 from enn_trainer.selfplay.league import Member
 from enn_trainer.state import make_policy
 from entity_env.errors import did_you_mean
-from entity_env.spaces import ActionSpace, ObsSpace
+from entity_env.spaces import ActionSpace, ObsSpace, Spaces
 
 Existing: TypeAlias = Literal["continue", "resume", "refuse", "replace"]
 """Action for the run in a folder: continue it if there is one, continue it, raise if there is one,
@@ -218,6 +218,11 @@ class SavedRun(NamedTuple):
     member: str = ""
     pool: Sequence[Member] | None = None
 
+    @property
+    def spaces(self) -> Spaces:
+        """The spaces it was trained on."""
+        return Spaces(self.obs_space, self.action_space)
+
 
 def read_saved_run(path: Path, agent: PPOAgent | None = None, with_pool: bool = False) -> SavedRun:
     """Read the network of a save, without its optimizer.
@@ -231,21 +236,24 @@ def read_saved_run(path: Path, agent: PPOAgent | None = None, with_pool: bool = 
         CheckpointError: there is no valid checkpoint, or its weights are no finite numbers; or it
             has no such member, or not as a network.
     """
-    named = split_member(path)
-    saved, member = (find(path), None) if named is None else find_member(*named)
-    run = _agent_of(saved, agent) if member is None else _run_of_member(saved, member, agent)
+    if (named := split_member(path)) is None:
+        saved = find(path)
+        run = _agent_of(saved, agent)
+    else:
+        saved, member = find_member(named[0], named[1])
+        run = _run_of_member(saved, member, agent)
     return run._replace(pool=_pool_of(saved)) if with_pool else run
 
 
 def _agent_of(saved: Checkpoint, agent: PPOAgent | None) -> SavedRun:
     state, config = read_state(saved), read_config(saved)
-    spaces = state["obs_space"], state["action_space"]
+    obs_space, action_space = state["obs_space"], state["action_space"]
     where, weights = str(saved.path), read_tensors(saved, WEIGHTS)
     network: Any = agent
     if network is None:
-        network = fitting_network(where, config, *spaces, weights)
+        network = fitting_network(where, config, Spaces(obs_space, action_space), weights)
     load_weights(where, network, weights)
-    return SavedRun(saved.path, config, saved.step, network.eval(), *spaces)
+    return SavedRun(saved.path, config, saved.step, network.eval(), obs_space, action_space)
 
 
 def split_member(path: Path) -> tuple[Path, str] | None:
@@ -330,9 +338,15 @@ def _run_of_member(saved: Checkpoint, member: Member, agent: PPOAgent | None) ->
         )
     load_weights(where, network, tensors_of(where, member.weights))
     state, config = read_state(saved), read_config(saved)
-    spaces = state["obs_space"], state["action_space"]
-    step = max(member.step, 0)
-    return SavedRun(saved.path, config, step, network.eval(), *spaces, member=name)
+    return SavedRun(
+        path=saved.path,
+        config=config,
+        step=max(member.step, 0),
+        agent=network.eval(),
+        obs_space=state["obs_space"],
+        action_space=state["action_space"],
+        member=name,
+    )
 
 
 def run_of_member(member: Member, path: Path) -> SavedRun:
@@ -353,12 +367,19 @@ def run_of_member(member: Member, path: Path) -> SavedRun:
         raise CheckpointError(f"{where}: its configuration cannot be read: {error}") from None
     weights = tensors_of(where, member.weights)
     try:
-        network = fitting_network(where, config, **spaces, weights=weights, make=make_policy)
+        network = fitting_network(where, config, spaces, weights, make=make_policy)
     except ConfigError as error:
         raise CheckpointError(f"{where}: its configuration does not fit: {error}") from None
     load_weights(where, network, weights)
-    step = max(member.step, 0)
-    return SavedRun(path, config, step, network.eval(), **spaces, member=member.name)
+    return SavedRun(
+        path=path,
+        config=config,
+        step=max(member.step, 0),
+        agent=network.eval(),
+        obs_space=spaces.obs_space,
+        action_space=dict(spaces.action_space),
+        member=member.name,
+    )
 
 
 class Contents(NamedTuple):
@@ -389,6 +410,11 @@ class Contents(NamedTuple):
     members: Sequence[Member]
     lessons: Lessons
     rounds: RunRounds
+
+    @property
+    def spaces(self) -> Spaces:
+        """The spaces of the agent."""
+        return Spaces(self.obs_space, self.action_space)
 
 
 def read_contents(path: Path) -> Contents:

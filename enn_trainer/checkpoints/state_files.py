@@ -44,7 +44,7 @@ from enn_trainer.state_part import (
 from entity_env.observation import OMIT_EMPTY
 from entity_env.serialization.bounds import Allowance
 from entity_env.serialization.messages import pack, rebuilt, unpack
-from entity_env.spaces import ACTION_SPACES, ActionSpace, Entity, Kind, ObsSpace
+from entity_env.spaces import ACTION_SPACES, ActionSpace, Entity, Kind, ObsSpace, Spaces
 from rogue_net.rogue_net import RogueNet
 
 STATE_VERSION = 1
@@ -88,42 +88,37 @@ def read_state(saved: Checkpoint) -> dict[str, Any]:
             raise ValueError("; ".join(problems[:10]))
         if plain["step"] != saved.step:
             raise ValueError(f"step: expected {saved.step} as in the manifest")
-        plain |= read_spaces(plain)
+        plain |= read_spaces(plain)._asdict()
     except ValueError as error:
         raise CheckpointError(f"{saved.path}: state.ron cannot be read: {error}") from None
     return plain
 
 
-def dump_spaces(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> dict[str, Any]:
+def dump_spaces(spaces: Spaces) -> dict[str, Any]:
     """Return the spaces of an agent as data for `ron.dumps`, by the names of fields of `State`."""
     actions = {
         name: ron.Struct("ActionSpace", {"kind": type(space).__name__, **space.plain()})
-        for name, space in action_space.items()
+        for name, space in spaces.action_space.items()
     }
-    return {"obs_space": as_data(obs_space), "action_space": actions}
+    return {"obs_space": as_data(spaces.obs_space), "action_space": actions}
 
 
-def saved_network(
-    network: RogueNet, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]
-) -> SavedNetwork:
+def saved_network(network: RogueNet, spaces: Spaces) -> SavedNetwork:
     """Return a network with all that is needed to play it, without its values."""
     weights = {k: v.detach().cpu().contiguous() for k, v in network.state_dict().items()}
     policy = {name: w for name, w in weights.items() if not name.startswith("regression_heads.")}
-    spaces = ron.dumps(ron.Struct("Spaces", dump_spaces(obs_space, action_space)))
     of_net = TrainConfig(net=network.config, name="opponent")
-    return SavedNetwork(dump_config(of_net), spaces, save_tensors(policy))
+    text = ron.dumps(ron.Struct("Spaces", dump_spaces(spaces)))
+    return SavedNetwork(dump_config(of_net), text, save_tensors(policy))
 
 
-def read_spaces(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the spaces that data of `dump_spaces` describes, `obs_space` and `action_space`.
+def read_spaces(plain: Mapping[str, Any]) -> Spaces:
+    """Return the spaces that data of `dump_spaces` describes.
 
     Raises:
         ValueError: the data does not describe them.
     """
-    return {
-        "obs_space": _obs_space_of(plain["obs_space"]),
-        "action_space": _action_space_of(plain["action_space"]),
-    }
+    return Spaces(_obs_space_of(plain["obs_space"]), _action_space_of(plain["action_space"]))
 
 
 def _obs_space_of(plain: Mapping[str, Any]) -> ObsSpace:
@@ -366,10 +361,11 @@ def restore(
     try:
         # A new run's state, with the saved weights and fields.
         weights = read_tensors(saved, WEIGHTS)
-        spaces = {"obs_space": plain["obs_space"], "action_space": plain["action_space"]}
+        spaces = Spaces(plain["obs_space"], plain["action_space"])
         if agent is None:
-            agent = fitting_network(str(saved.path), config, **spaces, weights=weights)
-        state = with_common_parts(initial_state(config, {**spaces, "agent": agent}))
+            agent = fitting_network(str(saved.path), config, spaces, weights)
+        context = {**spaces._asdict(), "agent": agent}
+        state = with_common_parts(initial_state(config, context))
         load_weights(str(saved.path), state.agent, weights)
         rest, parts = _read_rest(saved)
         for name, value in {**plain, **rest}.items():
@@ -456,7 +452,7 @@ def _loaded(part: Part, name: str, parts: Mapping[str, dict[str, Any]], where: s
 
 
 def _dump_state(state: State) -> str:
-    spaces = dump_spaces(state.obs_space, state.action_space)
+    spaces = dump_spaces(state.spaces)
     fields = {name: getattr(state, name) for name in _FIELDS if name not in spaces}
     return ron.dumps(ron.Struct("State", {"version": STATE_VERSION, **fields, **spaces}))
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from enn_trainer.config import TrainConfig
 from enn_trainer.errors import CheckpointError
 from enn_trainer.state import make_network
-from entity_env.spaces import ActionSpace, ObsSpace
+from entity_env.spaces import Spaces
 from rogue_net.input_norm import InputNorm
 
 MAX_WEIGHT = 1e9
@@ -35,8 +35,7 @@ _OF_ROGUE_NET = re.compile(
 def fitting_network(
     where: str,
     config: TrainConfig,
-    obs_space: ObsSpace,
-    action_space: dict[str, ActionSpace],
+    spaces: Spaces,
     weights: Mapping[str, Tensor],
     make: Callable[..., Any] = make_network,
 ) -> Any:
@@ -45,8 +44,7 @@ def fitting_network(
     Args:
         where: the save, for messages.
         config: of the run.
-        obs_space: the observations of the network.
-        action_space: its actions.
+        spaces: of the network.
         weights: by name.
         make: `make_network`, or `make_policy` for a network without values.
 
@@ -60,6 +58,7 @@ def fitting_network(
             f"{where}: the weights are those of a network of your own, with {min(others)}; "
             "expected those of a RogueNet, or that network beside the save, as agent= in Python"
         )
+    obs_space, action_space = spaces
     numbers = sum(t.numel() for t in weights.values())
     vf_net = config.vf_net if make is make_network else None
     layers = config.net.n_layer + (0 if vf_net is None else vf_net.n_layer)

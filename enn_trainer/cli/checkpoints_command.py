@@ -38,7 +38,7 @@ from enn_trainer.runtime.trust import TYPED, NamedCode, Trust
 from enn_trainer.state_manager import load_checkpoint
 from enn_trainer.tables import in_bytes, printable, show_records, show_table
 from entity_env.match import Match
-from entity_env.spaces import ActionSpace, ObsSpace
+from entity_env.spaces import Spaces
 from entity_env.vec.variation import read_samplers
 
 Run: TypeAlias = Callable[[argparse.Namespace], int | None]
@@ -197,10 +197,10 @@ def _diff(options: argparse.Namespace) -> int:
     if options.env is None:
         return 0 if diff_saves(options.path, options.other, Console()) else 1
     saved = read_saved_run(options.path)
-    rules, spaces = _new_world(options, saved.obs_space, saved.action_space)
-    renamed = rules.spaces(saved.obs_space, saved.action_space)
-    rules.check_known(*spaces)
-    diff = diff_spaces(*renamed, *spaces)
+    rules, spaces = _new_world(options, saved.spaces)
+    renamed = rules.spaces(saved.spaces)
+    rules.check_known(spaces)
+    diff = diff_spaces(renamed, spaces)
     print(diff)
     return 1 if diff.changed else 0
 
@@ -212,12 +212,13 @@ def _evolve(options: argparse.Namespace) -> None:
     varied = read_lessons(saved).names(before)
     of_evaluations = [name for _, suite in _evaluations(before) for name in suite.env.vary]
     arguments = [*dict.fromkeys([*varied, *of_evaluations])]
-    rules, spaces = _new_world(options, state["obs_space"], state["action_space"], arguments)
+    known = Spaces(state["obs_space"], state["action_space"])
+    rules, spaces = _new_world(options, known, arguments)
     # The environment may have changed the working directory.
     saved = replace(saved, path=located(saved.path, folder))
     if len({rules.new("parameter", name) for name in varied}) < len(varied):
         raise ConfigError(f"rename: two arguments become one, of {', '.join(varied)}")
-    begun = renamed_config(before, rules, state["obs_space"], *spaces)
+    begun = renamed_config(before, rules, known.obs_space, spaces)
     kwargs = parse_kwargs(options.env_kwargs, "--env-kwargs")
     _evaluate_in(begun, options.env)
     begun.env.id, begun.env.kwargs = options.env, json.dumps(kwargs)
@@ -225,7 +226,7 @@ def _evolve(options: argparse.Namespace) -> None:
     config, _ = load_with_sources(
         TrainConfig, None, options.overrides, dump_config(begun), os.environ, source
     )
-    evolved = evolve(saved, *spaces, config, rules)
+    evolved = evolve(saved, spaces.obs_space, spaces.action_space, config, rules)
     _check_arguments(evolved)
     written = evolved.save(located(options.to, folder))
     print(evolved.report)
@@ -236,18 +237,15 @@ def _evolve(options: argparse.Namespace) -> None:
 
 
 def _new_world(
-    options: argparse.Namespace,
-    obs_space: ObsSpace,
-    action_space: dict[str, ActionSpace],
-    arguments: Sequence[str] = (),
-) -> tuple[Rules, tuple[ObsSpace, dict[str, ActionSpace]]]:
+    options: argparse.Namespace, spaces: Spaces, arguments: Sequence[str] = ()
+) -> tuple[Rules, Spaces]:
     """Return the rules of a change of these spaces, and the spaces of the new environment."""
-    renamed = read_renames(renames(options), obs_space, action_space, arguments)
+    renamed = read_renames(renames(options), spaces, arguments)
     rules = Rules(renamed, options.new_label_prob)
     kwargs = parse_kwargs(options.env_kwargs, "--env-kwargs")
     world = make_any_world(options.env, kwargs, "--env-kwargs", trust=TYPED)
     with contextlib.closing(world):
-        return rules, (world.obs_space(), dict(world.action_space()))
+        return rules, Spaces.of(world)
 
 
 def _evaluations(config: TrainConfig) -> list[tuple[str, Any]]:

@@ -24,6 +24,7 @@ from enn_trainer.runtime.trust import TYPED, names_code
 from enn_trainer.state import State
 from entity_env.errors import EntityEnvError
 from entity_env.examples import ENV_REGISTRY
+from entity_env.spaces import Spaces
 
 _EPILOG = """\
 Settings are those of enn train, for the network and for the run that continues from the clone, and
@@ -103,7 +104,7 @@ def _is_known_to_fit(env: EnvConfig, state: State) -> bool:
     try:
         kwargs, fields = json.loads(env.kwargs), ("env.kwargs", "env.id")
         with closing(make_world(env.id, kwargs, *fields, trust=TYPED)) as world:
-            spaces = world.obs_space(), world.action_space()
+            spaces = Spaces.of(world)
     except (ConfigError, EntityEnvError):
         return False
-    return not diff_spaces(state.obs_space, state.action_space, *spaces).changed
+    return not diff_spaces(state.spaces, spaces).changed

@@ -39,6 +39,7 @@ from enn_trainer.viewer.replay import Replay
 from entity_env.errors import EntityEnvError, InvalidView
 from entity_env.match import match_of
 from entity_env.seeding import derive_seed
+from entity_env.spaces import Spaces
 from entity_env.vec.vec_env import VecEnv
 
 DEFAULT_PORT = 8765
@@ -97,11 +98,11 @@ def _serve(options: argparse.Namespace) -> None:
         envs = stack.enter_context(closing(envs_by_id(config.env, sides, 1, 0, trust)))
         with suppress(EntityEnvError):  # raised where entities have no ids
             envs.track()
-        obs_space, action_space = envs.obs_space(), envs.action_space()
+        spaces = Spaces.of(envs)
         seed = derive_seed(config.seed if options.seed is None else options.seed, "eval")
 
         agent = AgentPlayer(
-            network_in_world(saved, obs_space, action_space),
+            network_in_world(saved, spaces),
             None if options.deterministic else seed,
         )
         seats: list[SeatPlayer] = [agent] * sides
@@ -121,12 +122,14 @@ def _serve(options: argparse.Namespace) -> None:
             nonlocal saved
             if options.follow:
                 saved = _newest(path, saved)
-                agent.agent = network_in_world(saved, obs_space, action_space)
+                agent.agent = network_in_world(saved, spaces)
             return f"step {saved.step:,} of the run"
 
         about = {"save": str(saved.path), "environment": f"{config.env.id} {config.env.kwargs}"}
-        replay = Replay(config.env.id, about, obs_space, action_space, sides, config.ppo.gamma)
-        replay.view = plain_view(own, obs_space, options.positions, config.net)
+        replay = Replay(
+            config.env.id, about, spaces.obs_space, spaces.action_space, sides, config.ppo.gamma
+        )
+        replay.view = plain_view(own, spaces.obs_space, options.positions, config.net)
         try:
             server = stack.enter_context(closing(LiveServer(options.port)))
         except OSError as error:
@@ -135,14 +138,14 @@ def _serve(options: argparse.Namespace) -> None:
         game = LiveGame(players, seats, replay, server, options.fps, newest)
         watchers = []
         if options.record is not None:
-            watchers.append(Recorder(options.record, action_space))
+            watchers.append(Recorder(options.record, spaces.action_space))
             stack.callback(watchers[0].close)
 
         # Play.
         collector = Collector(envs, game, watchers=watchers)
         collector.seed(seed)
         with torch.no_grad():
-            collector.reset(obs_space)
+            collector.reset(spaces.obs_space)
             print(f"{server.address}\nopen it in a browser of this machine; Ctrl-C ends the server")
             sys.stdout.flush()
             if options.open:
@@ -153,10 +156,16 @@ def _serve(options: argparse.Namespace) -> None:
 
 def _opponent(options: argparse.Namespace, envs: VecEnv, seed: int) -> SeatPlayer:
     """Return the player that `--opponent` names."""
-    spaces, device = (envs.obs_space(), envs.action_space()), torch.device("cpu")
-    found = create_opponent(options.opponent, *spaces, device, "--opponent")
+    spaces = Spaces.of(envs)
+    found = create_opponent(
+        options.opponent,
+        spaces.obs_space,
+        spaces.action_space,
+        torch.device("cpu"),
+        "--opponent",
+    )
     if isinstance(found, type):
-        return BotPlayer(found, seed, envs.obs_space(), *spaces, envs.sides)
+        return BotPlayer(found, seed, spaces.obs_space, spaces, envs.sides)
     is_greedy = options.deterministic and not isinstance(found, RandomAgent)
     return AgentPlayer(found, None if is_greedy else seed)
 

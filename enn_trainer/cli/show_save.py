@@ -238,7 +238,7 @@ def diff_saves(one: Path, other: Path, console: Console) -> bool:
     """
     a, b = read_contents(one), read_contents(other)
     x, y = _as_plain(a), _as_plain(b)
-    worlds = diff_spaces(a.obs_space, a.action_space, b.obs_space, b.action_space).changed
+    worlds = diff_spaces(a.spaces, b.spaces).changed
     members = _of_names(x["opponents"], y["opponents"], "left", "came", "other weights")
     files = _of_names(x["files"], y["files"], "only in A", "only in B", "other bytes")
     tables: list[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = [

@@ -164,7 +164,7 @@ def _of_recording(path: Path, options: argparse.Namespace) -> Replay:
     if options.agent is None:
         replay.moments = find_moments(replay)
         return replay
-    agent = create_agent("--agent", options.agent, recording.obs_space, recording.action_space)
+    agent = create_agent("--agent", options.agent, recording.spaces)
     replay.about["agent beside"] = options.agent
     if any(remembering_of(agent)):
         replay.about["agent beside"] += _remembered_in(path, replay.episodes, agent)

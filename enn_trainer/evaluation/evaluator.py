@@ -48,7 +48,7 @@ from enn_trainer.selfplay.members import Trained, make_opponent, members_of_pool
 from enn_trainer.state import State
 from enn_trainer.stop_conditions import is_read
 from entity_env.seeding import derive_seed
-from entity_env.spaces import ActionName, ActionSpace
+from entity_env.spaces import ActionName, ActionSpace, Spaces
 from entity_env.vec.variation import Variation
 from entity_env.vec.vec_env import VecEnv
 from rogue_net.wiring import Wired
@@ -201,11 +201,18 @@ class Evaluator:
     def begin(self, play: PlayElsewhere) -> UnderWay:
         """Begin to evaluate the agent elsewhere, with the weights that it has now."""
         other, state = copy.copy(self), self._state
-        spaces = state.obs_space, dict(state.action_space)
         league = None if isinstance(state, SavedRun) else state.part(League)
         if isinstance(state, State):  # what evaluations read of it
             agent = copy.deepcopy(state.agent).cpu()
-            other._state = State(state.step, 0, None, agent, *spaces, run_name=state.run_name)
+            other._state = State(
+                step=state.step,
+                restart=0,
+                next_eval_step=None,
+                agent=agent,
+                obs_space=state.obs_space,
+                action_space=dict(state.action_space),
+                run_name=state.run_name,
+            )
             other._state.parts = {} if league is None else {LEAGUE: league}
         other._lanes, other.results = ONE_LANE, {}
         vars(other).pop("group", None)  # it cannot be sent
@@ -324,15 +331,21 @@ class Evaluator:
         pool: Sequence[Member],
     ) -> tuple[Players, npt.NDArray[np.bool_]]:
         """Return the players in some environments, and bool, which of all in the suite count."""
-        known, actions = (self._state.obs_space, self._state.action_space), envs.action_space()
-        is_reordered = bool(diff_spaces(*known, envs.obs_space(), actions).reordered_labels)
+        known, shown = self._state.spaces, Spaces.of(envs)
+        is_reordered = bool(diff_spaces(known, shown).reordered_labels)
 
         def player(agent: Opponent, is_greedy: bool) -> SeatPlayer:
             if isinstance(agent, type):
-                spaces = known[0], envs.obs_space(), actions
-                return BotPlayer(agent, seed, *spaces, envs.sides, shards.columns.start)
+                first = shards.columns.start
+                return BotPlayer(agent, seed, known.obs_space, shown, envs.sides, first)
             if is_reordered:  # labels in another order than the run's
-                agent = Wired(agent, known[0], actions, *known)
+                agent = Wired(
+                    agent,
+                    known.obs_space,
+                    shown.action_space,
+                    known.obs_space,
+                    known.action_space,
+                )
             return AgentPlayer(agent, None if is_greedy else seed, self._lanes, shards=shards)
 
         players = {AGENT: player(self._state.agent, suite.deterministic)}
@@ -341,9 +354,9 @@ class Evaluator:
             return players[AGENT], everywhere
         if pool:
             lineup = against_pool([member.name for member in pool], envs.sides)
-            makers = self._state.agent, self._create_opponent, *known, self._device
+            make = self._create_opponent
             for member in pool:
-                opponent = make_opponent(member, *makers)
+                opponent = make_opponent(member, self._state.agent, make, known, self._device)
                 players[member.name] = player(opponent, suite.deterministic)
         else:
             opponent, lineup = self._opponents[suite.opponent], against(suite.opponent, envs.sides)

@@ -16,7 +16,7 @@ from enn_trainer.runtime.trust import TYPED, Trust, import_bot
 from entity_env.bot import Bot
 from entity_env.errors import UnknownWorld
 from entity_env.named_world import names_bot
-from entity_env.spaces import ActionSpace, ObsSpace
+from entity_env.spaces import ActionSpace, ObsSpace, Spaces
 from entity_env.vec.chains import parents_first
 from rogue_net.answer import NetOutput, output_of
 from rogue_net.distributions import Decision, decide
@@ -58,7 +58,7 @@ def create_opponent(
     if not isinstance(path, str):
         return path
     if not names_bot(path):
-        return create_agent(field, path, obs_space, action_space).to(device)
+        return create_agent(field, path, Spaces(obs_space, action_space)).to(device)
     return bot_class(path, field, trust)
 
 
@@ -85,17 +85,15 @@ class NamedOpponents:
         return create_opponent(path, obs_space, action_space, device, self.field, self.trust)
 
 
-def create_agent(
-    field: str, path: str, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]
-) -> "RandomAgent | Wired":
+def create_agent(field: str, path: str, spaces: Spaces) -> "RandomAgent | Wired":
     """Load a network as `create_opponent` does; errors begin with the name of a field."""
     if path == "random":
-        return RandomAgent(action_space)
+        return RandomAgent(spaces.action_space)
     if names_bot(path):
         expected = "a checkpoint or random, which have probabilities"
         raise ConfigError(f"{field}: expected {expected}, got the bot {path}")
     try:
-        return network_in_world(read_saved_run(located(path)), obs_space, action_space)
+        return network_in_world(read_saved_run(located(path)), spaces)
     except CheckpointError as error:
         raise CheckpointError(f"{field}: {error}") from None
 

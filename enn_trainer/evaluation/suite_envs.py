@@ -23,6 +23,7 @@ from enn_trainer.scale.shards import Shards
 from enn_trainer.selfplay.members import Trained
 from entity_env.environment import Environment
 from entity_env.match import Match
+from entity_env.spaces import Spaces
 from entity_env.vec.vec_env import VecEnv
 
 
@@ -134,5 +135,4 @@ class SuiteEnvs:
 
 def differences(state: Trained, world: VecEnv | Environment | Match) -> list[str]:
     """Return the differences between the spaces of a run and of a world, as text."""
-    spaces = world.obs_space(), world.action_space()
-    return diff_spaces(state.obs_space, state.action_space, *spaces).changed
+    return diff_spaces(state.spaces, Spaces.of(world)).changed

@@ -17,7 +17,7 @@ from entity_env.errors import EntityEnvError
 from entity_env.plain_state import impure
 from entity_env.ragged import Ragged
 from entity_env.seeding import derive_seeds
-from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.spaces import ActionName, ActionSpace, ObsSpace, Spaces
 from entity_env.vec.vec_obs import VecObs
 from rogue_net.distributions import ActionDistribution
 from rogue_net.heads import HEADS
@@ -67,13 +67,12 @@ class BotPlayer(SeatPlayer):
         create_bot: Callable[[], Bot],
         seed: int,
         shown: ObsSpace,
-        obs_space: ObsSpace,
-        action_space: Mapping[ActionName, ActionSpace],
+        spaces: Spaces,
         sides: int = 1,
         first: int = 0,
     ) -> None:
         self.create_bot, self.seed, self.sides, self.first = create_bot, seed, sides, first
-        self.shown, self.obs_space, self.action_space = shown, obs_space, action_space
+        self.shown, self.spaces = shown, spaces
         self._num_games = np.zeros(0, np.int64)  # that ended in each environment
         self._bots: dict[int, Bot] = {}
         self._steps: dict[int, int] = {}  # of the game of each bot
@@ -115,10 +114,12 @@ class BotPlayer(SeatPlayer):
         """
         # Ask each bot whose game has begun; nobody acts between two games.
         playing = environments[~obs.is_padding[environments]]
-        own, spaces = obs.take(playing), (self.obs_space, self.action_space)
-        frames = shown_frames(own, self.shown, *spaces)
+        own = obs.take(playing)
+        frames = shown_frames(own, self.shown, self.spaces)
         bots = [self._bot(environment) for environment in playing.tolist()]
-        asked = ask_bots(bots, frames, own, *spaces, where=lambda i: self._place(int(playing[i])))
+        asked = ask_bots(
+            bots, frames, own, self.spaces, where=lambda i: self._place(int(playing[i]))
+        )
         choices = {
             name: Ragged(rows.values, batch.actions[name].actors.lengths)
             for name, rows in asked.items()
@@ -129,14 +130,14 @@ class BotPlayer(SeatPlayer):
         # Decisions of probability 1.
         values = self.values(batch, environments)
         given = {name: RaggedTensor.of(rows, values.device) for name, rows in choices.items()}
-        uniform = uniform_choices(self.action_space, batch.actions, given)
+        uniform = uniform_choices(self.spaces.action_space, batch.actions, given)
         chosen, none, certain, numbers = {}, {}, {}, {}
         for name, rows in given.items():
             chosen[name] = replace(rows, values=uniform[name].from_env(rows.values))
             none[name] = RaggedTensor(values.new_zeros(len(rows.values)), rows.lengths)
             if (distribution := uniform[name].certain(chosen[name].values)) is not None:
                 certain[name] = distribution
-            if self.action_space[name].components:
+            if self.spaces.action_space[name].components:
                 numbers[name] = rows
         return Decisions(chosen, none, none, values, certain, numbers=numbers)
 

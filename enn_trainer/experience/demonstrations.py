@@ -15,7 +15,7 @@ from entity_env.frame_data import SAME, FrameData
 from entity_env.ragged import Selection, exclusive_cumsum, row_indices
 from entity_env.recording.entity_gym_samples import is_entity_gym, open_entity_gym_samples
 from entity_env.recording.read_recording import Recording
-from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.spaces import ActionName, Spaces
 from rogue_net.parts import joint
 from rogue_net.ragged import EntityBatch, RaggedTensor
 
@@ -128,7 +128,7 @@ def open_recordings(paths: Sequence[str | Path]) -> dict[Path, Recording]:
     recordings = {Path(path): open_recording(Path(path)) for path in paths}
     (first, world), *others = recordings.items()
     for path, other in others:
-        check_same_spaces(str(path), other, str(first), world.obs_space, world.action_space)
+        check_same_spaces(str(path), other, str(first), world.spaces)
     return recordings
 
 
@@ -151,20 +151,13 @@ def open_recording(path: Path, field: str = "RECORDING") -> Recording:
     return open_entity_gym_samples(path) if is_entity_gym(begin) else Recording.open(path)
 
 
-def check_same_spaces(
-    path: str,
-    recording: Recording,
-    world: str,
-    obs_space: ObsSpace,
-    action_space: Mapping[ActionName, ActionSpace],
-) -> None:
+def check_same_spaces(path: str, recording: Recording, world: str, spaces: Spaces) -> None:
     """Raise if the spaces of a recording differ in more than the order of types and features.
 
     Raises:
         ConfigError: they do; the message lists the differences.
     """
-    theirs = recording.obs_space, recording.action_space
-    diff = diff_spaces(obs_space, action_space, *theirs)
+    diff = diff_spaces(spaces, recording.spaces)
     different = diff.changed + diff.reordered_labels + diff.bounds
     if different:
         raise ConfigError(f"{path}: expected a recording of {world}; {'; '.join(different)}")

@@ -1,6 +1,6 @@
 """Members of a league from the agent and from saves, and the networks that they play with."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,7 +20,7 @@ from enn_trainer.selfplay.league import SNAPSHOT, League, Member
 from enn_trainer.selfplay.matchmaking import NAMED
 from enn_trainer.state import State
 from enn_trainer.state_part import SavedNetwork
-from entity_env.spaces import ActionSpace, ObsSpace
+from entity_env.spaces import Spaces
 from rogue_net.rogue_net import RogueNet, RogueNetWithValueNet
 from rogue_net.wiring import Wired
 
@@ -28,53 +28,45 @@ Trained: TypeAlias = State | SavedRun
 """A run: the agent, with the spaces and the number of frames it was trained with."""
 
 
-def snapshot_of(
-    agent: Any, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], step: int
-) -> Member:
+def snapshot_of(agent: Any, spaces: Spaces, step: int) -> Member:
     """Return a copy of an agent as a member: its policy and statistics, without values.
 
     Args:
         agent: the network; of one of the user's own, all tensors are copied.
-        obs_space: observation space of the agent.
-        action_space: action space of the agent.
+        spaces: of the agent.
         step: number of frames it was trained for.
     """
     network = agent.policy if isinstance(agent, RogueNetWithValueNet) else agent
     if type(network) is RogueNet:
-        saved = saved_network(network, obs_space, action_space)
+        saved = saved_network(network, spaces)
     else:
         weights = {k: v.detach().cpu().contiguous() for k, v in network.state_dict().items()}
         saved = SavedNetwork("", "", save_tensors(weights))
     return Member(f"step-{step}", step, SNAPSHOT, "network", *saved)
 
 
-def read_opponent(
-    path: Path, agent: PPOAgent, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]
-) -> SavedRun:
+def read_opponent(path: Path, agent: PPOAgent, spaces: Spaces) -> SavedRun:
     """Read the agent of a save that is to play in a run.
 
     Args:
         path: of the save.
         agent: of the run; if it is a network of the user's own, a copy takes weights that are not
             those of a `RogueNet`.
-        obs_space: observation space of the run.
-        action_space: action space of the run.
+        spaces: of the run.
 
     Raises:
         CheckpointError: there is no such save, or it is of another network or world.
         ConfigError: the agent is a network that cannot be copied.
     """
-    spaces = obs_space, action_space
     try:
         saved = read_saved_run(path)
     except CheckpointError:
         if rogue_nets(agent):
             raise
         saved = read_saved_run(path, frozen_copy(agent, "selfplay.opponents"))
-    known = saved.obs_space, saved.action_space
-    different = incompatibilities(*known, *spaces)
+    different = incompatibilities(saved.spaces, spaces)
     if not rogue_nets(saved.agent):  # of which features and labels are not found by name
-        found = diff_spaces(*known, *spaces)
+        found = diff_spaces(saved.spaces, spaces)
         different = [*found.changed, *found.reordered, *found.reordered_labels]
     if different:
         raise CheckpointError(f"{saved.path} is of another world: {'; '.join(different)}")
@@ -83,7 +75,7 @@ def read_opponent(
 
 def member_of_save(saved: SavedRun, name: str, origin: str) -> Member:
     """Return the agent of a save as a member, which does not need the save any more."""
-    snapshot = snapshot_of(saved.agent, saved.obs_space, saved.action_space, saved.step)
+    snapshot = snapshot_of(saved.agent, saved.spaces, saved.step)
     return replace(snapshot, name=name, step=NAMED, origin=origin)
 
 
@@ -91,8 +83,7 @@ def make_opponent(
     member: Member,
     agent: PPOAgent | None,
     create_opponent: CreateOpponent,
-    obs_space: ObsSpace,
-    action_space: Mapping[str, ActionSpace],
+    spaces: Spaces,
     device: torch.device,
 ) -> Opponent:
     """Return the network, or the class of the bot, of a member.
@@ -103,20 +94,18 @@ def make_opponent(
             is no such network at hand.
         create_opponent: makes the members that have no network in the save: random players, and
             bots and others by their origin.
-        obs_space: observation space of the run.
-        action_space: action space of the run.
+        spaces: of the run.
         device: device of a network.
 
     Raises:
         CheckpointError: it cannot be used.
         ConfigError: there is no such bot, or it is not trusted.
     """
-    spaces = obs_space, action_space
     if member.kind == "network":
-        return network_of(member, agent, *spaces, device)
+        return network_of(member, agent, spaces, device)
     # The origin of a random player may be the pool of another run.
     named = RANDOM if member.kind == "random" else member.origin
-    return create_opponent(named, *spaces, device)
+    return create_opponent(named, spaces.obs_space, spaces.action_space, device)
 
 
 def copy_with(network: PPOAgent, member: Member) -> PPOAgent:
@@ -136,8 +125,7 @@ def copy_with(network: PPOAgent, member: Member) -> PPOAgent:
 def network_of(
     member: Member,
     agent: PPOAgent | None,
-    obs_space: ObsSpace,
-    action_space: Mapping[str, ActionSpace],
+    spaces: Spaces,
     device: torch.device,
 ) -> PPOAgent:
     """Return the network of a member, which is not trained, for the frames of a run.
@@ -146,8 +134,7 @@ def network_of(
         member: with a network.
         agent: of the run, of which a copy plays where networks are the user's own; None if there
             is no such network at hand.
-        obs_space: observation space of the run.
-        action_space: action space of the run.
+        spaces: of the run.
         device: device of the network.
 
     Raises:
@@ -165,16 +152,20 @@ def network_of(
         network = copy_with(agent, member)
     else:
         run = run_of_member(member, where)
-        known = run.obs_space, run.action_space
-        if different := incompatibilities(*known, obs_space, action_space):
+        if different := incompatibilities(run.spaces, spaces):
             raise CheckpointError(f"{where} is of another world: {'; '.join(different)}")
         network = run.agent
-        orders = [[*space.entities] for space in (known[0], obs_space)]
-        orders += [[*space] for space in (known[1], action_space)]
-        if known != (obs_space, dict(action_space)) or orders[0::2] != orders[1::2]:
-            network = Wired(network, obs_space, action_space, *known)
+        if run.spaces != spaces or _order(run.spaces) != _order(spaces):
+            network = Wired(
+                network, spaces.obs_space, spaces.action_space, run.obs_space, run.action_space
+            )
     frozen: Any = network.to(device).eval().requires_grad_(False)
     return frozen  # type: ignore[no-any-return]
+
+
+def _order(spaces: Spaces) -> tuple[list[str], list[str]]:
+    """Return the names of entity types and actions, whose order equal spaces may differ in."""
+    return [*spaces.obs_space.entities], [*spaces.action_space]
 
 
 def with_pool(run: Trained) -> Trained:

@@ -193,8 +193,7 @@ class SelfPlay(Callback):
         if settings.snapshot_every and state.step >= league.next_snapshot:
             if any(m.origin == SNAPSHOT and m.step == state.step for m in league.members):
                 return
-            spaces = state.obs_space, state.action_space
-            snapshot = snapshot_of(state.agent, *spaces, state.step)
+            snapshot = snapshot_of(state.agent, state.spaces, state.step)
             name = unique_name(snapshot.name, {member.name for member in league.members})
             snapshot = replace(snapshot, name=name)
             league.add_snapshot(snapshot, settings.capacity, settings.snapshot_every)
@@ -236,12 +235,11 @@ class SelfPlay(Callback):
             ConfigError: there is no such bot.
         """
         state = self._state
-        spaces = state.obs_space, state.action_space
         if entry == RANDOM:
             return [Member(RANDOM, NAMED, entry, "random")]
         create = self._create_opponent
         if not isinstance(create, NamedOpponents):
-            create(entry, *spaces, self._device)  # raises if there is none
+            create(entry, state.obs_space, state.action_space, self._device)  # raises if none
             return [Member(unique_name(Path(entry).name, ()), NAMED, entry, "custom")]
         if names_bot(entry):
             bot_class(entry, "selfplay.opponents", create.trust)  # raises if there is none
@@ -254,26 +252,26 @@ class SelfPlay(Callback):
             ]
             for member in found:
                 if member.kind == "network":
-                    network_of(member, state.agent, *spaces, CPU)  # raises if it does not fit
+                    network_of(member, state.agent, state.spaces, CPU)  # raises if it does not fit
             return found
-        saved = read_opponent(located(entry), state.agent, *spaces)
+        saved = read_opponent(located(entry), state.agent, state.spaces)
         name = saved.member or f"{saved.path.parent.name}-{saved.step}"
         return [member_of_save(saved, name, entry)]
 
     def _player(self, name: str) -> SeatPlayer:
         """Return the player of a member in all environments in which it is seated."""
         state, agent, member = self._state, self._agent, self.league.member(name)
-        spaces, kind = (state.obs_space, state.action_space), (member.config, member.spaces)
+        spaces, kind = state.spaces, (member.config, member.spaces)
         made: Opponent
         if member.config and kind in self._made:  # a copy takes a tenth of the time
             made = copy_with(self._made[kind], member)
         else:
-            made = make_opponent(member, state.agent, self._create_opponent, *spaces, self._device)
+            made = make_opponent(member, state.agent, self._create_opponent, spaces, self._device)
             if member.config and not isinstance(made, type):
                 self._made[kind] = made
         if isinstance(made, type):
             first = agent.shards.columns.start
-            return BotPlayer(made, self._seed, spaces[0], *spaces, self._table.sides, first)
+            return BotPlayer(made, self._seed, spaces.obs_space, spaces, self._table.sides, first)
         own = derive_seed(self._seed, "opponents act")
         return AgentPlayer(made, own, agent.lanes, spans=agent.spans, shards=agent.shards)
 

@@ -44,7 +44,7 @@ from enn_trainer.trainer import train
 from entity_env.bot import Bot
 from entity_env.named_world import names_bot
 from entity_env.seeding import derive_seed
-from entity_env.spaces import ActionSpace, ObsSpace
+from entity_env.spaces import Spaces
 from entity_env.vec.vec_env import VecEnv
 
 CPU = torch.device("cpu")
@@ -80,8 +80,7 @@ class Tournament:
 
 def opponents_by_name(
     paths: Sequence[str | type[Bot]],
-    obs_space: ObsSpace,
-    action_space: Mapping[str, ActionSpace],
+    spaces: Spaces,
     is_trusting: bool = False,
     saved: Mapping[str, SavedRun] = MappingProxyType({}),
 ) -> dict[str, Opponent]:
@@ -89,8 +88,7 @@ def opponents_by_name(
 
     Args:
         paths: saves and runs in any form of `eval.opponent`, RUN@opponents, "random", and bots.
-        obs_space: observation space of the world.
-        action_space: action space of the world.
+        spaces: of the environment.
         is_trusting: True to import also the bots that only members of a pool name.
         saved: saves that were read already, by path; with their pools for RUN@opponents.
 
@@ -99,7 +97,6 @@ def opponents_by_name(
         ConfigError: there is no such bot, or only a pool names it.
     """
     found: dict[str, Opponent] = {}
-    spaces = obs_space, action_space
     advice = "name it as a player too, or pass trust=True if you trust the save"
     trust = TYPED if is_trusting else Trust(keys_of_bots(paths), advice=advice)
     for path in paths:
@@ -107,33 +104,28 @@ def opponents_by_name(
             members = pool_of_run(saved[path]) if path in saved else members_of(located(path))
             trust.check(code_of_members(members, path))
             for member in members:
-                made = make_opponent(member, None, NamedOpponents(trust, "PLAYER"), *spaces, CPU)
+                made = make_opponent(member, None, NamedOpponents(trust, "PLAYER"), spaces, CPU)
                 found[unique_name(member.name, found)] = made
             continue
         if isinstance(path, str) and path in saved:
             try:
-                made = network_in_world(saved[path], *spaces)
+                made = network_in_world(saved[path], spaces)
             except CheckpointError as error:
                 raise CheckpointError(f"PLAYER: {error}") from None
         else:
-            made = create_opponent(path, *spaces, CPU, "PLAYER")
+            made = create_opponent(path, spaces.obs_space, spaces.action_space, CPU, "PLAYER")
         name = path if isinstance(path, str) else path.__name__
         found[unique_name(name.rpartition(":")[2].strip("/"), found)] = made
     return found
 
 
 def players_of(
-    opponents: Mapping[str, Opponent],
-    seed: int,
-    obs_space: ObsSpace,
-    action_space: Mapping[str, ActionSpace],
-    sides: int,
+    opponents: Mapping[str, Opponent], seed: int, spaces: Spaces, sides: int
 ) -> dict[str, SeatPlayer]:
     """Return players of networks and bots, whose choices are a function of a seed and the game."""
-    spaces = obs_space, action_space
     of_networks, of_bots = derive_seed(seed, "networks"), derive_seed(seed, "games")
     return {
-        name: BotPlayer(made, of_bots, obs_space, *spaces, sides)
+        name: BotPlayer(made, of_bots, spaces.obs_space, spaces, sides)
         if isinstance(made, type)
         else AgentPlayer(made, of_networks)
         for name, made in opponents.items()
@@ -189,7 +181,7 @@ def play_league(
     # Players and games. The number of sides is known once there are environments.
     num_envs = _DIVISIBLE if config is None else config.rollout.num_envs
     spaces, sides = _spaces_and_sides(env, settings, num_envs)
-    made = opponents_by_name(players, *spaces, trust, saved)
+    made = opponents_by_name(players, spaces, trust, saved)
     if len(made) < 2:
         raise ConfigError(f"PLAYER: expected at least two players, got {', '.join(made) or 'none'}")
     names, lineups = [*made], round_robin(len(made), sides, games)
@@ -201,8 +193,8 @@ def play_league(
     try:
         results = play_games(
             envs,
-            spaces[0],
-            players_of(made, seed, *spaces, sides),
+            spaces.obs_space,
+            players_of(made, seed, spaces, sides),
             deals,
             by,
             seed,
@@ -214,9 +206,7 @@ def play_league(
     return tournament_of(names, lineups, results, is_score=metric is None)
 
 
-def _spaces_and_sides(
-    env: EnvSource, config: TrainConfig, num_envs: int
-) -> tuple[tuple[ObsSpace, Mapping[str, ActionSpace]], int]:
+def _spaces_and_sides(env: EnvSource, config: TrainConfig, num_envs: int) -> tuple[Spaces, int]:
     """Return the spaces of a match, and its number of sides.
 
     Args:
@@ -228,7 +218,7 @@ def _spaces_and_sides(
         ConfigError: the world has one side.
     """
     envs = env_factory(env)(config.env, num_envs, 1, 0)
-    spaces, sides = (envs.obs_space(), envs.action_space()), envs.sides
+    spaces, sides = Spaces.of(envs), envs.sides
     envs.close()
     if sides < 2:
         raise ConfigError(f"env: expected a world with several sides, got one with {sides}")

@@ -23,6 +23,7 @@ from entity_env.environment import Environment
 from entity_env.errors import short_repr
 from entity_env.match import CreateEnv, Match, match_of, world_of
 from entity_env.seeding import derive_seed
+from entity_env.spaces import Spaces
 from entity_env.vec.serial import EnvList
 
 MOST_SHOWN_MB = 20.0
@@ -101,9 +102,13 @@ def replay(
         # The environments, whose spaces are those of the agent.
         stack.enter_context(global_randomness_kept())
         envs = _env_list(env, episodes, stack)
-        spaces = envs.obs_space(), envs.action_space()
+        spaces = Spaces.of(envs)
         for name, one in ("the agent", agent), ("beside", beside):
-            found = None if one is None else diff_spaces(one.obs_space, one.action_space, *spaces)
+            found = (
+                None
+                if one is None
+                else diff_spaces(Spaces(one.obs_space, one.action_space), spaces)
+            )
             if found is not None and (different := [*found.changed, *found.reordered_labels]):
                 got = f"{'; '.join(different)}; load_agent(..., env=...) adapts an agent to a world"
                 raise ValueError(f"env: expected the spaces of {name}; {got}")

@@ -6,7 +6,7 @@ from entity_env.actions import Action, ActionName
 from entity_env.bot import Bot, ask_bots, shown_frames
 from entity_env.observation import Observation, ObsSpace
 from entity_env.seeding import derive_seed
-from entity_env.spaces import ActionSpaces
+from entity_env.spaces import ActionSpaces, Spaces
 from entity_env.vec.batching import unbatch_actions
 from entity_env.vec.vec_obs import VecObs
 
@@ -48,15 +48,10 @@ class SideBots:
         Raises:
             InvalidAction: a choice is not legal.
         """
-        frames = shown_frames(batch, obs_space, obs_space, action_space)
-        step = self._steps
+        spaces, step = Spaces(obs_space, action_space), self._steps
+        frames = shown_frames(batch, obs_space, spaces)
         choices = ask_bots(
-            self._bots,
-            frames,
-            batch,
-            obs_space,
-            action_space,
-            where=lambda side: f"side {side}, step {step}",
+            self._bots, frames, batch, spaces, where=lambda side: f"side {side}, step {step}"
         )
         self._steps += 1
         certain = {

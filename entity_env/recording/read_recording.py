@@ -22,7 +22,7 @@ from entity_env.recording.recording_format import (
     records,
 )
 from entity_env.seeding import key_of, mix, uniforms
-from entity_env.spaces import ActionName, ActionSpace, ObsSpace
+from entity_env.spaces import ActionName, ActionSpace, ObsSpace, Spaces
 from entity_env.vec.vec_obs import VecObs
 
 Ending: TypeAlias = Literal["terminated", "truncated", "unfinished", "unknown"]
@@ -85,6 +85,11 @@ class Recording:
     _read: Callable[[], Iterator[Step]] = field(repr=False)
     _parts: tuple[tuple[int, float, float], ...] = ()
     """Divisions: the seed, and the lowest and highest draw of the episodes that belong here."""
+
+    @property
+    def spaces(self) -> Spaces:
+        """The spaces of its frames."""
+        return Spaces(self.obs_space, self.action_space)
 
     @classmethod
     def open(cls, path: str | Path) -> "Recording":

@@ -24,6 +24,7 @@ from entity_env.random_play import differences, fields_of, random_choices
 from entity_env.recording.read_recording import Recording
 from entity_env.recording.record import RecordingVecEnv
 from entity_env.serialization.messages import pack
+from entity_env.spaces import Spaces
 from rogue_net import RogueNet, RogueNetConfig
 from tests.enn_trainer.builders import SMALL, run_small, weights
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks, go
@@ -161,10 +162,10 @@ def test_recordings_are_read_with_the_labels_of_the_network(tmp_path: Path) -> N
                 labels = [kind.labels[i] for i in rows.values[:, column]]
                 assert len({*labels}) > 1
                 assert names.setdefault((name, kind.name), labels) == labels
-    check_same_spaces("a", recordings[path], "b", REORDERED, Sorter().action_space())
+    check_same_spaces("a", recordings[path], "b", Spaces(REORDERED, Sorter().action_space()))
     fewer = ObsSpace(["time", Kind("season", ["dry"])], REORDERED.entities)
     with pytest.raises(ConfigError, match=r"labels of global.season: added \['wet'\]"):
-        check_same_spaces("a", recordings[path], "b", fewer, Sorter().action_space())
+        check_same_spaces("a", recordings[path], "b", Spaces(fewer, Sorter().action_space()))
 
 
 @pytest.fixture(scope="module")

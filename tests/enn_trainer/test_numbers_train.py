@@ -41,6 +41,7 @@ from entity_env import (
 from entity_env.actions import CategoricalAction
 from entity_env.ragged import Ragged
 from entity_env.random_play import random_choices
+from entity_env.spaces import Spaces
 from rogue_net import RogueNet, RogueNetConfig
 from rogue_net.parts import joint
 from rogue_net.ragged import EntityBatch
@@ -54,7 +55,7 @@ SETTINGS = [
     *("rollout.num_envs=4", "rollout.steps=3", "rollout.processes=1", "optim.bs=6"),
     *("net.d_model=8", "net.n_layer=1", "total_timesteps=24"),
 ]
-SPACES = Targets().obs_space(), Targets().action_space()
+SPACES = Spaces.of(Targets())
 
 
 def network(seed: int = 0, action_space: Any = None, **settings: Any) -> RogueNet:
@@ -246,22 +247,22 @@ def test_upgrades_move_components_by_name_and_begin_new_ones_in_the_middle() -> 
     assert not moved["action_heads./aim.mean.weight"][1].any()
     assert moved["action_heads./aim.mean.bias"][1] == 0
     fresh.load_state_dict(moved)
-    diff = diff_spaces(SPACES[0], SPACES[1], SPACES[0], wider)
+    diff = diff_spaces(SPACES, SPACES._replace(action_space=wider))
     assert diff.changed == ["components of aim: added ['y']"]
     assert diff.bounds == ["bounds of aim: x changed from (-1.0, 1.0) to (-2.0, 2.0)"]
     assert diff.reordered_labels == ["components of aim: reordered ['x', 'free'] to ['free', 'x']"]
 
 
 def test_spaces_are_read_back_from_text() -> None:
-    text = ron.dumps(ron.Struct("Spaces", dump_spaces(*SPACES)))
+    text = ron.dumps(ron.Struct("Spaces", dump_spaces(SPACES)))
     plain = ron.loads(text)
-    assert read_spaces(plain) == {"obs_space": SPACES[0], "action_space": SPACES[1]}
+    assert read_spaces(plain) == SPACES
 
 
 # -- Dependent actions -----------------------------------------------------------------------------
 
 
-CAMP = Camp().obs_space(), Camp().action_space()
+CAMP = Spaces.of(Camp())
 
 
 @pytest.mark.slow
@@ -303,7 +304,7 @@ def test_upgrades_of_chains_follow_names() -> None:
         ("label", "do", "heal"): "cure",
     }
     rules = Rules(renamed, 0.1)
-    spaces = rules.spaces(*CAMP)
+    spaces = rules.spaces(CAMP)
     assert spaces[1]["whom"].after == "task"
     assert spaces[1]["whom"].when == ["cure", "attack"]
     assert spaces[1]["shout"].after == "whom"
@@ -340,12 +341,14 @@ def test_upgrades_of_chains_follow_names() -> None:
     assert function_changes(old, third, Rules()) == [
         "action shout: after was whom (any), is now do (any)"
     ]
-    assert "action shout: after changed from" in str(diff_spaces(*CAMP, CAMP[0], changed))
+    assert "action shout: after changed from" in str(
+        diff_spaces(CAMP, CAMP._replace(action_space=changed))
+    )
 
 
 def test_spaces_of_chains_are_read_back_from_text() -> None:
-    text = ron.dumps(ron.Struct("Spaces", dump_spaces(*CAMP)))
-    assert read_spaces(ron.loads(text)) == {"obs_space": CAMP[0], "action_space": CAMP[1]}
+    text = ron.dumps(ron.Struct("Spaces", dump_spaces(CAMP)))
+    assert read_spaces(ron.loads(text)) == CAMP
 
 
 def test_statistics_tell_who_takes_each_part(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from entity_env.examples import RockPaperScissors
 from entity_env.observation import filter_observation
 from entity_env.random_play import random_choices
 from entity_env.serialization.messages import pack, unpack
-from entity_env.spaces import GLOBAL, has_global_entity
+from entity_env.spaces import GLOBAL, Spaces, has_global_entity
 from entity_env.vec.batching import unbatch_actions
 from tests.entity_env.builders import allowed_by_frame
 from tests.entity_env.kinds_world import COLORS, SPACE, Sorter
@@ -47,9 +47,9 @@ def visible_names(obs: Observation, world: World) -> dict[Any, Any]:
 
 @given(worlds())
 def test_bot_sees_what_is_visible_and_masks_of_all_actors(world: World) -> None:
-    spaces = world.obs_space, world.action_space
+    spaces = Spaces(world.obs_space, world.action_space)
     batch = batch_obs(world.frames, *spaces)
-    for obs, shown in zip(world.frames, shown_frames(batch, world.obs_space, *spaces), strict=True):
+    for obs, shown in zip(world.frames, shown_frames(batch, world.obs_space, spaces), strict=True):
         names = visible_names(obs, world)
         for name, entity in world.obs_space.entities.items():
             flags = obs.visible.get(name, [True] * obs.num_entities(name))
@@ -81,9 +81,9 @@ def test_bot_sees_what_is_visible_and_masks_of_all_actors(world: World) -> None:
 def test_actions_in_the_terms_of_a_bot_reach_the_entities_of_the_world(
     world: World, seed: int
 ) -> None:
-    spaces = world.obs_space, world.action_space
+    spaces = Spaces(world.obs_space, world.action_space)
     batch = batch_obs(world.frames, *spaces)
-    frames = shown_frames(batch, world.obs_space, *spaces)
+    frames = shown_frames(batch, world.obs_space, spaces)
     choices = random_choices(batch, world.action_space, np.random.default_rng(seed))
 
     class Fixed(Bot):
@@ -94,7 +94,7 @@ def test_actions_in_the_terms_of_a_bot_reach_the_entities_of_the_world(
             return self.actions
 
     bots = [Fixed(actions) for actions in unbatch_actions(choices, batch, frames, *spaces)]
-    given_choices = ask_bots(bots, frames, batch, *spaces, where=str)
+    given_choices = ask_bots(bots, frames, batch, spaces, where=str)
     assert given_choices.keys() == choices.keys()
     for name, rows in choices.items():
         np.testing.assert_array_equal(given_choices[name].values, rows.values)
@@ -117,9 +117,9 @@ def test_labels_are_indices_in_the_order_of_the_world() -> None:
     )
     envs.seed(1)
     obs = envs.reset(other)
-    shown = shown_frames(obs, other, SPACE, envs.action_space())
+    shown = shown_frames(obs, other, Spaces.of(envs))
     envs.seed(1)
-    expected = shown_frames(envs.reset(SPACE), SPACE, SPACE, envs.action_space())
+    expected = shown_frames(envs.reset(SPACE), SPACE, Spaces.of(envs))
     assert sum(len(one.features["Ball"]) for one in shown)
     for got, wanted in zip(shown, expected, strict=True):
         for name, rows in wanted.features.items():
@@ -137,8 +137,8 @@ def test_frames_of_worker_processes_are_those_of_this_one() -> None:
         try:
             envs.seed(3)
             obs = envs.reset(SPACE)
-            spaces = SPACE, envs.action_space()
-            frames = shown_frames(obs, SPACE, *spaces)
+            spaces = Spaces.of(envs)
+            frames = shown_frames(obs, SPACE, spaces)
             kept = [frame.features["Ball"].copy() for frame in frames]  # type: ignore[union-attr]
             choices = random_choices(obs, envs.action_space(), np.random.default_rng(0))
             envs.act(choices, SPACE)  # may write over the frames before
@@ -174,10 +174,10 @@ class Misnames(Throws):
 def ask(*bots: Bot) -> Any:
     envs = EnvList(RockPaperScissors, len(bots))
     envs.seed(0)
-    spaces = envs.obs_space(), envs.action_space()
+    spaces = Spaces.of(envs)
     obs = envs.reset(envs.obs_space())
-    frames = shown_frames(obs, envs.obs_space(), *spaces)
-    return ask_bots(bots, frames, obs, *spaces, where=lambda i: f"match {i}, step 7")
+    frames = shown_frames(obs, envs.obs_space(), spaces)
+    return ask_bots(bots, frames, obs, spaces, where=lambda i: f"match {i}, step 7")
 
 
 def test_illegal_action_names_bot_place_and_all_that_is_allowed() -> None:

@@ -41,6 +41,7 @@ from entity_env import (
 )
 from entity_env.play.game import play_by_hand
 from entity_env.recording.read_recording import Recording
+from entity_env.spaces import Spaces
 from entity_env.testing import conformance
 from rogue_net.distributions import ActionDistribution
 from rogue_net.heads import HEADS, ActionHead
@@ -307,8 +308,8 @@ class Throws(Bot):
 
 def test_bots_choose_it() -> None:
     envs = EnvList(Tossing, 4)
-    spaces = envs.obs_space(), envs.action_space()
-    player = BotPlayer(Throws, 3, envs.obs_space(), *spaces)
+    spaces = Spaces.of(envs)
+    player = BotPlayer(Throws, 3, envs.obs_space(), spaces)
     collector = Collector(envs, player)
     collector.seed(1)
     collector.reset(envs.obs_space())

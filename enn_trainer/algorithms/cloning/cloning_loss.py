@@ -59,9 +59,7 @@ class CloningLoss(AuxiliaryLoss):
         assert bc is not None
         path = located(bc.path)
         recording = open_recording(path, "bc.path")
-        check_same_spaces(
-            f"bc.path: {bc.path}", recording, "the world", state.obs_space, state.action_space
-        )
+        check_same_spaces(f"bc.path: {bc.path}", recording, "the world", state.spaces)
         reading = Reading(
             state.obs_space,
             gamma=1.0,

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from enn_trainer.config.ron import in_one_line
 from enn_trainer.config.schedules import as_written
 from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.tables import aligned
-from entity_env.spaces import GLOBAL, ActionSpace, ObsSpace
+from entity_env.spaces import GLOBAL, ObsSpace, Spaces
 
 _OF_VALUES = ("ppo.value_bins", "ppo.value_norm")
 FIXED = ("net", "vf_net", *_OF_VALUES, "optim.name", "optim.kwargs")
@@ -138,11 +138,7 @@ def _is_among(path: str, settings: Collection[str]) -> bool:
 
 
 def renamed_config(
-    config: TrainConfig,
-    rules: Rules,
-    before: ObsSpace,
-    obs_space: ObsSpace,
-    action_space: Mapping[str, ActionSpace],
+    config: TrainConfig, rules: Rules, before: ObsSpace, spaces: Spaces
 ) -> TrainConfig:
     """Return a configuration with the new names of types, features, actions and arguments.
 
@@ -153,13 +149,12 @@ def renamed_config(
         config: configuration of the save.
         rules: the renames.
         before: the observation space of the save.
-        obs_space: the new observation space.
-        action_space: the new action space.
+        spaces: the new spaces.
 
     Raises:
         ConfigError: a feature in a setting has different new names in different types.
     """
-    config = deepcopy(config)
+    config, (obs_space, action_space) = deepcopy(config), spaces
 
     # Features, entity types and the reference entity in the settings of both networks.
     worlds = _Worlds(rules, before, obs_space)

@@ -67,7 +67,7 @@ from enn_trainer.state_part import (
     with_prefix,
 )
 from enn_trainer.tables import aligned
-from entity_env.spaces import ActionSpace, ObsSpace
+from entity_env.spaces import ActionSpace, ObsSpace, Spaces
 
 
 class Report(NamedTuple):
@@ -171,10 +171,10 @@ def evolve(
     rules = rules or Rules()
     old_config = read_config(saved)
     old = restore(saved, old_config, initial_state=initial_state)
+    spaces = Spaces(obs_space, action_space)
     if config is None:
-        config = renamed_config(old_config, rules, old.obs_space, obs_space, action_space)
-    spaces = obs_space, action_space
-    state, report = evolved_state(old, old_config, config, *spaces, rules, initial_state)
+        config = renamed_config(old_config, rules, old.obs_space, spaces)
+    state, report = evolved_state(old, old_config, config, spaces, rules, initial_state)
     begins = replace(state, run_name="", tracker_ids={}, metrics={}, envs=None)
     return Evolved(config, begins, report)
 
@@ -183,8 +183,7 @@ def evolved_state(
     old: State,
     old_config: TrainConfig,
     config: TrainConfig,
-    obs_space: ObsSpace,
-    action_space: Mapping[str, ActionSpace],
+    spaces: Spaces,
     rules: Rules,
     initial_state: InitialState = init_train_state,
 ) -> tuple[State, Report]:
@@ -194,13 +193,12 @@ def evolved_state(
         old: the state, which is not changed.
         old_config: its configuration.
         config: the configuration of the run that continues.
-        obs_space: the new observation space.
-        action_space: the new action space.
+        spaces: the new spaces.
         rules: renames, and the probability of new choices.
         initial_state: makes the state of a new run, whose parts take over those of the old one.
     """
     # Only the moments of the same optimizer can be kept.
-    rules.check_known(obs_space, action_space)
+    rules.check_known(spaces)
     used, wanted = old_config.optim, config.optim
     if (used.name, used.kwargs) != (wanted.name, wanted.kwargs):
         raise CheckpointError(
@@ -210,14 +208,17 @@ def evolved_state(
 
     # Network.
     follow_schedules(config, old)
-    fresh = make_network(config, obs_space, dict(action_space))
+    obs_space, action_space = spaces.obs_space, dict(spaces.action_space)
+    fresh = make_network(config, obs_space, action_space)
     upgrade, report = upgrade_network((old_config, old.agent), (config, fresh), rules, PARTS)
     check_groups(config.optim, [name for name, _ in fresh.named_parameters()])
 
     # Parts: by the names of parameters and actions. Those without saved state start fresh.
-    spaces: dict[str, Any] = {"obs_space": obs_space, "action_space": dict(action_space)}
-    made = with_common_parts(initial_state(config, {**spaces, "agent": fresh}))
-    state = replace(old, agent=made.agent, parts=made.parts, **spaces)
+    context = {"obs_space": obs_space, "action_space": action_space, "agent": fresh}
+    made = with_common_parts(initial_state(config, context))
+    state = replace(
+        old, agent=made.agent, parts=made.parts, obs_space=obs_space, action_space=action_space
+    )
     is_same_world = not (report.diff.changed or rules.renamed)
     change = NetworkChange(rules, upgrade, old.agent, fresh, is_same_world)
     for name, before in old.parts.items():
@@ -298,18 +299,18 @@ class NetworkChange(SpaceChange):
     def network(self, name: str, saved: SavedNetwork) -> SavedNetwork | None:
         """Return another network, upgraded by the rules of the agent; None if it cannot be."""
         member = Member(name, NAMED, SNAPSHOT, "network", *saved)
-        spaces = self._fresh.obs_space, self._fresh.action_space
+        spaces = Spaces(self._fresh.obs_space, self._fresh.action_space)
         try:
             run = run_of_member(member, Path(name))
-            config = renamed_config(run.config, self._rules, run.obs_space, *spaces)
-            fresh = make_policy(config, *spaces)
-            networks = (run.config, run.agent), (config, fresh)
-            _, report = upgrade_network(*networks, self._rules, PARTS)
+            config = renamed_config(run.config, self._rules, run.obs_space, spaces)
+            fresh = make_policy(config, spaces.obs_space, dict(spaces.action_space))
+            before, now = (run.config, run.agent), (config, fresh)
+            _, report = upgrade_network(before, now, self._rules, PARTS)
         except (CheckpointError, ConfigError) as error:
             self.opponents[name] = f"left out, it cannot be upgraded: {error}"
             return None
         self.opponents[name] = "; ".join([report.fates, *report.function_changes])
-        return saved_network(fresh, *spaces)
+        return saved_network(fresh, spaces)
 
 
 def upgrade_network(
@@ -337,8 +338,8 @@ def upgrade_network(
                 f"expected a RogueNet to upgrade, got {type(network).__name__}, whose tensors "
                 "cannot be matched by the names of the world"
             )
-    renamed = rules.spaces(old.obs_space, old.action_space)
-    diff = diff_spaces(*renamed, fresh.obs_space, fresh.action_space)
+    renamed = rules.spaces(Spaces(old.obs_space, old.action_space))
+    diff = diff_spaces(renamed, Spaces(fresh.obs_space, fresh.action_space))
     check_same_network(old_config, config, parts)
     upgrade = upgrade_tensors(old, fresh, rules, parts)
     changes = function_changes(old, fresh, rules)
@@ -428,8 +429,8 @@ def state_from(
         # Tensors of such a network have no names of the world, which has to be the same.
         found = find(source.path)
         plain = read_state(found)
-        spaces = plain["obs_space"], plain["action_space"]
-        diff = diff_spaces(*spaces, context["obs_space"], context["action_space"])
+        before = Spaces(plain["obs_space"], plain["action_space"])
+        diff = diff_spaces(before, Spaces(context["obs_space"], context["action_space"]))
         if different := [*diff.changed, *diff.reordered, *diff.reordered_labels]:
             raise CheckpointError(
                 f"--init-from: {found.path} is of another world: {'; '.join(different)}; a network "
@@ -449,11 +450,12 @@ def state_from(
             "--init-parts: expected policy beside value, as the value function of the save reads "
             "the policy's layers"
         )
-    rules = Rules(read_renames(source.renames, saved.obs_space, saved.action_space))
+    rules = Rules(read_renames(source.renames, saved.spaces))
     state = initial_state(config, context)
-    rules.check_known(state.obs_space, state.action_space)
-    before, now = (saved.config, saved.agent), (config, state.agent)
-    _, report = upgrade_network(before, now, rules, source.parts)
+    rules.check_known(state.spaces)
+    _, report = upgrade_network(
+        (saved.config, saved.agent), (config, state.agent), rules, source.parts
+    )
     say(f"weights of {saved.path}, step {saved.step}:\n{report.summary()}")
     if takes_values:
         _take_reward_scale(find(saved.path), state, say)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from enn_trainer.errors import ConfigError
 from entity_env.errors import InvalidSpace, did_you_mean
-from entity_env.spaces import GLOBAL, ActionSpace, Entity, Kind, ObsSpace
+from entity_env.spaces import GLOBAL, ActionSpace, Entity, Kind, ObsSpace, Spaces
 
 SYNTAX = (
     "Type=New, Type.feature=new, global:feature=new, action:name=new, label:action.label=new, "
@@ -66,14 +66,13 @@ class Rules:
                 return ("part", one, *self.name(tuple(rest)))
         return name
 
-    def spaces(
-        self, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]
-    ) -> tuple[ObsSpace, dict[str, ActionSpace]]:
+    def spaces(self, before: Spaces) -> Spaces:
         """Return the spaces of a save with the new names.
 
         Raises:
             ConfigError: two names would become the same.
         """
+        obs_space, action_space = before
         entities, actions = dict[str, Entity](), dict[str, ActionSpace]()
         try:
             for name, space in action_space.items():
@@ -92,7 +91,7 @@ class Rules:
                 raise InvalidSpace("every type and action must have a name of its own")
             shared = [self.new("global", name) for name in obs_space.global_features]
             shared_kinds = [self._renamed(GLOBAL, kind) for kind in obs_space.global_kinds]
-            return ObsSpace(shared, entities, shared_kinds), actions
+            return Spaces(ObsSpace(shared, entities, shared_kinds), actions)
         except InvalidSpace as error:
             raise ConfigError(f"rename: two names become one: {error}") from None
 
@@ -100,17 +99,13 @@ class Rules:
         labels = [self.new("label", entity, kind.name, label) for label in kind.labels]
         return Kind(self.new(*_kind_name(entity, kind.name)), labels)
 
-    def check_known(self, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> None:
-        """Raise if a new name is not in the new world, as its weights would be dropped.
-
-        Args:
-            obs_space: the new observation space.
-            action_space: the new action space.
+    def check_known(self, spaces: Spaces) -> None:
+        """Raise if a new name is not in the new spaces, as its weights would be dropped.
 
         Raises:
             ConfigError: the message lists each such name, with the nearest name that exists.
         """
-        known = {*_names(obs_space, action_space)}
+        known = {*_names(spaces)}
         problems = []
         for old, new in self.renamed.items():
             wanted = self.name(old)
@@ -126,10 +121,7 @@ class Rules:
 
 
 def read_renames(
-    texts: Iterable[str],
-    obs_space: ObsSpace,
-    action_space: Mapping[str, ActionSpace],
-    arguments: Iterable[str] = (),
+    texts: Iterable[str], spaces: Spaces, arguments: Iterable[str] = ()
 ) -> dict[Name, str]:
     """Parse the values of `--rename` into `Rules.renamed`.
 
@@ -137,8 +129,7 @@ def read_renames(
         texts: such as `Trap=Mine`, `Treasure.x=position_x`, `global:hour=time`,
             `action:move=walk`, `label:move.up=north`, `label:Key.color.red=crimson`,
             `parameter:nmines=max_mines`.
-        obs_space: observation space of the save, whose names are on the left.
-        action_space: action space of the save.
+        spaces: of the save, whose names are on the left.
         arguments: arguments that vary in the save.
 
     Raises:
@@ -148,7 +139,7 @@ def read_renames(
     # Left-hand sides by their text; one text may stand for several names.
     known: dict[str, list[Name]] = {}
     of_arguments = [("parameter", name) for name in arguments]
-    for name in [*_names(obs_space, action_space), *of_arguments]:
+    for name in [*_names(spaces), *of_arguments]:
         known.setdefault(_text(name), []).append(name)
 
     renamed: dict[Name, str] = {}
@@ -189,8 +180,9 @@ def rename_lines(path: Path) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def _names(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> list[Name]:
-    """Return the paths of all names in a world."""
+def _names(spaces: Spaces) -> list[Name]:
+    """Return the paths of all names in spaces."""
+    obs_space, action_space = spaces
     types, actions = obs_space.entities.items(), action_space.items()
     return [
         *(("type", name) for name, _ in types),

@@ -1,10 +1,10 @@
 """Differences between two worlds, by the names of their entity types, features and actions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
-from entity_env.spaces import GLOBAL, ActionSpace, Entity, ObsSpace
+from entity_env.spaces import GLOBAL, ActionSpace, Entity, ObsSpace, Spaces
 from rogue_net.wiring import missing_features
 
 
@@ -46,20 +46,9 @@ class SpaceDiff:
             lists.append(f"{what}: reordered {kept} to {kept_now}")
 
 
-def diff_spaces(
-    have: ObsSpace,
-    have_actions: Mapping[str, ActionSpace],
-    want: ObsSpace,
-    want_actions: Mapping[str, ActionSpace],
-) -> SpaceDiff:
-    """Return all differences between two worlds.
-
-    Args:
-        have: the old observation space.
-        have_actions: the old action space.
-        want: the new observation space.
-        want_actions: the new action space.
-    """
+def diff_spaces(before: Spaces, after: Spaces) -> SpaceDiff:
+    """Return all differences between the spaces of two environments."""
+    (have, have_actions), (want, want_actions) = before, after
     diff = SpaceDiff()
     _compare_features(diff, GLOBAL, have.global_entity, want.global_entity)
     diff.compare("entity types", [*have.entities], [*want.entities])
@@ -108,18 +97,19 @@ def _compare_features(diff: SpaceDiff, name: str, have: Entity, want: Entity) ->
             diff.changed.append(f"{what}: {feature} became {became}")
 
 
-def incompatibilities(
-    have: ObsSpace,
-    have_actions: Mapping[str, ActionSpace],
-    want: ObsSpace,
-    want_actions: Mapping[str, ActionSpace],
-) -> list[str]:
-    """Return the reasons why a network for one world cannot play in another, as text.
+def incompatibilities(known: Spaces, shown: Spaces) -> list[str]:
+    """Return the reasons why a network cannot play in another environment, as text.
 
     New features and entity types are no obstacle, since the network does not need them.
+
+    Args:
+        known: spaces of the network.
+        shown: spaces of the environment.
     """
-    missing = [f"expected {one}" for one in missing_features(want, have)]
-    return missing + diff_spaces(ObsSpace(), have_actions, ObsSpace(), want_actions).changed
+    missing = [f"expected {one}" for one in missing_features(shown.obs_space, known.obs_space)]
+    of_actions = (Spaces(ObsSpace(), spaces.action_space) for spaces in (known, shown))
+    before, after = of_actions
+    return missing + diff_spaces(before, after).changed
 
 
 def _renames(removed: Sequence[str], added: Sequence[str]) -> str:

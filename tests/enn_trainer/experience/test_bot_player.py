@@ -28,6 +28,7 @@ from entity_env import (
 from entity_env.adapters.any_vec_env import AnyVecEnv
 from entity_env.seeding import derive_seed
 from entity_env.serialization.messages import pack, unpack
+from entity_env.spaces import Spaces
 from rogue_net import EntityBatch, RogueNet, RogueNetConfig
 from tests.enn_trainer.experience.meadow_bots import Grazes, Remembers
 from tests.enn_trainer.worlds import Meadow
@@ -35,8 +36,8 @@ from tests.entity_env.clocks import Clocks
 
 
 def player_in(envs: VecEnv, bot: type[Bot] = Grazes, seed: int = 4, sides: int = 1) -> BotPlayer:
-    spaces = envs.obs_space(), envs.action_space()
-    return BotPlayer(bot, seed, envs.obs_space(), *spaces, sides)
+    spaces = Spaces.of(envs)
+    return BotPlayer(bot, seed, envs.obs_space(), spaces, sides)
 
 
 def flat(decisions: Decisions) -> dict[str, list[Any]]:

@@ -14,6 +14,7 @@ from enn_trainer.experience.seated_players import AGENT, SeatedPlayers, against
 from enn_trainer.selfplay.league_players import JointPlayers
 from entity_env import EnvList
 from entity_env.examples import Duel
+from entity_env.spaces import Spaces
 from rogue_net import EntityBatch
 from tests.enn_trainer.experience.decided import assert_same, frames_of, network
 from tests.entity_env.duel_bots import Greedy
@@ -59,8 +60,8 @@ def test_a_lineup_names_the_players_of_each_game_of_a_match() -> None:
         return [AGENT, "bot"] if game % 2 else ["bot", AGENT]
 
     envs = EnvList(Duel, 8)
-    spaces = envs.obs_space(), envs.action_space()
-    bots = BotPlayer(Greedy, 3, spaces[0], *spaces, sides=2, first=16)
+    spaces = Spaces.of(envs)
+    bots = BotPlayer(Greedy, 3, spaces.obs_space, spaces, sides=2, first=16)
     agent = AgentPlayer(RandomAgent(envs.action_space()), 1)
     players = SeatedPlayers({AGENT: agent, "bot": bots}, lineup, 2, first=16)
     collector = Collector(envs, players)
@@ -90,8 +91,8 @@ def test_an_opponent_has_the_environments_of_odd_index() -> None:
 
 def test_games_of_bots_have_seeds_of_environment_and_number() -> None:
     envs = EnvList(Duel, 4)
-    spaces = envs.obs_space(), envs.action_space()
-    seated, alone = (BotPlayer(Greedy, 3, spaces[0], *spaces, sides=2) for _ in range(2))
+    spaces = Spaces.of(envs)
+    seated, alone = (BotPlayer(Greedy, 3, spaces.obs_space, spaces, sides=2) for _ in range(2))
     envs.seed(1)
     obs = envs.reset(spaces[0])
     players = SeatedPlayers({AGENT: seated}, lambda match, game: [AGENT] * 2, 2)

@@ -21,6 +21,7 @@ from enn_trainer.selfplay.league import LEAGUE, PLAYERS
 from enn_trainer.selfplay.seating import Seating
 from enn_trainer.state_part import KeptPart
 from entity_env import CategoricalAction, Match, Observation
+from entity_env.spaces import Spaces
 from tests.enn_trainer.selfplay.joust import (
     FRAMES,
     Joust,
@@ -152,9 +153,9 @@ def test_a_member_that_cannot_be_upgraded_leaves_by_name(jousts: Path, tmp_path:
     league_of(state).members[3] = replace(odd, name="odd")
 
     config, world = read_config(saved), Tourney()
-    spaces = world.obs_space(), world.action_space()
-    new = renamed_config(config, RULES, state.obs_space, *spaces)
-    after, report = evolved_state(state, config, new, *spaces, RULES)
+    spaces = Spaces.of(world)
+    new = renamed_config(config, RULES, state.obs_space, spaces)
+    after, report = evolved_state(state, config, new, spaces, RULES)
     assert "odd" not in members(after)
     assert len(members(after)) == 7
     assert "left out, it cannot be upgraded: rename: two names become one" in str(report)
@@ -198,6 +199,7 @@ def test_a_league_that_the_run_does_not_use_is_upgraded_too(jousts: Path, tmp_pa
 
 
 WORLD = """
+from entity_env.spaces import Spaces
 from tests.enn_trainer.selfplay.joust import Tourney
 
 

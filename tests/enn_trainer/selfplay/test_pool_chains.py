@@ -15,6 +15,7 @@ from enn_trainer.selfplay.tournament import play_league
 from enn_trainer.state import init_train_state
 from entity_env import EnvList
 from entity_env.recording.read_recording import Recording
+from entity_env.spaces import Spaces
 from rogue_net.parts import joint
 from rogue_net.ragged import EntityBatch
 from tests.enn_trainer.chains_match import Brawler, Skirmish
@@ -125,7 +126,7 @@ def test_decisions_of_bots_networks_and_random_players_are_joined() -> None:
     batch = EntityBatch.of(obs)
     manager = StateManager(overrides=["net.d_model=8", "net.n_layer=1"])
     state = init_train_state(manager.config, {"obs_space": space, "action_space": actions})
-    bots = BotPlayer(Brawler, 4, space, space, actions, sides=2)
+    bots = BotPlayer(Brawler, 4, space, Spaces(space, actions), sides=2)
     bots.begin(obs, False)
     thirds = [np.arange(k, k + 4) for k in (0, 4, 8)]
     with torch.no_grad():

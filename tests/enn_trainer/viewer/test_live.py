@@ -23,6 +23,7 @@ from enn_trainer.viewer.what_if import Change, what_if
 from entity_env.examples import Duel, Minefield, MineSweeper, RockPaperScissors, TreasureHunt
 from entity_env.ragged import Ragged
 from entity_env.recording.read_recording import Recording
+from entity_env.spaces import Spaces
 from entity_env.vec.batching import batch_obs
 from entity_env.vec.vec_obs import VecObs
 from rogue_net.config import MemoryConfig
@@ -344,7 +345,7 @@ def test_a_side_that_a_bot_plays_is_shown_and_has_no_explanation() -> None:
 
     played = Played(Duel, page)
     agent = AgentPlayer(played.network, 1)
-    bots = BotPlayer(Greedy, 1, played.spaces[0], *played.spaces, 2)
+    bots = BotPlayer(Greedy, 1, played.spaces[0], Spaces(*played.spaces), 2)
     players = SeatedPlayers({AGENT: agent, "bot": bots}, against("bot", 2), 2)
     replay = Replay("live", {}, *played.spaces, 2, 0.99)
     played.game = LiveGame(players, [agent, bots], replay, played.pages)

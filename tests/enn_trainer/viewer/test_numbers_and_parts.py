@@ -20,6 +20,7 @@ from enn_trainer.viewer.replay_format import read_replay
 from enn_trainer.viewer.what_if import Change, what_if
 from entity_env import EnvList
 from entity_env.examples import Duel
+from entity_env.spaces import Spaces
 from entity_env.vec.batching import batch_obs
 from entity_env.vec.chains import is_taken, takers
 from rogue_net.config import MemoryConfig
@@ -353,7 +354,7 @@ def test_random_players_and_bots_choose_part_by_part(world: Any) -> None:
     spaces = envs.obs_space(), envs.action_space()
     bots: dict[Any, Any] = {Camp: Lucky, Targets: LuckyArcher}
     random: Any = RandomAgent(spaces[1])
-    for player in (AgentPlayer(random, 1), BotPlayer(bots[world], 0, spaces[0], *spaces)):
+    for player in (AgentPlayer(random, 1), BotPlayer(bots[world], 0, spaces[0], Spaces(*spaces))):
         collector = Collector(envs, player)
         with torch.no_grad():
             play(collector, spaces[0], 12, seed=1)  # the world checks what is taken

@@ -33,6 +33,7 @@ from entity_env.bot import ask_bots, shown_frames
 from entity_env.examples import ENV_REGISTRY, Duel, VecMinefield
 from entity_env.recording.record import RecordingVecEnv
 from entity_env.serialization.messages import pack, unpack
+from entity_env.spaces import Spaces
 from entity_env.testing import conformance
 from entity_env.vec.vec_env import AddMetricsWrapper
 from tests.enn_trainer.chains_world import Camp
@@ -128,14 +129,14 @@ def test_bots_may_overwrite_what_they_see() -> None:
     envs = EnvList(Duel, NUM_ENVS)
     envs.seed(0)
     obs = envs.reset(envs.obs_space())
-    spaces = envs.obs_space(), envs.action_space()
+    spaces = Spaces.of(envs)
     before, choices = copy.deepcopy(obs), []
     for classes in ([Greedy, Shoots], [hostile_bot(Greedy), hostile_bot(Shoots)]):
         bots = [cls() for cls in classes * 2]
         for seed, bot in enumerate(bots):
             bot.seed(seed)
-        frames = shown_frames(obs, envs.obs_space(), *spaces)
-        choices.append(ask_bots(bots, frames, obs, *spaces, where=str))
+        frames = shown_frames(obs, envs.obs_space(), spaces)
+        choices.append(ask_bots(bots, frames, obs, spaces, where=str))
     assert_same(choices[1], choices[0])
     assert_same(obs, before)
 

@@ -30,7 +30,7 @@ from entity_env import (
     ObsSpace,
     SelectEntityActionSpace,
 )
-from entity_env.spaces import GLOBAL, has_global_entity
+from entity_env.spaces import GLOBAL, Spaces, has_global_entity
 from rogue_net import ActionBatch, EntityBatch, NetOutput, RaggedTensor, RogueNet, RogueNetConfig
 from rogue_net.embedding import TypeEmbedding
 from rogue_net.rogue_net import RogueNetWithValueNet
@@ -95,7 +95,7 @@ def change_of(
     configs = {part: net.config for part, net in parts_of(old).items()}
     others = EnvConfig(), configs[min(configs)], OptimizerConfig(), PPOConfig(), RolloutConfig()
     before = TrainConfig(*others, vf_net=configs.get("value_function"))
-    config = renamed_config(before, rules, old.obs_space, obs_space, actions)
+    config = renamed_config(before, rules, old.obs_space, Spaces(obs_space, actions))
     net = replace(config.net, **settings)
     vf_net = None if config.vf_net is None else replace(config.vf_net, **settings)
     fresh = network_of(net, obs_space, actions, vf_net, seed=1)
@@ -129,7 +129,7 @@ def changes(draw: st.DrawFn) -> Change:
     for name in world.action_space:
         renamed["label", name, "x"] = "x'"
     rules = Rules(renamed)
-    obs_space, actions = rules.spaces(old_space, world.action_space)
+    obs_space, actions = rules.spaces(Spaces(old_space, world.action_space))
     removed = {"Ghost", "Ghost'"} if draw(st.booleans()) else set()
     types = {name: one for name, one in obs_space.entities.items() if name not in removed}
     if draw(st.booleans()):

@@ -11,6 +11,7 @@ from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
 from enn_trainer.config import EnvConfig, OptimizerConfig, PPOConfig, RolloutConfig
 from enn_trainer.errors import CheckpointError, ConfigError
 from entity_env import Entity, ObsSpace
+from entity_env.spaces import Spaces
 
 SPACE = ObsSpace(
     [],
@@ -30,7 +31,7 @@ def config_of(**options: Any) -> TrainConfig:
 
 def now(*renames: tuple[str, str, str], without: tuple[str, ...] = ()) -> tuple[Rules, ObsSpace]:
     rules = Rules({("feature", name, old): new for name, old, new in renames})
-    space, _ = rules.spaces(SPACE, {})
+    space, _ = rules.spaces(Spaces(SPACE, {}))
     types = {name: one for name, one in space.entities.items() if name not in without}
     return rules, ObsSpace([], types)
 
@@ -38,7 +39,7 @@ def now(*renames: tuple[str, str, str], without: tuple[str, ...] = ()) -> tuple[
 def relpos_now(*renames: tuple[str, str, str], without: tuple[str, ...] = ()) -> list[str]:
     relpos = RelposEncodingConfig([2, 2], ["x", "y"], exclude_entities=["Sky"])
     rules, space = now(*renames, without=without)
-    renamed = renamed_config(config_of(relpos_encoding=relpos), rules, SPACE, space, {})
+    renamed = renamed_config(config_of(relpos_encoding=relpos), rules, SPACE, Spaces(space, {}))
     assert renamed.net.relpos_encoding is not None
     return renamed.net.relpos_encoding.position_features
 
@@ -65,13 +66,13 @@ def test_translation_follows_its_reference() -> None:
     rules, space = now(
         *(("Unit", "turn", "angle"), ("Unit", "x", "px"), ("Rock", "x", "px"), ("Sky", "x", "px"))
     )
-    renamed = renamed_config(config_of(translation=translation), rules, SPACE, space, {})
+    renamed = renamed_config(config_of(translation=translation), rules, SPACE, Spaces(space, {}))
     assert renamed.net.translation is not None
     assert renamed.net.translation.position_features == ["px", "y"]
     assert renamed.net.translation.rotation_angle_feature == "angle"
     rules, space = now(("Rock", "x", "px"))
     with pytest.raises(ConfigError, match=r"net\.translation\.pos.* got x of Unit, px of Rock"):
-        renamed_config(config_of(translation=translation), rules, SPACE, space, {})
+        renamed_config(config_of(translation=translation), rules, SPACE, Spaces(space, {}))
 
 
 def test_section_that_cannot_change_is_shown_as_it_is_written() -> None:

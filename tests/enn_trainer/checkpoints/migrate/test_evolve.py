@@ -20,6 +20,7 @@ from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.state import init_train_state
 from entity_env import CategoricalActionSpace, Entity, Observation, ObsSpace
 from entity_env.environment import Environment
+from entity_env.spaces import Spaces
 from rogue_net.rogue_net import RogueNet
 from tests.enn_trainer.builders import SMALL, run_small, weights
 from tests.enn_trainer.worlds import Clockwork
@@ -186,8 +187,8 @@ def test_report_says_what_became_of_every_tensor(saved_run: Path) -> None:
 
 def evolve_back(evolved: Evolved) -> dict[str, str]:
     world = Clockwork()
-    spaces = world.obs_space(), world.action_space()
-    _, report = evolved_state(evolved.state, evolved.config, evolved.config, *spaces, Rules())
+    spaces = Spaces.of(world)
+    _, report = evolved_state(evolved.state, evolved.config, evolved.config, spaces, Rules())
     return {one.key: one.fate for one in report.tensors}
 
 

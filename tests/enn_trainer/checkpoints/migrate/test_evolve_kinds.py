@@ -27,6 +27,7 @@ from entity_env import (
     ObsSpace,
     batch_obs,
 )
+from entity_env.spaces import Spaces
 from rogue_net import EntityBatch, RogueNet
 from rogue_net.embedding import FeaturelessEmbedding, TypeEmbedding, module_key
 from tests.enn_trainer.checkpoints.migrate.changed_worlds import SIZES, network_of
@@ -91,7 +92,7 @@ def test_outputs_stay_for_what_both_worlds_show(data: st.DataObject) -> None:
     """
     draw = data.draw
     rules = Rules({name: new for name, new in RENAMED.items() if draw(st.booleans())})
-    renamed, _ = rules.spaces(OLD, {})
+    renamed, _ = rules.spaces(Spaces(OLD, {}))
 
     def changed(kinds: list[Kind]) -> list[Kind]:
         kept = draw(some_of(kinds)) if draw(st.booleans()) else kinds
@@ -240,17 +241,17 @@ def test_renames_are_read() -> None:
         *("Key=Token", "Key.color=colour", "label:Key.color.red=crimson"),
         *("global:season=time of year", "label:global.season.dry=summer"),
     ]
-    assert read_renames(texts, OLD, ACTIONS) == RENAMED
-    renamed, _ = Rules(RENAMED).spaces(OLD, {})
+    assert read_renames(texts, Spaces(OLD, ACTIONS)) == RENAMED
+    renamed, _ = Rules(RENAMED).spaces(Spaces(OLD, {}))
     assert renamed.entities["Token"].kinds[0] == Kind("colour", ["crimson", "green", "blue"])
     assert renamed.global_kinds == [Kind("time of year", ["summer", "wet"])]
-    Rules(RENAMED).check_known(renamed, ACTIONS)
+    Rules(RENAMED).check_known(Spaces(renamed, ACTIONS))
     with pytest.raises(ConfigError, match=r"did you mean label:Key.color.red"):
-        read_renames(["label:Key.color.rde=crimson"], OLD, ACTIONS)
+        read_renames(["label:Key.color.rde=crimson"], Spaces(OLD, ACTIONS))
     with pytest.raises(ConfigError, match=r"label:Key.color.red=crimson.* blue, green, red"):
-        Rules({("label", "Key", "color", "red"): "crimson"}).check_known(OLD, ACTIONS)
+        Rules({("label", "Key", "color", "red"): "crimson"}).check_known(Spaces(OLD, ACTIONS))
     with pytest.raises(ConfigError, match="two names become one"):
-        Rules({("label", "Key", "color", "red"): "blue"}).spaces(OLD, {})
+        Rules({("label", "Key", "color", "red"): "blue"}).spaces(Spaces(OLD, {}))
 
 
 def test_differences_between_worlds_name_labels() -> None:
@@ -263,7 +264,7 @@ def test_differences_between_worlds_name_labels() -> None:
             "Air": Entity([]),
         },
     )
-    diff = diff_spaces(OLD, {}, space, {})
+    diff = diff_spaces(Spaces(OLD, {}), Spaces(space, {}))
     assert diff.changed == [
         "global features: season became a number",
         "labels of Key.color: added ['black'], removed ['blue'] (perhaps blue renamed to black)",

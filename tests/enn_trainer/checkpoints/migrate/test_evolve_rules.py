@@ -7,15 +7,17 @@ import pytest
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules, read_renames, rename_lines
 from enn_trainer.errors import ConfigError
 from entity_env import CategoricalActionSpace, Entity, ObsSpace
+from entity_env.spaces import Spaces
 
 SPACE = ObsSpace(["hour"], {"Trap": Entity(["x"]), "a=b.c": Entity(["x", "y.z"])})
 DO = {"move": CategoricalActionSpace(["up", "down"])}
+SPACES = Spaces(SPACE, DO)
 
 
 def test_every_kind_of_name_can_be_renamed() -> None:
     texts = ["Trap=Mine", "a=b.c.y.z=depth", "global:hour=t", "action:move=walk"]
-    rules = Rules(read_renames([*texts, "label:move.up=north"], SPACE, DO))
-    assert rules.spaces(SPACE, DO) == (
+    rules = Rules(read_renames([*texts, "label:move.up=north"], SPACES))
+    assert rules.spaces(SPACES) == (
         ObsSpace(["t"], {"Mine": Entity(["x"]), "a=b.c": Entity(["x", "depth"])}),
         {"walk": CategoricalActionSpace(["north", "down"])},
     )
@@ -31,16 +33,16 @@ def test_every_kind_of_name_can_be_renamed() -> None:
 )
 def test_mistakes_are_told_with_what_there_is(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        read_renames([text], SPACE, DO)
+        read_renames([text], SPACES)
 
 
 def test_new_names_that_the_world_does_not_have_are_refused_with_the_nearest() -> None:
     """A typo there would throw away what was learnt of the old name."""
     texts = ["Trap=Mime", "a=b.c.x=q", "global:hour=tim", "action:move=walk", "label:move.up=nort"]
-    rules = Rules(read_renames(texts, SPACE, DO))
+    rules = Rules(read_renames(texts, SPACES))
     obs_space = ObsSpace(["time"], {"Mine": Entity(["x"]), "a=b.c": Entity(["px", "y.z"])})
     with pytest.raises(ConfigError) as error:
-        rules.check_known(obs_space, {"walk": CategoricalActionSpace(["north", "down"])})
+        rules.check_known(Spaces(obs_space, {"walk": CategoricalActionSpace(["north", "down"])}))
     mime, x, hour, label = error.value.problems
     assert mime.startswith(
         "rename: Trap=Mime: expected a name of the world to the right, which has"
@@ -50,21 +52,21 @@ def test_new_names_that_the_world_does_not_have_are_refused_with_the_nearest() -
     assert hour.endswith("which has time; got 'tim'; did you mean time?")
     assert label.startswith("rename: label:move.up=nort: ")
     assert label.endswith("down, north; got 'nort'; did you mean north?")
-    known = Rules(read_renames(["action:move=walk", "label:move.up=north"], SPACE, DO))
-    known.check_known(obs_space, {"walk": CategoricalActionSpace(["north"])})
+    known = Rules(read_renames(["action:move=walk", "label:move.up=north"], SPACES))
+    known.check_known(Spaces(obs_space, {"walk": CategoricalActionSpace(["north"])}))
 
 
 def test_two_names_cannot_become_one() -> None:
     for texts in (["Trap=a=b.c"], ["a=b.c.x=y.z"], ["label:move.up=down"]):
         with pytest.raises(ConfigError, match="rename: two names become one"):
-            Rules(read_renames(texts, SPACE, DO)).spaces(SPACE, DO)
+            Rules(read_renames(texts, SPACES)).spaces(SPACES)
     with pytest.raises(ConfigError, match="expected every name once, got Trap twice"):
-        read_renames(["Trap=A", "Trap=B"], SPACE, DO)
+        read_renames(["Trap=A", "Trap=B"], SPACES)
 
 
 def test_names_can_be_exchanged() -> None:
-    rules = Rules(read_renames(["label:move.up=down", "label:move.down=up"], SPACE, DO))
-    assert rules.spaces(SPACE, DO)[1]["move"] == CategoricalActionSpace(["down", "up"])
+    rules = Rules(read_renames(["label:move.up=down", "label:move.down=up"], SPACES))
+    assert rules.spaces(SPACES)[1]["move"] == CategoricalActionSpace(["down", "up"])
 
 
 def test_rules_may_be_in_a_file(tmp_path: Path) -> None:

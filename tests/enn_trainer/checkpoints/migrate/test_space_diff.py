@@ -8,6 +8,7 @@ from entity_env import (
     ObsSpace,
     SelectEntityActionSpace,
 )
+from entity_env.spaces import Spaces
 
 OLD = ObsSpace(["hour"], {"Trap": Entity(["x", "y"]), "Unit": Entity(["x", "wool"])})
 DO = {
@@ -24,7 +25,7 @@ def test_difference_is_complete_and_names_what_may_have_been_renamed() -> None:
         "move": CategoricalActionSpace(["down", "up", "left"]),
         "grab": SelectEntityActionSpace(),
     }
-    assert str(diff_spaces(OLD, DO, new, do)).splitlines() == [
+    assert str(diff_spaces(Spaces(OLD, DO), Spaces(new, do))).splitlines() == [
         "global features: added ['hours'], removed ['hour'] (perhaps hour renamed to hours)",
         "entity types: added ['Traps'], removed ['Trap'] (perhaps Trap renamed to Traps)",
         "actions: added ['grab'], removed ['pick'] (perhaps pick renamed to grab)",
@@ -39,7 +40,7 @@ def test_difference_is_complete_and_names_what_may_have_been_renamed() -> None:
 def test_order_is_no_difference() -> None:
     new = ObsSpace(["hour"], {"Unit": Entity(["wool", "x"]), "Trap": Entity(["y", "x"])})
     do = {**dict(reversed(DO.items())), "move": CategoricalActionSpace(["down", "up"])}
-    diff = diff_spaces(OLD, DO, new, do)
+    diff = diff_spaces(Spaces(OLD, DO), Spaces(new, do))
     assert diff.changed == []
     assert diff.reordered_labels == ["labels of move: reordered ['up', 'down'] to ['down', 'up']"]
-    assert str(diff_spaces(OLD, DO, OLD, DO)) == "no difference"
+    assert str(diff_spaces(Spaces(OLD, DO), Spaces(OLD, DO))) == "no difference"
