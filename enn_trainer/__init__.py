@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from enn_trainer.trainer import Trainer as Trainer
     from enn_trainer.trainer import train as train
     from enn_trainer.viewer.explain import Explanation as Explanation
-    from enn_trainer.viewer.replay_agent import replay as replay
+    from enn_trainer.viewer.played import replay as replay
     from rogue_net.config import RogueNetConfig as RogueNetConfig
     from rogue_net.config import ValueBinsConfig as ValueBinsConfig
     from rogue_net.relpos import RelposEncodingConfig as RelposEncodingConfig
@@ -80,7 +80,7 @@ export_lazily(
         "enn_trainer.state_manager": "StateManager load_checkpoint",
         "enn_trainer.trainer": "Trainer train",
         "enn_trainer.viewer.explain": "Explanation",
-        "enn_trainer.viewer.replay_agent": "replay",
+        "enn_trainer.viewer.played": "replay",
         "rogue_net.config": "RogueNetConfig ValueBinsConfig",
         "rogue_net.relpos": "RelposEncodingConfig",
         "rogue_net.rogue_net": "RogueNet",

@@ -43,9 +43,8 @@ from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import Lanes
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.start_folder import paths_from
-from enn_trainer.viewer.annotate import explain_replay
 from enn_trainer.viewer.episodes import episodes_of
-from enn_trainer.viewer.moments import find_moments
+from enn_trainer.viewer.moments import explain_replay, find_moments
 from enn_trainer.viewer.played import (
     EPISODES,
     MOST_STEPS,

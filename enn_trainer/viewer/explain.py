@@ -112,19 +112,13 @@ def explain(
     Raises:
         ValueError: the frame has no entity with one of these ids.
     """
-    # Decisions and attention.
-    remembering = recall.attach(batch, np.zeros(1, np.int64))
-    decisions = most_probable(agent, remembering)
-    weights = attention_of(agent, remembering)
-    attention = None if weights is None else weights[0]
-
     # Entities to remove.
-    if entities is None:
-        removed = most_attended(attention, len(ids), MOST_ENTITIES)
-    else:
-        if unknown := [one for one in entities if one not in ids]:
+    removed = None
+    if entities is not None:
+        if unknown := [entity for entity in entities if entity not in ids]:
             raise ValueError(f"entities: expected ids of the frame, got {short_repr(unknown)}")
-        removed = np.array([ids.index(one) for one in entities], dtype=np.int64)
+        removed = [np.array([ids.index(entity) for entity in entities], dtype=np.int64)]
+    decisions, attention, [changes] = explain_frames(agent, batch, action_space, recall, removed)
 
     # Names of actors and choices.
     names, actions, shown = [*ids, GLOBAL], {}, decisions.shown_on_host(batch.actions, action_space)
@@ -134,12 +128,46 @@ def explain(
             choices = [names[i] for i in action.actees.values.tolist()]
         actors = [names[i] for i in action.actors.values.tolist()]
         entropies = _float32(decisions.entropies[name].values)
-        shape = (len(actors), len(choices), 4)[: 2 + bool(action_space[name].components)]
-        table = None if (rows := shown.get(name)) is None else rows.reshape(shape)
-        both = (table, entropies, None) if len(shape) == 2 else (None, entropies, table)
-        actions[name] = ExplainedAction(actors, choices, *both)
-    [changes] = influence(agent, batch, decisions, [removed], recall, action_space)
-    return Explanation([*ids], actions, decisions.values.item(), attention, changes)
+        probs = numbers = None
+        if name in shown and action_space[name].components:
+            numbers = shown[name].reshape(len(actors), len(choices), 4)
+        elif name in shown:
+            probs = shown[name].reshape(len(actors), len(choices))
+        actions[name] = ExplainedAction(actors, choices, probs, entropies, numbers)
+    weights = None if attention is None else attention[0]
+    return Explanation([*ids], actions, decisions.values.item(), weights, changes)
+
+
+def explain_frames(
+    agent: PPOAgent,
+    batch: EntityBatch,
+    action_space: ActionSpaces,
+    recall: Recall,
+    entities: Sequence[Indices] | None = None,
+) -> tuple[Decisions, list[Float32] | None, list[Influence]]:
+    """Compute the most probable decisions, attention and influence in several frames.
+
+    Args:
+        agent: the network, in evaluation mode; it is not changed.
+        batch: B frames, at least one, without a past.
+        action_space: the actions.
+        recall: what the agent remembered in these frames.
+        entities: for each frame int64, positions of entities to compute the influence of. Without
+            it the `most_attended`, at most `MOST_ENTITIES`.
+
+    Returns:
+        Decisions in all frames; the weights of each frame, see `attention_of`; and its influence.
+    """
+    attended = recall.attach(batch, np.arange(batch.num_frames))
+    decisions = most_probable(agent, attended)
+    attention = attention_of(agent, attended)
+    if entities is None:
+        entities = [
+            most_attended(None if attention is None else attention[i], count, MOST_ENTITIES)
+            for i, count in enumerate(batch.entities_of_frames().tolist())
+        ]
+    changes = influence(agent, batch, decisions, entities, recall, action_space)
+    return decisions, attention, changes
 
 
 def most_probable(agent: PPOAgent, batch: EntityBatch) -> Decisions:
@@ -190,11 +218,10 @@ def attention_of(agent: PPOAgent, batch: EntityBatch) -> list[Float32] | None:
     if types == known:
         return frames
     counts = np.stack([batch.features[name].lengths for name in types])  # (types, B)
-    ends = counts.cumsum(axis=0)
-    starts, shown = ends - counts, [types.index(name) for name in known if name in types]
+    ranks = [known.index(name) if name in known else -1 for name in types]
     for i, weights in enumerate(frames):
-        order = np.concatenate([np.arange(starts[k, i], ends[k, i]) for k in shown])
-        n = ends[-1, i]
+        rank = np.repeat(ranks, counts[:, i])  # of each entity's type in the network
+        order, n = np.argsort(rank, kind="stable")[(rank < 0).sum() :], len(rank)
         frames[i] = np.full((*weights.shape[:2], n, n), np.nan, dtype=np.float32)
         frames[i][..., order[:, None], order] = weights
     return frames
@@ -248,12 +275,12 @@ def influence(
     frames = np.repeat(np.arange(batch.num_frames), counts)
     with torch.inference_mode():
         copies, parts = without(batch, frames, removed, action_space)
-        own = decisions.take(frames)
-        changed = most_probable(agent, recall.attach(copies, frames)) if len(frames) else own
-        value = _float32(own.values - changed.values)
+        whole = decisions.take(frames)
+        changed = most_probable(agent, recall.attach(copies, frames)) if len(frames) else whole
+        value = _float32(whole.values - changed.values)
         choice = {}
         for name, part in parts.items():
-            distances = _total_variation(own, changed, name, part)
+            distances = _total_variation(whole, changed, name, part)
             choice[name] = distances, batch.actions[name].actors.lengths
     return split_influence(counts, removed, choice, value)
 
@@ -274,40 +301,37 @@ def split_influence(
     """
     ends = np.cumsum(counts)[:-1]
     pieces = zip(np.split(entities, ends), np.split(value, ends), strict=True)
-    found = [Influence(of_frame, {}, change) for of_frame, change in pieces]
+    frames = [Influence(removed, {}, change) for removed, change in pieces]
     for name, (cells, num_actors) in choice.items():
         tables = np.split(cells, np.cumsum(counts * num_actors)[:-1])
-        for one, table, count in zip(found, tables, num_actors, strict=True):
-            one.choice[name] = table.reshape(len(one.entities), count)
-    return found
+        for frame, table, count in zip(frames, tables, num_actors, strict=True):
+            frame.choice[name] = table.reshape(len(frame.entities), count)
+    return frames
 
 
 def _total_variation(
-    own: Decisions, changed: Decisions, name: ActionName, part: ActionSubset
+    whole: Decisions, changed: Decisions, name: ActionName, part: ActionSubset
 ) -> Float32:
     """Compute the total variation distances of `Influence` for all actors of E copies, flat.
 
     Args:
-        own: decisions in the whole frames.
-        changed: those in the E frames of `without`.
+        whole: decisions in the whole frames.
+        changed: decisions in the E frames of `without`.
         name: the action.
         part: the action of these frames.
     """
-    size, mine, theirs = (
-        len(part.actors),
-        own.distributions.get(name),
-        changed.distributions.get(name),
-    )
+    size = len(part.actors)
     distance = np.full(size, np.nan, np.float32)
-    if mine is None or theirs is None:
+    if name not in whole.distributions or name not in changed.distributions:
         return distance
-    kept = to_device(np.flatnonzero(part.actors), own.values.device)
-    before, after = own.chosen[name].values.index_select(0, kept), changed.chosen[name].values
-    taken = (is_taken(before) & is_taken(after)).cpu().numpy()
-    if mine.all_log_probs is None:
-        distance[part.actors] = _float32(mine.take(kept).total_variation(theirs))
+    before, after = whole.distributions[name], changed.distributions[name]
+    left = to_device(np.flatnonzero(part.actors), whole.values.device)
+    choices = whole.chosen[name].values.index_select(0, left), changed.chosen[name].values
+    has_both = (is_taken(choices[0]) & is_taken(choices[1])).cpu().numpy()
+    if before.all_log_probs is None:
+        distance[part.actors] = _float32(before.take(left).total_variation(after))
     else:
-        rows = mine.to_rows(part.whole).values, theirs.to_rows(part.action).values
+        rows = before.to_rows(part.whole).values, after.to_rows(part.action).values
         # The choices that are left, and the actors that have them.
         if part.actees is None:
             actor = np.repeat(np.arange(size), rows[0].shape[1])
@@ -322,7 +346,7 @@ def _total_variation(
             distance[:] = np.bincount(actor, np.abs(p / total[actor] - q), size) / 2
         distance[total == 0] = 1
         distance[~part.actors] = np.nan
-    distance[np.flatnonzero(part.actors)[~taken]] = np.nan
+    distance[np.flatnonzero(part.actors)[~has_both]] = np.nan
     return distance
 
 

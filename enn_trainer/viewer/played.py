@@ -1,7 +1,8 @@
-"""Episodes as they are played: a watcher of a collector that keeps the first ones for a replay."""
+"""Replays of episodes as they are played, of evaluations or of `replay` for a loaded agent."""
 
+import html
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain, product
@@ -10,7 +11,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from enn_trainer.errors import ConfigError
+from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
+from enn_trainer.config import PPOConfig
+from enn_trainer.errors import ConfigError, ReplayError
 from enn_trainer.evaluation.eval_metrics import EpisodeStatistics, quotas
 from enn_trainer.evaluation.evaluation import EXPLAINING, EpisodeCapture, EvaluationFacts
 from enn_trainer.evaluation.video import (
@@ -20,20 +23,25 @@ from enn_trainer.evaluation.video import (
     picture_of,
     png_of,
 )
-from enn_trainer.experience.collector import Watcher
-from enn_trainer.experience.players import Decisions, Environments
-from enn_trainer.policy import PPOAgent
-from enn_trainer.viewer.annotate import explain_replay
+from enn_trainer.experience.collector import Collector, Watcher, play
+from enn_trainer.experience.envs import global_randomness_kept
+from enn_trainer.experience.players import AgentPlayer, Decisions, Environments
+from enn_trainer.load_agent import RogueNetAgent
+from enn_trainer.policy import PPOAgent, device_of
 from enn_trainer.viewer.episodes import episode_of_frames, recorded
 from enn_trainer.viewer.explain import Float32
+from enn_trainer.viewer.moments import explain_replay
 from enn_trainer.viewer.replay import Episode, Replay
-from enn_trainer.viewer.replay_format import write_replay
+from enn_trainer.viewer.replay_format import WrittenReplay, page_of, write_replay
 from entity_env.actions import EntityID, EntityName
+from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError, short_repr, truncate
-from entity_env.match import world_of
+from entity_env.match import CreateEnv, Match, match_of, world_of
 from entity_env.ragged import Indices
 from entity_env.recording import recording_format
-from entity_env.spaces import ActionSpaces, ObsSpace
+from entity_env.seeding import derive_seed
+from entity_env.spaces import ActionSpaces, ObsSpace, Spaces
+from entity_env.vec.serial import EnvList
 from entity_env.vec.variation import RunningArguments
 from entity_env.vec.vec_env import VecEnv
 from entity_env.vec.vec_obs import VecObs
@@ -45,6 +53,8 @@ CreateAgent: TypeAlias = Callable[[ObsSpace, ActionSpaces], PPOAgent]
 """Factory of an agent for the spaces of an environment."""
 EPISODES = 3
 MOST_NAME = 100
+MOST_SHOWN_MB = 20.0
+"""Size of the largest page that a notebook shows, which keeps it in its own file."""
 MOST_STEPS = 2000
 """Steps of an episode that are shown; each costs room and forward passes."""
 
@@ -152,8 +162,9 @@ class EpisodeKeeper:
             if (env_list := self._env_list) is not None:
                 if self.settings.pictures:
                     shown = env_list.matches[match]
-                    given = type(world_of(shown)).__name__, "pictures", "leave pictures out"
-                    one.pictures[len(one.frames)] = png_of(picture_of(shown, *given))
+                    name = type(world_of(shown)).__name__
+                    picture = picture_of(shown, name, "pictures", "leave pictures out")
+                    one.pictures[len(one.frames)] = png_of(picture)
                 for (side, name), ids in one.ids.items():  # before a step that ends the episode
                     ids += env_list.tracked_ids(match * self.sides + side, name, len(ids))
             one.frames.append(np.arange(self.sides) + self._num_frames)
@@ -189,11 +200,17 @@ class EpisodeKeeper:
         Raises:
             InvalidView: the view of the world, or `positions`, do not fit its space.
         """
-        spaces, positions = (self._obs_space, self._action_space), self.settings.positions
-        replay = Replay(title, about, *spaces, self.sides, discount, self._episodes())
-        own = None if self._env_list is None else self._env_list.matches[0].view()
-        replay.view = plain_view(own, self._obs_space, positions, net)
-        return replay
+        view = None if self._env_list is None else self._env_list.matches[0].view()
+        return Replay(
+            title,
+            about,
+            self._obs_space,
+            self._action_space,
+            self.sides,
+            discount,
+            self._episodes(),
+            view=plain_view(view, self._obs_space, self.settings.positions, net),
+        )
 
     def _episodes(self) -> list[Episode]:
         """Return the episodes in order: the first one of each environment, the second ones, ..."""
@@ -339,3 +356,116 @@ class SuiteReplay(EpisodeCapture):
         except Exception as error:  # `view` is code of the world; metrics do not depend on it
             return {"page_problem": cannot_write(path, error, "eval.capture_replays")}
         return {"page": path}
+
+
+class PlayedReplay(Replay):
+    """A replay that can be written, and that notebooks show."""
+
+    def write(self, path: str | Path, max_mb: float = 20.0) -> WrittenReplay:
+        """Write the page on which the episodes can be watched, completely or not at all.
+
+        Args:
+            path: of the page, in a folder that exists.
+            max_mb: the most megabytes (10**6 bytes) of the page, see `docs/watching.md`.
+
+        Raises:
+            ReplayError: there is a file that is no replay; one episode alone is larger than
+                `max_mb`; or the file cannot be written.
+        """
+        return write_replay(self, path, max_mb)
+
+    def _repr_html_(self) -> str:
+        """Return the page in a frame that may run its script and nothing else."""
+        try:
+            page, _ = page_of(self, MOST_SHOWN_MB)
+        except ReplayError as error:
+            fix = "write a page to open in a browser: .write('replay.html', max_mb=...)"
+            return f"<p>{html.escape(f'{error}. Or {fix}')}</p>"
+        return (
+            f'<iframe title="{html.escape(self.title)}" sandbox="allow-scripts" '
+            'style="width: 100%; height: 720px; border: 0" '
+            f'srcdoc="{html.escape(page.decode())}"></iframe>'
+        )
+
+
+def replay(
+    agent: RogueNetAgent,
+    env: Environment | Match | CreateEnv,
+    episodes: int = EPISODES,
+    seed: int = 0,
+    max_steps: int = MOST_STEPS,
+    discount: float = PPOConfig.gamma,
+    positions: Sequence[str] = (),
+    beside: RogueNetAgent | None = None,
+    pictures: bool = False,
+) -> PlayedReplay:
+    """Let an agent play, and return the episodes with its probabilities, values and explanations.
+
+    The agent acts for all sides. The same arguments give the same episodes, whatever was played
+    before. The agent, and all random number generators, stay as they are.
+
+    Args:
+        agent: as `load_agent` returns it, with `env=` if it was trained in another world.
+        env: an environment or match, which begins new episodes and is not closed; or its class, or
+            a function that makes one, of which each episode has its own.
+        episodes: number of episodes, or of matches.
+        seed: seed of the episodes and choices.
+        max_steps: number of steps after which an episode is shown as far as it was played.
+        discount: per step, for the returns that are compared with the values.
+        positions: names of the features that are positions; by default those of the world's view,
+            then features with usual names.
+        beside: another agent, whose answers to the same frames are shown.
+        pictures: True to show the world's own `render(mode="rgb_array")` beside each step.
+
+    Raises:
+        TypeError: `env` is no environment or match, and makes none.
+        ValueError: its spaces are not those of the agents, or `episodes` or `max_steps` is below 1.
+        ConfigError: there are to be pictures of a world that does not render.
+        InvalidView: the view of the world, or `positions`, do not fit its space.
+    """
+    for name, count in ("episodes", episodes), ("max_steps", max_steps):
+        if count < 1:
+            raise ValueError(f"{name}: expected 1 or more, got {count}")
+    with ExitStack() as stack:
+        # The environments, whose spaces are those of the agent.
+        stack.enter_context(global_randomness_kept())
+        envs = _env_list(env, episodes, stack)
+        spaces = Spaces.of(envs)
+        for name, player in ("the agent", agent), ("beside", beside):
+            if player is None:
+                continue
+            diff = diff_spaces(Spaces(player.obs_space, player.action_space), spaces)
+            if different := [*diff.changed, *diff.reordered_labels]:
+                got = f"{'; '.join(different)}; load_agent(..., env=...) adapts an agent to a world"
+                raise ValueError(f"env: expected the spaces of {name}; {got}")
+
+        # Play and explain.
+        settings = ReplaySettings(None, episodes, max_steps, positions, pictures=pictures)
+        other = None if beside is None else beside.agent
+        keeper = EpisodeKeeper(envs, np.arange(len(envs)), settings)
+        seed_of_play = derive_seed(seed, "eval")
+        seat = AgentPlayer(agent.agent, None if agent.deterministic else seed_of_play)
+        collector = Collector(envs, seat, device_of(agent.agent), [keeper])
+        steps = max_steps * (episodes * envs.sides // len(envs))
+        play(collector, agent.obs_space, steps, seed_of_play, stop=keeper.is_done)
+        name = type(world_of(envs.matches[0])).__name__
+        about = {"environment": name, "seed": str(seed)}
+        played = PlayedReplay(**vars(keeper.replay(name, about, discount)))
+        explain_replay(played, agent.agent, other, keeper.is_own)
+        return played
+
+
+def _env_list(env: Environment | Match | CreateEnv, episodes: int, stack: ExitStack) -> EnvList:
+    """Return environments for some episodes; the stack closes those that are made here."""
+    if isinstance(env, Environment | Match):
+        return EnvList(lambda: env, match_of(env).num_sides)
+    if not callable(env):
+        expected = "an environment or match, its class, or a function that makes one"
+        raise TypeError(f"env: expected {expected}, got {short_repr(env)}")
+    world: object = env()
+    if not isinstance(world, Environment | Match):
+        expected = "what makes an Environment or a Match"
+        raise TypeError(f"env: expected {expected}, got what makes {type(world).__name__}")
+    sides = match_of(world).num_sides
+    world.close()
+    return stack.enter_context(closing(EnvList(env, episodes * sides)))
