@@ -1,23 +1,32 @@
-"""Episodes of a recording, as a replay shows them."""
+"""Episodes of a recording, and the running one of a live game, as a replay shows them."""
 
-from collections.abc import Iterator
+import base64
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import reduce
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from enn_trainer.experience import players
+from enn_trainer.experience.memories import Recurrence
 from enn_trainer.viewer.explain import Float32
-from enn_trainer.viewer.replay import Answers, Episode
+from enn_trainer.viewer.replay import Answers, Episode, Replay
+from enn_trainer.viewer.replay_chunks import Columns, Json, encoded_chunk
+from enn_trainer.viewer.replay_columns import encode_episode
 from entity_env.ragged import Indices, Ragged
 from entity_env.recording import read_recording, recording_format
 from entity_env.recording.read_recording import Recording
 from entity_env.recording.recording_format import RecordingError
-from entity_env.spaces import ActionSpaces
+from entity_env.spaces import GLOBAL, ActionSpaces
 from entity_env.vec.chains import masks_after
 from entity_env.vec.vec_obs import VecObs
 from rogue_net.ragged import EntityBatch
+
+MOST_STEPS = 10_000
+"""Steps of the running episode that are kept; of longer ones the last."""
 
 
 def episodes_of(
@@ -124,3 +133,65 @@ def answers_of(decisions: recording_format.Decisions, actions: ActionSpaces) -> 
         if shown is not None:
             found[name] = Ragged(shown, rows.lengths)
     return Answers(found, decisions.values)
+
+
+class LiveEpisode:
+    """The running episode of a live game, whose last steps pages get as chunks of a replay.
+
+    Args:
+        replay: with the spaces and the view.
+        header: of the page.
+        number: of the episode.
+        about: a line about the agent.
+
+    Attributes:
+        schema: the entry of the episode in the header of a page; empty before the first step.
+        step: number of the current step; -1 before the first one.
+        kept: the last steps: frames with their rewards, and the recurrent states of all seats
+            before choices in them.
+    """
+
+    def __init__(self, replay: Replay, header: Json, number: int, about: str) -> None:
+        self.number, self.about = number, about
+        self.schema: Json = {}
+        self.step = -1
+        self.kept = deque[tuple[recording_format.Decisions, list[Recurrence]]](maxlen=MOST_STEPS)
+        self._replay, self._header = replay, header
+
+    @property
+    def frames(self) -> recording_format.Decisions:
+        """The current frames."""
+        return self.kept[-1][0]
+
+    @property
+    def first_step(self) -> int:
+        """Number of the first step that is kept."""
+        return self.step + 1 - len(self.kept)
+
+    def add(self, frames: recording_format.Decisions, memories: list[Recurrence]) -> None:
+        """Add the next step."""
+        # Masks and visibility are written out, as other steps of the episode may have them.
+        obs = frames.obs
+        for name, mask in obs.action_masks.items():
+            if mask.bounds is None:
+                mask.mask = mask.full_mask(self._replay.action_space[name].mask_columns)
+        obs.visible = {name: obs.visibility(name) for name in obs.features if name != GLOBAL}
+        self.kept.append((frames, memories))
+        self.step += 1
+        if not self.schema:
+            schema, _ = self._encoded([frames])
+            self.schema = {**schema, "steps": 0}
+
+    def chunk(self, first: int, count: int) -> str:
+        """Return some steps as a chunk of a replay, in base64."""
+        start = first - self.first_step
+        _, columns = self._encoded(frames for frames, _ in islice(self.kept, start, start + count))
+        raw = encoded_chunk(self._header, self.schema, count, columns, {})
+        return base64.b64encode(raw).decode()
+
+    def _encoded(self, steps: Iterable[recording_format.Decisions]) -> tuple[Json, Columns]:
+        """Return some steps as the entry and the columns of an episode."""
+        frames, actions = recording_format.Decisions.cat([*steps]), self._replay.action_space
+        ends = {"terminated": False, "truncated": False}
+        episode = episode_of_frames(frames, frames.obs.reward, actions, **ends)
+        return encode_episode(self._replay, episode)

@@ -7,28 +7,24 @@ import base64
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from enn_trainer.experience.memories import Recurrence
 from enn_trainer.experience.person import PersonPlayers
 from enn_trainer.experience.players import AgentPlayer, Decisions, Players, SeatPlayer
 from enn_trainer.experience.recall import Recall, recall_of_one
 from enn_trainer.policy import PPOAgent
-from enn_trainer.viewer.episodes import episode_of_frames, recorded
+from enn_trainer.viewer.episodes import LiveEpisode, recorded
 from enn_trainer.viewer.explain import MOST_ENTITIES, Float32, explain
 from enn_trainer.viewer.replay import Replay
-from enn_trainer.viewer.replay_chunks import Columns, Json, encoded_chunk
-from enn_trainer.viewer.replay_columns import encode_episode
 from enn_trainer.viewer.replay_format import CHUNK_STEPS, live_header
 from enn_trainer.viewer.what_if import Change, what_if
 from entity_env.errors import short_repr
 from entity_env.play.hand import Hand
-from entity_env.ragged import Ragged
-from entity_env.recording import recording_format
-from entity_env.spaces import GLOBAL, ActionName
+from entity_env.spaces import ActionName
 from entity_env.vec.vec_obs import VecObs
 from rogue_net.ragged import EntityBatch
 
@@ -36,8 +32,6 @@ HOST = "127.0.0.1"
 """The address to listen on: whoever reaches the page can play."""
 DEFAULT_FPS = 10.0
 MOST_FPS = 1000.0
-MOST_STEPS = 10_000
-"""Steps of an episode that are kept; of longer ones the last."""
 _LOOK_S = 0.5  # between two looks at a signal, and at the server
 _LONGEST_S = 1e6  # that a page counts down
 _OF_ALL_PAGES = ("joined", "left", "explain", "what_if")
@@ -58,6 +52,25 @@ class Link(Protocol):
 
     def send(self, message: Message, pages: Collection[int]) -> None:
         """Send a message to some pages; those that are slow may miss some `steps`."""
+
+
+@dataclass
+class _Turn:
+    """A step that is being decided.
+
+    Attributes:
+        hand: the choices of the person.
+        batch: the frames on the device.
+        decisions: of the others, before the person chose.
+        latest: of the others, after the choices of the person.
+        is_left_to_agent: True if the person leaves the other choices to the agent.
+    """
+
+    hand: Hand
+    batch: EntityBatch
+    decisions: Decisions
+    latest: Decisions
+    is_left_to_agent: bool = False
 
 
 class LiveGame(PersonPlayers):
@@ -89,28 +102,21 @@ class LiveGame(PersonPlayers):
         renew: Callable[[], str] = lambda: "",
     ) -> None:
         super().__init__(others, seats, replay.action_space)
-        self._replay, self._link = replay, link
-        self._fps, self._renew = fps, renew
+        self._replay, self._link, self._renew = replay, link, renew
         self._header = live_header(replay)
-        self._schema: Message = {}
-        self._is_paused = False
+        self._fps, self._is_paused, self._last_step_s = fps, False, 0.0
         self._pages: set[int] = set()
-        self._holder: int | None = None  # the page that has the places
-        self._places: list[Place] = []
-        self._episode, self._about = -1, ""
-        self._steps: list[recording_format.Decisions] = []  # with their rewards
-        self._left_out = 0  # steps of the episode that are no longer kept
-        self._hand: Hand | None = None  # while the current frame is decided
-        self._is_left_to_agent = False
-        self._last_step_s = 0.0
-        self._doers: dict[str, Callable[[int, Message], None]] = {
+        self._places: dict[Place, int] = {}  # the page that has each; the same for all
+        self._episode = LiveEpisode(replay, self._header, -1, "")
+        self._turn: _Turn | None = None
+        self._handlers: dict[str, Callable[[int, Message], None]] = {
             "joined": self._welcome,
             "left": self._part,
             **dict.fromkeys(["take", "give"], self._take),
             **dict.fromkeys(["choose", "agent"], self._choose),
             "explain": self._explain,
             "what_if": self._what_if,
-            **dict.fromkeys(["pause", "fps"], self._pace),
+            **dict.fromkeys(["pause", "fps"], self._set_pace),
         }
 
     # The game.
@@ -123,20 +129,20 @@ class LiveGame(PersonPlayers):
     def taken(self, obs: VecObs) -> dict[ActionName, npt.NDArray[np.bool_]]:
         """Return the actors in places of a person."""
         keys = [self._keys(obs, side) for side in range(self._replay.sides)]
-
-        def is_taken(side: int, position: int) -> bool:
-            return (side, None) in self._places or (side, keys[side][position]) in self._places
-
-        return {
-            name: np.array([is_taken(*row) for row in _located(mask.actors)], np.bool_)
-            for name, mask in obs.action_masks.items()
-        }
+        taken = {n: np.zeros(len(m.actors.values), np.bool_) for n, m in obs.action_masks.items()}
+        for (side, _, position), (name, row) in self._actors(obs).items():
+            is_whole_side = (side, None) in self._places
+            taken[name][row] = is_whole_side or (side, keys[side][position]) in self._places
+        return taken
 
     def ask(self, obs: VecObs, batch: EntityBatch, decisions: Decisions, hand: Hand) -> None:
         """Show the frame, and wait for the person, or until the step is due."""
-        self._hand, self._is_left_to_agent = hand, False
-        self._asked, self._again = (batch, decisions), decisions
-        self._keep(obs, batch, decisions, hand)
+        self._turn = turn = _Turn(hand, batch, decisions, decisions)
+        frames = recorded(obs.take(np.arange(len(obs))), batch, decisions)
+        frames.actions, frames.by_hand = hand.fill()
+        self._episode.add(frames, self.remembered)
+        if self._episode.step == 0:
+            self._show_episode(self._pages)
         shown: list[tuple[ActionName, int]] = []
         wait_s = 0.0
         while True:
@@ -145,12 +151,12 @@ class LiveGame(PersonPlayers):
                 wait_s = 0.0
             waiting = list(hand.waiting())
             if waiting and waiting != shown:
-                self._show_waiting(self._pages)
+                self._show_waiting(turn, self._pages)
             shown = waiting
             # Wait for the person without an end, or until the next step is due.
             wait_s = self._due_s()
-            is_asked = self._fps is None and any(taken.any() for taken in hand.taken.values())
-            if self._is_left_to_agent:
+            is_asked = self._fps is None and any(actors.any() for actors in hand.taken.values())
+            if turn.is_left_to_agent:
                 break
             if self._is_paused or not self._pages or (is_asked and waiting):
                 wait_s = _LOOK_S
@@ -165,98 +171,60 @@ class LiveGame(PersonPlayers):
     def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
         """Let the others and the person choose."""
         decisions = super().act(obs, batch, t)
-        kept, self._hand = self._steps[-1], None
-        kept.actions, kept.by_hand = decisions.chosen_on_host(), dict(decisions.by_hand)
+        frames, self._turn = self._episode.frames, None
+        frames.actions, frames.by_hand = decisions.chosen_on_host(), dict(decisions.by_hand)
         return decisions
 
     def after_step(self, obs: VecObs) -> None:
         """Show what came of the step."""
         super().after_step(obs)
-        self._obs.reward[:] = obs.reward
-        self._show_steps(self._step, 1, self._pages)
+        self._episode.frames.obs.reward[:] = obs.reward
+        self._show_steps(self._episode.step, 1, self._pages)
         if obs.done.any():
             ends = {name: bool(getattr(obs, name).all()) for name in ("terminated", "truncated")}
-            self._send("end", self._pages, episode=self._episode, **ends)
+            self._send("end", self._pages, episode=self._episode.number, **ends)
             self._begin_episode()
 
     def _begin_episode(self) -> None:
-        self._episode, self._steps, self._left_out, self._schema = self._episode + 1, [], 0, {}
-        self._memories: list[list[Recurrence]] = []  # of the seats before each step
-        self._about = self._renew()
+        number, about = self._episode.number + 1, self._renew()
+        self._episode = LiveEpisode(self._replay, self._header, number, about)
 
-    @property
-    def _obs(self) -> VecObs:
-        """The current frames."""
-        return self._steps[-1].obs
-
-    @property
-    def _step(self) -> int:
-        """Number of the current step of the episode."""
-        return self._left_out + len(self._steps) - 1
-
-    def _keep(self, obs: VecObs, batch: EntityBatch, decisions: Decisions, hand: Hand) -> None:
-        """Keep the current frames, with what the others choose in them."""
-        # Masks and visibility are written out, as other steps of the episode may have them.
-        frames = obs.take(np.arange(len(obs)))
-        for name, mask in frames.action_masks.items():
-            if mask.bounds is None:
-                mask.mask = mask.full_mask(self.action_space[name].mask_columns)
-        frames.visible = {n: frames.visibility(n) for n in frames.features if n != GLOBAL}
-        kept = recorded(frames, batch, decisions)
-        kept.actions, kept.by_hand = hand.fill()
-        self._steps.append(kept)
-        self._memories.append(self.remembered)
-        if len(self._steps) > MOST_STEPS:
-            self._steps.pop(0)
-            self._memories.pop(0)
-            self._left_out += 1
-        if not self._schema:
-            schema, _ = self._encoded(self._steps)
-            self._schema = {**schema, "steps": 0}
-            self._show_episode(self._pages)
-
-    # Messages.
+    # Messages to pages.
 
     def _send(self, kind: str, pages: Collection[int], **facts: Any) -> None:
         """Send a message to some pages."""
         self._link.send({"type": kind, **facts}, pages)
 
     def _show_episode(self, pages: Collection[int]) -> None:
-        schema, about = self._schema, self._about
-        self._send("episode", pages, episode=self._episode, schema=schema, about=about)
+        episode = self._episode
+        facts = {"schema": episode.schema, "about": episode.about}
+        self._send("episode", pages, episode=episode.number, **facts)
 
     def _show_steps(self, first: int, count: int, pages: Collection[int]) -> None:
         """Send some steps of the episode."""
-        facts = {"first": first, "count": count, "raw": self._raw(first, count)}
-        self._send("steps", pages, episode=self._episode, **facts)
+        facts = {"first": first, "count": count, "raw": self._episode.chunk(first, count)}
+        self._send("steps", pages, episode=self._episode.number, **facts)
 
-    def _raw(self, first: int, count: int) -> str:
-        """Return a chunk of some steps, in base64."""
-        _, columns = self._encoded(self._steps[first - self._left_out :][:count])
-        raw = encoded_chunk(self._header, self._schema, count, columns, {})
-        return base64.b64encode(raw).decode()
-
-    def _encoded(self, steps: Sequence[recording_format.Decisions]) -> tuple[Json, Columns]:
-        """Return some steps as the entry and the columns of an episode."""
-        kept = recording_format.Decisions.cat(steps)
-        ends = {"terminated": False, "truncated": False}
-        episode = episode_of_frames(kept, kept.obs.reward, self.action_space, **ends)
-        return encode_episode(self._replay, episode)
-
-    def _show_waiting(self, pages: Collection[int]) -> None:
+    def _show_waiting(self, turn: _Turn, pages: Collection[int]) -> None:
         """Send the current frame and the actors that a person has to choose for."""
-        assert self._hand is not None
-        waiting, ms = set(self._hand.waiting()), None
-        actors = [place for place, actor in self._actors().items() if actor in waiting]
+        waiting, ms = set(turn.hand.waiting()), None
+        step, actors = self._episode.step, self._actors(self._episode.frames.obs)
         if self._fps is not None:
             ms = max(0, round(1000 * min(self._due_s(), _LONGEST_S)))
-        facts = {"actors": actors, "ms": ms, "raw": self._raw(self._step, 1)}
-        self._send("waiting", pages, episode=self._episode, step=self._step, **facts)
+        facts = {
+            "step": step,
+            "actors": [place for place, actor in actors.items() if actor in waiting],
+            "ms": ms,
+            "raw": self._episode.chunk(step, 1),
+        }
+        self._send("waiting", pages, episode=self._episode.number, **facts)
 
     def _show_places(self, pages: Collection[int]) -> None:
-        for one in pages:
-            yours = one == self._holder and bool(self._places)
-            self._send("places", [one], places=self._places, yours=yours)
+        for page in pages:
+            yours = page in self._places.values()
+            self._send("places", [page], places=[*self._places], yours=yours)
+
+    # Messages of pages.
 
     def _listen(self, timeout_s: float) -> bool:
         """Do what a page asks for next; return False if none asks in time."""
@@ -265,12 +233,12 @@ class LiveGame(PersonPlayers):
         page, message = received
         kind = message.get("type")
         try:
-            if not isinstance(kind, str) or kind not in self._doers:
-                expected = ", ".join(self._doers)
+            if not isinstance(kind, str) or kind not in self._handlers:
+                expected = ", ".join(self._handlers)
                 raise ValueError(f"expected one of {expected}, got {short_repr(kind)}")
-            if kind not in _OF_ALL_PAGES and self._holder not in (None, page):
+            if kind not in _OF_ALL_PAGES and {*self._places.values()} - {page}:
                 raise ValueError("another tab has the places; this one looks on")
-            self._doers[kind](page, message)
+            self._handlers[kind](page, message)
         except (ValueError, TypeError, KeyError, OverflowError) as error:
             text = f"{kind}: {error}" if str(error) else "unknown message"
             self._send("error", [page], text=text)
@@ -279,73 +247,72 @@ class LiveGame(PersonPlayers):
     def _welcome(self, page: int, message: Message) -> None:
         """Send all that happened in the episode so far."""
         self._pages.add(page)
-        pace = {"fps": self._fps, "paused": self._is_paused}
+        episode, pace = self._episode, {"fps": self._fps, "paused": self._is_paused}
         self._send("welcome", [page], header=self._header, **pace)
-        if not self._schema:
+        if not episode.schema:
             return
         self._show_episode([page])
-        end = self._step + (self._hand is None)
-        for first in range(self._left_out, end, CHUNK_STEPS):
+        end = episode.step + (self._turn is None)
+        for first in range(episode.first_step, end, CHUNK_STEPS):
             self._show_steps(first, min(CHUNK_STEPS, end - first), [page])
         self._show_places([page])
-        if self._hand is not None and any(self._hand.waiting()):
-            self._show_waiting([page])
+        if self._turn is not None and any(self._turn.hand.waiting()):
+            self._show_waiting(self._turn, [page])
 
     def _part(self, page: int, message: Message) -> None:
         self._pages.discard(page)
-        if page == self._holder:
-            self._set_places(None, [])
+        if page in self._places.values():
+            self._set_places({})
 
     def _take(self, page: int, message: Message) -> None:
         """Take a place, or give one or all back."""
         if message["type"] == "give" and "side" not in message:
-            return self._set_places(None, [])
+            return self._set_places({})
         side, key = _whole(message, "side", self._replay.sides), message.get("key")
-        if key is not None and key not in self._keys(self._obs, side):
+        if key is not None and key not in self._keys(self._episode.frames.obs, side):
             raise ValueError(f"key: expected that of an entity of the frame, got {short_repr(key)}")
-        others = [place for place in self._places if place != (side, key)]
-        self._set_places(page, [*others, (side, key)] if message["type"] == "take" else others)
+        places = {place: page for place in self._places if place != (side, key)}
+        self._set_places({**places, (side, key): page} if message["type"] == "take" else places)
 
-    def _set_places(self, page: int | None, places: list[Place]) -> None:
-        self._holder, self._places = page if places else None, places
-        if self._hand is not None:
-            self._hand.taken = self.taken(self._obs)
-            self._decide_again()
+    def _set_places(self, places: dict[Place, int]) -> None:
+        self._places = places
+        if self._turn is not None:
+            self._turn.hand.taken = self.taken(self._episode.frames.obs)
+            self._decide_again(self._turn)
         self._show_places(self._pages)
 
     def _choose(self, page: int, message: Message) -> None:
         """Choose for actors, or leave the rest of the step to the agent."""
-        asked = message.get("episode"), message.get("step")
-        if self._hand is None or asked != (self._episode, self._step):
+        turn, step = self._turn, (message.get("episode"), message.get("step"))
+        if turn is None or step != (self._episode.number, self._episode.step):
             raise ValueError("step: expected the current one, which waits; that one is over")
         if message["type"] == "agent":
-            self._is_left_to_agent = True
+            turn.is_left_to_agent = True
             return
-        actors = self._actors()
-        for one in _list(message, "choices"):
-            if not (isinstance(one, list) and [type(number) for number in one[:-1]] == [int] * 3):
+        actors = self._actors(self._episode.frames.obs)
+        for entry in _list(message, "choices"):
+            if not (isinstance(entry, list) and [type(n) for n in entry[:-1]] == [int] * 3):
                 expected = "three numbers and a choice each"
-                raise ValueError(f"choices: expected {expected}, got {short_repr(one)}")
-            *place, choice = one
+                raise ValueError(f"choices: expected {expected}, got {short_repr(entry)}")
+            *place, choice = entry
             if (actor := actors.get(tuple(place))) is None:
                 expected = "side, action and position of an actor of this step"
                 raise ValueError(f"choices: expected {expected}, got {place}")
-            self._hand.choose(*actor, choice)
-            self._decide_again()
+            turn.hand.choose(actor[0], actor[1], choice)
+            self._decide_again(turn)
 
-    def _decide_again(self) -> None:
+    def _decide_again(self, turn: _Turn) -> None:
         """Let the others decide what depends on choices of the person, and show it."""
-        assert self._hand is not None
-        batch, decisions = self._asked
-        again, kept = self.decided_again(batch, decisions, self._hand), self._steps[-1]
-        if again is self._again:  # choices of the agent stay beside those of the person
+        latest = self.decided_again(turn.batch, turn.decisions, turn.hand)
+        if latest is turn.latest:  # choices of the agent stay beside those of the person
             return
-        kept.logits = again.parameters_on_host(batch.actions)
-        (kept.actions, kept.by_hand), self._again = self._hand.fill(), again
-        if any(self._hand.waiting()):
-            self._show_waiting(self._pages)
+        frames = self._episode.frames
+        frames.logits = latest.parameters_on_host(turn.batch.actions)
+        (frames.actions, frames.by_hand), turn.latest = turn.hand.fill(), latest
+        if any(turn.hand.waiting()):
+            self._show_waiting(turn, self._pages)
 
-    def _pace(self, page: int, message: Message) -> None:
+    def _set_pace(self, page: int, message: Message) -> None:
         """Pause or go on, or change the rate."""
         if message["type"] == "pause":
             self._is_paused = bool(message.get("on"))
@@ -357,26 +324,26 @@ class LiveGame(PersonPlayers):
             self._fps = fps
         self._send("paused", self._pages, on=self._is_paused, fps=self._fps)
 
-    def _found(self, message: Message) -> tuple[Message, VecObs, PPOAgent, Recall]:
+    def _frame(self, message: Message) -> tuple[Message, VecObs, PPOAgent, Recall]:
         """Return the frame that a message names, as facts and alone, and the agent of its side.
 
         The agent is returned with what it remembered in the frame.
         """
-        side = _whole(message, "side", self._replay.sides)
-        step = _whole(message, "step", self._step + 1)
-        if message.get("episode") != self._episode or step < self._left_out:
+        episode, side = self._episode, _whole(message, "side", self._replay.sides)
+        step = _whole(message, "step", episode.step + 1)
+        if message.get("episode") != episode.number or step < episode.first_step:
             raise ValueError("step: expected one of the running episode; that one is gone")
-        obs = self._steps[step - self._left_out].obs.take(np.array([side]))
-        facts = {"episode": self._episode, "step": step, "side": side}
         seat = self.seats[side]  # which stays the same in an episode
         if not isinstance(seat, AgentPlayer):
             raise ValueError(f"side: expected one of a network, got {side}, which a bot plays")
-        memory = self._memories[step - self._left_out][side]
-        return facts, obs, seat.agent, recall_of_one(memory, side)
+        frames, memories = episode.kept[step - episode.first_step]
+        facts = {"episode": episode.number, "step": step, "side": side}
+        recall = recall_of_one(memories[side], side)
+        return facts, frames.obs.take(np.array([side])), seat.agent, recall
 
     def _explain(self, page: int, message: Message) -> None:
         """Send attention and influence in a frame."""
-        facts, obs, agent, recall = self._found(message)
+        facts, obs, agent, recall = self._frame(message)
         batch, attention = EntityBatch.of(obs), None
         positions = range(int(batch.entities_of_frames()[0]))
         entities = _list(message, "entities")[:MOST_ENTITIES] if "entities" in message else None
@@ -398,7 +365,7 @@ class LiveGame(PersonPlayers):
 
     def _what_if(self, page: int, message: Message) -> None:
         """Send the agent's answer to a changed frame."""
-        facts, obs, agent, recall = self._found(message)
+        facts, obs, agent, recall = self._frame(message)
         changes = [_change(one) for one in _list(message, "changes")]
         answer = what_if(agent, obs, self._replay.obs_space, self.action_space, changes, recall)
         names = list(self.action_space)
@@ -410,13 +377,15 @@ class LiveGame(PersonPlayers):
         [value] = _finite(np.array([answer.value], np.float32))
         self._send("what_if", [page], **facts, value=value, decisions=decisions)
 
-    def _actors(self) -> dict[tuple[int, int, int], tuple[ActionName, int]]:
-        """Return action and number of each actor of the step by side, index of action, position."""
-        return {
-            (side, a, position): (name, row)
-            for a, name in enumerate(self.action_space)
-            for row, (side, position) in enumerate(_located(self._obs.action_masks[name].actors))
-        }
+    def _actors(self, obs: VecObs) -> dict[tuple[int, int, int], tuple[ActionName, int]]:
+        """Return action and number of each actor by side, index of the action and position."""
+        actors = {}
+        for a, name in enumerate(self.action_space):
+            rows = obs.action_masks[name].actors
+            sides = np.repeat(np.arange(len(rows)), rows.lengths).tolist()
+            for row, (side, position) in enumerate(zip(sides, rows.values.tolist(), strict=True)):
+                actors[side, a, position] = name, row
+        return actors
 
     def _keys(self, obs: VecObs, side: int) -> list[str]:
         """Return the keys of the entities in the frame of a side, the global one last."""
@@ -428,12 +397,6 @@ class LiveGame(PersonPlayers):
             else:
                 keys += [f"{i}#{place}" for place in range(count)]
         return [*keys, "global"]
-
-
-def _located(actors: Ragged) -> list[tuple[int, int]]:
-    """Return side and position of each actor."""
-    sides = np.repeat(np.arange(len(actors)), actors.lengths)
-    return list(zip(sides.tolist(), actors.values.tolist(), strict=True))
 
 
 def _list(message: Message, field: str) -> list[Any]:

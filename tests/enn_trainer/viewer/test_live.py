@@ -436,7 +436,7 @@ def test_agents_remember_the_choices_of_a_person_in_their_place_as_their_own(tak
     steps = played.play(6)
     by_hand = [decisions.by_hand["attack"].values.any() for _, decisions, _ in steps]
     assert by_hand == [False, *[taken] * 5]
-    frames = VecObs.cat([step.obs for step in played.game._steps])
+    frames = VecObs.cat([frames.obs for frames, _ in played.game._episode.kept])
     chosen = Ragged.cat([d.chosen_on_host()["attack"] for _, d, _ in steps])
     recall = recall_episode(played.network, frames, {"attack": chosen}, 2)
     batch = recall.attach(EntityBatch.of(frames), np.arange(12))
