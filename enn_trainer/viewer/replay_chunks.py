@@ -4,7 +4,7 @@ import io
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -216,7 +216,7 @@ def encoded_chunk(
     header: Json, schema: Json, steps: int, flat: Columns, cursors: dict[str, int]
 ) -> bytes:
     """Return the next chunk of an episode, and move the cursors behind it."""
-    rounding, parts = {name: how for name, *how in header["rounding"]}, []
+    rounding, parts = _roundings(header), []
 
     def write(name: str, dtype: str, size: int, previous: Array | None) -> Array:
         start = cursors.get(name, 0)
@@ -225,8 +225,8 @@ def encoded_chunk(
         values = given.astype(dtype)
         if len(values) != size or not (dtype == "<f4" or (values == given).all()):
             raise ReplayError(f"{name}: expected {size} rows that fit")
-        kept = rounded(values, *rounding[name]) if name in rounding else values
-        packed = _packed(kept, previous)
+        codes = rounding[name].encode(values) if name in rounding else values
+        packed = _packed(codes, previous)
         parts.extend([len(packed).to_bytes(4, "little"), packed])
         return given
 
@@ -236,20 +236,20 @@ def encoded_chunk(
 
 def decoded_chunk(header: Json, schema: Json, steps: int, raw: bytes) -> Columns:
     """Return the columns of a chunk."""
-    rounding, rest = {name: how for name, *how in header["rounding"]}, io.BytesIO(raw)
+    roundings, rest = _roundings(header), io.BytesIO(raw)
     flat: Columns = {}
 
     def read(name: str, dtype: str, size: int, previous: Array | None) -> Array:
         data = rest.read(int.from_bytes(rest.read(4), "little"))
-        how = rounding.get(name)
-        stored = dtype if how is None else f"<u{how[0] // 8}"
+        rounding = roundings.get(name)
+        stored = dtype if rounding is None else f"<u{rounding.bits // 8}"
         expected = -(-size // 8) if stored == "?" else size * np.dtype(stored).itemsize
         if len(data) != expected:
             raise ReplayError(f"{name}: expected {expected} bytes, got {len(data)}")
         values = _unpacked(data, stored, size, previous)
         if dtype == "<u4":
             values = values.astype(np.int64)
-        flat[name] = values if how is None else unrounded(values, *how)
+        flat[name] = values if rounding is None else rounding.decode(values)
         return flat[name]
 
     _Layout(header, schema, steps, read, _FREE_ROWS + 8 * len(raw)).transfer()
@@ -289,21 +289,30 @@ def _unpacked(data: bytes, dtype: str, size: int, previous: Array | None) -> Arr
     return (bits & 1).astype(np.bool_) if dtype == "?" else bits.view(dtype)
 
 
-def rounded(values: Array, bits: int, low: float, high: float) -> Array:
-    """Return the codes of numbers, see the format."""
-    top = 2**bits - 4
-    with np.errstate(invalid="ignore"):
-        scale = top / (high - low) if high > low else 0.0
-        codes = np.rint((values.astype(np.float64) - low) * scale)
-    codes = np.select(
-        [np.isnan(values), values == np.inf, values == -np.inf], [top + 1, top + 2, top + 3], codes
-    )
-    return codes.astype(f"<u{bits // 8}")
+class Rounding(NamedTuple):
+    """Rounding of numbers from `low` to `high` to codes of some bits, see the format."""
+
+    bits: int
+    low: float
+    high: float
+
+    def encode(self, values: Array) -> Array:
+        """Return the codes of numbers."""
+        top, extent = 2**self.bits - 4, self.high - self.low
+        with np.errstate(invalid="ignore"):
+            scale = top / extent if extent > 0 else 0.0
+            codes = np.rint((values.astype(np.float64) - self.low) * scale)
+        special = [np.isnan(values), values == np.inf, values == -np.inf]
+        codes = np.select(special, [top + 1, top + 2, top + 3], codes)
+        return codes.astype(f"<u{self.bits // 8}")
+
+    def decode(self, codes: Array) -> npt.NDArray[np.float32]:
+        """Return the numbers of codes."""
+        top = 2**self.bits - 4
+        values = self.low + codes.astype(np.float64) * ((self.high - self.low) / top)
+        special = [codes == top + 1, codes == top + 2, codes == top + 3]
+        return np.select(special, [np.nan, np.inf, -np.inf], values).astype(np.float32)
 
 
-def unrounded(codes: Array, bits: int, low: float, high: float) -> npt.NDArray[np.float32]:
-    """Return the numbers of codes."""
-    top = 2**bits - 4
-    values = low + codes.astype(np.float64) * ((high - low) / top)
-    special = [codes == top + 1, codes == top + 2, codes == top + 3]
-    return np.select(special, [np.nan, np.inf, -np.inf], values).astype(np.float32)
+def _roundings(header: Json) -> dict[str, Rounding]:
+    return {name: Rounding._make(rounding) for name, *rounding in header["rounding"]}

@@ -1,6 +1,5 @@
 """Episodes as the flat columns of `replay_chunks.py`, and back."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -223,20 +222,22 @@ def episode_of(
 
 
 def _attention(header: Json, flat: Columns) -> dict[int, Array]:
-    found, at = {}, 0
-    shapes = [flat[name].tolist() for name in ATTENTION_SHAPE]
+    attention, start = {}, 0
+    layers, heads, sizes = (flat[name].tolist() for name in ATTENTION_SHAPE)
     allowance = Allowance(flat["attention weight"].nbytes)
-    for frame, *shape, n in zip(np.flatnonzero(flat["attention"]).tolist(), *shapes, strict=True):
-        kept = n if header["attention"] == "whole" else min(n, STRONGEST)
-        end = at + math.prod(shape) * n * kept
-        weights = flat["attention weight"][at:end].reshape(*shape, n, kept)
-        if kept != n:
-            allowance.take(math.prod(shape) * n * n, "weights of attention")
-            places = flat["attention column"][at:end].reshape(weights.shape)
-            few, weights = weights, np.zeros((*shape, n, n), np.float32)
-            np.put_along_axis(weights, places, few, -1)
-        found[frame], at = weights, end
-    return found
+    frames = np.flatnonzero(flat["attention"]).tolist()
+    for frame, num_layers, num_heads, n in zip(frames, layers, heads, sizes, strict=True):
+        rows = num_layers * num_heads * n
+        columns = n if header["attention"] == "whole" else min(n, STRONGEST)
+        end = start + rows * columns
+        weights = flat["attention weight"][start:end].reshape(num_layers, num_heads, n, columns)
+        if columns != n:
+            allowance.take(rows * n, "weights of attention")
+            places = flat["attention column"][start:end].reshape(weights.shape)
+            strongest, weights = weights, np.zeros((num_layers, num_heads, n, n), np.float32)
+            np.put_along_axis(weights, places, strongest, -1)
+        attention[frame], start = weights, end
+    return attention
 
 
 def _influence(schema: Json, flat: Columns, actions: list[ActionName]) -> dict[int, Influence]:

@@ -48,10 +48,9 @@ from enn_trainer.viewer.replay_chunks import (
     STRONGEST,
     Columns,
     Json,
+    Rounding,
     decoded_chunk,
     encoded_chunk,
-    rounded,
-    unrounded,
 )
 from enn_trainer.viewer.replay_columns import attention_columns, encode_episode, episode_of
 from entity_env.errors import short_repr
@@ -232,7 +231,9 @@ def live_header(replay: Replay) -> Json:
     return _header(replay, _LADDER[0], {}, {})
 
 
-def _header(replay: Replay, rung: _Rung, rounding: Json, errors: dict[str, float]) -> Json:
+def _header(
+    replay: Replay, rung: _Rung, rounding: Mapping[str, Rounding], errors: dict[str, float]
+) -> Json:
     notes = []
     if rung.attention != "whole" and any(e.attention for e in replay.episodes):
         notes.append(f"Attention is kept at the moments, the {STRONGEST} strongest of each row.")
@@ -277,8 +278,10 @@ def _features(entity: Entity) -> list[Any]:
     return [list(entity.features), [[kind.name, list(kind.labels)] for kind in entity.kinds]]
 
 
-def _rounding(replay: Replay, tables: list[Columns], rung: _Rung) -> tuple[Json, dict[str, float]]:
-    """Return (bits, low, high) of the columns that are rounded, and their largest errors."""
+def _rounding(
+    replay: Replay, tables: list[Columns], rung: _Rung
+) -> tuple[dict[str, Rounding], dict[str, float]]:
+    """Return the rounding of the columns that are rounded, and their largest errors by name."""
     types = [*replay.obs_space.entities.items(), ("global", replay.obs_space.global_entity)]
     bits = {
         f"feature {i} {j}": (rung.feature_bits, f"{name}.{feature}")
@@ -298,8 +301,8 @@ def _rounding(replay: Replay, tables: list[Columns], rung: _Rung) -> tuple[Json,
         values = np.concatenate(given)
         finite = values[np.isfinite(values)].astype(np.float64)
         low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
-        rounding[column] = how = width, low, high
-        back = unrounded(rounded(finite, *how), *how)
+        rounding[column] = Rounding(width, low, high)
+        back = rounding[column].decode(rounding[column].encode(finite))
         errors[name] = float(np.abs(back - finite).max(initial=0.0))
     return rounding, errors
 
@@ -349,14 +352,21 @@ def _replay_of(blocks: Mapping[str, Block]) -> Replay:
             episodes.append(episode_of(header, schema, columns, obs_space, action_space))
     if damaged:
         raise ReplayError(f"damaged: {', '.join(damaged)}; a browser plays the rest")
-    title, about, view = header["title"], dict(header["about"]), header["view"]
-    spaces, sides, discount = (obs_space, action_space), header["sides"], header["discount"]
-    moments = [Moment(*moment) for moment in header["moments"]]
-    unseen = {
-        name: [(int(i), columns) for i, columns in types]
-        for name, types in header.get("unseen", {}).items()
-    }
-    return Replay(title, about, *spaces, sides, discount, episodes, moments, view, unseen)
+    return Replay(
+        title=header["title"],
+        about=dict(header["about"]),
+        obs_space=obs_space,
+        action_space=action_space,
+        sides=header["sides"],
+        discount=header["discount"],
+        episodes=episodes,
+        moments=[Moment._make(moment) for moment in header["moments"]],
+        view=header["view"],
+        unseen={
+            name: [(int(i), columns) for i, columns in types]
+            for name, types in header.get("unseen", {}).items()
+        },
+    )
 
 
 def _kinds(kinds: list[Any]) -> list[Kind]:
