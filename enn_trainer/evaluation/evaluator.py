@@ -348,6 +348,7 @@ class Evaluator:
                 )
             return AgentPlayer(agent, None if is_greedy else seed, self._lanes, shards=shards)
 
+        # The agent and its opponents, seated by a lineup.
         players = {AGENT: player(self._state.agent, suite.deterministic)}
         everywhere = np.ones(shards.num_columns, np.bool_)
         if suite.opponent is None:

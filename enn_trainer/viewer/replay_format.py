@@ -331,6 +331,8 @@ def _replay_of(blocks: Mapping[str, Block]) -> Replay:
         name: rebuilt(ACTION_SPACES[class_name], _fields(fields), Allowance(0))
         for name, class_name, fields in header["actions"]
     }
+
+    # Episodes, of chunks that are not damaged.
     episodes: list[Episode] = []
     damaged: list[str] = []
     number = 0
