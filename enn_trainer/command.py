@@ -213,8 +213,12 @@ def dry_run(manager: StateManager, run: Callable[[StateManager], object]) -> Non
     with TemporaryDirectory(prefix="dry-run-") as folder:
         print(f"dry run: two rounds of an evaluation, an update of {frames} frames and a save")
         for half in (1, 2):
-            of_the_run = manager.config_cls, manager.state_cls, manager._initial_state
-            trial = StateManager(*of_the_run, checkpoint_dir=Path(folder, "run"))
+            trial = StateManager(
+                manager.config_cls,
+                manager.state_cls,
+                manager._initial_state,
+                checkpoint_dir=Path(folder, "run"),
+            )
             if half == 1:  # the second half gets its settings from the save
                 trial.init_path = manager.init_path if saved is None else saved.path
                 trial.init_from = manager.init_from if saved is None else None

@@ -142,8 +142,14 @@ class StateManager(ManagerBase[TrainConfig, State]):  # type: ignore[misc, unuse
         """
         if isinstance(manager, cls):
             return manager
-        kinds = manager.config_cls, manager.state_cls, manager._initial_state
-        ours = cls(*kinds, manager.init_path, manager.checkpoint_dir, manager.overrides)
+        ours = cls(
+            manager.config_cls,
+            manager.state_cls,
+            manager._initial_state,
+            manager.init_path,
+            manager.checkpoint_dir,
+            manager.overrides,
+        )
         if manager._config is not None:
             fixed = manager.config_cls.fixed_during_run()
             read_hyperstate_schedules(manager._config, manager._schedules, fixed)

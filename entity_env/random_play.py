@@ -456,7 +456,7 @@ def _malformed(obs: Any) -> list[str]:
 def _first_message(field: str, obs: Any, spaces: Spaces) -> str:
     """Return what is wrong with an observation, "" if nothing is."""
     try:
-        validate_observation(obs, *spaces)
+        validate_observation(obs, spaces.obs_space, spaces.action_space)
     except InvalidObservation as error:
         return ValueError.__str__(error)  # without environment and step
     except Exception as error:
@@ -482,6 +482,6 @@ def _blank_globals(obs_space: ObsSpace) -> list[float]:
 def shown_by(frames: Sequence[Observation], spaces: Spaces) -> Fields:
     """Return the content of frames by field, {} if they cannot be batched."""
     try:
-        return fields_of(batch_obs(frames, *spaces))
+        return fields_of(batch_obs(frames, spaces.obs_space, spaces.action_space))
     except Exception:  # whatever it is has been reported
         return {}

@@ -239,8 +239,8 @@ class SelectEntityActionSpace(ActionSpace):
             kept = visible | is_named
             if allowed is not None:
                 blocks = actors.lengths * labels
-                of_blocks = (np.repeat(x, blocks) for x in (actees.starts, actees.lengths))
-                allowed = allowed[kept[row_indices(*of_blocks)]]
+                starts, sizes = np.repeat(actees.starts, blocks), np.repeat(actees.lengths, blocks)
+                allowed = allowed[kept[row_indices(starts, sizes)]]
             actees = _keep_rows(actees, kept)
             frames.check_visible(actees, f"{where} actees")
         # Leave out the actors that cannot select anything.

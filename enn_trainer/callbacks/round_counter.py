@@ -37,5 +37,4 @@ class RoundCounter(Callback):
         """Count the episodes of the rollout."""
         rollout, self._rollout = self._rollout, None
         assert rollout is not None
-        about = self._num_envs, rollout.num_frames
-        self.rounds.add(rollout.episodes, rollout.metrics, *about)
+        self.rounds.add(rollout.episodes, rollout.metrics, self._num_envs, rollout.num_frames)

@@ -139,8 +139,7 @@ def next_steps(result: TrainResult, manager: StateManager) -> str:
     run_dir, config = manager.checkpoint_dir, manager.config
     assert run_dir is not None
     state = manager.state
-    clock = state.step, state.time_used
-    reached = Now(*clock, state.metrics_over_rounds(), frozenset(), 0)
+    reached = Now(state.step, state.time_used, state.metrics_over_rounds(), frozenset(), 0)
     resume = resume_command(run_dir, config, reached)
     if result.interrupted:
         return f"\nto continue:\n  {resume}"

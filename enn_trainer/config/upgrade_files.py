@@ -113,7 +113,7 @@ def _named(whole: Any, value: Any) -> Any:
         fields = {name: _named(whole.fields[name], item) for name, item in value.items()}
         return ron.Struct(whole.name, fields)
     if isinstance(whole, list) and isinstance(value, list):
-        return [_named(*pair) for pair in zip(whole, value, strict=True)]
+        return [_named(a, b) for a, b in zip(whole, value, strict=True)]
     return value
 
 

@@ -47,8 +47,15 @@ class Recorder(RecordingWriter):
             name: Ragged(decisions.chosen[name].values.cpu().numpy(), rows.lengths)
             for name, rows in decisions.numbers.items()
         }
-        choices = decisions.chosen_on_host(), probs, logits, values, dict(decisions.by_hand)
-        kept = Decisions(obs, *choices, drawn=drawn)
+        kept = Decisions(
+            obs,
+            decisions.chosen_on_host(),
+            probs,
+            logits,
+            values,
+            dict(decisions.by_hand),
+            drawn=drawn,
+        )
         if decisions.players:
             kept = replace(kept, player=np.array(decisions.players, dtype=object))
         self.keep(kept, run_step)

@@ -189,11 +189,16 @@ class RunningEpisodes:
             where: source of the state, for messages.
             world: name of the environment class, if known.
         """
-        run = self._collector, self._state, self._config
-        per_step = self._state.frames_per_step(self._config)
-        shards, group = self._context.shards, self._context.exchange.group
-        own = None if group.size == 1 else shards.columns
-        resumed, why = continue_episodes(*run, where, self._configured_id, per_step, own)
+        group = self._context.exchange.group
+        resumed, why = continue_episodes(
+            envs=self._collector,
+            state=self._state,
+            config=self._config,
+            where=where,
+            configured_id=self._configured_id,
+            frames_per_step=self._state.frames_per_step(self._config),
+            own=None if group.size == 1 else self._context.shards.columns,
+        )
         self.are_valid = resumed is not None
         obs = self.begun().obs
         if resumed is None:
@@ -227,8 +232,7 @@ class RunningEpisodes:
         if is_between and self.are_valid:
             state, config = self._state, self._config
             per_step = state.frames_per_step(config)
-            about = config, state.step, per_step, group
-            state.envs = take_episodes(self._collector, *about)
+            state.envs = take_episodes(self._collector, config, state.step, per_step, group)
             if state.envs is None and (why := self._collector.why_no_state()) != self.unsaved:
                 warn_once(f"{NOT_SAVED}: {why}")
                 self.unsaved = why

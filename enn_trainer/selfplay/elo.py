@@ -119,8 +119,8 @@ def rate_agent(
     if fitted is not None:
         deviations[1:][fitted] = DEVIATION
     agent, others = np.zeros(num_members, dtype=np.int64), np.arange(1, 1 + num_members)
-    results = scores, games - scores
-    elo, covariance = _fit(agent, others, *results, np.concatenate([[last], members]), deviations)
+    before = np.concatenate([[last], members])
+    elo, covariance = _fit(agent, others, scores, games - scores, before, deviations)
     ci95 = _Z_975 * np.sqrt(np.diag(covariance))
     return Ratings(elo[:1], ci95[:1]), Ratings(elo[1:], ci95[1:])
 

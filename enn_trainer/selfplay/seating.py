@@ -130,8 +130,9 @@ class Seating(StatePart):
         games = self.games[matches]
         own = agent_seats(sides, of_all, games)
         seats = np.tile(np.arange(num_sides), len(matches))
-        of_seats = np.repeat(of_all, num_sides), np.repeat(games, num_sides), seats
-        drawn = draw_opponents(weights, seed, *of_seats).reshape(-1, num_sides)
+        drawn = draw_opponents(
+            weights, seed, np.repeat(of_all, num_sides), np.repeat(games, num_sides), seats
+        ).reshape(-1, num_sides)
         for match, seat, row in zip(matches.tolist(), own.tolist(), drawn.tolist(), strict=True):
             self.players[match] = [names[i] for i in row]
             self.players[match][seat] = AGENT

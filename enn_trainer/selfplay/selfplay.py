@@ -141,8 +141,9 @@ class SelfPlay(Callback):
             self._games = self._ended(self.players, rollout.episodes)
             self._results = [None if game.is_lost else [] for game in self._games]
             if self._settings.result:
-                named = rollout.episodes, self._table, self._settings.result
-                self._results = results_of(self._games, *named)
+                self._results = results_of(
+                    self._games, rollout.episodes, self._table, self._settings.result
+                )
 
     def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
         """Count the results of whole rounds, rate, take a snapshot, and add metrics."""
@@ -180,7 +181,7 @@ class SelfPlay(Callback):
         message = [[*map(list, players.ended)], [own.start, own.stop], *seats]
         of_match: dict[int, list[Game]] = {}
         for ended, pool, numbers, names in self._group.gather(message, "collecting"):
-            seating.take_games(range(*pool), numbers, names)
+            seating.take_games(range(pool[0], pool[1]), numbers, names)
             for game in ended:
                 of_match.setdefault(game[0], []).append(Game(*game))
         first_sides = episodes.environment[episodes.environment % self._table.sides == 0]

@@ -237,7 +237,7 @@ def tournament_of(
         is_score: True to compare results as wins, draws and losses; False for their means.
     """
     num_deals = len(lineups) // math.comb(len(names), 2)
-    sizes = num_deals, num_deals * lineups.shape[1]
+    num_games = num_deals * lineups.shape[1]
     if not is_score:
         rows, columns, values = [], [], []
         for deal, of_deal in zip(lineups, results, strict=True):
@@ -248,15 +248,16 @@ def tournament_of(
                 rows.append(player)
                 columns.append(other)
                 values.append(float(of_games.mean()))
-        of_pairs = np.array(rows), np.array(columns), np.array(values)
-        return Tournament(names, metric_payoff(*of_pairs, len(names)), *sizes)
+        payoff = metric_payoff(np.array(rows), np.array(columns), np.array(values), len(names))
+        return Tournament(names, payoff, num_deals, num_games)
     counted: Results = count_results(lineups, results, len(names))
     payoff = score_payoff(counted)
     excess = np.nan_to_num(payoff.mean - 0.5)
     return Tournament(
         names,
         payoff,
-        *sizes,
+        num_deals,
+        num_games,
         bradley_terry(counted.scores, counted.effective_games()),
         find_rings(payoff),
         unbeaten_mixture((excess - excess.T) / 2),

@@ -90,8 +90,9 @@ def action_sums(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Su
 
         # Numbers.
         if batch.bounds is not None:
-            of_numbers = name, space.components, chosen.values, batch.bounds.values, entropies
-            found, deviation = _numbers(*of_numbers)
+            found, deviation = _numbers(
+                name, space.components, chosen.values, batch.bounds.values, entropies
+            )
             means += found
             deviations.append(deviation)
             continue

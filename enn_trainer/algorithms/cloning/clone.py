@@ -149,8 +149,15 @@ def clone(
             run_dir.check_unused()  # again, as a process without the lock may have saved
             content = to_files(config.of_run(), state)
             saved = save(run_dir.path, 0, content, why, must_be_new=True).path
-        ended = interrupts.requested, interrupts.number
-        return CloneResult(state, saved, epochs, algorithm.trained, best, *ended)
+        return CloneResult(
+            state,
+            saved,
+            epochs,
+            algorithm.trained,
+            best,
+            interrupts.requested,
+            interrupts.number,
+        )
 
 
 def _read(

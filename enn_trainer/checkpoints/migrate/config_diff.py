@@ -92,10 +92,10 @@ def changes(before: object, after: object, path: str = "") -> list[Change]:
         return [] if as_written(before) == as_written(after) else [Change(path, before, after)]
     found = []
     for field in dataclasses.fields(before):
-        pair = getattr(before, field.name), getattr(after, field.name)
-        if "json_text" in field.metadata and json.loads(pair[0]) == json.loads(pair[1]):
+        old, new = getattr(before, field.name), getattr(after, field.name)
+        if "json_text" in field.metadata and json.loads(old) == json.loads(new):
             continue
-        found += changes(*pair, join_path(path, field.name))
+        found += changes(old, new, join_path(path, field.name))
     return found
 
 
