@@ -7,13 +7,13 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
 from enn_trainer.cli.load_world import parse_kwargs
-from enn_trainer.config.build import strip_optional, type_of_field
-from enn_trainer.config.help import join_path
+from enn_trainer.config.build import type_of_field
+from enn_trainer.config.field_types import entries, strip_optional
 from enn_trainer.config.load import load_with_sources
 from enn_trainer.config.shipped import configs_of_world, find_config, shipped_configs
 from enn_trainer.errors import ConfigError
@@ -55,7 +55,7 @@ def settings_from_options(
         words: arguments of the command.
         config_cls: class of the configuration.
     """
-    kinds, known = dict(_settings(config_cls)), parser._option_string_actions
+    kinds, known = _settings(config_cls), parser._option_string_actions
     left, translated = list(words), []
     while left and left[0] != "--":
         word = left.pop(0)
@@ -83,15 +83,14 @@ def settings_from_options(
     return [*translated, *left]
 
 
-def _settings(config_cls: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the path and type of each setting that a command line can name, without sections."""
-    kinds = get_type_hints(config_cls)
-    for field in dataclasses.fields(config_cls):
-        kind, path = strip_optional(kinds[field.name]), join_path(prefix, field.name)
-        if dataclasses.is_dataclass(kind):
-            yield from _settings(kind, path)
-        else:
-            yield path, kind
+def _settings(config_cls: Any) -> dict[str, Any]:
+    """Return the type of each setting that a command line can name, without sections, by path."""
+    kinds = {entry.path: strip_optional(entry.kind) for entry in entries(config_cls)}
+    return {
+        path: kind
+        for path, kind in kinds.items()
+        if not dataclasses.is_dataclass(kind) and not re.search(r"\[\]|<", path)
+    }
 
 
 def _named_by(name: str, paths: Iterable[str]) -> list[str]:
@@ -163,7 +162,7 @@ def typed_settings(
 
 def _checked_world(config_cls: type[Any], word: str, others: Sequence[str]) -> str:
     """Return a word after checking that it is no setting, configuration or second world."""
-    paths = _named_by(word, dict(_settings(config_cls)))
+    paths = _named_by(word, _settings(config_cls))
     if paths:
         raise ConfigError(f"{word}: expected a value, as in {paths[0]}=VALUE")
     suffixes = (".ron", ".yaml", ".yml", ".toml", ".json")

@@ -9,12 +9,11 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, is_dataclass
-from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from enn_trainer.config import ron
-from enn_trainer.config.field_types import field_type
-from enn_trainer.config.help import MAX_PROBLEMS, join_path, unknown_field
+from enn_trainer.config.field_types import join_path, strip_optional, type_text
+from enn_trainer.config.help import MAX_PROBLEMS, unknown_field
 from enn_trainer.config.schedules import Scheduled, by_section, read_scheduled, settings_of
 from enn_trainer.config.validation import Problems
 from enn_trainer.config.versioned import Versioned
@@ -83,8 +82,7 @@ class _Builder(Problems):
                 if is_dataclass(kind):
                     built[name] = self.section(kind, {}, where)
                 else:
-                    expected = field_type(kind)
-                    self.found.append(f"{where}: expected {expected}, got nothing")
+                    self.found.append(f"{where}: expected {type_text(kind)}, got nothing")
         if len(self.found) == num_before:
             with _located(cls, path, self):
                 return cls(**built)
@@ -126,8 +124,7 @@ class _Builder(Problems):
 
     def unexpected(self, kind: Any, value: object, path: str) -> None:
         """Add the problem of a value of another type."""
-        expected = field_type(kind)
-        self.found.append(f"{path}: expected {expected}, got {short_repr(value)}")
+        self.found.append(f"{path}: expected {type_text(kind)}, got {short_repr(value)}")
 
 
 @contextmanager
@@ -139,14 +136,6 @@ def _located(cls: Any, path: str, problems: Problems) -> Iterator[None]:
     except ValueError as error:
         where = f"{path}." if path else f"{cls.__name__}: "
         problems.found += [where + problem for problem in str(error).split("; ")]
-
-
-def strip_optional(kind: Any) -> Any:
-    """Return T for Optional[T], every other type as it is."""
-    args = get_args(kind)
-    if get_origin(kind) in (Union, UnionType) and len(args) == 2 and NoneType in args:
-        return args[0] if args[1] is NoneType else args[1]
-    return kind
 
 
 def type_of_field(kind: Any, name: str) -> Any:

@@ -9,120 +9,21 @@ import enum
 import inspect
 import re
 import textwrap
-import typing
+from collections.abc import Iterator
+from dataclasses import MISSING, is_dataclass
+from functools import cache
 from types import NoneType, UnionType
-from typing import Any, TypeAlias
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from enn_trainer.errors import ConfigError
-
-FieldType: TypeAlias = "Primitive | List | Dict | Union | Option | Enum | Literal | Struct"
 
 # A section of a docstring, indented below its heading, and a field in it.
 _SECTION = re.compile(r"^(?:Attributes|Args):[ \t]*\n((?:[ \t]+\S.*(?:\n|$)|[ \t]*\n)+)", re.M)
 _FIELD = re.compile(r"^(\w+)(?: \(.*?\))?:((?:.|\n(?=[ \t\n]))*)", re.M)
 
 
-@dataclasses.dataclass(frozen=True)
-class Primitive:
-    """bool, int, float or str."""
-
-    type: str
-
-    def __str__(self) -> str:
-        return self.type
-
-
-@dataclasses.dataclass(frozen=True)
-class List:
-    """List of values of one type."""
-
-    inner: FieldType
-
-    def __str__(self) -> str:
-        return f"List[{self.inner}]"
-
-
-@dataclasses.dataclass(frozen=True)
-class Dict:
-    """Dict with the types of its keys and values."""
-
-    key: FieldType
-    val: FieldType
-
-    def __str__(self) -> str:
-        return f"Dict[{self.key}, {self.val}]"
-
-
-@dataclasses.dataclass(frozen=True)
-class Union:
-    """One of several types, none of which is None."""
-
-    types: tuple[FieldType, ...]
-
-    def __str__(self) -> str:
-        return f"Union[{', '.join(map(str, self.types))}]"
-
-
-@dataclasses.dataclass(frozen=True)
-class Option:
-    """A type, or None."""
-
-    type: FieldType
-
-    def __str__(self) -> str:
-        return f"Optional[{self.type}]"
-
-
-@dataclasses.dataclass(frozen=True)
-class Enum:
-    """Enumeration, with the values of its members by name."""
-
-    name: str
-    variants: dict[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Literal:
-    """One of several values."""
-
-    allowed_values: tuple[Any, ...]
-
-    def __str__(self) -> str:
-        return "|".join(sorted(map(repr, self.allowed_values)))
-
-
-@dataclasses.dataclass(frozen=True)
-class Field:
-    """Field of a dataclass.
-
-    Attributes:
-        name: Name of the field.
-        type: Type of the field.
-        default: Its default; None if it has none.
-        has_default: False if files must name it, unless it is a section.
-        docstring: Its description in one line, from the docstring of the class.
-    """
-
-    name: str
-    type: FieldType
-    default: Any
-    has_default: bool
-    docstring: str | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Struct:
-    """Dataclass, with its fields by name."""
-
-    name: str
-    fields: dict[str, Field]
-
-    def __str__(self) -> str:
-        return self.name
-
-
-def field_type(kind: Any, where: str = "") -> FieldType:
-    """Return the type that an annotation stands for.
+def type_text(kind: Any, where: str = "") -> str:
+    """Return the type that an annotation stands for as text.
 
     Args:
         kind: `Optional[int]`, `List[int]` and `Dict[str, int]`, or `int | None`, `list[int]` and
@@ -132,50 +33,94 @@ def field_type(kind: Any, where: str = "") -> FieldType:
     Raises:
         ConfigError: a configuration cannot have this type.
     """
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if kind in (bool, int, float, str):
-        return Primitive(kind.__name__)
-    if origin is list and len(args) == 1:
-        return List(field_type(args[0], where))
-    if origin is dict and len(args) == 2:
-        return Dict(field_type(args[0], where), field_type(args[1], where))
-    if origin in (typing.Union, UnionType):
-        types = tuple(field_type(arg, where) for arg in args if arg is not NoneType)
-        inner = types[0] if len(types) == 1 else Union(types)
-        return Option(inner) if NoneType in args else inner
-    if origin is typing.Literal:
-        return Literal(args)
+    origin, args = get_origin(kind), get_args(kind)
+    if kind in (bool, int, float, str) or (isinstance(kind, type) and is_dataclass(kind)):
+        return str(kind.__name__)
+    if (origin, len(args)) in ((list, 1), (dict, 2)):
+        return f"{origin.__name__.title()}[{', '.join(type_text(arg, where) for arg in args)}]"
+    if origin in (Union, UnionType):
+        texts = [type_text(arg, where) for arg in args if arg is not NoneType]
+        text = texts[0] if len(texts) == 1 else f"Union[{', '.join(texts)}]"
+        return f"Optional[{text}]" if NoneType in args else text
+    if origin is Literal:
+        return "|".join(sorted(map(repr, args)))
     if isinstance(kind, enum.EnumMeta):
         members: dict[str, enum.Enum] = dict(kind.__members__)
-        return Enum(kind.__name__, {name: member.value for name, member in members.items()})
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        return Struct(kind.__name__, {field.name: field for field in _fields(kind)})
+        values = {name: member.value for name, member in members.items()}
+        return f"Enum(name={kind.__name__!r}, variants={values!r})"
     raise ConfigError(
         f"{where or 'type'}: expected bool, int, float, str, Literal, Enum, a dataclass, or list, "
         f"dict, Optional or Union of these, got {inspect.formatannotation(kind)}"
     )
 
 
-def _fields(cls: Any) -> typing.Iterator[Field]:
-    """Yield the fields of a dataclass."""
-    kinds, docs = typing.get_type_hints(cls), _descriptions(cls)
+def strip_optional(kind: Any) -> Any:
+    """Return T for Optional[T], every other type as it is."""
+    args = get_args(kind)
+    if get_origin(kind) in (Union, UnionType) and len(args) == 2 and NoneType in args:
+        return args[0] if args[1] is NoneType else args[1]
+    return kind
+
+
+def join_path(path: str, name: str) -> str:
+    """Return the dotted path of a name in the section at `path`, "" for the configuration."""
+    return f"{path}.{name}" if path else name
+
+
+class Entry(NamedTuple):
+    """Section or field of a configuration class.
+
+    Attributes:
+        path: Dotted path, with [] behind the names of lists and .<name> behind the names of dicts.
+        cls: Dataclass of the field.
+        field: The field.
+        kind: Its annotation.
+    """
+
+    path: str
+    cls: type
+    field: dataclasses.Field[Any]
+    kind: Any
+
+    @property
+    def type(self) -> str:
+        """Its type as text."""
+        return type_text(self.kind, f"{self.cls.__name__}.{self.field.name}")
+
+    @property
+    def default(self) -> Any:
+        """Its default; MISSING if files must name it, unless it is a section."""
+        factory = self.field.default_factory
+        default = self.field.default if factory is MISSING else factory()
+        return default.value if isinstance(default, enum.Enum) else default
+
+    @property
+    def doc(self) -> str:
+        """Its description in one line, from the docstring of the class; "" without one."""
+        return _descriptions(self.cls).get(self.field.name, "")
+
+
+def entries(cls: Any, path: str = "") -> Iterator[Entry]:
+    """Yield every section and field of a class, each section before its fields."""
+    kinds = get_type_hints(cls)
     for field in dataclasses.fields(cls):
-        default, factory = field.default, field.default_factory
-        has_default = default is not dataclasses.MISSING or factory is not dataclasses.MISSING
-        if factory is not dataclasses.MISSING:
-            default = factory()
-        if isinstance(default, enum.Enum):
-            default = default.value
-        kind = field_type(kinds[field.name], f"{cls.__name__}.{field.name}")
-        doc = docs.get(field.name)
-        yield Field(field.name, kind, default if has_default else None, has_default, doc)
+        kind, where = kinds[field.name], join_path(path, field.name)
+        yield Entry(where, cls, field, kind)
+        while (inner := strip_optional(kind)) is not kind or get_origin(kind) in (list, dict):
+            if inner is kind:
+                where += "[]" if get_origin(kind) is list else ".<name>"
+                inner = get_args(kind)[-1]
+            kind = inner
+        if is_dataclass(kind):
+            yield from entries(kind, where)
 
 
+@cache
 def _descriptions(cls: type) -> dict[str, str]:
     """Return the descriptions in the docstrings of a class and its bases, by field."""
-    found = {}
+    docs = {}
     for base in reversed(cls.__mro__):
         for section in _SECTION.findall(inspect.cleandoc(base.__doc__ or "")):
             for name, text in _FIELD.findall(textwrap.dedent(section)):
-                found[name] = " ".join(text.split())
-    return found
+                docs[name] = " ".join(text.split())
+    return docs

@@ -1,11 +1,12 @@
 """Help of the fields of a configuration class, and suggestions for unknown ones."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import MISSING, is_dataclass
 from difflib import SequenceMatcher
-from typing import Any, NamedTuple
+from typing import Any
 
-from enn_trainer.config.field_types import Dict, Field, FieldType, List, Option, Struct, field_type
+from enn_trainer.config.field_types import Entry, entries
 from entity_env.errors import short_repr, truncate
 
 # Below this a name does not resemble a query (see _likeness).
@@ -39,48 +40,23 @@ def hps_info(cls: type[Any], query: str | None = None) -> str:
         are indented by section, and what a schedule is stands below; with one, the best matches
         come first, with their whole paths.
     """
-    entries = list(_entries(field_type(cls)))
+    settings = list(entries(cls))
     if not query:
-        lines = [_described("  " * e.path.count(".") + e.field.name, e) for e in entries]
+        lines = [_described("  " * e.path.count(".") + e.field.name, e) for e in settings]
         return "\n".join([*lines, "", *_SCHEDULES])
-    found = [_described(entry.path, entry) for _, entry in _ranked(query, entries)]
-    return "\n".join(found) if found else f"no field matches {query!r}"
+    matches = [_described(entry.path, entry) for _, entry in _ranked(query, settings)]
+    return "\n".join(matches) if matches else f"no field matches {query!r}"
 
 
-class _Entry(NamedTuple):
-    """A field or section of a configuration class, as the help shows it."""
-
-    path: str
-    field: Field
-
-    @property
-    def doc(self) -> str:
-        return self.field.docstring or ""
-
-
-def _entries(kind: FieldType, path: str = "") -> Iterator[_Entry]:
-    """Yield every section and field of a type, each section before its fields."""
-    while isinstance(kind, Option):
-        kind = kind.type
-    if isinstance(kind, List):
-        kind, path = kind.inner, f"{path}[]"
-    if isinstance(kind, Dict):
-        kind, path = kind.val, f"{path}.<name>"
-    if isinstance(kind, Struct):
-        for field in kind.fields.values():
-            entry = _Entry(join_path(path, field.name), field)
-            yield entry
-            yield from _entries(field.type, entry.path)
-
-
-def _described(label: str, entry: _Entry) -> str:
-    line = f"{label}: {entry.field.type}"
-    if not isinstance(entry.field.type, Struct):
-        line += f" = {entry.field.default!r}" if entry.field.has_default else " (required)"
+def _described(label: str, entry: Entry) -> str:
+    line = f"{label}: {entry.type}"
+    if not is_dataclass(entry.kind):
+        default = entry.default
+        line += " (required)" if default is MISSING else f" = {default!r}"
     return f"{line:<52}  # {entry.doc}" if entry.doc else line
 
 
-def _likeness(query: str, entry: _Entry) -> float:
+def _likeness(query: str, entry: Entry) -> float:
     """Return the similarity of an entry to a query, from 0 to 1.
 
     The last part of the path counts most. A query that stands in the description is a likely
@@ -103,9 +79,9 @@ def similarity(one: str, other: str) -> float:
     return SequenceMatcher(None, one, other).ratio()
 
 
-def _ranked(query: str, entries: Iterable[_Entry]) -> list[tuple[float, _Entry]]:
+def _ranked(query: str, settings: Sequence[Entry]) -> list[tuple[float, Entry]]:
     """Return the entries that fit a query with their likeness, the best first."""
-    pairs = [(_likeness(query, entry), entry) for entry in entries]
+    pairs = [(_likeness(query, entry), entry) for entry in settings]
     return sorted((pair for pair in pairs if pair[0] >= _ALIKE), key=lambda pair: -pair[0])
 
 
@@ -124,10 +100,10 @@ def unknown_field(root: type[Any], path: str, value: object, with_nearest: bool 
 
 
 def _nearest_fields(root: type[Any], path: str) -> str:
-    entries = list(_entries(field_type(root)))
+    settings = list(entries(root))
     parent = path.rpartition(".")[0]
-    siblings = [entry.path for entry in entries if entry.path.rpartition(".")[0] == parent]
-    ranked = _ranked(path, entries)
+    siblings = [entry.path for entry in settings if entry.path.rpartition(".")[0] == parent]
+    ranked = _ranked(path, settings)
     if ranked:
         near = [entry.path for likeness, entry in ranked[:3] if likeness > ranked[0][0] - 0.1]
         in_section = [name for name in near if name in siblings]
@@ -140,8 +116,3 @@ def listed(problems: Sequence[str]) -> list[str]:
     first = [truncate(problem, MAX_PROBLEM_LENGTH) for problem in problems[:MAX_PROBLEMS]]
     more = len(problems) - len(first)
     return [*first, f"and {more} more"] if more else first
-
-
-def join_path(path: str, name: str) -> str:
-    """Return the dotted path of a name in the section at `path`, "" for the configuration."""
-    return f"{path}.{name}" if path else name

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, get_origin, get_type_hints
 
 from enn_trainer.config import ron
-from enn_trainer.config.build import as_data, build, check_every_knot, strip_optional, type_of_field
+from enn_trainer.config.build import as_data, build, check_every_knot, type_of_field
+from enn_trainer.config.field_types import strip_optional
 from enn_trainer.config.formats import parse, read_file
 from enn_trainer.config.help import hps_info, listed, unknown_field
 from enn_trainer.config.rewrite_rules import WEAK_REF, is_absent, rules_since

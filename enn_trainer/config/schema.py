@@ -11,14 +11,14 @@ another meaning is noticed. A change is of one of three kinds:
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, TypeAlias
 
 from enn_trainer.config import rewrite_rules as rewrite
 from enn_trainer.config import ron
-from enn_trainer.config.build import as_data, strip_optional
-from enn_trainer.config.field_types import field_type
+from enn_trainer.config.build import as_data
+from enn_trainer.config.field_types import entries
 from enn_trainer.config.formats import read_file
-from enn_trainer.config.help import join_path, similarity
+from enn_trainer.config.help import similarity
 from enn_trainer.config.versioned import Versioned
 from enn_trainer.errors import ConfigError, RonError
 from entity_env.errors import short_repr
@@ -64,20 +64,11 @@ class Schema:
 
 def schema_of(cls: type[Versioned]) -> Schema:
     """Return the schema of a configuration class."""
-    return Schema(cls.__name__, cls.version(), dict(_fields(cls, "")))
-
-
-def _fields(cls: Any, path: str) -> Iterator[tuple[str, SchemaField]]:
-    kinds = get_type_hints(cls)
-    for field in dataclasses.fields(cls):
-        kind, where = kinds[field.name], join_path(path, field.name)
-        yield where, SchemaField(str(field_type(kind)), _default(field))
-        while (inside := strip_optional(kind)) is not kind or get_origin(kind) in (list, dict):
-            if inside is kind:
-                inside, where = get_args(kind)[-1], f"{where}[]"
-            kind = inside
-        if dataclasses.is_dataclass(kind):
-            yield from _fields(kind, where)
+    fields = {
+        entry.path.replace(".<name>", "[]"): SchemaField(entry.type, _default(entry.field))
+        for entry in entries(cls)
+    }
+    return Schema(cls.__name__, cls.version(), fields)
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

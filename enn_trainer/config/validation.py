@@ -3,11 +3,12 @@
 import dataclasses
 import json
 import math
+import operator
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, Self, get_args, get_origin
+from typing import Any, Literal, NamedTuple, Self, get_args, get_origin
 
 from enn_trainer.errors import ConfigError
 from entity_env.errors import short_repr
@@ -23,6 +24,27 @@ MAX_PATH_BYTES = 4095
 """Bytes of a path on Linux, the terminating NUL not counted."""
 MAX_NAME_BYTES = 255
 """Bytes of a file name on all common file systems."""
+
+
+class Bound(NamedTuple):
+    """Bound of a number.
+
+    Attributes:
+        holds: Returns True if a number, the first argument, is within the bound, the second one.
+        word: Word before the bound in messages.
+    """
+
+    holds: Callable[[float, float], bool]
+    word: str
+
+
+BOUNDS = {
+    "at_least": Bound(operator.ge, "of at least"),
+    "above": Bound(operator.gt, "above"),
+    "at_most": Bound(operator.le, "up to"),
+    "below": Bound(operator.lt, "below"),
+}
+"""Bounds of `limited` and `Validator.number`."""
 
 
 class Problems:
@@ -88,46 +110,28 @@ class Validator(Problems):
         value = getattr(self._config, name)
         self.found.append(f"{name}: expected {expected}, got {short_repr(value)}")
 
-    def number(
-        self,
-        name: str,
-        value: float | None,
-        at_least: float | None = None,
-        above: float | None = None,
-        at_most: float | None = None,
-        below: float | None = None,
-        finite: bool = True,
-    ) -> None:
-        """Check that a number lies within limits, and is finite unless `finite` is False.
+    def number(self, name: str, value: float | None, finite: bool = True, **bounds: float) -> None:
+        """Check that a number lies within bounds, and is finite unless `finite` is False.
 
         Args:
             name: Of the number, in messages.
             value: The number; None is not checked.
-            at_least: The smallest allowed number.
-            above: The largest number that is too small.
-            at_most: The largest allowed number.
-            below: The smallest number that is too large.
             finite: False allows infinity.
+            bounds: Some of `at_least`, `above`, `at_most` and `below`.
         """
-        # The check.
-        if value is None or (
-            (at_least is None or value >= at_least)
-            and (above is None or value > above)
-            and (at_most is None or value <= at_most)
-            and (below is None or value < below)
-            and (not finite or -math.inf < value < math.inf)
-        ):
+        if value is None:
             return
-
-        # The limits in words.
-        if at_least is not None and at_most is not None:
-            limits = f" from {at_least} to {at_most}"
-        elif above is not None and below is not None:
-            limits = f" between {above} and {below}"
+        is_within = all(BOUNDS[key].holds(value, bound) for key, bound in bounds.items())
+        if is_within and (not finite or -math.inf < value < math.inf):
+            return
+        if bounds.keys() == {"at_least", "at_most"}:
+            limits = " from {at_least} to {at_most}".format_map(bounds)
+        elif bounds.keys() == {"above", "below"}:
+            limits = " between {above} and {below}".format_map(bounds)
         else:
-            words = {"of at least": at_least, "above": above, "up to": at_most, "below": below}
-            limits = " and".join(f" {word} {x}" for word, x in words.items() if x is not None)
-        kind = "a finite" if finite and at_most is None and below is None else "a"
+            words = [f" {word} {bounds[key]}" for key, (_, word) in BOUNDS.items() if key in bounds]
+            limits = " and".join(words)
+        kind = "a" if not finite or bounds.keys() & {"at_most", "below"} else "a finite"
         self.found.append(f"{name}: expected {kind} number{limits}, got {value}")
 
     def only_with(

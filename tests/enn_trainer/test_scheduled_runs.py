@@ -21,8 +21,7 @@ from enn_trainer import (
 )
 from enn_trainer.algorithms.optimizers import rates_at
 from enn_trainer.algorithms.ppo.entropy_targets import tuned_coef
-from enn_trainer.config.field_types import field_type
-from enn_trainer.config.help import _entries
+from enn_trainer.config.field_types import entries
 from enn_trainer.config.load import load_config
 from enn_trainer.config.schedules import follow_schedules, scheduled_fields
 from enn_trainer.tracking.track import flatten_config
@@ -82,8 +81,8 @@ def test_every_number_of_the_configuration_can_follow_a_schedule_or_says_why_not
     fixed = tuple(TrainConfig.fixed_during_run())
     numbers = {
         entry.path
-        for entry in _entries(field_type(TrainConfig))
-        if str(entry.field.type) in ("int", "float", "Optional[int]", "Optional[float]")
+        for entry in entries(TrainConfig)
+        if entry.type in ("int", "float", "Optional[int]", "Optional[float]")
         and "[" not in entry.path  # what is in a list never can
     }
     sections = tuple(f"{path}." for path in fixed)

@@ -11,7 +11,7 @@ from enn_trainer.checkpoints.migrate.evolve_rules import Rules
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.build import as_data
 from enn_trainer.config.curriculum_config import lesson_changes, renamed_arguments
-from enn_trainer.config.help import join_path
+from enn_trainer.config.field_types import join_path
 from enn_trainer.config.load import load_config
 from enn_trainer.config.ppo_config import OptimizerConfig, PPOConfig
 from enn_trainer.config.ron import in_one_line

@@ -4,13 +4,13 @@
 # ruff: noqa: UP006, UP007, UP035, UP045
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field
 from typing import Any, Dict, List, Literal, Optional, Union
 
 import pytest
 
 from enn_trainer.config import TrainConfig
-from enn_trainer.config.field_types import Struct, field_type
+from enn_trainer.config.field_types import entries, type_text
 from enn_trainer.config.help import hps_info
 from enn_trainer.config.load import dump_config, load_config
 from enn_trainer.config.schema import schema_of
@@ -65,23 +65,21 @@ class Newer(TrainConfig):
     ],
 )
 def test_older_and_newer_forms_have_the_text_of_the_older_ones(kind: Any, text: str) -> None:
-    assert str(field_type(kind)) == text
+    assert type_text(kind) == text
 
 
 def test_fields_have_defaults_and_the_descriptions_of_the_class_that_says_most_about_them() -> None:
-    kind = field_type(Newer)
-    assert isinstance(kind, Struct)
-    docs = {name: kind.fields[name].docstring for name in ("sizes", "limit", "seed", "colour")}
+    newer = {entry.path: entry for entry in entries(Newer)}
+    docs = {name: newer[name].doc for name in ("sizes", "limit", "seed", "colour")}
     assert docs == {
         "sizes": "One of them (each: an int).",
         "limit": "How many.",
         "seed": "Seed of every random draw.",
-        "colour": None,
+        "colour": "",
     }
-    assert (kind.fields["sizes"].default, kind.fields["sizes"].has_default) == ([1], True)
-    outer = field_type(Outer)
-    assert isinstance(outer, Struct)
-    assert (outer.fields["inner"].default, outer.fields["inner"].has_default) == (None, False)
+    assert newer["sizes"].default == [1]
+    outer = {entry.path: entry for entry in entries(Outer)}
+    assert outer["inner"].default is MISSING
 
 
 def test_a_configuration_of_newer_forms_is_loaded_explained_and_has_a_schema() -> None:
@@ -100,4 +98,4 @@ def test_a_configuration_of_newer_forms_is_loaded_explained_and_has_a_schema() -
 @pytest.mark.parametrize("kind", [Any, tuple[int, ...], list, dict, None, object, "int"])
 def test_other_types_are_refused_by_the_name_of_the_field(kind: Any) -> None:
     with pytest.raises(ConfigError, match=r"Section\.x: expected bool, int, float, .*, got "):
-        field_type(kind, "Section.x")
+        type_text(kind, "Section.x")

@@ -5,7 +5,8 @@
 
 import copy
 import dataclasses
-from dataclasses import dataclass, field
+import re
+from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Literal, Optional
 
@@ -26,7 +27,7 @@ from enn_trainer.config import (  # noqa: E402
     Versioned,
 )
 from enn_trainer.config import rewrite_rules as ours  # noqa: E402
-from enn_trainer.config.field_types import field_type  # noqa: E402
+from enn_trainer.config.field_types import entries, type_text  # noqa: E402
 from enn_trainer.config.load import dump_config, load_config  # noqa: E402
 from enn_trainer.config.schema import schema_changes, schema_of  # noqa: E402
 from enn_trainer.errors import ConfigError  # noqa: E402
@@ -50,7 +51,7 @@ KINDS = st.recursive(
 
 @given(KINDS)
 def test_types_read_as_in_hyperstate(kind: Any) -> None:
-    assert str(field_type(kind)) == str(materialize_type(kind))
+    assert type_text(kind) == str(materialize_type(kind))
 
 
 @pytest.mark.parametrize("cls", [TrainConfig, CloneRunConfig, Outer])
@@ -61,10 +62,14 @@ def test_fields_of_shipped_classes_read_as_in_hyperstate(cls: Any) -> None:
                 kind = getattr(kind, name)
         for name, of in getattr(kind, "fields", {}).items():
             doc = " ".join((of.docstring or "").split())
-            yield path + name, str(of.type), of.default, of.has_default, doc
+            yield path + name, str(of.type), of.default if of.has_default else MISSING, doc
             yield from rows(of.type, f"{path}{name}.")
 
-    assert [*rows(field_type(cls))] == [*rows(materialize_type(cls))]
+    read = [
+        (re.sub(r"\[\]|\.<name>", "", entry.path), entry.type, entry.default, entry.doc)
+        for entry in entries(cls)
+    ]
+    assert read == [*rows(materialize_type(cls))]
 
 
 # Rules

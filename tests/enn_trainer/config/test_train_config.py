@@ -15,8 +15,8 @@ from enn_trainer.config import (
     RolloutConfig,
     TrainConfig,
 )
-from enn_trainer.config import field_types as schema
 from enn_trainer.config.eval_config import EvalSuiteConfig
+from enn_trainer.config.field_types import entries
 from enn_trainer.config.load import load_config
 from enn_trainer.config.ppo_config import OptimizerConfig, ParamGroupConfig, PPOConfig
 from enn_trainer.config.ron import loads
@@ -210,20 +210,7 @@ def test_a_run_is_named_after_its_script(
 
 def test_every_field_has_a_description() -> None:
     """They are read from the docstrings."""
-    missing: list[str] = []
-
-    def collect(kind: Any, path: str) -> None:
-        while isinstance(kind, schema.Option | schema.List):
-            kind = kind.type if isinstance(kind, schema.Option) else kind.inner
-        if isinstance(kind, schema.Dict):
-            kind = kind.val
-        if isinstance(kind, schema.Struct):
-            for field in kind.fields.values():
-                if not field.docstring:
-                    missing.append(f"{path}{field.name}")
-                collect(field.type, f"{path}{field.name}.")
-
-    collect(schema.field_type(TrainConfig), "")
+    missing = [entry.path for entry in entries(TrainConfig) if not entry.doc]
     assert missing == []
 
 
