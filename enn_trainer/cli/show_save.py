@@ -34,9 +34,11 @@ from enn_trainer.tables import aligned, in_bytes, rows_of_spaces, show_lines, sh
 from enn_trainer.tracking.track_services import read_notices
 
 _SHOWN_METRICS = re.compile(r"reward\.mean|length\.mean|^losses/")
-_OF_THE_SAVE = ("step", "why", "created", "files", "metrics", "sha256", "packages")
+_SAVE_FIELDS = ("step", "why", "created", "files", "metrics", "sha256", "packages")
 """Fields of a manifest that are about the checkpoint, or are shown apart."""
-_OF_MEMBER = ("opponent", "from", "step", "Elo", "games", "size")
+_COMPARED_PARTS = {"configuration": "field", "made by": "what", "state": "what", "lessons": "what"}
+"""Parts of a save that are compared value by value, with the title of the column of names."""
+_MEMBER_COLUMNS = ("opponent", "from", "step", "Elo", "games", "size")
 
 
 def show_save(
@@ -69,7 +71,7 @@ def show_save(
     if non_default and settings is not None:
         show_lines(lines_not_default(settings), console)
     opponents = [_row_of_member(member) for member in contents.members]
-    show_table(_OF_MEMBER, opponents, console, num_left=2, heading=[""])
+    show_table(_MEMBER_COLUMNS, opponents, console, num_left=2, heading=[""])
     lessons = ("curriculum", "lesson", "began", "why")
     show_table(lessons, _rows_of_lessons(contents), console, num_left=4, heading=[""])
     if config:
@@ -106,7 +108,7 @@ def _advice(contents: Contents, run: Path | None) -> list[str]:
 
 
 def _row_of_member(member: Member) -> list[str]:
-    """Return cells of a table with the columns `_OF_MEMBER`."""
+    """Return cells of a table with the columns `_MEMBER_COLUMNS`."""
     return [
         member.name if member.is_in_pool else f"{member.name} (left)",
         "the run" if member.origin == SNAPSHOT else member.origin,
@@ -120,7 +122,7 @@ def _row_of_member(member: Member) -> list[str]:
 def _show_member(path: Path, name: str, console: Console) -> None:
     """Print facts of a member of the league of a save."""
     saved, member = find_member(path, name)
-    facts = [*zip(_OF_MEMBER, [name, *_row_of_member(member)[1:]], strict=True)]
+    facts = [*zip(_MEMBER_COLUMNS, [name, *_row_of_member(member)[1:]], strict=True)]
     facts.insert(-1, ("plays", "in the pool" if member.is_in_pool else "to the end of its games"))
     advice = []
     if member.config:
@@ -129,8 +131,8 @@ def _show_member(path: Path, name: str, console: Console) -> None:
         if run.config.env.id != HANDED_IN:
             command = measure_command(Path(f"{path}@opponent:{name}"), run.config)
             advice = ["", f"to measure it:     {command}"]
-    known = [(fact, text) for fact, text in facts if text]
-    show_lines([str(saved.path), *aligned(known), *advice], console)
+    filled = [(fact, text) for fact, text in facts if text]
+    show_lines([str(saved.path), *aligned(filled), *advice], console)
 
 
 def _rows_of_tensors(contents: Contents) -> list[tuple[str, ...]]:
@@ -189,7 +191,7 @@ def _facts(contents: Contents) -> Iterator[tuple[str, str]]:
         yield "size", f"{in_bytes(size_of_save(manifest))} in {len(manifest['files'])} files"
         yield "packages", known or "unknown"
         for name, value in manifest.items():
-            if name not in (*_OF_THE_SAVE, "format", "python") and value is not None:
+            if name not in (*_SAVE_FIELDS, "format", "python") and value is not None:
                 yield name, _value(value)
         # Metrics of episodes and losses; the others are in the manifest.
         metrics = manifest.get("metrics", {})
@@ -237,17 +239,17 @@ def diff_saves(one: Path, other: Path, console: Console) -> bool:
         CheckpointError: a checkpoint is missing or damaged.
     """
     a, b = read_contents(one), read_contents(other)
-    x, y = _as_plain(a), _as_plain(b)
+    in_a, in_b = _as_plain(a), _as_plain(b)
     worlds = diff_spaces(a.spaces, b.spaces).changed
-    members = _of_names(x["opponents"], y["opponents"], "left", "came", "other weights")
-    files = _of_names(x["files"], y["files"], "only in A", "only in B", "other bytes")
+    members = _name_differences(in_a["members"], in_b["members"], "left", "came", "other weights")
+    files = _name_differences(in_a["files"], in_b["files"], "only in A", "only in B", "other bytes")
     tables: list[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = [
-        ("configuration", ("field", "A", "B"), _of_dicts(x["configuration"], y["configuration"])),
-        ("made by", ("what", "A", "B"), _of_dicts(x["made by"], y["made by"])),
-        ("state", ("what", "A", "B"), _of_dicts(x["state"], y["state"])),
-        ("lessons", ("what", "A", "B"), _of_dicts(x["lessons"], y["lessons"])),
+        (title, (name, "A", "B"), _dict_differences(in_a[title], in_b[title]))
+        for title, name in _COMPARED_PARTS.items()
+    ]
+    tables += [
         ("world", ("B is different",), [(difference,) for difference in worlds]),
-        ("tensors", ("file", "tensor", "difference"), _of_tensors(a, b)),
+        ("tensors", ("file", "tensor", "difference"), _tensor_differences(a, b)),
         ("opponents", ("opponent", "difference"), members),
         ("other files", ("file", "difference"), sorted(files)),
     ]
@@ -273,45 +275,45 @@ def _as_plain(contents: Contents) -> dict[str, dict[str, Any]]:
         name: {"lesson": one.lesson, "began": one.step, "episodes": one.episodes}
         for name, one in contents.lessons.curricula.items()
     }
-    of_save = (*_OF_THE_SAVE, "time_used", "command")
+    save_fields = (*_SAVE_FIELDS, "time_used", "command")
     compared = {"config.ron", "state.ron", *contents.tensors, *(m.file for m in contents.members)}
     files = manifest.get("files", {})
     return {
         "configuration": ron.loads(contents.config),
         "made by": manifest.get("packages", {})
-        | {name: value for name, value in manifest.items() if name not in of_save},
+        | {name: value for name, value in manifest.items() if name not in save_fields},
         "state": {**contents.state, "memory": memory},
         "lessons": {**lessons, **contents.lessons.parameters},
-        "opponents": {member.name: member.weights for member in contents.members},
+        "members": {member.name: member.weights for member in contents.members},
         "files": {name: files[name]["sha256"] for name in files if name not in compared},
     }
 
 
-def _of_dicts(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def _dict_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return the differences of nested dicts, by dotted paths."""
     one, other = (
         {".".join(path): in_one_line(value) for path, value in leaves(dict(values))}
         for values in (a, b)
     )
-    return [(path, one.get(path, "-"), other.get(path, "-")) for path in _different(one, other)]
+    return [(path, one.get(path, "-"), other.get(path, "-")) for path in _changed_names(one, other)]
 
 
-def _of_names(
+def _name_differences(
     a: Mapping[str, Any], b: Mapping[str, Any], only_in_a: str, only_in_b: str, changed: str
 ) -> list[tuple[str, str]]:
     """Return the differences of dicts by name, each in one of three words."""
     return [
         (name, only_in_a if name not in b else only_in_b if name not in a else changed)
-        for name in _different(a, b)
+        for name in _changed_names(a, b)
     ]
 
 
-def _different(a: Mapping[str, object], b: Mapping[str, object]) -> list[str]:
+def _changed_names(a: Mapping[str, object], b: Mapping[str, object]) -> list[str]:
     """Return the names that only one of two dicts has, and those with different values."""
     return [name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
 
 
-def _of_tensors(a: Contents, b: Contents) -> list[tuple[str, str, str]]:
+def _tensor_differences(a: Contents, b: Contents) -> list[tuple[str, str, str]]:
     rows = []
     for file in dict.fromkeys([*a.tensors, *b.tensors]):
         one, other = a.tensors.get(file, {}), b.tensors.get(file, {})

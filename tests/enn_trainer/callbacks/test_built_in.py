@@ -36,6 +36,7 @@ def test_a_run_begins_with_what_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(built_in, "advice", lambda: None)
+    monkeypatch.setattr(train_command, "RANDOM_SECONDS", 100.0)
     where = ["--checkpoint-dir", str(tmp_path / "run")]
     assert run(small(tmp_path, "env.id=Duel", "seed=3", *where)) == 0
     lines = capsys.readouterr().out.splitlines()

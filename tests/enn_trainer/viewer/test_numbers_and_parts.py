@@ -218,8 +218,8 @@ def typed(message: dict[str, Any], space: Any, rng: np.random.Generator, game: A
     """Answer a question with a random legal choice of the first actor that waits."""
     side, a, position = message["actors"][0]
     name = [*space][a]
-    hand = game._hand
-    row = game._actors()[side, a, position][1]
+    hand = game._turn.hand
+    row = game._actors(game._episode.frames.obs)[side, a, position][1]
     choice = space[name].random_choices(hand.mask(name, row), rng).values[0].tolist()
     step = {"type": "choose", "episode": message["episode"], "step": message["step"]}
     return {**step, "choices": [[side, a, position, choice]]}, (name, row, choice)
@@ -280,9 +280,11 @@ def test_what_depends_on_another_choice_is_decided_again() -> None:
         names = [*space]
         choices = []
         for side, a, position in message["actors"]:
-            name, row = played.game._actors()[side, a, position]
+            assert played.game._turn is not None
+            actors = played.game._actors(played.game._episode.frames.obs)
+            name, row = actors[side, a, position]
             own = int(alone.chosen[name].values[row])
-            legal = played.game._hand.mask(name, row).full_mask((3,)).values[0].nonzero()[0]
+            legal = played.game._turn.hand.mask(name, row).full_mask((3,)).values[0].nonzero()[0]
             others = [k for k in legal.tolist() if k != own]
             choices.append([side, names.index(name), position, others[-1] if others else own])
         return [{**step, "choices": choices}, {**step, "type": "agent"}]
@@ -291,13 +293,13 @@ def test_what_depends_on_another_choice_is_decided_again() -> None:
     played = Played(Camp, person)
     _, decisions, _ = played.play(1)[0]
     assert asked
-    batch = EntityBatch.of(played.game._steps[-1].obs) if played.game._steps else None
-    assert batch is not None
+    obs = played.game._episode.frames.obs
+    batch = EntityBatch.of(obs)
     chosen = decisions.chosen_on_host()
     for name in ("do", "trade"):
         assert decisions.by_hand[name].values.all()
         assert (chosen[name].values != alone.chosen[name].values.numpy()).any()
-    masks = played.game._steps[-1].obs.action_masks
+    masks = obs.action_masks
     for name in ("whom", "force", "shout", "price"):
         after = space[name].after
         assert after is not None
