@@ -294,7 +294,6 @@ def test_what_depends_on_another_choice_is_decided_again() -> None:
     _, decisions, _ = played.play(1)[0]
     assert asked
     obs = played.game._episode.frames.obs
-    batch = EntityBatch.of(obs)
     chosen = decisions.chosen_on_host()
     for name in ("do", "trade"):
         assert decisions.by_hand[name].values.all()
