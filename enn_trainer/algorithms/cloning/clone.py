@@ -153,10 +153,10 @@ def clone(
             state,
             saved,
             epochs,
-            algorithm.trained,
-            best,
-            interrupts.requested,
-            interrupts.number,
+            train=algorithm.trained,
+            test=best,
+            interrupted=interrupts.requested,
+            interrupted_by=interrupts.number,
         )
 
 
