@@ -382,7 +382,7 @@ def returns_of(episode: Episode, gamma: float) -> npt.NDArray[np.float32]:
     return returns
 
 
-def check_recorded_identity(agent: Any, shown: Demonstrations, field: str) -> list[str]:
+def check_recorded_ids(agent: Any, shown: Demonstrations, field: str) -> list[str]:
     """Return lines about the entities that are to be remembered and have no identity.
 
     Args:

@@ -24,11 +24,7 @@ from enn_trainer.config.schedules import follow_schedules
 from enn_trainer.config.train_config import SEQ_LEN
 from enn_trainer.errors import ConfigError
 from enn_trainer.experience.demonstrations import Demonstrations, open_recordings
-from enn_trainer.experience.read_demonstrations import (
-    Reading,
-    check_player,
-    check_recorded_identity,
-)
+from enn_trainer.experience.read_demonstrations import Reading, check_player, check_recorded_ids
 from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import ExecutionContext, Lanes
 from enn_trainer.runtime.interrupt import Interrupts
@@ -149,15 +145,8 @@ def clone(
             run_dir.check_unused()  # again, as a process without the lock may have saved
             content = to_files(config.of_run(), state)
             saved = save(run_dir.path, 0, content, why, must_be_new=True).path
-        return CloneResult(
-            state,
-            saved,
-            epochs,
-            train=algorithm.trained,
-            test=best,
-            interrupted=interrupts.requested,
-            interrupted_by=interrupts.number,
-        )
+        stopped, number = interrupts.requested, interrupts.number
+        return CloneResult(state, saved, epochs, algorithm.trained, best, stopped, number)
 
 
 def _read(
@@ -187,7 +176,8 @@ def _read(
     )
     seed = derive_seed(config.seed, "clone split")
     parts = {path: r.split(settings.test_fraction, seed) for path, r in files.items()}
-    train = reading.read({path: part[0] for path, part in parts.items()})
+    train_part = {path: part[0] for path, part in parts.items()}
+    train = reading.read(train_part)
     test = reading.read({path: part[1] for path, part in parts.items()})
 
     # Check that there is something to train on.
@@ -196,9 +186,7 @@ def _read(
         hint = "; lower clone.test_fraction" if test is not None else ""
         if train is not None and settings.max_frames is not None:
             hint = "; raise clone.max_frames"
-        everybody = replace(reading, who="all").read(
-            {path: part[0] for path, part in parts.items()}
-        )
+        everybody = replace(reading, who="all").read(train_part)
         if everybody is not None and everybody.num_actors().any():
             hint = "; agents made all choices, and clone.who=all learns from them"
         raise ConfigError(
@@ -206,7 +194,7 @@ def _read(
         )
     if test is not None and not test.num_actors().any():
         test = None
-    for line in check_recorded_identity(state.agent, train, "RECORDING"):
+    for line in check_recorded_ids(state.agent, train, "RECORDING"):
         say(line)
     say(f"{len(train)} frames to train on, {0 if test is None else len(test)} to test on")
     if test is None:

@@ -367,10 +367,8 @@ class Cloning(Algorithm[Demonstrations]):
         for units in minibatches_by_length(shown.lengths, bs, 1, seed=0, shuffle=False):
             some = shown.take_units(units)
             scores: list[CloneScore] = []
-            tasks = [
-                partial(score_of_piece, piece, some)
-                for piece in pieces_of(self.agent, some, self.config.optim)
-            ]
+            pieces = pieces_of(self.agent, some, self.config.optim)
+            tasks = [partial(score_of_piece, piece, some) for piece in pieces]
             context.lanes.run(tasks, scores.append)
             for score in scores:
                 total += score

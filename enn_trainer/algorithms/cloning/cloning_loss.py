@@ -16,11 +16,7 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.config.train_config import SEQ_LEN
 from enn_trainer.errors import ConfigError
 from enn_trainer.experience.demonstrations import Demonstrations, check_same_spaces, open_recording
-from enn_trainer.experience.read_demonstrations import (
-    Reading,
-    check_player,
-    check_recorded_identity,
-)
+from enn_trainer.experience.read_demonstrations import Reading, check_player, check_recorded_ids
 from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.runtime.start_folder import located
@@ -75,7 +71,7 @@ class CloningLoss(AuxiliaryLoss):
             check_player(bc.player, [recording], "bc.player")
             whose = " whose choices a person made" if bc.who == "hand" else ""
             raise ConfigError(f"bc.path: expected frames with actors{whose}, {bc.path} has none")
-        self.notes = check_recorded_identity(self.agent, shown, f"bc.path: {bc.path}")
+        self.notes = check_recorded_ids(self.agent, shown, f"bc.path: {bc.path}")
         self.shown = shown.with_actors()
         _check_unchanged(bc.path, int(np.count_nonzero(shown.num_actors())), state)
 
