@@ -243,7 +243,7 @@ class GaussianNumbers(ActionDistribution):
 
     def from_rows(self, rows: Tensor, action: ActionBatch) -> Self:
         """Return the distribution of recorded parameters."""
-        mean, log_std = rows.view(len(self.mean), 2, -1).unbind(dim=1)
+        mean, log_std = rows.view(len(self.mean), 2, self.mean.shape[1]).unbind(dim=1)
         return type(self)(mean, log_std, self.low, self.high)
 
     def certain(self, chosen: Tensor) -> Self:

@@ -88,7 +88,8 @@ class RuntimeEnv(NamedTuple):
         for target in path.iterdir() if path == folder else [path]:
             is_inside = target.is_relative_to(folder)
             link = staged / (target.relative_to(folder) if is_inside else target.name)
-            if link.exists() or any(p.is_symlink() for p in link.parents):
+            parents = [p for p in link.parents if staged in p.parents]
+            if link.exists() or any(p.is_symlink() for p in parents):
                 raise ClusterError(
                     f"rollout.ray_files: expected each path once, got {name}, which another "
                     "one has as well; leave one of them out"

@@ -249,6 +249,12 @@ def test_actors_are_taken_joined_and_recorded() -> None:
     torch.testing.assert_close(found.relabelled([1, 0]).mean, found.mean[:, [1, 0]])
 
 
+def test_parameters_of_no_actor_are_read() -> None:
+    found, action = numbers_of(5)
+    nobody = found.take(torch.zeros(0, dtype=torch.int64))
+    same(nobody.from_rows(torch.zeros(0), action.take(np.zeros(0, np.int64))), nobody)
+
+
 def test_actors_that_a_network_does_not_know_choose_uniformly() -> None:
     found, whole = numbers_of(5)
     known = np.array([True, False, True, True, False])

@@ -204,6 +204,16 @@ def test_files_are_found_under_their_relative_paths_or_their_names(tmp_path: Pat
     assert (tmp_path / "all" / "sim" / "maps" / "a.txt").read_text() == "a"
 
 
+def test_files_are_found_where_the_temporary_folder_lies_behind_a_link(tmp_path: Path) -> None:
+    """As on macOS, where /var is one."""
+    (tmp_path / "real" / "staged").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "a.txt").write_text("a")
+    staged = tmp_path / "link" / "staged"
+    RuntimeEnv(("a.txt",), folder=tmp_path).options(staged)
+    assert (staged / "a.txt").read_text() == "a"
+
+
 @pytest.mark.parametrize(
     ("python", "options"),
     [
