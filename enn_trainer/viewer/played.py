@@ -40,7 +40,7 @@ from entity_env.match import CreateEnv, Match, match_of, world_of
 from entity_env.ragged import Indices
 from entity_env.recording import recording_format
 from entity_env.seeding import derive_seed
-from entity_env.spaces import ActionSpaces, ObsSpace, Spaces
+from entity_env.spaces import ObsSpace, Spaces
 from entity_env.vec.serial import EnvList
 from entity_env.vec.variation import RunningArguments
 from entity_env.vec.vec_env import VecEnv
@@ -49,7 +49,7 @@ from entity_env.view import View, view_of
 from rogue_net.config import RogueNetConfig
 from rogue_net.ragged import EntityBatch
 
-CreateAgent: TypeAlias = Callable[[ObsSpace, ActionSpaces], PPOAgent]
+CreateAgent: TypeAlias = Callable[[Spaces], PPOAgent]
 """Factory of an agent for the spaces of an environment."""
 EPISODES = 3
 MOST_NAME = 100
@@ -113,7 +113,7 @@ class EpisodeKeeper:
         self.settings, self.sides, self._own = settings, envs.sides, set(own.tolist())
         self._obs_space, self._action_space = envs.obs_space(), envs.action_space()
         beside = settings.beside
-        self.beside = None if beside is None else beside(self._obs_space, self._action_space)
+        self.beside = None if beside is None else beside(Spaces.of(envs))
         self._env_list = env_list_of(envs)
         if settings.pictures and self._env_list is None:
             expected = "pictures: expected environments or matches that are stepped one by one"
