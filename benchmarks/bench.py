@@ -26,7 +26,7 @@ import torch
 from measured_on import processor
 
 from enn_trainer import StateManager, Trainer
-from enn_trainer.tables import aligned
+from enn_trainer.base.tables import aligned
 from entity_env.examples import ENV_REGISTRY
 
 RESULTS = Path(__file__).parent / "results" / "bench.json"

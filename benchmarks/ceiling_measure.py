@@ -21,12 +21,12 @@ from torch import Tensor, nn
 
 from enn_trainer import StateManager, Trainer
 from enn_trainer.algorithms.minibatches import minibatches, pieces
+from enn_trainer.base.policy import PPOAgent
 from enn_trainer.cli.profile_command import profile
 from enn_trainer.config import TrainConfig
 from enn_trainer.experience.collector import Collector, Rollout, collect
 from enn_trainer.experience.envs import env_factory
 from enn_trainer.experience.players import AgentPlayer, consecutive, draw_uniforms
-from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import cost_of_entity
 from entity_env import Environment, Observation
 from entity_env.examples import ENV_REGISTRY

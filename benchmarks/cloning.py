@@ -28,11 +28,11 @@ from learning_measure import measure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from enn_trainer import CloneRunConfig, StateManager, clone, load_agent, train
+from enn_trainer.base.policy import PPOAgent
 from enn_trainer.config.load import load_config
 from enn_trainer.experience.collector import Collector, play
 from enn_trainer.experience.players import AgentPlayer
 from enn_trainer.experience.recording import Recorder
-from enn_trainer.policy import PPOAgent
 from entity_env import EnvList
 from entity_env.examples import CherryPick
 

@@ -27,7 +27,7 @@ from enn_trainer.callbacks.callback import RunningTrainer
 from enn_trainer.cli.plot_command import Curve, draw
 from enn_trainer.config import EnvConfig
 from enn_trainer.evaluation.eval_metrics import t_quantile_975
-from enn_trainer.selfplay.tournament import play_league
+from enn_trainer.run.tournament import play_league
 from entity_env import Match
 from entity_env.examples import Duel, Locks, Minefield
 

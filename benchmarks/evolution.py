@@ -26,9 +26,9 @@ from learning_curves import Line, draw, read_curve
 from learning_measure import measure
 
 from enn_trainer import StateManager, load_agent, train
+from enn_trainer.base.policy import PPOAgent
 from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.migrate.evolve import evolve
-from enn_trainer.policy import PPOAgent
 from entity_env import (
     Action,
     ActionSpace,

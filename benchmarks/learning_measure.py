@@ -5,11 +5,11 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from enn_trainer.base.policy import PPOAgent
 from enn_trainer.evaluation.eval_metrics import EpisodeStatistics
 from enn_trainer.experience.collector import Collector, play
 from enn_trainer.experience.players import AgentPlayer, Players
 from enn_trainer.experience.seated_players import AGENT, SeatedPlayers, against
-from enn_trainer.policy import PPOAgent
 from entity_env import VecEnv
 
 STEPS = 2_000

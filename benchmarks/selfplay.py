@@ -27,15 +27,15 @@ from measured_on import short_revision
 from selfplay_exact import WORLDS, Worlds, exploitability, policy_of
 
 from enn_trainer import StateManager, load_agent, train
+from enn_trainer.base.policy import eval_mode
 from enn_trainer.callbacks import Callback
 from enn_trainer.callbacks.callback import RunningTrainer
 from enn_trainer.checkpoints.lookup import find, read_members
+from enn_trainer.evaluation.load_agent import RogueNetAgent
 from enn_trainer.evaluation.opponents import RandomAgent
 from enn_trainer.experience.players import AgentPlayer
-from enn_trainer.load_agent import RogueNetAgent
-from enn_trainer.policy import eval_mode
+from enn_trainer.run.tournament import exploit, play_league, players_of
 from enn_trainer.selfplay.play_games import play_games
-from enn_trainer.selfplay.tournament import exploit, play_league, players_of
 from entity_env import EnvList
 from entity_env.examples import ENV_REGISTRY
 from entity_env.spaces import Spaces

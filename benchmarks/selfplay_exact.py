@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from enn_trainer import load_agent
-from enn_trainer.load_agent import RogueNetAgent
+from enn_trainer.evaluation.load_agent import RogueNetAgent
 from entity_env import Match, Observation, Ragged, batch_obs
 from entity_env.examples import KuhnPoker, UnevenThrows
 from entity_env.vec.batching import unbatch_actions

@@ -22,8 +22,8 @@ import torch
 from measured_on import processor, short_revision
 
 from enn_trainer import StateManager, Trainer, train
-from enn_trainer.selfplay.selfplay import SelfPlay
-from enn_trainer.tables import aligned
+from enn_trainer.base.tables import aligned
+from enn_trainer.run.selfplay import SelfPlay
 from entity_env.examples import Duel
 
 RESULTS = Path(__file__).parent / "results" / "selfplay_speed.md"

@@ -57,7 +57,7 @@ from structure_limits import FOLDERS, LIMITS, SLACK
 ROOT = Path(__file__).parent.parent
 MAX_PARAMETERS = 8
 MAX_ATTRIBUTES = 12
-COLLECTOR, TRAINER = "enn_trainer/experience/collector.py", "enn_trainer.trainer"
+COLLECTOR, TRAINER = "enn_trainer/experience/collector.py", "enn_trainer.run.trainer"
 FOLLOWED = Path(__file__).with_name("followed_update.py")
 
 

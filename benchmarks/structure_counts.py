@@ -26,7 +26,7 @@ HOMES = {
 CORE = (
     "experience/players.py",
     "experience/collector.py",
-    "open_run.py",
+    "run/open_run.py",
     "evaluation/evaluator.py",
 )
 """Modules of enn_trainer whose conditions on optional features are counted."""

@@ -8,8 +8,8 @@ import shlex
 import sys
 
 from enn_trainer import ConfigError, RogueNetAgent, load_agent, load_checkpoint
+from enn_trainer.checkpoints.named_code import NamedEnv
 from enn_trainer.cli.load_world import make_world
-from enn_trainer.named_code import NamedEnv
 from enn_trainer.runtime.trust import Trust
 from entity_env import Action, CategoricalAction, Environment, Observation, SelectEntityAction
 

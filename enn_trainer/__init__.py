@@ -6,10 +6,19 @@ from entity_env.lazy_exports import export_lazily
 
 if TYPE_CHECKING:
     from enn_trainer import stop_conditions as stop_conditions
-    from enn_trainer.algorithms.cloning.clone import CloneResult as CloneResult
-    from enn_trainer.algorithms.cloning.clone import clone as clone
+    from enn_trainer.base.errors import AgentError as AgentError
+    from enn_trainer.base.errors import CheckpointError as CheckpointError
+    from enn_trainer.base.errors import ConfigError as ConfigError
+    from enn_trainer.base.errors import EnnTrainerError as EnnTrainerError
+    from enn_trainer.base.errors import NotFiniteError as NotFiniteError
+    from enn_trainer.base.errors import RankError as RankError
+    from enn_trainer.base.policy import PPOAgent as PPOAgent
     from enn_trainer.callbacks import Callback as Callback
     from enn_trainer.check_agent import check_agent as check_agent
+    from enn_trainer.checkpoints.state import State as State
+    from enn_trainer.checkpoints.state import init_train_state as init_train_state
+    from enn_trainer.checkpoints.state_manager import StateManager as StateManager
+    from enn_trainer.checkpoints.state_manager import load_checkpoint as load_checkpoint
     from enn_trainer.command import command as command
     from enn_trainer.config import BCConfig as BCConfig
     from enn_trainer.config import CheckpointConfig as CheckpointConfig
@@ -27,27 +36,18 @@ if TYPE_CHECKING:
     from enn_trainer.config import ScaleConfig as ScaleConfig
     from enn_trainer.config import SelfplayConfig as SelfplayConfig
     from enn_trainer.config import TrainConfig as TrainConfig
-    from enn_trainer.errors import AgentError as AgentError
-    from enn_trainer.errors import CheckpointError as CheckpointError
-    from enn_trainer.errors import ConfigError as ConfigError
-    from enn_trainer.errors import EnnTrainerError as EnnTrainerError
-    from enn_trainer.errors import NotFiniteError as NotFiniteError
-    from enn_trainer.errors import RankError as RankError
-    from enn_trainer.load_agent import Act as Act
-    from enn_trainer.load_agent import RogueNetAgent as RogueNetAgent
-    from enn_trainer.load_agent import load_agent as load_agent
-    from enn_trainer.policy import PPOAgent as PPOAgent
+    from enn_trainer.evaluation.explain import Explanation as Explanation
+    from enn_trainer.evaluation.load_agent import Act as Act
+    from enn_trainer.evaluation.load_agent import RogueNetAgent as RogueNetAgent
+    from enn_trainer.evaluation.load_agent import load_agent as load_agent
+    from enn_trainer.run.clone import CloneResult as CloneResult
+    from enn_trainer.run.clone import clone as clone
+    from enn_trainer.run.session import TrainResult as TrainResult
+    from enn_trainer.run.tournament import exploit as exploit
+    from enn_trainer.run.tournament import play_league as play_league
+    from enn_trainer.run.trainer import Trainer as Trainer
+    from enn_trainer.run.trainer import train as train
     from enn_trainer.runtime.versions import __version__ as __version__
-    from enn_trainer.selfplay.tournament import exploit as exploit
-    from enn_trainer.selfplay.tournament import play_league as play_league
-    from enn_trainer.session import TrainResult as TrainResult
-    from enn_trainer.state import State as State
-    from enn_trainer.state import init_train_state as init_train_state
-    from enn_trainer.state_manager import StateManager as StateManager
-    from enn_trainer.state_manager import load_checkpoint as load_checkpoint
-    from enn_trainer.trainer import Trainer as Trainer
-    from enn_trainer.trainer import train as train
-    from enn_trainer.viewer.explain import Explanation as Explanation
     from enn_trainer.viewer.played import replay as replay
     from rogue_net.config import RogueNetConfig as RogueNetConfig
     from rogue_net.config import ValueBinsConfig as ValueBinsConfig
@@ -59,7 +59,7 @@ export_lazily(
     __name__,
     {
         "enn_trainer": "stop_conditions",
-        "enn_trainer.algorithms.cloning.clone": "CloneResult clone",
+        "enn_trainer.run.clone": "CloneResult clone",
         "enn_trainer.callbacks": "Callback",
         "enn_trainer.check_agent": "check_agent",
         "enn_trainer.command": "command",
@@ -68,18 +68,18 @@ export_lazily(
             "EvalEnvConfig EvalSuiteConfig MagnetConfig OptimizerConfig ParamGroupConfig "
             "PPOConfig RolloutConfig ScaleConfig SelfplayConfig TrainConfig"
         ),
-        "enn_trainer.errors": (
+        "enn_trainer.base.errors": (
             "AgentError CheckpointError ConfigError EnnTrainerError NotFiniteError RankError"
         ),
-        "enn_trainer.load_agent": "Act RogueNetAgent load_agent",
-        "enn_trainer.policy": "PPOAgent",
+        "enn_trainer.evaluation.load_agent": "Act RogueNetAgent load_agent",
+        "enn_trainer.base.policy": "PPOAgent",
         "enn_trainer.runtime.versions": "__version__",
-        "enn_trainer.selfplay.tournament": "exploit play_league",
-        "enn_trainer.session": "TrainResult",
-        "enn_trainer.state": "State init_train_state",
-        "enn_trainer.state_manager": "StateManager load_checkpoint",
-        "enn_trainer.trainer": "Trainer train",
-        "enn_trainer.viewer.explain": "Explanation",
+        "enn_trainer.run.tournament": "exploit play_league",
+        "enn_trainer.run.session": "TrainResult",
+        "enn_trainer.checkpoints.state": "State init_train_state",
+        "enn_trainer.checkpoints.state_manager": "StateManager load_checkpoint",
+        "enn_trainer.run.trainer": "Trainer train",
+        "enn_trainer.evaluation.explain": "Explanation",
         "enn_trainer.viewer.played": "replay",
         "rogue_net.config": "RogueNetConfig ValueBinsConfig",
         "rogue_net.relpos": "RelposEncodingConfig",

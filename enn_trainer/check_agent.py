@@ -11,10 +11,10 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
-from enn_trainer.errors import AgentError
+from enn_trainer.base.errors import AgentError
+from enn_trainer.base.policy import PPOAgent
 from enn_trainer.experience.memories import PlayerMemory, RolloutMemory, remembering_of
 from enn_trainer.experience.players import draw_uniforms
-from enn_trainer.policy import PPOAgent
 from entity_env.environment import Observation
 from entity_env.ragged import Ragged, row_indices
 from entity_env.real_numbers import Floats

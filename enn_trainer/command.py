@@ -16,27 +16,27 @@ from typing import Any, TypeVar
 
 import torch
 
+from enn_trainer.base.errors import CheckpointError, ConfigError, RankError
 from enn_trainer.checkpoints.lookup import Existing
 from enn_trainer.checkpoints.migrate.evolve_rules import SYNTAX, rename_lines
 from enn_trainer.checkpoints.migrate.evolve_tensors import PARTS
+from enn_trainer.checkpoints.named_code import trust_of_run
+from enn_trainer.checkpoints.state import State, init_train_state
+from enn_trainer.checkpoints.state_manager import StateManager
 from enn_trainer.cli.arguments import EXPECTED_ERRORS, OneLineParser, failed
 from enn_trainer.cli.typed_settings import parse_typed, typed_settings
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.help import hps_info
 from enn_trainer.config.load import show_config
-from enn_trainer.errors import CheckpointError, ConfigError, RankError
-from enn_trainer.named_code import trust_of_run
+from enn_trainer.run.joining import join
 from enn_trainer.runtime.interrupt import (
     StoppedAtOnce,
     interrupted_status,
     is_raised_by_code,
     stopped_by,
 )
+from enn_trainer.runtime.torch_group import current_group
 from enn_trainer.runtime.trust import TYPED
-from enn_trainer.scale.joining import join
-from enn_trainer.scale.torch_group import current_group
-from enn_trainer.state import State, init_train_state
-from enn_trainer.state_manager import StateManager
 from entity_env.process import reader_may_leave
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from functools import reduce
 from operator import or_
 from typing import Any, NamedTuple, TypeAlias
 
-from enn_trainer.errors import ConfigError
+from enn_trainer.base.errors import ConfigError
 from entity_env.errors import short_repr
 
 Memory: TypeAlias = dict[str, Any]

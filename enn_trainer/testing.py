@@ -8,10 +8,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from enn_trainer.experience.envs import EnvFactory
-from enn_trainer.session import TrainResult
-from enn_trainer.state_manager import StateManager
-from enn_trainer.state_part import (
+from enn_trainer.base.state_part import (
     SavedNetwork,
     SpaceChange,
     StateDict,
@@ -20,8 +17,11 @@ from enn_trainer.state_part import (
     copied_state,
     full_state,
 )
+from enn_trainer.checkpoints.state_manager import StateManager
+from enn_trainer.experience.envs import EnvFactory
+from enn_trainer.run.session import TrainResult
+from enn_trainer.run.trainer import Trainer
 from enn_trainer.stop_conditions import AtLeast
-from enn_trainer.trainer import Trainer
 from entity_env.environment import Environment
 from entity_env.match import Match
 from entity_env.serialization.messages import pack, unpack

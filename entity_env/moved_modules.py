@@ -14,11 +14,28 @@ from types import ModuleType
 
 MOVED = {
     # enn_trainer 0.1.16 and rogue_net 0.1.9
-    "enn_trainer.agent": "enn_trainer.load_agent",
+    "enn_trainer.agent": "enn_trainer.evaluation.load_agent",
     "enn_trainer.ppo": "enn_trainer.algorithms.ppo",
     "rogue_net.relpos_encoding": "rogue_net.relpos.encoding",
     # 0.2.0
+    "enn_trainer.algorithms.cloning.clone": "enn_trainer.run.clone",
+    "enn_trainer.algorithms.torch_optimizers": "enn_trainer.config.torch_optimizers",
+    "enn_trainer.checkpointing": "enn_trainer.run.checkpointing",
+    "enn_trainer.checkpoints.migrate.space_diff": "rogue_net.space_diff",
+    "enn_trainer.errors": "enn_trainer.base.errors",
     "enn_trainer.experience.frame_memory": "enn_trainer.experience.frame_limits",
+    "enn_trainer.experience.running_episodes": "enn_trainer.run.running_episodes",
+    "enn_trainer.load_agent": "enn_trainer.evaluation.load_agent",
+    "enn_trainer.open_run": "enn_trainer.run.open_run",
+    "enn_trainer.policy": "enn_trainer.base.policy",
+    "enn_trainer.session": "enn_trainer.run.session",
+    "enn_trainer.snapshot": "enn_trainer.run.snapshot",
+    "enn_trainer.state": "enn_trainer.checkpoints.state",
+    "enn_trainer.state_manager": "enn_trainer.checkpoints.state_manager",
+    "enn_trainer.state_part": "enn_trainer.base.state_part",
+    "enn_trainer.stopping": "enn_trainer.run.stopping",
+    "enn_trainer.tables": "enn_trainer.base.tables",
+    "enn_trainer.trainer": "enn_trainer.run.trainer",
 }
 """The path of each moved module or folder, by its old path."""
 

@@ -14,9 +14,9 @@ from unittest.mock import patch
 
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.evaluation.evaluator import Evaluator
-from enn_trainer.session import TrainResult
+from enn_trainer.run.session import TrainResult
+from enn_trainer.run.trainer import Trainer
 from enn_trainer.stop_conditions import Condition, Steps
-from enn_trainer.trainer import Trainer
 
 NUM_ENVS = 4
 POOL_ENVS = 16

@@ -138,7 +138,7 @@ def test_importing_the_package_costs_little_beside_torch(
 ) -> None:
     """Half of `import torch` at most, as `benchmarks/startup.py` measures: nothing large comes."""
     new, _ = loaded
-    assert "enn_trainer.trainer" in new
+    assert "enn_trainer.run.trainer" in new
     # Parts of torch that it does not import itself, as its compiler, take longer than all of it.
     assert not [name for name in new if name.startswith(("torch.", "sympy", "networkx"))]
     others = {name.partition(".")[0] for name in new} - {*PACKAGES, *sys.stdlib_module_names}

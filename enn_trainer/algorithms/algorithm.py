@@ -6,10 +6,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from enn_trainer.base.state_part import StatePart
 from enn_trainer.config import TrainConfig
 from enn_trainer.experience.collector import Rollout
 from enn_trainer.runtime.execution import ExecutionContext
-from enn_trainer.state_part import StatePart
 from entity_env.spaces import ActionSpace, ObsSpace, Spaces
 from rogue_net.answer import NetOutput
 from rogue_net.ragged import EntityBatch

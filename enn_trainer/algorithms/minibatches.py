@@ -9,12 +9,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from enn_trainer.base.group import Group, tree_sum
 from enn_trainer.experience.frame_limits import microbatches
+from enn_trainer.runtime.exchange import are_gathered
 from enn_trainer.runtime.execution import Lanes
 from enn_trainer.runtime.spans import OFF, Spans
-from enn_trainer.scale.exchange_cost import are_gathered
-from enn_trainer.scale.group import Group
-from enn_trainer.scale.shards import tree_sum
 from entity_env.ragged import exclusive_cumsum, row_indices
 from entity_env.seeding import derive_seed
 

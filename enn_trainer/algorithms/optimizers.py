@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from enn_trainer.algorithms.torch_optimizers import new_optimizer
+from enn_trainer.base.errors import ConfigError, NotFiniteError
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.ppo_config import OptimizerConfig, ParamGroupConfig
 from enn_trainer.config.schedules import Scheduled, ScheduledFloat
-from enn_trainer.errors import ConfigError, NotFiniteError
+from enn_trainer.config.torch_optimizers import new_optimizer
 from rogue_net.embedding import FeaturelessEmbedding, TypeEmbedding
 from rogue_net.relpos.encoding import RelposEncoding
 from rogue_net.rogue_net import RogueNetWithValueNet

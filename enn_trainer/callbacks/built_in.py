@@ -13,12 +13,12 @@ from enn_trainer.callbacks.learning_diagnostics import LearningDiagnostics
 from enn_trainer.callbacks.run_metrics import MetricsLog, RunMetrics, Stopwatch
 from enn_trainer.checkpoints.format import step_of
 from enn_trainer.checkpoints.run_dir import RunDir
+from enn_trainer.checkpoints.state_manager import StateManager
 from enn_trainer.config.schedules import follow_schedules
-from enn_trainer.evaluation.eval_metrics import Measured
 from enn_trainer.evaluation.run_evaluator import RunEvaluator
+from enn_trainer.experience.episodes import Measured
+from enn_trainer.runtime.exchange import Exchange
 from enn_trainer.runtime.spans import Spans
-from enn_trainer.scale.exchange import Exchange
-from enn_trainer.state_manager import StateManager
 from enn_trainer.tracking.progress import RETURN, Progress, ProgressLine, ReturnHistory
 from enn_trainer.tracking.track import Track, open_track
 from entity_env.vec.vec_env import VecEnv

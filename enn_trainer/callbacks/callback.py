@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from enn_trainer.checkpoints.state import State
 from enn_trainer.config import TrainConfig
 from enn_trainer.experience.collector import Rollout
-from enn_trainer.state import State
 
 
 class RunningTrainer(Protocol):

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, runtime_checkable
 
 from enn_trainer.algorithms.ppo.losses import LossStats
+from enn_trainer.base.errors import RonError
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
 from enn_trainer.config import ron
-from enn_trainer.errors import RonError
 
 
 @runtime_checkable

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from enn_trainer.base.group import ALONE, Group
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
 from enn_trainer.callbacks.learning_rules import UPDATE_RULES, WINDOW_RULES
 from enn_trainer.callbacks.learning_sums import (
@@ -29,11 +30,10 @@ from enn_trainer.callbacks.learning_sums import (
     update_sums,
     updated_constants,
 )
+from enn_trainer.checkpoints.state import State
+from enn_trainer.curriculum.rounds import RunRounds
 from enn_trainer.experience.collector import Rollout
-from enn_trainer.experience.rounds import RunRounds
 from enn_trainer.runtime.spans import Spans
-from enn_trainer.scale.group import ALONE, Group
-from enn_trainer.state import State
 from entity_env.spaces import ObsSpace
 
 NOTICES = "notices"

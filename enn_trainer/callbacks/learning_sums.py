@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from enn_trainer.config import TrainConfig
+from enn_trainer.curriculum.rounds import RunRounds
 from enn_trainer.experience.collector import Rollout
-from enn_trainer.experience.rounds import RunRounds
 from enn_trainer.tracking.metrics import decisions_of, num_legal
 from entity_env.observation import Entity
 from entity_env.spaces import GLOBAL, ActionSpace, ObsSpace

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
 from enn_trainer.checkpoints.retention import measured as measured_at
+from enn_trainer.checkpoints.state import State
+from enn_trainer.checkpoints.state_manager import StateManager
 from enn_trainer.config.schedules import scheduled_fields
 from enn_trainer.experience.collector import Rollout
+from enn_trainer.runtime.exchange import Exchange
 from enn_trainer.runtime.spans import Spans
-from enn_trainer.scale.exchange import Exchange
-from enn_trainer.state import State
-from enn_trainer.state_manager import StateManager
 from enn_trainer.tracking.metrics import (
     action_sums,
     memory_sums,

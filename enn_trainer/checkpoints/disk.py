@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from enn_trainer.errors import CheckpointError
+from enn_trainer.base.errors import CheckpointError
 from entity_env.serialization.plain_open import read_plain
 
 MAX_TEXT_BYTES = 1 << 22

@@ -22,9 +22,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, final
 
+from enn_trainer.base.errors import CheckpointError
 from enn_trainer.checkpoints.disk import MAX_TEXT_BYTES, plain_file, size_of
 from enn_trainer.checkpoints.manifest import MANIFEST, read_manifest
-from enn_trainer.errors import CheckpointError
 
 C = TypeVar("C")
 WEIGHTS = "state.agent.safetensors"

@@ -26,6 +26,7 @@ import torch
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from enn_trainer.base.errors import CheckpointError
 from enn_trainer.checkpoints.disk import MAX_TEXT_BYTES, read_plain_file
 from enn_trainer.checkpoints.format import WEIGHTS, Checkpoint, check_no_pickles, first_valid
 from enn_trainer.checkpoints.manifest import FORMAT_VERSION
@@ -33,7 +34,6 @@ from enn_trainer.checkpoints.state_files import OPTIMIZER, read_state
 from enn_trainer.checkpoints.weights import fitting_network
 from enn_trainer.config import TrainConfig, ron
 from enn_trainer.config.load import dump_config, load_config
-from enn_trainer.errors import CheckpointError
 from entity_env.errors import short_repr
 from entity_env.serialization.bounds import Allowance, number_array, unpack_bounded
 from entity_env.spaces import Spaces

@@ -12,6 +12,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from torch import Tensor
 
+from enn_trainer.base.errors import CheckpointError, ConfigError
+from enn_trainer.base.policy import PPOAgent
 from enn_trainer.checkpoints import legacy_0_1_16
 from enn_trainer.checkpoints.format import (
     WEIGHTS,
@@ -27,6 +29,7 @@ from enn_trainer.checkpoints.format import (
 )
 from enn_trainer.checkpoints.retention import best_of
 from enn_trainer.checkpoints.run_dir import RunDir
+from enn_trainer.checkpoints.state import make_policy
 from enn_trainer.checkpoints.state_files import (
     read_config,
     read_lessons,
@@ -40,12 +43,9 @@ from enn_trainer.checkpoints.weights import fitting_network, load_weights, tenso
 from enn_trainer.config import TrainConfig, ron
 from enn_trainer.config.formats import parse
 from enn_trainer.config.load import dump_config, load_config
-from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.experience.lessons import Lessons
-from enn_trainer.experience.rounds import RunRounds
-from enn_trainer.policy import PPOAgent
+from enn_trainer.curriculum.lessons import Lessons
+from enn_trainer.curriculum.rounds import RunRounds
 from enn_trainer.selfplay.league import Member
-from enn_trainer.state import make_policy
 from entity_env.errors import did_you_mean
 from entity_env.spaces import ActionSpace, ObsSpace, Spaces
 

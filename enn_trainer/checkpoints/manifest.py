@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from enn_trainer.base.errors import CheckpointError, ConfigError
 from enn_trainer.checkpoints.disk import read_plain_file
 from enn_trainer.config import ron
 from enn_trainer.config.validation import dict_of_unique
-from enn_trainer.errors import CheckpointError, ConfigError
 from enn_trainer.runtime.start_folder import start_folder
 from enn_trainer.runtime.versions import package_version, revision_of
 from entity_env.errors import short_repr

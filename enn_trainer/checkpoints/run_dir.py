@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
+from enn_trainer.base.errors import CheckpointError
 from enn_trainer.checkpoints import disk, legacy_0_1_16, retention
 from enn_trainer.checkpoints.format import (
     METRICS_FILE,
@@ -33,7 +34,6 @@ from enn_trainer.checkpoints.format import (
 from enn_trainer.checkpoints.manifest import MANIFEST, size_of_save
 from enn_trainer.checkpoints.run_lock import LOCK, RunLock, folder_lock
 from enn_trainer.config import CheckpointConfig
-from enn_trainer.errors import CheckpointError
 
 INDEX, PINS = "index.json", "pins.json"
 LOGS = (

@@ -18,8 +18,8 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import final
 
+from enn_trainer.base.errors import CheckpointError
 from enn_trainer.checkpoints import disk
-from enn_trainer.errors import CheckpointError
 from entity_env.process import close_in_children
 from entity_env.serialization.plain_open import open_plain
 

@@ -11,6 +11,17 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from enn_trainer.algorithms.ppo.ppo import SCALING, TUNINGS
+from enn_trainer.base.errors import CheckpointError, ConfigError
+from enn_trainer.base.policy import PPOAgent
+from enn_trainer.base.state_part import (
+    FILES,
+    KeptPart,
+    SavedNetwork,
+    StateDict,
+    StatePart,
+    check_plain,
+    without_prefix,
+)
 from enn_trainer.checkpoints.format import WEIGHTS, Checkpoint
 from enn_trainer.checkpoints.manifest import (
     SECONDS_FIELD,
@@ -20,27 +31,22 @@ from enn_trainer.checkpoints.manifest import (
     is_file_name,
 )
 from enn_trainer.checkpoints.migrate.config_diff import changes, fixed
+from enn_trainer.checkpoints.state import (
+    STATE_PARTS,
+    InitialState,
+    State,
+    init_train_state,
+    with_common_parts,
+)
 from enn_trainer.checkpoints.weights import fitting_network, load_weights, tensors_of
 from enn_trainer.config import TrainConfig, ron
 from enn_trainer.config.build import as_data
 from enn_trainer.config.load import dump_config, load_config
 from enn_trainer.config.schedules import follow_schedules
-from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.experience.lessons import CURRICULUM, Lessons
+from enn_trainer.curriculum.lessons import CURRICULUM, Lessons
+from enn_trainer.curriculum.rounds import ROUNDS, RunRounds
 from enn_trainer.experience.memories import remembering_of
-from enn_trainer.experience.rounds import ROUNDS, RunRounds
-from enn_trainer.policy import PPOAgent
 from enn_trainer.selfplay.league import LEAGUE, League, Member, member_of_plain
-from enn_trainer.state import STATE_PARTS, InitialState, State, init_train_state, with_common_parts
-from enn_trainer.state_part import (
-    FILES,
-    KeptPart,
-    SavedNetwork,
-    StateDict,
-    StatePart,
-    check_plain,
-    without_prefix,
-)
 from entity_env.observation import OMIT_EMPTY
 from entity_env.serialization.bounds import Allowance
 from entity_env.serialization.messages import pack, rebuilt, unpack

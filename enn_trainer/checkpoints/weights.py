@@ -15,9 +15,9 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from enn_trainer.base.errors import CheckpointError
+from enn_trainer.checkpoints.state import make_network
 from enn_trainer.config import TrainConfig
-from enn_trainer.errors import CheckpointError
-from enn_trainer.state import make_network
 from entity_env.spaces import Spaces
 from rogue_net.input_norm import InputNorm
 

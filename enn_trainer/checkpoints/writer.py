@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
+from enn_trainer.base.errors import CheckpointError
 from enn_trainer.checkpoints import disk
 from enn_trainer.checkpoints.format import (
     WEIGHTS,
@@ -26,7 +27,6 @@ from enn_trainer.checkpoints.run_dir import DAMAGED, SUPERSEDED, WRITING, RunDir
 from enn_trainer.checkpoints.run_lock import folder_lock
 from enn_trainer.checkpoints.state_files import FileContent, SharedFile, as_bytes
 from enn_trainer.config import CheckpointConfig
-from enn_trainer.errors import CheckpointError
 from entity_env.process import close_in_children
 
 INTERVAL = "interval"

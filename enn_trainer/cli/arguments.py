@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from enn_trainer.errors import (
+from enn_trainer.base.errors import (
     CheckpointError,
     ConfigError,
     NotFiniteError,

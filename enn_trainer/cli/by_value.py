@@ -11,18 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.console import Console
 
+from enn_trainer.base.errors import ConfigError
+from enn_trainer.base.tables import show_table
 from enn_trainer.cli.arguments import writable
 from enn_trainer.cli.plot_command import COLOURS, DASHES, add_legend
-from enn_trainer.errors import ConfigError
-from enn_trainer.evaluation.eval_metrics import (
-    Measured,
-    PlayedEpisode,
-    mean_over_episodes,
-    with_interval,
-)
+from enn_trainer.evaluation.eval_metrics import PlayedEpisode, mean_over_episodes, with_interval
 from enn_trainer.evaluation.evaluation import SuiteResult
+from enn_trainer.experience.episodes import Measured
 from enn_trainer.experience.varied_envs import is_number
-from enn_trainer.tables import show_table
 from entity_env.errors import did_you_mean
 from entity_env.serialization.plain_open import replace_file
 

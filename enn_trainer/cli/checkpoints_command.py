@@ -12,16 +12,18 @@ from typing import Any, TypeAlias
 
 from rich.console import Console
 
-from enn_trainer.callbacks.curriculum import check_varied
+from enn_trainer.base.errors import CheckpointError, ConfigError
+from enn_trainer.base.tables import in_bytes, printable, show_records, show_table
 from enn_trainer.checkpoints.format import OPPONENT, retry_while_gone
 from enn_trainer.checkpoints.lookup import find, read_saved_run, resolve
 from enn_trainer.checkpoints.manifest import size_of_save
 from enn_trainer.checkpoints.migrate.config_diff import changes, renamed_config
 from enn_trainer.checkpoints.migrate.evolve import Evolved, evolve, upgrade_checkpoint
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules, read_renames
-from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
+from enn_trainer.checkpoints.named_code import NamedEnv
 from enn_trainer.checkpoints.run_dir import Entry, RunDir, examine, is_any_save
 from enn_trainer.checkpoints.state_files import read_config, read_lessons, read_state
+from enn_trainer.checkpoints.state_manager import load_checkpoint
 from enn_trainer.cli.arguments import OneLineParser, positive
 from enn_trainer.cli.load_world import envs_by_id, make_any_world, parse_kwargs
 from enn_trainer.cli.show_save import diff_saves, show_save
@@ -30,16 +32,14 @@ from enn_trainer.command import add_rename_arguments, renames
 from enn_trainer.config import CheckpointConfig, EnvConfig, TrainConfig
 from enn_trainer.config.eval_config import all_suites, suite_path
 from enn_trainer.config.load import dump_config, load_with_sources
-from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.experience.lessons import Groups, Lessons
-from enn_trainer.named_code import NamedEnv
+from enn_trainer.curriculum.lessons import Groups, Lessons
+from enn_trainer.run.curriculum import check_varied
 from enn_trainer.runtime.start_folder import located
 from enn_trainer.runtime.trust import TYPED, NamedCode, Trust
-from enn_trainer.state_manager import load_checkpoint
-from enn_trainer.tables import in_bytes, printable, show_records, show_table
 from entity_env.match import Match
 from entity_env.spaces import Spaces
 from entity_env.vec.variation import read_samplers
+from rogue_net.space_diff import diff_spaces
 
 Run: TypeAlias = Callable[[argparse.Namespace], int | None]
 _EPILOG = """\

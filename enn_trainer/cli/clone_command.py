@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from enn_trainer.algorithms.cloning.clone import CloneResult, clone
-from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
+from enn_trainer.base.errors import ConfigError
+from enn_trainer.checkpoints.state import State
 from enn_trainer.cli.arguments import OneLineParser
 from enn_trainer.cli.load_world import make_world
 from enn_trainer.cli.trust import resume_command
@@ -18,13 +18,13 @@ from enn_trainer.config import CloneRunConfig, EnvConfig
 from enn_trainer.config.help import hps_info
 from enn_trainer.config.load import load_with_sources
 from enn_trainer.config.shipped import find_config
-from enn_trainer.errors import ConfigError
+from enn_trainer.run.clone import CloneResult, clone
 from enn_trainer.runtime.interrupt import interrupted_status
 from enn_trainer.runtime.trust import TYPED, names_code
-from enn_trainer.state import State
 from entity_env.errors import EntityEnvError
 from entity_env.examples import ENV_REGISTRY
 from entity_env.spaces import Spaces
+from rogue_net.space_diff import diff_spaces
 
 _EPILOG = """\
 Settings are those of enn train, for the network and for the run that continues from the clone, and

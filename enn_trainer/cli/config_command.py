@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from enn_trainer.base.errors import ConfigError
 from enn_trainer.cli.arguments import OneLineParser
 from enn_trainer.config.schema import dump_schema, load_schema, report, schema_changes, schema_of
 from enn_trainer.config.upgrade_files import upgraded_file, write_whole
 from enn_trainer.config.versioned import Versioned
-from enn_trainer.errors import ConfigError
 from enn_trainer.runtime.trust import TYPED, import_named
 from entity_env.errors import UnknownWorld
 

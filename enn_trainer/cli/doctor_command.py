@@ -18,9 +18,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from enn_trainer.base.tables import aligned
 from enn_trainer.cli.arguments import FAILURE, OneLineParser
 from enn_trainer.runtime.versions import package_version
-from enn_trainer.tables import aligned
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -250,8 +250,8 @@ def torch_facts() -> dict[str, Any]:
 
 def measure_speed() -> dict[str, Any]:
     """Train in a temporary folder, and return the number of frames per second."""
-    from enn_trainer.state_manager import StateManager
-    from enn_trainer.trainer import Trainer
+    from enn_trainer.checkpoints.state_manager import StateManager
+    from enn_trainer.run.trainer import Trainer
     from entity_env.examples import MoveToOrigin
 
     with TemporaryDirectory() as folder:

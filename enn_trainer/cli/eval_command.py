@@ -18,6 +18,8 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from enn_trainer.base.errors import CheckpointError, ConfigError, ReplayError
+from enn_trainer.base.tables import printable, show_lines, show_table
 from enn_trainer.checkpoints.lookup import SavedRun, read_saved_run
 from enn_trainer.cli.arguments import (
     OneLineParser,
@@ -46,19 +48,18 @@ from enn_trainer.config.eval_config import (
     is_address,
     with_env,
 )
-from enn_trainer.errors import CheckpointError, ConfigError, ReplayError
-from enn_trainer.evaluation.eval_metrics import Measured, with_interval
+from enn_trainer.evaluation.eval_metrics import with_interval
 from enn_trainer.evaluation.evaluation import EpisodeCapture, SuiteResult
 from enn_trainer.evaluation.evaluator import Evaluator
 from enn_trainer.evaluation.opponents import POOL, NamedOpponents
 from enn_trainer.evaluation.remote import RayPlayer, cluster
 from enn_trainer.evaluation.suite_envs import differences
 from enn_trainer.evaluation.video import FilmFile, require_writer
+from enn_trainer.experience.episodes import Measured
 from enn_trainer.runtime.execution import Lanes
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.start_folder import paths_from
 from enn_trainer.runtime.trust import Trust
-from enn_trainer.tables import printable, show_lines, show_table
 from enn_trainer.tracking.progress import format_duration
 from enn_trainer.tracking.track import flatten_config
 from enn_trainer.viewer.played import ReplaySettings, SuiteReplay

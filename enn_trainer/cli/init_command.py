@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+from enn_trainer.base.errors import ConfigError, EnnTrainerError
 from enn_trainer.cli.arguments import OneLineParser
-from enn_trainer.errors import ConfigError, EnnTrainerError
 
 _EPILOG = """\
 DIR gets world.py, its test, settings and a README that says what to type. It is new or empty, and

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from rich.console import Console
 
+from enn_trainer.base.errors import CheckpointError, ConfigError
+from enn_trainer.base.tables import aligned, rows_of_spaces, show_lines
 from enn_trainer.checkpoints.migrate.config_diff import lines_not_default
 from enn_trainer.cli.arguments import FAILURE, OneLineParser
 from enn_trainer.config import CloneRunConfig, TrainConfig
 from enn_trainer.config.formats import read_file
 from enn_trainer.config.load import load_config
 from enn_trainer.config.schema import load_schema
-from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.tables import aligned, rows_of_spaces, show_lines
 from entity_env.recording.entity_gym_samples import is_entity_gym, open_entity_gym_samples
 from entity_env.recording.read_recording import Recording
 from entity_env.recording.recording_format import PREFIX, RecordingError

@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from rich.console import Console
 
+from enn_trainer.base.errors import CheckpointError, ConfigError
+from enn_trainer.base.tables import show_lines, show_table
 from enn_trainer.checkpoints.lookup import SavedRun, find, read_saved_run
 from enn_trainer.checkpoints.run_dir import new_run_dir
 from enn_trainer.checkpoints.state_files import read_config, read_league
@@ -29,20 +31,18 @@ from enn_trainer.cli.load_world import parse_kwargs, trusted_envs
 from enn_trainer.cli.trust import check_trusted, line_with_trust
 from enn_trainer.config import EvalEnvConfig, TrainConfig
 from enn_trainer.config.eval_config import with_env
-from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
-from enn_trainer.runtime.start_folder import paths_from
-from enn_trainer.runtime.trust import Trust
-from enn_trainer.selfplay.league import POOL_OF_RUN, SNAPSHOT
-from enn_trainer.selfplay.payoff import Payoff
-from enn_trainer.selfplay.tournament import (
+from enn_trainer.evaluation.payoff import Payoff
+from enn_trainer.run.tournament import (
     Exploited,
     Tournament,
     exploit,
     kept_player,
     play_league,
 )
-from enn_trainer.tables import show_lines, show_table
+from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
+from enn_trainer.runtime.start_folder import paths_from
+from enn_trainer.runtime.trust import Trust
+from enn_trainer.selfplay.league import POOL_OF_RUN, SNAPSHOT
 from entity_env.named_world import names_bot
 
 Run: TypeAlias = Callable[[argparse.Namespace], int | None]

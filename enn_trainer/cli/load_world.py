@@ -8,9 +8,9 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from enn_trainer.base.errors import ConfigError
 from enn_trainer.config import EnvConfig
 from enn_trainer.config.validation import dict_of_unique
-from enn_trainer.errors import ConfigError
 from enn_trainer.experience.envs import EnvFactory, check_taken, env_factory
 from enn_trainer.experience.handed_in import HANDED_IN
 from enn_trainer.runtime.start_folder import start_folder

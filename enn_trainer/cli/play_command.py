@@ -4,13 +4,13 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+from enn_trainer.base.errors import CheckpointError, ConfigError
+from enn_trainer.base.policy import PPOAgent
 from enn_trainer.cli.arguments import OneLineParser, not_negative, positive
 from enn_trainer.cli.load_world import load_world, make_world, parse_kwargs, samplers_of
-from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.evaluation.load_agent import Act, RogueNetAgent, load_agent
 from enn_trainer.evaluation.opponents import bot_class
 from enn_trainer.experience.memories import remembering_of
-from enn_trainer.load_agent import Act, RogueNetAgent, load_agent
-from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.start_folder import located, paths_from
 from enn_trainer.runtime.trust import TYPED
 from entity_env.bot import Bot

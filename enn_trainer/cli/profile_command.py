@@ -15,6 +15,8 @@ from typing import Any, Literal, TypeAlias
 import torch
 from rich.console import Console
 
+from enn_trainer.base.tables import show_table
+from enn_trainer.checkpoints.state_manager import StateManager
 from enn_trainer.cli.arguments import (
     OneLineParser,
     positive,
@@ -26,13 +28,11 @@ from enn_trainer.cli.load_world import factory_of
 from enn_trainer.cli.typed_settings import parse_typed, typed_settings
 from enn_trainer.config import EnvConfig, TrainConfig
 from enn_trainer.experience.envs import EnvFactory
+from enn_trainer.run.trainer import Trainer
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.spans import SpanTimes, times_between
 from enn_trainer.runtime.trust import TYPED
-from enn_trainer.state_manager import StateManager
-from enn_trainer.tables import show_table
 from enn_trainer.tracking.metrics import MB
-from enn_trainer.trainer import Trainer
 from entity_env.process import ProcessTimes, peak_bytes
 from entity_env.vec.vec_env import VecEnv
 

@@ -10,6 +10,8 @@ from typing import Any
 
 from rich.console import Console
 
+from enn_trainer.base.errors import CheckpointError, ConfigError
+from enn_trainer.base.tables import in_bytes, show_records
 from enn_trainer.checkpoints.disk import MAX_TEXT_BYTES, read_plain_file, size_of_all
 from enn_trainer.checkpoints.format import (
     METRICS_FILE,
@@ -22,8 +24,6 @@ from enn_trainer.checkpoints.retention import best_of, measured
 from enn_trainer.checkpoints.run_lock import is_locked
 from enn_trainer.cli.arguments import OneLineParser
 from enn_trainer.config.formats import parse
-from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.tables import in_bytes, show_records
 from entity_env.serialization.plain_open import read_plain
 
 _EPILOG = """\

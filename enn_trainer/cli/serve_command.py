@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from enn_trainer.base.errors import CheckpointError, ConfigError
 from enn_trainer.checkpoints.lookup import SavedRun, read_saved_run
 from enn_trainer.cli.arguments import OneLineParser, failed, not_negative, writable
 from enn_trainer.cli.eval_command import (
@@ -23,14 +24,13 @@ from enn_trainer.cli.eval_command import (
 )
 from enn_trainer.cli.load_world import envs_by_id, make_any_world
 from enn_trainer.cli.trust import check_trusted, line_with_trust
-from enn_trainer.errors import CheckpointError, ConfigError
+from enn_trainer.evaluation.load_agent import network_in_world
 from enn_trainer.evaluation.opponents import RandomAgent, create_opponent
 from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.collector import Collector
 from enn_trainer.experience.players import AgentPlayer, Players, SeatPlayer
 from enn_trainer.experience.recording import Recorder
 from enn_trainer.experience.seated_players import AGENT, SeatedPlayers, against
-from enn_trainer.load_agent import network_in_world
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.start_folder import paths_from
 from enn_trainer.viewer.live import DEFAULT_FPS, HOST, MOST_FPS, LiveGame

@@ -9,6 +9,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from enn_trainer.base.tables import aligned, in_bytes, rows_of_spaces, show_lines, show_table
 from enn_trainer.callbacks.learning_diagnostics import NOTICES
 from enn_trainer.checkpoints.format import METRICS_FILE, folder_of_metrics
 from enn_trainer.checkpoints.lookup import (
@@ -20,7 +21,6 @@ from enn_trainer.checkpoints.lookup import (
 )
 from enn_trainer.checkpoints.manifest import MANIFEST, size_of_save
 from enn_trainer.checkpoints.migrate.config_diff import lines_not_default
-from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.cli.trust import measure_command, resume_command, shell_command
 from enn_trainer.config import ron
@@ -30,8 +30,8 @@ from enn_trainer.experience.handed_in import HANDED_IN
 from enn_trainer.selfplay.league import SNAPSHOT, Member
 from enn_trainer.selfplay.matchmaking import NAMED
 from enn_trainer.stop_conditions import Now
-from enn_trainer.tables import aligned, in_bytes, rows_of_spaces, show_lines, show_table
 from enn_trainer.tracking.track_services import read_notices
+from rogue_net.space_diff import diff_spaces
 
 _SHOWN_METRICS = re.compile(r"reward\.mean|length\.mean|^losses/")
 _SAVE_FIELDS = ("step", "why", "created", "files", "metrics", "sha256", "packages")

@@ -4,17 +4,17 @@ import functools
 import json
 from collections.abc import Sequence
 
+from enn_trainer.checkpoints.named_code import check_run, trust_of_run
+from enn_trainer.checkpoints.state_manager import StateManager
 from enn_trainer.cli.arguments import OneLineParser
 from enn_trainer.cli.load_world import factory_of, load_world, trusted_envs
 from enn_trainer.cli.trust import line_with_trust, next_steps
 from enn_trainer.command import run_command, run_parser
 from enn_trainer.config import EnvConfig
-from enn_trainer.evaluation.eval_metrics import Measured
 from enn_trainer.evaluation.random_return import random_return
-from enn_trainer.named_code import check_run, trust_of_run
+from enn_trainer.experience.episodes import Measured
+from enn_trainer.run.trainer import train
 from enn_trainer.runtime.trust import Trust
-from enn_trainer.state_manager import StateManager
-from enn_trainer.trainer import train
 
 RANDOM_EPISODES = 32
 RANDOM_SECONDS = 0.5

@@ -12,17 +12,20 @@ from typing import Any
 
 from enn_trainer.algorithms.optimizers import total_steps
 from enn_trainer.checkpoints.lookup import SavedRun, members_of
-from enn_trainer.cli.load_world import parse_kwargs
-from enn_trainer.config import TrainConfig
-from enn_trainer.evaluation.opponents import POOL
-from enn_trainer.experience.recording import run_folder
-from enn_trainer.named_code import (
+from enn_trainer.checkpoints.named_code import (
     NamedEnv,
     code_in_config,
     code_of_members,
     code_of_ray,
     keys_of_bots,
 )
+from enn_trainer.checkpoints.run_captures import run_folder
+from enn_trainer.checkpoints.state import State
+from enn_trainer.checkpoints.state_manager import StateManager
+from enn_trainer.cli.load_world import parse_kwargs
+from enn_trainer.config import TrainConfig
+from enn_trainer.evaluation.opponents import POOL
+from enn_trainer.run.session import TrainResult
 from enn_trainer.runtime.trust import (
     TYPED,
     Key,
@@ -33,9 +36,6 @@ from enn_trainer.runtime.trust import (
     texts_of_code,
 )
 from enn_trainer.selfplay.league import POOL_OF_RUN, League, Member
-from enn_trainer.session import TrainResult
-from enn_trainer.state import State
-from enn_trainer.state_manager import StateManager
 from enn_trainer.stop_conditions import Now, read_bound
 
 TRUST = "--trust"

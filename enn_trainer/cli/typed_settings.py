@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from enn_trainer.base.errors import ConfigError
 from enn_trainer.cli.load_world import parse_kwargs
 from enn_trainer.config.build import type_of_field
 from enn_trainer.config.field_types import entries, strip_optional
 from enn_trainer.config.load import load_with_sources
 from enn_trainer.config.shipped import configs_of_world, find_config, shipped_configs
-from enn_trainer.errors import ConfigError
 from enn_trainer.runtime.trust import TYPED, import_named
 from entity_env.errors import UnknownWorld, did_you_mean
 

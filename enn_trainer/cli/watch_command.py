@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from enn_trainer.base.errors import CheckpointError, ConfigError, ReplayError
+from enn_trainer.base.policy import PPOAgent
 from enn_trainer.checkpoints.lookup import SavedRun, read_saved_run
 from enn_trainer.cli.arguments import (
     OneLineParser,
@@ -33,13 +35,11 @@ from enn_trainer.cli.eval_command import (
 )
 from enn_trainer.cli.load_world import trusted_envs
 from enn_trainer.cli.trust import check_trusted, line_with_trust
-from enn_trainer.errors import CheckpointError, ConfigError, ReplayError
 from enn_trainer.evaluation.evaluation import EXPLAINING
 from enn_trainer.evaluation.evaluator import Evaluator
 from enn_trainer.evaluation.opponents import POOL, NamedOpponents, create_agent
 from enn_trainer.experience.demonstrations import open_recording
 from enn_trainer.experience.memories import remembering_of, tracked_types
-from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import Lanes
 from enn_trainer.runtime.interrupt import StoppedAtOnce, stopped_by
 from enn_trainer.runtime.start_folder import paths_from

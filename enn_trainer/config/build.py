@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from dataclasses import MISSING, is_dataclass
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from enn_trainer.base.errors import ConfigError
 from enn_trainer.config import ron
 from enn_trainer.config.field_types import join_path, strip_optional, type_text
 from enn_trainer.config.help import MAX_PROBLEMS, unknown_field
 from enn_trainer.config.schedules import Scheduled, by_section, read_scheduled, settings_of
 from enn_trainer.config.validation import Problems
 from enn_trainer.config.versioned import Versioned
-from enn_trainer.errors import ConfigError
 from entity_env.errors import short_repr
 from entity_env.observation import OMIT_EMPTY
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Optional
 
+from enn_trainer.base.errors import ConfigError
 from enn_trainer.config.eval_config import EnvConfig, check_samplers
 from enn_trainer.config.validation import Section, Validator, limited
-from enn_trainer.errors import ConfigError
 from enn_trainer.stop_conditions import Bound, read_bound
 from entity_env.errors import InvalidSampler, short_repr
 from entity_env.vec.samplers import Sampler, interpolate, read_sampler

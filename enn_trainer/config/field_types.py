@@ -15,7 +15,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from enn_trainer.errors import ConfigError
+from enn_trainer.base.errors import ConfigError
 
 # A section of a docstring, indented below its heading, and a field in it.
 _SECTION = re.compile(r"^(?:Attributes|Args):[ \t]*\n((?:[ \t]+\S.*(?:\n|$)|[ \t]*\n)+)", re.M)

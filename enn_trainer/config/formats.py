@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from enn_trainer.base.errors import ConfigError
 from enn_trainer.config import ron
 from enn_trainer.config.validation import dict_of_unique
-from enn_trainer.errors import ConfigError
 from entity_env.errors import short_repr
 
 MAX_CHARACTERS = 1 << 22

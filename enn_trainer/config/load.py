@@ -10,6 +10,7 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, get_origin, get_type_hints
 
+from enn_trainer.base.errors import ConfigError, RonError
 from enn_trainer.config import ron
 from enn_trainer.config.build import as_data, build, check_every_knot, type_of_field
 from enn_trainer.config.field_types import strip_optional
@@ -19,7 +20,6 @@ from enn_trainer.config.rewrite_rules import WEAK_REF, is_absent, rules_since
 from enn_trainer.config.schedules import Scheduled, settings_of
 from enn_trainer.config.validation import Problems
 from enn_trainer.config.versioned import Versioned
-from enn_trainer.errors import ConfigError, RonError
 from entity_env.errors import short_repr
 
 __all__ = ["dump_config", "hps_info", "load_config"]

@@ -210,7 +210,7 @@ class OptimizerConfig(Section):
     def _check(self, check: Validator) -> None:
         is_default = (self.name, self.kwargs) == ("AdamW", "{}")  # known to work, without torch
         if not is_default and not any(p.startswith("kwargs:") for p in check.found):
-            from enn_trainer.algorithms.torch_optimizers import problems_of_optimizer
+            from enn_trainer.config.torch_optimizers import problems_of_optimizer
 
             decays = bool(self.weight_decay) or any(g.weight_decay for g in self.groups)
             check.found += problems_of_optimizer(self.name, self.kwargs, decays)

@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from enn_trainer.errors import RonError
+from enn_trainer.base.errors import RonError
 from entity_env.serialization.bounds import MAX_SAME_HASH
 
 __all__ = ["MAX_DEPTH", "RonError", "Struct", "dumps", "in_one_line", "loads"]

@@ -24,10 +24,10 @@ from collections.abc import Iterator, Mapping
 from functools import reduce
 from typing import Any, NamedTuple
 
+from enn_trainer.base.errors import ConfigError
 from enn_trainer.config.field_types import join_path
 from enn_trainer.config.hyperstate_door import their_schedule
 from enn_trainer.config.validation import Problems
-from enn_trainer.errors import ConfigError
 
 CLOCKS = ("step", "time_used")
 

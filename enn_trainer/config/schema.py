@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from enn_trainer.base.errors import ConfigError, RonError
 from enn_trainer.config import rewrite_rules as rewrite
 from enn_trainer.config import ron
 from enn_trainer.config.build import as_data
@@ -20,7 +21,6 @@ from enn_trainer.config.field_types import entries
 from enn_trainer.config.formats import read_file
 from enn_trainer.config.help import similarity
 from enn_trainer.config.versioned import Versioned
-from enn_trainer.errors import ConfigError, RonError
 from entity_env.errors import short_repr
 
 NO_DEFAULT = object()

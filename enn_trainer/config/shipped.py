@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from enn_trainer.base.errors import ConfigError
 from enn_trainer.config.formats import read_file
-from enn_trainer.errors import ConfigError
 from entity_env.errors import did_you_mean
 
 _PACKAGE = Path(__file__).parent.parent

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Literal, NamedTuple, Optional, Tuple
 
+from enn_trainer.base.errors import ConfigError
 from enn_trainer.config.curriculum_config import CurriculumConfig, check_curricula
 from enn_trainer.config.eval_config import (
     RECORDING,
@@ -25,7 +26,6 @@ from enn_trainer.config.rewrite_rules import AddDefault, ChangeDefault, RewriteR
 from enn_trainer.config.selfplay_config import SelfplayConfig
 from enn_trainer.config.validation import COMPUTED, PATH, Section, Validator, limited
 from enn_trainer.config.versioned import Versioned
-from enn_trainer.errors import ConfigError
 from enn_trainer.stop_conditions import read_bound
 from entity_env.errors import short_repr
 from rogue_net.config import RogueNetConfig

@@ -12,12 +12,12 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from enn_trainer.base.errors import ConfigError
 from enn_trainer.config import ron
 from enn_trainer.config.build import as_data
 from enn_trainer.config.formats import format_of, format_text, parse, read_file
 from enn_trainer.config.load import dump_config, load_config, upgraded
 from enn_trainer.config.versioned import Versioned
-from enn_trainer.errors import ConfigError
 
 _VERSION = re.compile(r"""(\bversion["']?\s*[:=]\s*)(\d+)""")
 _COMMA = re.compile(r"\s*,")

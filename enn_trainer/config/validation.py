@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, get_args, get_origin
 
-from enn_trainer.errors import ConfigError
+from enn_trainer.base.errors import ConfigError
 from entity_env.errors import short_repr
 
 JSON_TEXT = {"json_text": True}

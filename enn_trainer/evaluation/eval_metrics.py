@@ -3,14 +3,13 @@
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from enn_trainer.experience.episodes import Episodes
+from enn_trainer.experience.episodes import Episodes, Measured
 from enn_trainer.selfplay.elo import compare_sides
 from entity_env.names import COMPUTED
 from entity_env.spaces import GLOBAL, ObsSpace
@@ -37,26 +36,6 @@ _T_975 = (
     2.045229642132704,
 )
 # fmt: on
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One metric of one suite.
-
-    Attributes:
-        mean: mean of all values; NaN without any.
-        ci95: half the width of the 95% confidence interval of the mean, over episodes; None if
-            fewer than two episodes have values, or the values are not known by episode.
-        min: the smallest value.
-        max: the largest value.
-        count: number of values.
-    """
-
-    mean: float
-    ci95: float | None
-    min: float
-    max: float
-    count: int
 
 
 class PlayedEpisode(NamedTuple):

@@ -11,19 +11,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from enn_trainer.base.policy import PPOAgent
 from enn_trainer.config import TrainConfig
 from enn_trainer.evaluation.eval_metrics import (
     EpisodeCounts,
     EpisodeStatistics,
     Ints,
-    Measured,
     PlayedEpisode,
     with_interval,
 )
 from enn_trainer.experience.collector import Collector, Watcher, play
+from enn_trainer.experience.episodes import Measured
 from enn_trainer.experience.players import Environments, Players
 from enn_trainer.experience.recording import Capture, recorders
-from enn_trainer.policy import PPOAgent
 from entity_env.spaces import ObsSpace
 from entity_env.vec.finite_metrics import never
 from entity_env.vec.variation import Variation

@@ -11,12 +11,14 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from enn_trainer.base.errors import ConfigError
+from enn_trainer.base.group import ALONE, Group
+from enn_trainer.base.policy import CreateOpponent, Opponent, eval_mode
 from enn_trainer.checkpoints.lookup import SavedRun
-from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
+from enn_trainer.checkpoints.state import State
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.eval_config import all_suites, origin_of
 from enn_trainer.config.selfplay_config import result_metric
-from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.eval_metrics import EpisodeCounts, quotas
 from enn_trainer.evaluation.evaluation import (
     REPLAYS,
@@ -29,28 +31,26 @@ from enn_trainer.evaluation.evaluation import (
     Watch,
     evaluate,
 )
+from enn_trainer.evaluation.members import Trained, make_opponent, members_of_pool, with_pool
 from enn_trainer.evaluation.opponents import POOL, RandomAgent
 from enn_trainer.evaluation.remote import PlayElsewhere, UnderWay, packed
 from enn_trainer.evaluation.suite_envs import SuiteEnvs
 from enn_trainer.experience.bot_player import BotPlayer
-from enn_trainer.experience.envs import EnvFactory, global_randomness_kept
+from enn_trainer.experience.envs import EnvFactory
 from enn_trainer.experience.players import AgentPlayer, Players, SeatPlayer
 from enn_trainer.experience.recording import capture_of_evals
 from enn_trainer.experience.seated_players import AGENT, SeatedPlayers, against, against_pool
-from enn_trainer.policy import CreateOpponent, Opponent, eval_mode
 from enn_trainer.runtime.execution import ONE_LANE, Lanes
-from enn_trainer.runtime.process import cudnn_deterministic
+from enn_trainer.runtime.process import cudnn_deterministic, global_randomness_kept
+from enn_trainer.runtime.shards import Shards
 from enn_trainer.runtime.start_folder import absolute
-from enn_trainer.scale.group import ALONE, Group
-from enn_trainer.scale.shards import Shards
 from enn_trainer.selfplay.league import LEAGUE, League, Member
-from enn_trainer.selfplay.members import Trained, make_opponent, members_of_pool, with_pool
-from enn_trainer.state import State
 from enn_trainer.stop_conditions import is_read
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionName, ActionSpace, Spaces
 from entity_env.vec.variation import Variation
 from entity_env.vec.vec_env import VecEnv
+from rogue_net.space_diff import diff_spaces
 from rogue_net.wiring import Wired
 
 _Played: TypeAlias = tuple[EpisodeCounts | None, dict[str, Any]]

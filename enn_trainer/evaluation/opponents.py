@@ -7,10 +7,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from enn_trainer.base.errors import CheckpointError, ConfigError
+from enn_trainer.base.policy import Opponent
 from enn_trainer.checkpoints.lookup import read_saved_run
-from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.load_agent import network_in_world
-from enn_trainer.policy import Opponent
+from enn_trainer.evaluation.load_agent import network_in_world
 from enn_trainer.runtime.start_folder import located
 from enn_trainer.runtime.trust import TYPED, Trust, import_bot
 from entity_env.bot import Bot

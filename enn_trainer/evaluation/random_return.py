@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from enn_trainer.evaluation.eval_metrics import EpisodeStatistics, Measured, quotas
-from enn_trainer.experience.envs import global_randomness_kept
+from enn_trainer.evaluation.eval_metrics import EpisodeStatistics, quotas
+from enn_trainer.experience.episodes import Measured
+from enn_trainer.runtime.process import global_randomness_kept
 from entity_env.environment import Environment
 from entity_env.match import Match
 from entity_env.random_play import random_choices

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import cloudpickle
 import torch
 
+from enn_trainer.base.errors import ConfigError
 from enn_trainer.config import TrainConfig
-from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.evaluation import SuiteResult, Watch
 from enn_trainer.runtime.start_folder import paths_from, start_folder
 from entity_env.errors import ClusterError, ClusterLostError, EntityEnvError, WorkerError

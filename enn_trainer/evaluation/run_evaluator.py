@@ -6,15 +6,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from enn_trainer.base.group import Group
+from enn_trainer.checkpoints.state import State
 from enn_trainer.config import EvalConfig
-from enn_trainer.evaluation.eval_metrics import EpisodeCounts, Measured
+from enn_trainer.evaluation.eval_metrics import EpisodeCounts
 from enn_trainer.evaluation.evaluation import SuiteResult, Watch, scalars_of
 from enn_trainer.evaluation.evaluator import Evaluator
 from enn_trainer.evaluation.remote import PlayElsewhere, UnderWay
-from enn_trainer.experience.envs import global_randomness_kept
-from enn_trainer.scale.group import Group
-from enn_trainer.scale.torch_group import current_group
-from enn_trainer.state import State
+from enn_trainer.experience.episodes import Measured
+from enn_trainer.runtime.process import global_randomness_kept
+from enn_trainer.runtime.torch_group import current_group
 
 EVALUATIONS = "evaluations"
 """Name of the evaluations under way in `State.memory`."""

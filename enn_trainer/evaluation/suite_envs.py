@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 
-from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
+from enn_trainer.base.errors import ConfigError
+from enn_trainer.base.group import ALONE, Group
 from enn_trainer.config import EvalConfig, TrainConfig
 from enn_trainer.config.eval_config import origin_of, suite_path
-from enn_trainer.errors import ConfigError
+from enn_trainer.evaluation.members import Trained
 from enn_trainer.experience.envs import (
     EnvFactory,
     WorkerOptions,
@@ -18,13 +19,12 @@ from enn_trainer.experience.envs import (
     worker_options,
 )
 from enn_trainer.experience.varied_envs import vary
-from enn_trainer.scale.group import ALONE, Group
-from enn_trainer.scale.shards import Shards
-from enn_trainer.selfplay.members import Trained
+from enn_trainer.runtime.shards import Shards
 from entity_env.environment import Environment
 from entity_env.match import Match
 from entity_env.spaces import Spaces
 from entity_env.vec.vec_env import VecEnv
+from rogue_net.space_diff import diff_spaces
 
 
 class SuiteEnvs:

@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from enn_trainer.errors import ConfigError
+from enn_trainer.base.errors import ConfigError
 from enn_trainer.evaluation.evaluation import EpisodeCapture, EvaluationFacts
 from entity_env.actions import Action
 from entity_env.adapters.any_vec_env import AnyVecEnv

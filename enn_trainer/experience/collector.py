@@ -18,7 +18,7 @@ from enn_trainer.experience.episodes import NO_EPISODES, Episodes
 from enn_trainer.experience.memories import sequences
 from enn_trainer.experience.players import Decisions, Players
 from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
-from enn_trainer.scale.shards import UNCUT, Shards
+from enn_trainer.runtime.shards import UNCUT, Shards
 from entity_env.frame_data import FrameData, cat_leaves
 from entity_env.spaces import ObsSpace
 from entity_env.vec.vec_env import (

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
-from enn_trainer.errors import ConfigError
+from enn_trainer.base.errors import ConfigError
 from entity_env.frame_data import SAME, FrameData
 from entity_env.ragged import Selection, exclusive_cumsum, row_indices
 from entity_env.recording.entity_gym_samples import is_entity_gym, open_entity_gym_samples
@@ -18,6 +17,7 @@ from entity_env.recording.read_recording import Recording
 from entity_env.spaces import ActionName, Spaces
 from rogue_net.parts import joint
 from rogue_net.ragged import EntityBatch, RaggedTensor
+from rogue_net.space_diff import diff_spaces
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 import functools
 import inspect
 import json
-import random
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,10 +10,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
-import numpy as np
-
+from enn_trainer.base.errors import ConfigError
 from enn_trainer.config import EnvConfig
-from enn_trainer.errors import ConfigError
+from enn_trainer.runtime.process import global_randomness_kept
 from entity_env.adapters.any_vec_env import AnyVecEnv
 from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError, short_repr
@@ -378,14 +376,3 @@ def check_taken(
     except TypeError as error:
         fix = "; one that varies needs a default value" if "missing" in str(error) else ""
         raise ConfigError(f"{field}: {error}; {name} takes {signature}{fix}{hint}") from None
-
-
-@contextmanager
-def global_randomness_kept() -> Iterator[None]:
-    """Return a context that restores the global generators of `random` and `numpy`."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (others use it)
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002

@@ -92,3 +92,23 @@ class Episodes(FrameData):
 
 
 NO_EPISODES = Episodes(np.zeros(0, np.int64), {})
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One metric of one suite.
+
+    Attributes:
+        mean: mean of all values; NaN without any.
+        ci95: half the width of the 95% confidence interval of the mean, over episodes; None if
+            fewer than two episodes have values, or the values are not known by episode.
+        min: the smallest value.
+        max: the largest value.
+        count: number of values.
+    """
+
+    mean: float
+    ci95: float | None
+    min: float
+    max: float
+    count: int

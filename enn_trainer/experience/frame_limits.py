@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from enn_trainer.base.policy import rogue_nets
 from entity_env.errors import invalid_in
 from rogue_net.ragged import EntityBatch
-from rogue_net.rogue_net import RogueNet, RogueNetWithValueNet
-from rogue_net.wiring import Wired
+from rogue_net.rogue_net import RogueNet
 
 Counts = npt.NDArray[np.int64]
 
@@ -31,15 +31,6 @@ SHARE_OF_MEMORY = 1 / 4
 
 Two frames may be computed at once, beside the memory that the allocator caches.
 """
-
-
-def rogue_nets(agent: Any) -> list[RogueNet]:
-    """Return all `RogueNet` modules in an agent; [] for a user's own network."""
-    while isinstance(agent, Wired):
-        agent = agent.network
-    if type(agent) is RogueNetWithValueNet:
-        return [agent.policy, agent.value_function]
-    return [agent] if type(agent) is RogueNet else []
 
 
 def rows_of_frames(agent: Any, batch: EntityBatch) -> Counts:

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from enn_trainer.errors import ConfigError
-from enn_trainer.experience.frame_limits import rogue_nets
+from enn_trainer.base.errors import ConfigError
+from enn_trainer.base.policy import rogue_nets
 from enn_trainer.runtime.spans import OFF, Spans
 from entity_env.ragged import Ragged, row_indices
 from entity_env.vec.vec_obs import VecObs

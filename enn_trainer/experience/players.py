@@ -13,13 +13,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from enn_trainer.errors import AgentError
-from enn_trainer.experience.frame_limits import (
-    check_frame_memory,
-    rogue_nets,
-    rows_of_frames,
-    within_memory,
-)
+from enn_trainer.base.errors import AgentError
+from enn_trainer.base.policy import PPOAgent, rogue_nets
+from enn_trainer.experience.frame_limits import check_frame_memory, rows_of_frames, within_memory
 from enn_trainer.experience.memories import (
     NO_RECURRENCE,
     Recurrence,
@@ -27,10 +23,9 @@ from enn_trainer.experience.memories import (
     recurrence_of,
     tracked_types,
 )
-from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import ONE_LANE, Lanes, cost_of_entity
+from enn_trainer.runtime.shards import UNCUT, Shards
 from enn_trainer.runtime.spans import OFF, Spans
-from enn_trainer.scale.shards import UNCUT, Shards
 from entity_env.frame_data import DROPPED, FrameData, Path, rows_of
 from entity_env.ragged import Ragged
 from entity_env.seeding import key_of

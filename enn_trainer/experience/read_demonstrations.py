@@ -13,8 +13,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from enn_trainer.base.errors import ConfigError
 from enn_trainer.config.train_config import SEQ_LEN, Who
-from enn_trainer.errors import ConfigError
 from enn_trainer.experience.demonstrations import Demonstrations
 from enn_trainer.experience.memories import past_of_recorded, remembering_of
 from entity_env.actions import EntityName

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from enn_trainer.base.policy import PPOAgent, device_of
 from enn_trainer.experience.memories import (
     NO_RECURRENCE,
     Ints,
@@ -15,7 +16,6 @@ from enn_trainer.experience.memories import (
     Recurrence,
     remembering_of,
 )
-from enn_trainer.policy import PPOAgent, device_of
 from entity_env.ragged import Ragged
 from entity_env.vec.vec_obs import VecObs
 from rogue_net.gaussian_numbers import as_drawn

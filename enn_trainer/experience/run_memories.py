@@ -5,10 +5,16 @@ from typing import Any
 
 from torch import Tensor
 
+from enn_trainer.base.group import Group
+from enn_trainer.base.state_part import (
+    SpaceChange,
+    StateDict,
+    StatePart,
+    with_prefix,
+    without_prefix,
+)
+from enn_trainer.experience.env_states import memory_of_ranks, part_of_memory
 from enn_trainer.experience.memories import Recurrence
-from enn_trainer.scale.env_states import memory_of_ranks, part_of_memory
-from enn_trainer.scale.group import Group
-from enn_trainer.state_part import SpaceChange, StateDict, StatePart, with_prefix, without_prefix
 
 
 class RunMemories(StatePart):

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from enn_trainer.base.policy import PPOAgent
 from enn_trainer.experience.memories import Recurrence
 from enn_trainer.experience.players import Decisions, Environments, Players, SeatPlayer
-from enn_trainer.policy import PPOAgent
 from entity_env.vec.vec_env import VecObs
 from rogue_net.ragged import EntityBatch
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from enn_trainer.errors import ConfigError
+from enn_trainer.base.errors import ConfigError
 from entity_env.errors import EntityEnvError
 from entity_env.ragged import Ragged
 from entity_env.spaces import ObsSpace

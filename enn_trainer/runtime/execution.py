@@ -19,10 +19,10 @@ from typing import Any, Self, TypeVar, final
 
 import torch
 
-from enn_trainer.experience.frame_limits import rogue_nets
+from enn_trainer.base.policy import rogue_nets
+from enn_trainer.runtime.exchange import ONE_PROCESS, Exchange
+from enn_trainer.runtime.shards import UNCUT, Shards
 from enn_trainer.runtime.spans import OFF, Spans
-from enn_trainer.scale.exchange import ONE_PROCESS, Exchange
-from enn_trainer.scale.shards import UNCUT, Shards
 from rogue_net.native.backend import has_compiled_blocks, threads_at_work
 
 T = TypeVar("T")

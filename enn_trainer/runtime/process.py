@@ -2,15 +2,16 @@
 
 import ctypes
 import gc
+import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from enn_trainer.config import TrainConfig
-from enn_trainer.experience.envs import global_randomness_kept
 from enn_trainer.runtime.execution import Lanes
 from enn_trainer.runtime.start_folder import paths_from
 from entity_env.process import reader_may_leave
@@ -107,3 +108,14 @@ def empty_cache_after_steps(optimizer: torch.optim.Optimizer) -> Iterator[None]:
         yield
     finally:
         hook.remove()
+
+
+@contextmanager
+def global_randomness_kept() -> Iterator[None]:
+    """Return a context that restores the global generators of `random` and `numpy`."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (others use it)
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002

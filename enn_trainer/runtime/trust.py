@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from enn_trainer.errors import ConfigError
+from enn_trainer.base.errors import ConfigError
 from enn_trainer.runtime.start_folder import start_folder
 from entity_env.bot import Bot
 from entity_env.errors import short_repr

@@ -7,8 +7,16 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
+from enn_trainer.base.state_part import (
+    SavedNetwork,
+    SpaceChange,
+    StateDict,
+    StatePart,
+    check_plain,
+    full_state,
+)
 from enn_trainer.config.selfplay_config import RANDOM, SelfplayConfig
-from enn_trainer.experience.rounds import Rounds
+from enn_trainer.curriculum.rounds import Rounds
 from enn_trainer.selfplay.elo import (
     FIRST_ELO,
     FloatArray,
@@ -22,14 +30,6 @@ from enn_trainer.selfplay.matchmaking import (
     member_weights,
     snapshot_to_evict,
     validated_weights,
-)
-from enn_trainer.state_part import (
-    SavedNetwork,
-    SpaceChange,
-    StateDict,
-    StatePart,
-    check_plain,
-    full_state,
 )
 from entity_env.errors import short_repr
 from entity_env.named_world import names_bot

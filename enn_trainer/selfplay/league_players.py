@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from enn_trainer.errors import ConfigError
+from enn_trainer.base.errors import ConfigError
 from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.frame_limits import check_frame_memory
 from enn_trainer.experience.memories import Recurrence

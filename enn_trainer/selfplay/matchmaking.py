@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from enn_trainer.errors import ConfigError
+from enn_trainer.base.errors import ConfigError
 from enn_trainer.selfplay.elo import FloatArray
 from entity_env.errors import short_repr
 from entity_env.seeding import derive_seed, mix, uniforms_f64

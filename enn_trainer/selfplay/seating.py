@@ -6,19 +6,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from enn_trainer.experience.run_memories import RunMemories
-from enn_trainer.experience.seated_players import AGENT
-from enn_trainer.scale.env_states import bots_of_ranks, part_of_bot
-from enn_trainer.scale.group import Group
-from enn_trainer.selfplay.elo import FloatArray
-from enn_trainer.selfplay.matchmaking import IntArray, agent_seats, draw_opponents
-from enn_trainer.state_part import (
+from enn_trainer.base.group import Group
+from enn_trainer.base.state_part import (
     SpaceChange,
     StateDict,
     StatePart,
     with_prefix,
     without_prefix,
 )
+from enn_trainer.experience.env_states import bots_of_ranks, part_of_bot
+from enn_trainer.experience.run_memories import RunMemories
+from enn_trainer.experience.seated_players import AGENT
+from enn_trainer.selfplay.elo import FloatArray
+from enn_trainer.selfplay.matchmaking import IntArray, agent_seats, draw_opponents
 
 MEMORY = "memory"
 """Prefix of what players remember."""

@@ -17,8 +17,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from enn_trainer.evaluation.eval_metrics import Measured, with_interval
-from enn_trainer.tables import printable
+from enn_trainer.base.tables import printable
+from enn_trainer.evaluation.eval_metrics import with_interval
+from enn_trainer.experience.episodes import Measured
 
 PANEL_EVERY_S = 0.2
 """Minimal time between panels, each of which takes a few milliseconds, at most about 2%."""

@@ -19,16 +19,16 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, final, runtime_checkable
 
+from enn_trainer.base.errors import ConfigError
 from enn_trainer.checkpoints.format import METRICS_FILE, RUN_FILE
 from enn_trainer.checkpoints.manifest import git_revision
+from enn_trainer.checkpoints.run_captures import continues, run_folder
+from enn_trainer.checkpoints.state_manager import StateManager
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.schedules import as_written, settings_of
 from enn_trainer.config.validation import unwritable
-from enn_trainer.errors import ConfigError
 from enn_trainer.evaluation.evaluation import REPLAYS, VIDEOS
-from enn_trainer.experience.recording import continues, run_folder
 from enn_trainer.runtime.start_folder import absolute
-from enn_trainer.state_manager import StateManager
 from enn_trainer.tracking.track_services import (
     JsonlSink,
     MlflowSink,

@@ -25,10 +25,10 @@ from pathlib import Path, PurePath
 from typing import Any, final
 from urllib.parse import urlsplit
 
+from enn_trainer.base.errors import ConfigError
+from enn_trainer.checkpoints.state import State
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.validation import unwritable
-from enn_trainer.errors import ConfigError
-from enn_trainer.state import State
 from entity_env.serialization.plain_open import append_plain, new_file, open_plain, read_plain
 
 EVAL_PREFIX = "eval/"

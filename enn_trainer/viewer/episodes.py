@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from enn_trainer.evaluation.explain import Float32
 from enn_trainer.experience import players
 from enn_trainer.experience.memories import Recurrence
-from enn_trainer.viewer.explain import Float32
 from enn_trainer.viewer.replay import Answers, Episode, Replay
 from enn_trainer.viewer.replay_chunks import Columns, Json, encoded_chunk
 from enn_trainer.viewer.replay_columns import encode_episode

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from enn_trainer.base.policy import PPOAgent
+from enn_trainer.evaluation.explain import MOST_ENTITIES, Float32, explain
 from enn_trainer.experience.person import PersonPlayers
 from enn_trainer.experience.players import AgentPlayer, Decisions, Players, SeatPlayer
 from enn_trainer.experience.recall import Recall, recall_of_one
-from enn_trainer.policy import PPOAgent
 from enn_trainer.viewer.episodes import LiveEpisode, recorded
-from enn_trainer.viewer.explain import MOST_ENTITIES, Float32, explain
 from enn_trainer.viewer.replay import Replay
 from enn_trainer.viewer.replay_format import CHUNK_STEPS, live_header
 from enn_trainer.viewer.what_if import Change, what_if

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
+from enn_trainer.base.policy import PPOAgent, device_of, eval_mode
+from enn_trainer.evaluation.explain import MOST_ENTITIES, Float32, explain_frames, most_probable
 from enn_trainer.experience.recall import NO_RECALL, recall_episode
-from enn_trainer.policy import PPOAgent, device_of, eval_mode
 from enn_trainer.viewer.episodes import answers_of, recorded
-from enn_trainer.viewer.explain import MOST_ENTITIES, Float32, explain_frames, most_probable
 from enn_trainer.viewer.replay import Episode, Moment, Replay, Unseen, entity_at, types_of
 from entity_env.ragged import Indices, exclusive_cumsum, row_indices
 from entity_env.spaces import GLOBAL, ObsSpace

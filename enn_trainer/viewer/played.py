@@ -11,11 +11,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
+from enn_trainer.base.errors import ConfigError, ReplayError
+from enn_trainer.base.policy import PPOAgent, device_of
 from enn_trainer.config import PPOConfig
-from enn_trainer.errors import ConfigError, ReplayError
 from enn_trainer.evaluation.eval_metrics import EpisodeStatistics, quotas
 from enn_trainer.evaluation.evaluation import EXPLAINING, EpisodeCapture, EvaluationFacts
+from enn_trainer.evaluation.explain import Float32
+from enn_trainer.evaluation.load_agent import RogueNetAgent
 from enn_trainer.evaluation.video import (
     cannot_write,
     env_list_of,
@@ -24,12 +26,9 @@ from enn_trainer.evaluation.video import (
     png_of,
 )
 from enn_trainer.experience.collector import Collector, Watcher, play
-from enn_trainer.experience.envs import global_randomness_kept
 from enn_trainer.experience.players import AgentPlayer, Decisions, Environments
-from enn_trainer.load_agent import RogueNetAgent
-from enn_trainer.policy import PPOAgent, device_of
+from enn_trainer.runtime.process import global_randomness_kept
 from enn_trainer.viewer.episodes import episode_of_frames, recorded
-from enn_trainer.viewer.explain import Float32
 from enn_trainer.viewer.moments import explain_replay
 from enn_trainer.viewer.replay import Episode, Replay
 from enn_trainer.viewer.replay_format import WrittenReplay, page_of, write_replay
@@ -48,6 +47,7 @@ from entity_env.vec.vec_obs import VecObs
 from entity_env.view import View, view_of
 from rogue_net.config import RogueNetConfig
 from rogue_net.ragged import EntityBatch
+from rogue_net.space_diff import diff_spaces
 
 CreateAgent: TypeAlias = Callable[[Spaces], PPOAgent]
 """Factory of an agent for the spaces of an environment."""

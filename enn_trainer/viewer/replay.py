@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from enn_trainer.viewer.explain import Float32, Influence
+from enn_trainer.evaluation.explain import Float32, Influence
 from entity_env.actions import ActionName, EntityName
 from entity_env.errors import short_repr
 from entity_env.observation import Entity

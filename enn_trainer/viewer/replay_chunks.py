@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from enn_trainer.errors import ReplayError
+from enn_trainer.base.errors import ReplayError
 from entity_env.observation import GLOBAL
 from entity_env.ragged import exclusive_cumsum, row_indices
 from entity_env.spaces import ACTION_SPACES

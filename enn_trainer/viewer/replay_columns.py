@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from enn_trainer.errors import ReplayError
-from enn_trainer.viewer.explain import Influence, split_influence
+from enn_trainer.base.errors import ReplayError
+from enn_trainer.evaluation.explain import Influence, split_influence
 from enn_trainer.viewer.replay import Answers, Episode, Replay, types_of
 from enn_trainer.viewer.replay_chunks import (
     ATTENTION_SHAPE,

@@ -41,7 +41,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from enn_trainer.errors import ReplayError
+from enn_trainer.base.errors import ReplayError
 from enn_trainer.viewer.page import Block, fill_page, is_page, page_blocks
 from enn_trainer.viewer.replay import Episode, Moment, Replay
 from enn_trainer.viewer.replay_chunks import (

@@ -17,7 +17,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import Any, final
 
-from enn_trainer.errors import ServerError
+from enn_trainer.base.errors import ServerError
 from enn_trainer.viewer.live import HOST, Message
 from enn_trainer.viewer.page import live_page
 from entity_env.extras import needs_extra

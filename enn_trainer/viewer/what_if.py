@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from enn_trainer.base.policy import PPOAgent
+from enn_trainer.evaluation.explain import Float32, most_probable
 from enn_trainer.experience.recall import NO_RECALL, Recall
-from enn_trainer.policy import PPOAgent
-from enn_trainer.viewer.explain import Float32, most_probable
 from enn_trainer.viewer.replay import entity_at, types_of
 from entity_env.actions import ActionName
 from entity_env.spaces import GLOBAL, ActionSpaces, ObsSpace

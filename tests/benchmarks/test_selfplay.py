@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from enn_trainer.selfplay.tournament import play_league
+from enn_trainer.run.tournament import play_league
 from entity_env import check_env
 
 

@@ -217,10 +217,12 @@ def test_lines_of_c_are_without_blanks_and_comments(structure: Any) -> None:
 
 def test_imports_that_run_up_are_counted_by_pairs_of_layers(structure: Any, tmp_path: Path) -> None:
     files = {
-        "enn_trainer/config/a.py": "from enn_trainer.runtime import b\nimport enn_trainer.trainer",
+        "enn_trainer/config/a.py": (
+            "from enn_trainer.runtime import b\nimport enn_trainer.run.trainer"
+        ),
         "enn_trainer/runtime/b.py": "def f():\n    from enn_trainer.config.a import x",
-        "enn_trainer/config/c.py": "from enn_trainer.trainer import y",
-        "enn_trainer/trainer.py": "from enn_trainer.config import a, c",
+        "enn_trainer/config/c.py": "from enn_trainer.run.trainer import y",
+        "enn_trainer/run/trainer.py": "from enn_trainer.config import a, c",
     }
     modules = structure.read_modules(write_tree(tmp_path, files))
     assert structure.imports_up(modules) == ["config -> run (2)", "config -> runtime (1)"]
@@ -230,7 +232,7 @@ def test_modules_that_importing_one_runs_are_followed_with_their_packages(
     structure: Any, tmp_path: Path
 ) -> None:
     files = {
-        "enn_trainer/trainer.py": "from enn_trainer.viewer import page\n"
+        "enn_trainer/run/trainer.py": "from enn_trainer.viewer import page\n"
         "if TYPE_CHECKING:\n    import enn_trainer.types",
         "enn_trainer/types.py": "",
         "enn_trainer/__init__.py": "",
@@ -241,7 +243,7 @@ def test_modules_that_importing_one_runs_are_followed_with_their_packages(
         "entity_env/late.py": "",
     }
     modules = structure.read_modules(write_tree(tmp_path, files))
-    assert structure.reached(modules, "enn_trainer.trainer") == [
+    assert structure.reached(modules, "enn_trainer.run.trainer") == [
         "enn_trainer/__init__.py",
         "enn_trainer/viewer/__init__.py",
         "enn_trainer/viewer/page.py",
@@ -372,7 +374,7 @@ def test_structure_is_within_its_limits(structure: Any) -> None:
 def test_an_update_calls_the_files_that_learn(structure: Any) -> None:
     files = structure.update_path(structure.ROOT)
     for name in (
-        "trainer",
+        "run/trainer",
         "experience/collector",
         "algorithms/ppo/losses",
         "algorithms/optimizers",

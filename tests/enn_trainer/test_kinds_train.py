@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from enn_trainer import ConfigError, StateManager, TrainConfig, load_agent, load_checkpoint, train
+from enn_trainer.base.tables import rows_of_spaces
 from enn_trainer.check_agent import check_agent
 from enn_trainer.checkpoints.state_files import to_files
 from enn_trainer.config import ron
 from enn_trainer.config.build import as_data
 from enn_trainer.experience.demonstrations import check_same_spaces
 from enn_trainer.experience.read_demonstrations import Reading
-from enn_trainer.experience.running_episodes import continue_episodes, take_episodes
-from enn_trainer.tables import rows_of_spaces
+from enn_trainer.run.running_episodes import continue_episodes, take_episodes
 from entity_env import Entity, EnvList, Flag, Kind, Observation, ObsSpace
 from entity_env.random_play import differences, fields_of, random_choices
 from entity_env.recording.read_recording import Recording

@@ -25,7 +25,6 @@ from enn_trainer.checkpoints.migrate.evolve_tensors import (
     function_changes,
     upgrade_tensors,
 )
-from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from enn_trainer.checkpoints.state_files import dump_spaces, read_spaces
 from enn_trainer.config import ron
 from entity_env import (
@@ -45,6 +44,7 @@ from entity_env.spaces import Spaces
 from rogue_net import RogueNet, RogueNetConfig
 from rogue_net.parts import joint
 from rogue_net.ragged import EntityBatch
+from rogue_net.space_diff import diff_spaces
 from rogue_net.wiring import Wired
 from tests.enn_trainer.builders import run_small, weights
 from tests.enn_trainer.chains_world import Camp

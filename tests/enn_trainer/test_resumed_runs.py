@@ -19,7 +19,7 @@ from enn_trainer.checkpoints import state_files
 from enn_trainer.checkpoints.format import save_name, verify
 from enn_trainer.checkpoints.writer import save
 from enn_trainer.experience.envs import env_factory
-from enn_trainer.experience.running_episodes import continue_episodes
+from enn_trainer.run.running_episodes import continue_episodes
 from enn_trainer.stop_conditions import AtLeast, Condition, Steps
 from enn_trainer.tracking import track
 from entity_env import EntityEnvError, EnvList

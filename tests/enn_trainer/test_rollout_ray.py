@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from enn_trainer.base.errors import ConfigError
 from enn_trainer.config import EnvConfig
-from enn_trainer.errors import ConfigError
 from enn_trainer.experience.envs import env_factory
 from entity_env import EnvList, VecEnv
 from entity_env.errors import EntityEnvError

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from enn_trainer import StateManager, train
+from enn_trainer.base.errors import CheckpointError
 from enn_trainer.checkpoints.run_dir import RunDir, new_run_dir
 from enn_trainer.cli import run as enn
 from enn_trainer.cli.plot_command import read_run
 from enn_trainer.config import EnvConfig
-from enn_trainer.errors import CheckpointError
 from enn_trainer.experience.handed_in import HANDED_IN, record_world
 from entity_env.examples import Xor
 from tests.enn_trainer.builders import SCRIPT, SMALL, run_small
@@ -354,7 +354,7 @@ def test_episodes_of_a_save_that_names_the_default_world_continue(
 ) -> None:
     """Programs of earlier releases saved `MoveToOrigin`, whatever they handed in."""
     with monkeypatch.context() as earlier:
-        earlier.setattr("enn_trainer.open_run.record_world", lambda *_: None)
+        earlier.setattr("enn_trainer.run.open_run.record_world", lambda *_: None)
         run_small(Path(), "total_timesteps=24", env=Pasture, checkpoint_dir=Path("a"))
     for total in (48, 72):
         more = f"total_timesteps={total}"
@@ -454,12 +454,12 @@ class Finder:
 sys.meta_path.insert(0, Finder)
 """,
     "makes a manager": """
-import os, signal, enn_trainer.state_manager
+import os, signal, enn_trainer.checkpoints.state_manager
 def interrupt(*args, **kwargs):
     os.killpg(0, signal.SIGINT)
     make(*args, **kwargs)
-make = enn_trainer.state_manager.StateManager.__init__
-enn_trainer.state_manager.StateManager.__init__ = interrupt
+make = enn_trainer.checkpoints.state_manager.StateManager.__init__
+enn_trainer.checkpoints.state_manager.StateManager.__init__ = interrupt
 """,
     "starts workers": """
 import subprocess

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from enn_trainer.state_manager import load_checkpoint
+from enn_trainer.checkpoints.state_manager import load_checkpoint
 from tests.enn_trainer.builders import SMALL
 from tests.fork_server import ENN, run_program, start_program
 

@@ -31,7 +31,7 @@ from enn_trainer import (
 )
 from enn_trainer.algorithms.ppo.ppo import PPO
 from enn_trainer.callbacks import run_metrics
-from enn_trainer.state import COMMON_PARTS
+from enn_trainer.checkpoints.state import COMMON_PARTS
 from entity_env import (
     CategoricalActionSpace,
     Entity,

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from enn_trainer import CheckpointError, ConfigError, StateManager, play_league, train
+from enn_trainer.checkpoints.named_code import check_run
 from enn_trainer.cli import run
 from enn_trainer.evaluation import remote
-from enn_trainer.named_code import check_run
 from entity_env.errors import ClusterError
 from entity_env.examples import Duel, Xor
 from entity_env.serialization.messages import pack, unpack

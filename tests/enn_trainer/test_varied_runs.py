@@ -11,7 +11,7 @@ import pytest
 
 from enn_trainer import StateManager, train
 from enn_trainer.callbacks import Callback
-from enn_trainer.trainer import Trainer
+from enn_trainer.run.trainer import Trainer
 from entity_env.examples import Duel, Minefield
 from entity_env.recording.read_recording import Recording
 from entity_env.seeding import derive_seed

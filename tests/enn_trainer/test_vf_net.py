@@ -16,7 +16,7 @@ from enn_trainer import (
     load_checkpoint,
 )
 from enn_trainer.algorithms.optimizers import value_network
-from enn_trainer.state import make_network
+from enn_trainer.checkpoints.state import make_network
 from rogue_net import RogueNet, RogueNetConfig, RogueNetWithValueNet
 from rogue_net.wiring import Wired
 from tests.enn_trainer.builders import run_small

@@ -103,7 +103,7 @@ def test_a_wrong_name_is_an_attribute_error_in_pythons_words(package: ModuleType
 
 def test_modules_of_a_package_are_its_attributes() -> None:
     code = "import enn_trainer, sys; assert 'enn_trainer.config' not in sys.modules; "
-    in_new_process(code + "print(enn_trainer.config.TrainConfig, enn_trainer.errors)")
+    in_new_process(code + "print(enn_trainer.config.TrainConfig, enn_trainer.base.errors)")
     assert enn_trainer.stop_conditions is sys.modules["enn_trainer.stop_conditions"]
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import rogue_net.native.library
 from enn_trainer import StateManager, TrainConfig, init_train_state, load_agent, train
-from enn_trainer.state import State
+from enn_trainer.checkpoints.state import State
 from entity_env.examples import TreasureHunt
 
 sizes = "rollout.num_envs=16 rollout.steps=32 optim.bs=512 net.d_model=16 net.n_layer=1"

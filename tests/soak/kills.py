@@ -22,12 +22,12 @@ from unittest.mock import patch
 import torch
 
 from enn_trainer import Callback, State, StateManager, Trainer, load_agent, train
+from enn_trainer.base.state_part import full_state
 from enn_trainer.checkpoints import disk
 from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.run_dir import SET_ASIDE, RunDir
 from enn_trainer.checkpoints.state_files import read_config, restore
 from enn_trainer.config import TrainConfig
-from enn_trainer.state_part import full_state
 from enn_trainer.tracking import track
 from entity_env.examples import Locks
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks, tracked

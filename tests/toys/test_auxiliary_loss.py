@@ -17,9 +17,9 @@ from enn_trainer import (
     train,
 )
 from enn_trainer.algorithms.algorithm import AuxiliaryLoss, Clock
+from enn_trainer.base.state_part import StateDict
 from enn_trainer.checkpoints.migrate.evolve import evolve
 from enn_trainer.runtime.execution import ExecutionContext
-from enn_trainer.state_part import StateDict
 from enn_trainer.testing import check_state_part
 from entity_env.serialization.messages import unpack
 from tests.toys.world import (

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from enn_trainer import Callback, Trainer, init_train_state
+from enn_trainer.base.group import ALONE, Group
+from enn_trainer.base.state_part import SpaceChange, StateDict, StatePart
 from enn_trainer.checkpoints.migrate.evolve import evolve
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
+from enn_trainer.checkpoints.state import STATE_PARTS
 from enn_trainer.checkpoints.state_files import read_config, restore
-from enn_trainer.scale.group import ALONE, Group
-from enn_trainer.state import STATE_PARTS
-from enn_trainer.state_part import SpaceChange, StateDict, StatePart
 from enn_trainer.testing import check_state_part
-from tests.enn_trainer.scale.thread_group import in_ranks
+from tests.enn_trainer.run.thread_group import in_ranks
 from tests.toys.world import (
     Lane,
     assert_failed_updates_change_nothing,

@@ -17,10 +17,10 @@ from enn_trainer import (
     train,
 )
 from enn_trainer.algorithms.algorithm import Clock, RolloutAlgorithm
+from enn_trainer.base.state_part import StateDict
 from enn_trainer.checkpoints.migrate.evolve import evolve
 from enn_trainer.experience.collector import Rollout
 from enn_trainer.runtime.execution import ExecutionContext
-from enn_trainer.state_part import StateDict
 from enn_trainer.testing import check_state_part
 from rogue_net import EntityBatch, NetOutput
 from rogue_net.answer import answer

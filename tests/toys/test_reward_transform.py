@@ -17,9 +17,9 @@ from enn_trainer import (
     train,
 )
 from enn_trainer.algorithms.algorithm import RewardTransform
+from enn_trainer.base.state_part import StateDict
 from enn_trainer.checkpoints.migrate.evolve import evolve
 from enn_trainer.experience.collector import Rollout
-from enn_trainer.state_part import StateDict
 from enn_trainer.testing import check_state_part
 from tests.enn_trainer.worlds import Clockwork
 from tests.toys.world import (

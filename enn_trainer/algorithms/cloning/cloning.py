@@ -19,15 +19,15 @@ from enn_trainer.algorithms.minibatches import (
     pieces_by_length,
 )
 from enn_trainer.algorithms.ppo.losses import value_loss_of
+from enn_trainer.base.errors import NotFiniteError
+from enn_trainer.base.policy import PPOAgent
+from enn_trainer.base.state_part import StateDict
 from enn_trainer.config import CloneRunConfig
 from enn_trainer.config.ppo_config import OptimizerConfig, PPOConfig
 from enn_trainer.config.train_config import ImitationLoss
-from enn_trainer.errors import NotFiniteError
 from enn_trainer.experience.demonstrations import Demonstrations
 from enn_trainer.experience.frame_limits import rows_of_frames
-from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import ExecutionContext, cost_of_entity
-from enn_trainer.state_part import StateDict
 from entity_env.seeding import derive_seed, mix
 from rogue_net.answer import NetOutput
 from rogue_net.value_head import AS_TARGETS, TargetNorm, TargetUnits

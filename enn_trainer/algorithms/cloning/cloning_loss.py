@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from enn_trainer.algorithms.algorithm import AuxiliaryLoss, Clock, RunState
 from enn_trainer.algorithms.cloning.cloning import imitation_losses, pieces_of
 from enn_trainer.algorithms.minibatches import Frames, add_gradients
+from enn_trainer.base.errors import ConfigError
+from enn_trainer.base.policy import PPOAgent
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.train_config import SEQ_LEN
-from enn_trainer.errors import ConfigError
 from enn_trainer.experience.demonstrations import Demonstrations, check_same_spaces, open_recording
 from enn_trainer.experience.read_demonstrations import Reading, check_player, check_recorded_ids
-from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.runtime.start_folder import located
 from entity_env.seeding import derive_seed, mix

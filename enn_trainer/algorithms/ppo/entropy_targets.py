@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from enn_trainer.errors import ConfigError
+from enn_trainer.base.errors import ConfigError
 from entity_env.spaces import ActionSpace
 
 # Gain of the proportional term. Without it the coefficient lags behind the entropy, which then

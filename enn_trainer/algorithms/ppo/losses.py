@@ -15,10 +15,10 @@ from enn_trainer.algorithms.algorithm import AuxiliaryLoss
 from enn_trainer.algorithms.minibatches import Frames
 from enn_trainer.algorithms.ppo.entropy_targets import coef_of_actor
 from enn_trainer.algorithms.ppo.returns import Estimate
+from enn_trainer.base.errors import AgentError
+from enn_trainer.base.policy import PPOAgent
 from enn_trainer.config.ppo_config import PerActorOrFrame, PPOConfig
-from enn_trainer.errors import AgentError
 from enn_trainer.experience.collector import Rollout
-from enn_trainer.policy import PPOAgent
 from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.runtime.spans import Spans
 from rogue_net.parts import joint, num_active

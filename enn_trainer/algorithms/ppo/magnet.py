@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 from enn_trainer.algorithms.algorithm import ActorLosses, AuxiliaryLoss, Clock, RunState
-from enn_trainer.config import TrainConfig
-from enn_trainer.policy import frozen_copy
-from enn_trainer.state_part import (
+from enn_trainer.base.policy import frozen_copy
+from enn_trainer.base.state_part import (
     SpaceChange,
     StateDict,
     check_tensor,
     with_prefix,
     without_prefix,
 )
+from enn_trainer.config import TrainConfig
 from rogue_net.answer import NetOutput
 from rogue_net.ragged import EntityBatch
 

@@ -36,6 +36,15 @@ from enn_trainer.algorithms.ppo.entropy_targets import initial_tunings, tune, tu
 from enn_trainer.algorithms.ppo.magnet import Magnet
 from enn_trainer.algorithms.ppo.returns import Estimate, advantages
 from enn_trainer.algorithms.ppo.reward_scaling import RewardScaling
+from enn_trainer.base.group import Group, tree_sum
+from enn_trainer.base.state_part import (
+    SpaceChange,
+    StateDict,
+    StatePart,
+    check_tensor,
+    with_prefix,
+    without_prefix,
+)
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.ppo_config import PPOConfig
 from enn_trainer.experience.collector import Rollout
@@ -45,16 +54,6 @@ from enn_trainer.runtime.execution import (
     ONE_LANE,
     ExecutionContext,
     cost_of_entity,
-)
-from enn_trainer.scale.group import Group
-from enn_trainer.scale.shards import tree_sum
-from enn_trainer.state_part import (
-    SpaceChange,
-    StateDict,
-    StatePart,
-    check_tensor,
-    with_prefix,
-    without_prefix,
 )
 from entity_env.seeding import derive_seed, mix
 from entity_env.spaces import ActionSpace

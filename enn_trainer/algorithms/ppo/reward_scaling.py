@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from enn_trainer.algorithms.algorithm import RewardTransform
+from enn_trainer.base.state_part import StateDict, check_tensor
 from enn_trainer.experience.collector import Rollout
-from enn_trainer.state_part import StateDict, check_tensor
 from rogue_net.input_norm import Moments
 
 

@@ -7,6 +7,8 @@ from copy import deepcopy
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
+from enn_trainer.base.errors import CheckpointError, ConfigError
+from enn_trainer.base.tables import aligned
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.build import as_data
@@ -16,8 +18,6 @@ from enn_trainer.config.load import load_config
 from enn_trainer.config.ppo_config import OptimizerConfig, PPOConfig
 from enn_trainer.config.ron import in_one_line
 from enn_trainer.config.schedules import as_written
-from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.tables import aligned
 from entity_env.spaces import GLOBAL, ObsSpace, Spaces
 
 _OF_VALUES = ("ppo.value_bins", "ppo.value_norm")

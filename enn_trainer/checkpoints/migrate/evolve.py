@@ -10,6 +10,18 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from enn_trainer.base.errors import CheckpointError, ConfigError
+from enn_trainer.base.policy import PPOAgent
+from enn_trainer.base.state_part import (
+    KeptPart,
+    SavedNetwork,
+    SpaceChange,
+    StateDict,
+    copied_state,
+    full_state,
+    with_prefix,
+)
+from enn_trainer.base.tables import aligned
 from enn_trainer.checkpoints.format import WEIGHTS, Checkpoint
 from enn_trainer.checkpoints.lookup import find, read_saved_run, run_of_member
 from enn_trainer.checkpoints.migrate.config_diff import (
@@ -27,8 +39,16 @@ from enn_trainer.checkpoints.migrate.evolve_tensors import (
     upgrade_moment,
     upgrade_tensors,
 )
-from enn_trainer.checkpoints.migrate.space_diff import SpaceDiff, diff_spaces
 from enn_trainer.checkpoints.run_dir import RunDir
+from enn_trainer.checkpoints.state import (
+    STATE_PARTS,
+    InitialState,
+    State,
+    init_train_state,
+    make_network,
+    make_policy,
+    with_common_parts,
+)
 from enn_trainer.checkpoints.state_files import (
     LOSS_STATE,
     loading,
@@ -44,30 +64,10 @@ from enn_trainer.checkpoints.weights import load_weights
 from enn_trainer.checkpoints.writer import save
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.schedules import follow_schedules
-from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.policy import PPOAgent
 from enn_trainer.selfplay.league import LEAGUE, SNAPSHOT, League, Member
 from enn_trainer.selfplay.matchmaking import NAMED
-from enn_trainer.state import (
-    STATE_PARTS,
-    InitialState,
-    State,
-    init_train_state,
-    make_network,
-    make_policy,
-    with_common_parts,
-)
-from enn_trainer.state_part import (
-    KeptPart,
-    SavedNetwork,
-    SpaceChange,
-    StateDict,
-    copied_state,
-    full_state,
-    with_prefix,
-)
-from enn_trainer.tables import aligned
 from entity_env.spaces import ActionSpace, ObsSpace, Spaces
+from rogue_net.space_diff import SpaceDiff, diff_spaces
 
 
 class Report(NamedTuple):

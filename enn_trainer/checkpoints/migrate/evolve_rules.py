@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from enn_trainer.errors import ConfigError
+from enn_trainer.base.errors import ConfigError
 from entity_env.errors import InvalidSpace, did_you_mean
 from entity_env.spaces import GLOBAL, ActionSpace, Entity, Kind, ObsSpace, Spaces
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from enn_trainer.base.errors import CheckpointError
 from enn_trainer.checkpoints.migrate.evolve_rules import Name, Rules, label_names
-from enn_trainer.errors import CheckpointError
 from entity_env.spaces import GLOBAL, ActionSpace
 from rogue_net.embedding import FeaturelessEmbedding, TypeEmbedding, module_key
 from rogue_net.heads import HEADS

@@ -15,7 +15,7 @@ from enn_trainer.algorithms.optimizers import (
     decayed_parameters,
     make_optimizers,
 )
-from enn_trainer.algorithms.torch_optimizers import usable_optimizers
+from enn_trainer.config.torch_optimizers import usable_optimizers
 from entity_env import Entity, Kind, Observation, ObsSpace, batch_obs
 from rogue_net import (
     EntityBatch,

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from enn_trainer.algorithms.torch_optimizers import (
+from enn_trainer.config.torch_optimizers import (
     new_optimizer,
     problems_of_optimizer,
     usable_optimizers,

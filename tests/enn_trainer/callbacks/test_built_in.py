@@ -9,10 +9,10 @@ import torch
 
 from enn_trainer.callbacks import built_in
 from enn_trainer.callbacks.built_in import RETURNS
+from enn_trainer.checkpoints.state_manager import StateManager
 from enn_trainer.cli import run, train_command
+from enn_trainer.run.trainer import Trainer
 from enn_trainer.runtime.trust import TYPED
-from enn_trainer.state_manager import StateManager
-from enn_trainer.trainer import Trainer
 from entity_env.examples import MultiArmedBandit, Xor
 from rogue_net.native import compiled
 from tests.enn_trainer.builders import SMALL, manager_of, run_small

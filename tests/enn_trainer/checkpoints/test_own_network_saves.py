@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from enn_trainer import StateManager, train
+from enn_trainer.base.errors import CheckpointError
 from enn_trainer.checkpoints.format import Checkpoint
 from enn_trainer.checkpoints.migrate import evolve
 from enn_trainer.cli import run as enn
-from enn_trainer.errors import CheckpointError
 from entity_env import (
     ActionSpace,
     GlobalCategoricalActionMask,

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from enn_trainer import CheckpointError, State, StateManager, init_train_state, load_agent
+from enn_trainer.base.state_part import StateDict, StatePart
 from enn_trainer.checkpoints import manifest, writer
 from enn_trainer.checkpoints.format import verify
 from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.writer import Hashes
-from enn_trainer.state_part import StateDict, StatePart
 from enn_trainer.testing import check_state_part
 from entity_env.serialization.messages import pack, unpack
 from tests.enn_trainer.checkpoints.failing_disk import failing_disk

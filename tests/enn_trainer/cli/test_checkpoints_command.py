@@ -14,13 +14,13 @@ import torch
 from rich.console import Console
 
 from enn_trainer import CheckpointError, StateManager, load_agent
+from enn_trainer.base.tables import show_table
 from enn_trainer.checkpoints import disk, writer
 from enn_trainer.checkpoints import format as saves
 from enn_trainer.checkpoints.lookup import resolve
 from enn_trainer.checkpoints.manifest import own_hash
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.cli import run
-from enn_trainer.tables import show_table
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.checkpoints.published import GOLDEN
 from tests.enn_trainer.one_line import refused

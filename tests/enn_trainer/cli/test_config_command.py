@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Literal, Optional
 import pytest
 
 import enn_trainer
+from enn_trainer.base.errors import ConfigError
 from enn_trainer.cli import run
 from enn_trainer.config import EvalSuiteConfig, ParamGroupConfig, RolloutConfig, TrainConfig
 from enn_trainer.config.formats import format_text, read_file
@@ -35,7 +36,6 @@ from enn_trainer.config.schema import (
 )
 from enn_trainer.config.upgrade_files import upgraded_file, write_whole
 from enn_trainer.config.versioned import Versioned
-from enn_trainer.errors import ConfigError
 from tests.enn_trainer.config.builders import PUBLISHED
 
 ROOT = Path(enn_trainer.__file__).parents[1]

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from enn_trainer.checkpoints.state_manager import StateManager
 from enn_trainer.cli import run
 from enn_trainer.cli.envs_command import describe
 from enn_trainer.cli.known_worlds import KNOWN_WORLDS
 from enn_trainer.config.shipped import configs_of_world
-from enn_trainer.state_manager import StateManager
 from entity_env.examples import ENV_REGISTRY
 
 ROOT = Path(__file__).parents[3]

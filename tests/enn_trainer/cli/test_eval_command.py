@@ -25,9 +25,9 @@ from enn_trainer.cli.eval_command import (
     config_of as eval_config_of,
 )
 from enn_trainer.cli.load_world import split_pairs
-from enn_trainer.evaluation.eval_metrics import Measured
 from enn_trainer.evaluation.evaluation import SuiteResult
 from enn_trainer.experience.envs import env_factory
+from enn_trainer.experience.episodes import Measured
 from entity_env.examples import MineSweeper
 from tests.enn_trainer.builders import MINES, make_read_only, run_small
 from tests.enn_trainer.checkpoints.published import GOLDEN

@@ -13,13 +13,13 @@ from tempfile import TemporaryFile
 
 import pytest
 
+from enn_trainer.base.errors import ConfigError
+from enn_trainer.checkpoints.state_manager import StateManager
 from enn_trainer.cli import COMMANDS, run
 from enn_trainer.cli.arguments import OneLineParser, not_negative, positive, with_out
 from enn_trainer.cli.load_world import parse_kwargs
 from enn_trainer.command import run_command
-from enn_trainer.errors import ConfigError
 from enn_trainer.runtime.interrupt import StoppedAtOnce
-from enn_trainer.state_manager import StateManager
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.checkpoints.published import GOLDEN
 from tests.fork_server import ENN, PIPE, start_program

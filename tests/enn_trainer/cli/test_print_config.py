@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from enn_trainer.base.errors import ConfigError
 from enn_trainer.cli import run
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.load import load_with_sources
-from enn_trainer.errors import ConfigError
 from tests.enn_trainer.builders import OURS, SMALL
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from enn_trainer import StateManager, Trainer, load_checkpoint
 from enn_trainer.cli import run as enn
-from enn_trainer.experience.lessons import Lessons
+from enn_trainer.curriculum.lessons import Lessons
 from entity_env.examples import Locks
 from tests.enn_trainer.resuming import go
 

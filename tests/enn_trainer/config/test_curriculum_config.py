@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enn_trainer import TrainConfig
+from enn_trainer.base.errors import ConfigError
 from enn_trainer.config import LessonConfig
 from enn_trainer.config.curriculum_config import renamed_arguments
 from enn_trainer.config.load import dump_config, load_config
-from enn_trainer.errors import ConfigError
 
 BOUNDS = st.tuples(st.integers(0, 50), st.integers(0, 50)).map(lambda pair: sorted(pair))
 

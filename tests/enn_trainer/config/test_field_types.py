@@ -9,12 +9,12 @@ from typing import Any, Dict, List, Literal, Optional, Union
 
 import pytest
 
+from enn_trainer.base.errors import ConfigError
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.field_types import entries, type_text
 from enn_trainer.config.help import hps_info
 from enn_trainer.config.load import dump_config, load_config
 from enn_trainer.config.schema import schema_of
-from enn_trainer.errors import ConfigError
 from tests.enn_trainer.config.builders import Inner, Outer
 
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from enn_trainer.base.errors import ConfigError
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.build import as_data
 from enn_trainer.config.formats import MAX_VALUES, format_text, read_file
 from enn_trainer.config.load import dump_config, load_config
 from enn_trainer.config.schedules import scheduled_fields
-from enn_trainer.errors import ConfigError
 from tests.enn_trainer.config.builders import PUBLISHED, Inner, Outer
 
 SUFFIXES = [".ron", ".yaml", ".yml", ".toml", ".json"]

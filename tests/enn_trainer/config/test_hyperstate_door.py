@@ -19,6 +19,7 @@ hyperstate = pytest.importorskip("hyperstate")
 from hyperstate.schema import rewrite_rule as theirs  # noqa: E402
 from hyperstate.schema.types import materialize_type  # noqa: E402
 
+from enn_trainer.base.errors import ConfigError  # noqa: E402
 from enn_trainer.config import (  # noqa: E402
     CloneRunConfig,
     PPOConfig,
@@ -30,7 +31,6 @@ from enn_trainer.config import rewrite_rules as ours  # noqa: E402
 from enn_trainer.config.field_types import entries, type_text  # noqa: E402
 from enn_trainer.config.load import dump_config, load_config  # noqa: E402
 from enn_trainer.config.schema import schema_changes, schema_of  # noqa: E402
-from enn_trainer.errors import ConfigError  # noqa: E402
 from tests.enn_trainer.config.builders import PUBLISHED, Inner, Outer  # noqa: E402
 
 # Types

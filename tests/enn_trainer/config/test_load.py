@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from enn_trainer.base.errors import ConfigError
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.load import dump_config, hps_info, load_config
 from enn_trainer.config.rewrite_rules import (
@@ -26,7 +27,6 @@ from enn_trainer.config.rewrite_rules import (
 )
 from enn_trainer.config.schedules import follow_schedules, scheduled_fields
 from enn_trainer.config.versioned import Versioned
-from enn_trainer.errors import ConfigError
 from tests.enn_trainer.config.builders import GOLDEN, PUBLISHED, Inner, Outer
 
 AS_RUN = json.loads((GOLDEN / "configs/as_run_by_0.1.16.json").read_text())["configs"]

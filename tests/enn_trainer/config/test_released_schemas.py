@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from enn_trainer.base.errors import ConfigError
 from enn_trainer.config import CheckpointConfig, TrainConfig, ron
 from enn_trainer.config.load import load_config
 from enn_trainer.config.rewrite_rules import (
@@ -40,7 +41,6 @@ from enn_trainer.config.schema import (
     schema_of,
 )
 from enn_trainer.config.versioned import Versioned
-from enn_trainer.errors import ConfigError
 
 SCHEMAS = sorted((Path(__file__).parents[2] / "golden/schemas").glob("*.ron"))
 BY_VERSION = {schema.version: schema for schema in map(load_schema, SCHEMAS)}

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from enn_trainer.base.errors import EnnTrainerError
 from enn_trainer.config.ron import MAX_DEPTH, RonError, Struct, dumps, loads
-from enn_trainer.errors import EnnTrainerError
 
 TEXTS = st.text(st.characters())  # lone surrogates included
 FLOATS = st.floats() | st.sampled_from([math.inf, -math.inf, math.nan, 5e-324, -0.0, 1e308])

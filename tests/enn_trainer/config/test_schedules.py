@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from enn_trainer.base.errors import ConfigError
 from enn_trainer.config import TrainConfig
 from enn_trainer.config.load import load_config
 from enn_trainer.config.ppo_config import OptimizerConfig
@@ -23,7 +24,6 @@ from enn_trainer.config.schedules import (
     scheduled,
     scheduled_fields,
 )
-from enn_trainer.errors import ConfigError
 
 VALUES = st.floats(-1e6, 1e6).filter(lambda y: y == 0 or abs(y) > 1e-6)
 POSITIVE = st.floats(1e-6, 1e6)

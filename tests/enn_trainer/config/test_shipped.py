@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from enn_trainer.base.errors import ConfigError
 from enn_trainer.config import shipped
 from enn_trainer.config.load import load_config
 from enn_trainer.config.shipped import configs_of_world, find_config, shipped_configs
 from enn_trainer.config.train_config import TrainConfig
-from enn_trainer.errors import ConfigError
 from entity_env.examples import ENV_REGISTRY
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from enn_trainer.base.errors import CheckpointError, ConfigError, EnnTrainerError
 from enn_trainer.config import (
     CheckpointConfig,
     EnvConfig,
@@ -20,7 +21,6 @@ from enn_trainer.config.field_types import entries
 from enn_trainer.config.load import load_config
 from enn_trainer.config.ppo_config import OptimizerConfig, ParamGroupConfig, PPOConfig
 from enn_trainer.config.ron import loads
-from enn_trainer.errors import CheckpointError, ConfigError, EnnTrainerError
 from rogue_net.config import RogueNetConfig, ValueBinsConfig
 
 GOLDEN_CONFIG = (

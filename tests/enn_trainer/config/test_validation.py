@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from enn_trainer.base.errors import ConfigError
 from enn_trainer.config.validation import Problems, Validator
-from enn_trainer.errors import ConfigError
 
 
 def problems_of(value: Any, **limits: Any) -> list[str]:

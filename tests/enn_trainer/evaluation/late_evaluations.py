@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from enn_trainer.callbacks.callback import Callback, RunningTrainer
+from enn_trainer.checkpoints.state_manager import StateManager
 from enn_trainer.evaluation.evaluation import SuiteResult
 from enn_trainer.evaluation.remote import play_suite
-from enn_trainer.session import TrainResult
-from enn_trainer.state_manager import StateManager
-from enn_trainer.trainer import Trainer
+from enn_trainer.run.session import TrainResult
+from enn_trainer.run.trainer import Trainer
 from entity_env.examples import Xor
 
 SETTINGS = [

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from enn_trainer import ConfigError, EvalConfig, EvalSuiteConfig, StateManager, TrainConfig
+from enn_trainer.base.policy import PPOAgent
 from enn_trainer.config.eval_config import all_suites
 from enn_trainer.config.load import dump_config, load_config
 from enn_trainer.evaluation.evaluator import Evaluator
 from enn_trainer.evaluation.opponents import RandomAgent
-from enn_trainer.policy import PPOAgent
 from entity_env import Environment, EnvList, Observation, ObsSpace
 from entity_env.examples import Duel, MineSweeper
 from tests.enn_trainer.evaluation.builders import DUEL, EPISODES, config_of, run_duel

@@ -8,15 +8,15 @@ import cloudpickle
 import pytest
 import torch
 
-import enn_trainer.trainer
+import enn_trainer.run.trainer
 from enn_trainer import load_checkpoint
+from enn_trainer.base.errors import ConfigError
+from enn_trainer.checkpoints.state_manager import StateManager
 from enn_trainer.config import TrainConfig
-from enn_trainer.errors import ConfigError
+from enn_trainer.curriculum.lessons import LessonProgress, Lessons
 from enn_trainer.evaluation.remote import PackedEvaluation, play_suite
 from enn_trainer.evaluation.run_evaluator import RunEvaluator
-from enn_trainer.experience.lessons import LessonProgress, Lessons
-from enn_trainer.state_manager import StateManager
-from enn_trainer.trainer import Trainer
+from enn_trainer.run.trainer import Trainer
 from entity_env.errors import WorkerError
 from entity_env.examples import Locks, Xor
 from tests.enn_trainer.evaluation.late_evaluations import SETTINGS, LatePlayer, trained
@@ -34,7 +34,7 @@ def player(monkeypatch: pytest.MonkeyPatch) -> LatePlayer:
         if config.eval is not None and config.eval.ray is not None:
             evaluator.elsewhere = player
 
-    monkeypatch.setattr(enn_trainer.trainer, "play_elsewhere", play)
+    monkeypatch.setattr(enn_trainer.run.trainer, "play_elsewhere", play)
     return player
 
 

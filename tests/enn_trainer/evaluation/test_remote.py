@@ -11,11 +11,11 @@ import cloudpickle
 import pytest
 import torch
 
+from enn_trainer.checkpoints.state_manager import StateManager
 from enn_trainer.cli import run as enn
 from enn_trainer.evaluation.remote import RayPlayer
-from enn_trainer.session import TrainResult
-from enn_trainer.state_manager import StateManager
-from enn_trainer.trainer import Trainer
+from enn_trainer.run.session import TrainResult
+from enn_trainer.run.trainer import Trainer
 from entity_env.environment import Environment
 from entity_env.errors import ClusterLostError, WorkerError
 from entity_env.examples import Xor

@@ -14,7 +14,7 @@ from enn_trainer.cli import run
 from enn_trainer.cli.by_value import draw_by_value, groups_by_value
 from enn_trainer.evaluation.eval_metrics import PlayedEpisode
 from enn_trainer.evaluation.evaluation import SuiteResult
-from enn_trainer.trainer import Trainer
+from enn_trainer.run.trainer import Trainer
 from enn_trainer.viewer.replay_format import read_replay
 from entity_env.recording.read_recording import Recording
 from entity_env.seeding import derive_seed

@@ -14,13 +14,13 @@ import torch
 
 from enn_trainer import CheckpointError, ConfigError, StateManager, Trainer, check_agent, load_agent
 from enn_trainer.algorithms.minibatches import minibatches_of_units, pieces_of_units
+from enn_trainer.base.errors import AgentError
 from enn_trainer.cli.play_command import SideAgents
-from enn_trainer.errors import AgentError
+from enn_trainer.evaluation.load_agent import RogueNetAgent
 from enn_trainer.experience.collector import Collector, Rollout, collect
 from enn_trainer.experience.frame_limits import MOST_PAIRS
 from enn_trainer.experience.memories import sequences
 from enn_trainer.experience.players import AgentPlayer
-from enn_trainer.load_agent import RogueNetAgent
 from entity_env import EntityEnvError, EnvList, ParallelEnvList, Ragged
 from entity_env.examples import Duel, Minefield
 from entity_env.serialization.messages import pack, unpack

@@ -13,7 +13,7 @@ from enn_trainer.algorithms.ppo.returns import advantages
 from enn_trainer.config import OptimizerConfig, PPOConfig
 from enn_trainer.experience.collector import RolloutStorage
 from enn_trainer.experience.players import Decisions
-from enn_trainer.scale.shards import Shards
+from enn_trainer.runtime.shards import Shards
 from entity_env.ragged import Ragged
 from entity_env.serialization import messages
 from entity_env.vec.vec_obs import VecObs

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from enn_trainer import ConfigError, StateManager
-from enn_trainer.trainer import Trainer
+from enn_trainer.run.trainer import Trainer
 from entity_env.adapters.from_gymnasium import FromGymnasium
 from entity_env.examples.minefield import Minefield
 from entity_env.recording.read_recording import Recording

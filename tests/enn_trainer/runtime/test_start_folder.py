@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from enn_trainer import train
+from enn_trainer.checkpoints.state_manager import StateManager, load_checkpoint
 from enn_trainer.cli import run as enn
-from enn_trainer.state_manager import StateManager, load_checkpoint
 from tests.enn_trainer.builders import SMALL
 from tests.enn_trainer.worlds import Meadow
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from enn_trainer import load_agent
+from enn_trainer.base.state_part import KeptPart
 from enn_trainer.checkpoints.lookup import find, members_of, read_saved_run
 from enn_trainer.checkpoints.migrate.config_diff import renamed_config
 from enn_trainer.checkpoints.migrate.evolve import Evolved, evolve, evolved_state
@@ -19,7 +20,6 @@ from enn_trainer.checkpoints.state_files import read_config
 from enn_trainer.cli import run as enn
 from enn_trainer.selfplay.league import LEAGUE, PLAYERS
 from enn_trainer.selfplay.seating import Seating
-from enn_trainer.state_part import KeptPart
 from entity_env import CategoricalAction, Match, Observation
 from entity_env.spaces import Spaces
 from tests.enn_trainer.selfplay.joust import (

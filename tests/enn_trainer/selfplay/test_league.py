@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from enn_trainer import StateManager, Trainer
-from enn_trainer.experience.rounds import Rounds
+from enn_trainer.curriculum.rounds import Rounds
 from enn_trainer.selfplay.elo import FIRST_ELO
 from enn_trainer.selfplay.league import GameResult, League, add_games, members_under_way
 from tests.enn_trainer.builders import POOL

@@ -12,13 +12,13 @@ import torch
 from safetensors.torch import load, save
 
 from enn_trainer import CheckpointError, StateManager, load_agent
+from enn_trainer.base.state_part import KeptPart
 from enn_trainer.checkpoints import state_files
 from enn_trainer.checkpoints.format import verify
 from enn_trainer.checkpoints.lookup import find, members_of, read_saved_run
 from enn_trainer.cli import run as enn
 from enn_trainer.selfplay.league import LEAGUE, PLAYERS, League
 from enn_trainer.selfplay.seating import Seating
-from enn_trainer.state_part import KeptPart
 from enn_trainer.testing import check_state_part
 from entity_env import CategoricalAction
 from entity_env.examples import Duel

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enn_trainer.errors import ConfigError
+from enn_trainer.base.errors import ConfigError
 from enn_trainer.selfplay.elo import expected_score
 from enn_trainer.selfplay.matchmaking import (
     NAMED,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enn_trainer.selfplay import tournament
-from enn_trainer.selfplay.tournament import play_league
+from enn_trainer.run import tournament
+from enn_trainer.run.tournament import play_league
 from entity_env import (
     Bot,
     CategoricalAction,

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from enn_trainer import ConfigError, StateManager, clone, train
+from enn_trainer.checkpoints.state import init_train_state
 from enn_trainer.evaluation.opponents import RandomAgent
 from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.players import AgentPlayer, Decisions
-from enn_trainer.selfplay.tournament import play_league
-from enn_trainer.state import init_train_state
+from enn_trainer.run.tournament import play_league
 from entity_env import EnvList
 from entity_env.recording.read_recording import Recording
 from entity_env.spaces import Spaces

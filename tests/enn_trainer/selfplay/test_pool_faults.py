@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from enn_trainer import ConfigError, StateManager, Trainer, train
-from enn_trainer.policy import frozen_copy
-from enn_trainer.selfplay.tournament import exploit
+from enn_trainer.base.policy import frozen_copy
+from enn_trainer.run.tournament import exploit
 from rogue_net.embedding import module_key
 from tests.enn_trainer.selfplay.counting_bot import AGAINST_COUNTING, COUNTING
 from tests.enn_trainer.selfplay.joust import (

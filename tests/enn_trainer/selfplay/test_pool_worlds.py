@@ -9,9 +9,9 @@ import torch
 
 from enn_trainer import CheckpointError, ConfigError, StateManager, Trainer, train
 from enn_trainer.checkpoints.weights import tensors_of
+from enn_trainer.run.tournament import play_league
 from enn_trainer.selfplay.league import League
 from enn_trainer.selfplay.seating import Seating
-from enn_trainer.selfplay.tournament import play_league
 from entity_env import Observation
 from entity_env.adapters.from_pettingzoo import FromPettingZoo
 from entity_env.adapters.mapping import FieldMap, Select

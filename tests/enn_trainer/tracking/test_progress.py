@@ -6,7 +6,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from enn_trainer.evaluation.eval_metrics import Measured
+from enn_trainer.experience.episodes import Measured
 from enn_trainer.tracking.progress import (
     MOST_BARS,
     MOST_MEANS,

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
+from enn_trainer.evaluation.explain import Influence
+from enn_trainer.evaluation.load_agent import RogueNetAgent
 from enn_trainer.experience.collector import Collector, play
 from enn_trainer.experience.players import AgentPlayer, Decisions
 from enn_trainer.experience.recording import Recorder
-from enn_trainer.load_agent import RogueNetAgent
-from enn_trainer.viewer.explain import Influence
 from enn_trainer.viewer.replay import Answers, Episode, Moment, Replay
 from enn_trainer.viewer.replay_format import write_replay
 from entity_env import CategoricalActionMask, Observation, SelectEntityActionMask

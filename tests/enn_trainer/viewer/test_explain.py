@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 from enn_trainer import RogueNetAgent
+from enn_trainer.evaluation.explain import (
+    Explanation,
+    attention_of,
+    explain,
+    influence,
+    most_attended,
+)
 from enn_trainer.experience.players import AgentPlayer
-from enn_trainer.viewer.explain import Explanation, attention_of, explain, influence, most_attended
 from entity_env import (
     CategoricalActionMask,
     Entity,

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from enn_trainer.evaluation.explain import attention_of
+from enn_trainer.evaluation.load_agent import RogueNetAgent
 from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.players import AgentPlayer
 from enn_trainer.experience.recall import recall_episode
 from enn_trainer.experience.recording import Recorder
 from enn_trainer.experience.seated_players import AGENT, SeatedPlayers, against
-from enn_trainer.load_agent import RogueNetAgent
-from enn_trainer.viewer.explain import attention_of
 from enn_trainer.viewer.live import LiveGame, Message
 from enn_trainer.viewer.replay import Replay
 from enn_trainer.viewer.what_if import Change, what_if

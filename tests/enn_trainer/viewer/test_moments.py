@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from enn_trainer.viewer import explain as explanations
+from enn_trainer.evaluation import explain as explanations
+from enn_trainer.evaluation.explain import attention_of
 from enn_trainer.viewer import moments
 from enn_trainer.viewer.episodes import episodes_of
-from enn_trainer.viewer.explain import attention_of
 from enn_trainer.viewer.moments import MOST, annotate, find_moments, returns_of
 from enn_trainer.viewer.replay import Answers, Episode, Moment, Replay
 from entity_env import CategoricalActionSpace, Entity, ObsSpace, SelectEntityActionSpace

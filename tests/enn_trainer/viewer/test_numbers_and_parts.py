@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from enn_trainer import replay
+from enn_trainer.evaluation.explain import most_probable
 from enn_trainer.evaluation.opponents import RandomAgent
 from enn_trainer.experience.bot_player import BotPlayer
 from enn_trainer.experience.collector import Collector, play
 from enn_trainer.experience.players import AgentPlayer
-from enn_trainer.viewer.explain import most_probable
 from enn_trainer.viewer.page import page_blocks
 from enn_trainer.viewer.replay import Replay
 from enn_trainer.viewer.replay_format import read_replay

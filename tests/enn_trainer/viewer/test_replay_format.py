@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from enn_trainer.errors import ReplayError
+from enn_trainer.base.errors import ReplayError
 from enn_trainer.viewer.page import PAGE, Block, fill_page, page_blocks
 from enn_trainer.viewer.replay import Moment, Replay
 from enn_trainer.viewer.replay_chunks import decoded_chunk

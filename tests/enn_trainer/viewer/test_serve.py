@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from enn_trainer.errors import ServerError
+from enn_trainer.base.errors import ServerError
 from enn_trainer.viewer import serve
 from enn_trainer.viewer.live import Message
 

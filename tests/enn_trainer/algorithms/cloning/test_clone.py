@@ -24,18 +24,18 @@ from enn_trainer import (
     load_checkpoint,
     train,
 )
-from enn_trainer.algorithms.cloning.clone import CloningStopped, run_epochs
 from enn_trainer.algorithms.cloning.cloning import CloneScore, Cloning, loss_of, value_scale
 from enn_trainer.algorithms.optimizers import value_norm
 from enn_trainer.checkpoints import format as checkpoint
 from enn_trainer.checkpoints import writer
 from enn_trainer.checkpoints.run_dir import RunDir
 from enn_trainer.checkpoints.run_lock import LOCK
+from enn_trainer.checkpoints.state import init_train_state
 from enn_trainer.cli import run as enn
 from enn_trainer.experience.demonstrations import Demonstrations, open_recordings
 from enn_trainer.experience.read_demonstrations import Reading
+from enn_trainer.run.clone import CloningStopped, run_epochs
 from enn_trainer.runtime.execution import ExecutionContext
-from enn_trainer.state import init_train_state
 from entity_env import Observation
 from entity_env.examples import Xor
 from entity_env.play.game import play_by_hand

@@ -14,11 +14,11 @@ from enn_trainer import (
 )
 from enn_trainer.algorithms.ppo.ppo import PPO
 from enn_trainer.algorithms.ppo.returns import Estimate
+from enn_trainer.checkpoints.state import make_network
 from enn_trainer.config.load import load_config
 from enn_trainer.experience.collector import Collector, Rollout, collect
 from enn_trainer.experience.players import AgentPlayer
 from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
-from enn_trainer.state import make_network
 from entity_env import AddMetricsWrapper, EnvList
 from rogue_net.ragged import EntityBatch
 from rogue_net.rogue_net import RogueNet

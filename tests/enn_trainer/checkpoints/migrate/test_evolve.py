@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from enn_trainer import StateManager, load_agent, train
+from enn_trainer.base.errors import CheckpointError, ConfigError
 from enn_trainer.checkpoints.lookup import find
 from enn_trainer.checkpoints.migrate.evolve import Evolved, evolve, evolved_state
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules
+from enn_trainer.checkpoints.state import init_train_state
 from enn_trainer.checkpoints.state_files import to_files
 from enn_trainer.checkpoints.writer import save
 from enn_trainer.cli import run as enn
 from enn_trainer.command import run_command
-from enn_trainer.errors import CheckpointError, ConfigError
-from enn_trainer.state import init_train_state
 from entity_env import CategoricalActionSpace, Entity, Observation, ObsSpace
 from entity_env.environment import Environment
 from entity_env.spaces import Spaces

@@ -16,7 +16,6 @@ from enn_trainer.checkpoints.migrate.evolve_tensors import (
     upgrade_moment,
     upgrade_tensors,
 )
-from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from entity_env import (
     CategoricalActionMask,
     CategoricalActionSpace,
@@ -30,6 +29,7 @@ from entity_env import (
 from entity_env.spaces import Spaces
 from rogue_net import EntityBatch, RogueNet
 from rogue_net.embedding import FeaturelessEmbedding, TypeEmbedding, module_key
+from rogue_net.space_diff import diff_spaces
 from tests.enn_trainer.checkpoints.migrate.changed_worlds import SIZES, network_of
 from tests.strategies import some_of
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from enn_trainer.base.errors import ConfigError
 from enn_trainer.checkpoints.migrate.evolve_rules import Rules, read_renames, rename_lines
-from enn_trainer.errors import ConfigError
 from entity_env import CategoricalActionSpace, Entity, ObsSpace
 from entity_env.spaces import Spaces
 

@@ -1,6 +1,5 @@
 """Differences of worlds, by name."""
 
-from enn_trainer.checkpoints.migrate.space_diff import diff_spaces
 from entity_env import (
     CategoricalActionSpace,
     Entity,
@@ -9,6 +8,7 @@ from entity_env import (
     SelectEntityActionSpace,
 )
 from entity_env.spaces import Spaces
+from rogue_net.space_diff import diff_spaces
 
 OLD = ObsSpace(["hour"], {"Trap": Entity(["x", "y"]), "Unit": Entity(["x", "wool"])})
 DO = {

@@ -1,0 +1,1 @@
+"""Curriculum stages, and the rounds of episodes that their bounds read."""
