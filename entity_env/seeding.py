@@ -1,5 +1,8 @@
 """Randomness without state: every seed and every draw is a function of its purpose."""
 
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -75,3 +78,14 @@ def uniforms(bits: U64) -> npt.NDArray[np.float32]:
 def uniforms_f64(bits: U64) -> npt.NDArray[np.float64]:
     """Map 64 random bits to a float64 in [0, 1), a multiple of 2**-53."""
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+@contextmanager
+def global_randomness_kept() -> Iterator[None]:
+    """Return a context that restores the global generators of `random` and `numpy`."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (others use it)
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002

@@ -41,12 +41,12 @@ from enn_trainer.experience.players import AgentPlayer, Players, SeatPlayer
 from enn_trainer.experience.recording import capture_of_evals
 from enn_trainer.experience.seated_players import AGENT, SeatedPlayers, against, against_pool
 from enn_trainer.runtime.execution import ONE_LANE, Lanes
-from enn_trainer.runtime.process import cudnn_deterministic, global_randomness_kept
+from enn_trainer.runtime.process import cudnn_deterministic
 from enn_trainer.runtime.shards import Shards
 from enn_trainer.runtime.start_folder import absolute
 from enn_trainer.selfplay.league import LEAGUE, League, Member
 from enn_trainer.stop_conditions import is_read
-from entity_env.seeding import derive_seed
+from entity_env.seeding import derive_seed, global_randomness_kept
 from entity_env.spaces import ActionName, ActionSpace, Spaces
 from entity_env.vec.variation import Variation
 from entity_env.vec.vec_env import VecEnv

@@ -9,10 +9,10 @@ import numpy as np
 
 from enn_trainer.evaluation.eval_metrics import EpisodeStatistics, quotas
 from enn_trainer.experience.episodes import Measured
-from enn_trainer.runtime.process import global_randomness_kept
 from entity_env.environment import Environment
 from entity_env.match import Match
 from entity_env.random_play import random_choices
+from entity_env.seeding import global_randomness_kept
 from entity_env.vec.serial import EnvList
 from entity_env.vec.vec_env import VecEnv
 

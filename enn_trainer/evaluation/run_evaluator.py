@@ -14,8 +14,8 @@ from enn_trainer.evaluation.evaluation import SuiteResult, Watch, scalars_of
 from enn_trainer.evaluation.evaluator import Evaluator
 from enn_trainer.evaluation.remote import PlayElsewhere, UnderWay
 from enn_trainer.experience.episodes import Measured
-from enn_trainer.runtime.process import global_randomness_kept
 from enn_trainer.runtime.torch_group import current_group
+from entity_env.seeding import global_randomness_kept
 
 EVALUATIONS = "evaluations"
 """Name of the evaluations under way in `State.memory`."""

@@ -12,11 +12,11 @@ from typing import Any, TypeAlias, TypeVar
 
 from enn_trainer.base.errors import ConfigError
 from enn_trainer.config import EnvConfig
-from enn_trainer.runtime.process import global_randomness_kept
 from entity_env.adapters.any_vec_env import AnyVecEnv
 from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError, short_repr
 from entity_env.match import FreshPartial, Match
+from entity_env.seeding import global_randomness_kept
 from entity_env.vec.parallel import ParallelEnvList
 from entity_env.vec.serial import EnvList
 from entity_env.vec.vec_env import VecEnv

@@ -2,19 +2,18 @@
 
 import ctypes
 import gc
-import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from enn_trainer.config import TrainConfig
 from enn_trainer.runtime.execution import Lanes
 from enn_trainer.runtime.start_folder import paths_from
 from entity_env.process import reader_may_leave
+from entity_env.seeding import global_randomness_kept
 
 # Parameters of `mallopt`, as in malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
@@ -108,14 +107,3 @@ def empty_cache_after_steps(optimizer: torch.optim.Optimizer) -> Iterator[None]:
         yield
     finally:
         hook.remove()
-
-
-@contextmanager
-def global_randomness_kept() -> Iterator[None]:
-    """Return a context that restores the global generators of `random` and `numpy`."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (others use it)
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002

@@ -27,7 +27,6 @@ from enn_trainer.evaluation.video import (
 )
 from enn_trainer.experience.collector import Collector, Watcher, play
 from enn_trainer.experience.players import AgentPlayer, Decisions, Environments
-from enn_trainer.runtime.process import global_randomness_kept
 from enn_trainer.viewer.episodes import episode_of_frames, recorded
 from enn_trainer.viewer.moments import explain_replay
 from enn_trainer.viewer.replay import Episode, Replay
@@ -38,7 +37,7 @@ from entity_env.errors import EntityEnvError, short_repr, truncate
 from entity_env.match import CreateEnv, Match, match_of, world_of
 from entity_env.ragged import Indices
 from entity_env.recording import recording_format
-from entity_env.seeding import derive_seed
+from entity_env.seeding import derive_seed, global_randomness_kept
 from entity_env.spaces import ObsSpace, Spaces
 from entity_env.vec.serial import EnvList
 from entity_env.vec.variation import RunningArguments

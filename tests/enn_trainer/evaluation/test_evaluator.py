@@ -58,7 +58,7 @@ def test_training_is_the_same_with_and_without_evaluation(
 
 def test_global_generators_are_left_alone(tmp_path: Path) -> None:
     """In-process environments may draw from them while an evaluation seeds its own."""
-    from enn_trainer.runtime.process import global_randomness_kept
+    from entity_env.seeding import global_randomness_kept
 
     random.seed(1)
     expected = random.getstate()
