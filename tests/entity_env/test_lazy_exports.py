@@ -55,7 +55,7 @@ def test_type_checkers_and_programs_get_each_name_from_the_same_module(package: 
 
 def test_functions_named_like_a_module_are_found() -> None:
     names = {f"{package.__name__}.{name}" for package, name in SHADOWED}
-    trainer = {"train", "command", "load_agent", "check_agent"}
+    trainer = {"train", "command", "check_agent"}
     assert names == {"entity_env.check_env", *(f"enn_trainer.{name}" for name in trainer)}
 
 
@@ -65,6 +65,11 @@ def test_a_function_wins_over_the_module_of_its_name_in_every_order(package: Mod
     """Importing a module binds it in its package, which must not hide the exported function."""
     names = [name for shadowed, name in SHADOWED if shadowed is package]
     in_new_process("".join(imports_in_every_order(package, name) for name in names))
+
+
+def test_a_function_wins_over_the_old_path_of_a_module_of_its_name() -> None:
+    code = "import warnings; warnings.simplefilter('ignore'); import enn_trainer.load_agent; "
+    in_new_process(code + "assert type(enn_trainer.load_agent).__name__ == 'function'")
 
 
 def imports_in_every_order(package: ModuleType, name: str) -> str:
