@@ -59,27 +59,27 @@ export_lazily(
     __name__,
     {
         "enn_trainer": "stop_conditions",
-        "enn_trainer.run.clone": "CloneResult clone",
+        "enn_trainer.base.errors": (
+            "AgentError CheckpointError ConfigError EnnTrainerError NotFiniteError RankError"
+        ),
+        "enn_trainer.base.policy": "PPOAgent",
         "enn_trainer.callbacks": "Callback",
         "enn_trainer.check_agent": "check_agent",
+        "enn_trainer.checkpoints.state": "State init_train_state",
+        "enn_trainer.checkpoints.state_manager": "StateManager load_checkpoint",
         "enn_trainer.command": "command",
         "enn_trainer.config": (
             "BCConfig CheckpointConfig CloneConfig CloneRunConfig EnvConfig EvalConfig "
             "EvalEnvConfig EvalSuiteConfig MagnetConfig OptimizerConfig ParamGroupConfig "
             "PPOConfig RolloutConfig ScaleConfig SelfplayConfig TrainConfig"
         ),
-        "enn_trainer.base.errors": (
-            "AgentError CheckpointError ConfigError EnnTrainerError NotFiniteError RankError"
-        ),
-        "enn_trainer.evaluation.load_agent": "Act RogueNetAgent load_agent",
-        "enn_trainer.base.policy": "PPOAgent",
-        "enn_trainer.runtime.versions": "__version__",
-        "enn_trainer.run.tournament": "exploit play_league",
-        "enn_trainer.run.session": "TrainResult",
-        "enn_trainer.checkpoints.state": "State init_train_state",
-        "enn_trainer.checkpoints.state_manager": "StateManager load_checkpoint",
-        "enn_trainer.run.trainer": "Trainer train",
         "enn_trainer.evaluation.explain": "Explanation",
+        "enn_trainer.evaluation.load_agent": "Act RogueNetAgent load_agent",
+        "enn_trainer.run.clone": "CloneResult clone",
+        "enn_trainer.run.session": "TrainResult",
+        "enn_trainer.run.tournament": "exploit play_league",
+        "enn_trainer.run.trainer": "Trainer train",
+        "enn_trainer.runtime.versions": "__version__",
         "enn_trainer.viewer.played": "replay",
         "rogue_net.config": "RogueNetConfig ValueBinsConfig",
         "rogue_net.relpos": "RelposEncodingConfig",

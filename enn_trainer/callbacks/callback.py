@@ -115,3 +115,23 @@ class Callback:
             trainer: trainer of the run.
             error: exception that ends it, if it failed or was interrupted by a second signal.
         """
+
+
+class RolloutCallback(Callback):
+    """Base of callbacks that read a rollout once its update has succeeded."""
+
+    _rollout: Rollout | None = None
+
+    def on_update_start(self, trainer: RunningTrainer) -> None:
+        """Free the rollout of an update that failed."""
+        self._rollout = None
+
+    def on_rollout_end(self, trainer: RunningTrainer, rollout: Rollout) -> None:
+        """Keep the rollout until the end of the update."""
+        self._rollout = rollout
+
+    def take_rollout(self) -> Rollout:
+        """Return the rollout of the update that ends, and free it, as the next one needs memory."""
+        rollout, self._rollout = self._rollout, None
+        assert rollout is not None
+        return rollout

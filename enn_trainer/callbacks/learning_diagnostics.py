@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from enn_trainer.base.group import ALONE, Group
-from enn_trainer.callbacks.callback import Callback, RunningTrainer
+from enn_trainer.callbacks.callback import RolloutCallback, RunningTrainer
 from enn_trainer.callbacks.learning_rules import UPDATE_RULES, WINDOW_RULES
 from enn_trainer.callbacks.learning_sums import (
     COUNTS,
@@ -109,7 +109,7 @@ def _has_finite_values(saved: object) -> bool:
     return all(type(x) in (int, float) and math.isfinite(x) for x in values)
 
 
-class LearningDiagnostics(Callback):
+class LearningDiagnostics(RolloutCallback):
     """Warns once of each sign that a run does not learn, and writes a row about it.
 
     Args:
@@ -140,20 +140,10 @@ class LearningDiagnostics(Callback):
         self._num_sides, self._group = num_sides, group
         self._obs_space = state.obs_space if obs_space is None else obs_space
         self._newest_save = newest_save
-        self._rollout: Rollout | None = None
-
-    def on_update_start(self, trainer: RunningTrainer) -> None:
-        """Free the rollout of an update that failed."""
-        self._rollout = None
-
-    def on_rollout_end(self, trainer: RunningTrainer, rollout: Rollout) -> None:
-        """Keep the rollout until the end of the update."""
-        self._rollout = rollout
 
     def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
         """Add the rollout to the sums, and judge the update and a window that is complete."""
-        rollout, self._rollout = self._rollout, None  # its memory is needed for the next one
-        assert rollout is not None
+        rollout = self.take_rollout()
         state, config, memory = trainer.state, trainer.config, self._memory
         with self._spans.span("track"):
             late_frames = late_part(state.step, rollout.num_frames, config.total_timesteps)

@@ -3,12 +3,11 @@
 import time
 from collections.abc import Mapping
 
-from enn_trainer.callbacks.callback import Callback, RunningTrainer
+from enn_trainer.callbacks.callback import RolloutCallback, RunningTrainer
 from enn_trainer.checkpoints.retention import measured as measured_at
 from enn_trainer.checkpoints.state import State
 from enn_trainer.checkpoints.state_manager import StateManager
 from enn_trainer.config.schedules import scheduled_fields
-from enn_trainer.experience.collector import Rollout
 from enn_trainer.runtime.exchange import Exchange
 from enn_trainer.runtime.spans import Spans
 from enn_trainer.tracking.metrics import (
@@ -107,7 +106,7 @@ class Stopwatch:
         return max(self._tick_s - self._update_start_s, 1e-9)
 
 
-class RunMetrics(Callback):
+class RunMetrics(RolloutCallback):
     """Adds the metrics of environments, actions, schedules, speed, memory and saves.
 
     Attributes:
@@ -125,24 +124,13 @@ class RunMetrics(Callback):
         self._manager, self._log, self._watch, self._spans = manager, log, watch, spans
         self._exchange = exchange
         self._first_step = manager.state.step
-        self._rollout: Rollout | None = None
         self.phases_ms: dict[str, float] = {}
-
-    def on_update_start(self, trainer: RunningTrainer) -> None:
-        """Free the rollout of an update that failed."""
-        self._rollout = None
-
-    def on_rollout_end(self, trainer: RunningTrainer, rollout: Rollout) -> None:
-        """Keep the rollout until the end of the update."""
-        self._rollout = rollout
 
     def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
         """Count the time of the update and add its metrics."""
         seconds = self._watch.end_update()
         own_ms, self.phases_ms = self._spans.since_last()
-        state, rollout, learnt = trainer.state, self._rollout, dict(metrics)
-        assert rollout is not None
-        self._rollout = None  # its memory is needed for the next one
+        state, rollout, learnt = trainer.state, self.take_rollout(), dict(metrics)
         with self._spans.span("track"):
             fps = rollout.num_frames / seconds
             scheduled = scheduled_fields(trainer.config).items()

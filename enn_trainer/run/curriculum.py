@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 
 from enn_trainer.base.errors import ConfigError
-from enn_trainer.callbacks.callback import Callback, RunningTrainer
+from enn_trainer.callbacks.callback import Callback, RolloutCallback, RunningTrainer
 from enn_trainer.checkpoints.state import State
 from enn_trainer.checkpoints.state_manager import StateManager
 from enn_trainer.config.curriculum_config import curriculum_path
@@ -205,7 +205,7 @@ def check_varied(envs: VecEnv, groups: Groups) -> None:
             envs.vary(Variation((group,)))
 
 
-class RoundCounter(Callback):
+class RoundCounter(RolloutCallback):
     """Counts the rounds of episodes after each update, before other callbacks read them.
 
     Args:
@@ -222,18 +222,8 @@ class RoundCounter(Callback):
         self.rounds, self._num_envs = part, num_envs
         if state.step and not len(part.rounds.ended):  # of a save without rounds
             part.rounds.first = -1
-        self._rollout: Rollout | None = None
-
-    def on_update_start(self, trainer: RunningTrainer) -> None:
-        """Free the rollout of an update that failed."""
-        self._rollout = None
-
-    def on_rollout_end(self, trainer: RunningTrainer, rollout: Rollout) -> None:
-        """Keep the rollout; its episodes count once the update has succeeded."""
-        self._rollout = rollout
 
     def on_update_end(self, trainer: RunningTrainer, metrics: dict[str, float]) -> None:
         """Count the episodes of the rollout."""
-        rollout, self._rollout = self._rollout, None
-        assert rollout is not None
+        rollout = self.take_rollout()
         self.rounds.add(rollout.episodes, rollout.metrics, self._num_envs, rollout.num_frames)
