@@ -20,7 +20,11 @@ TESTS = [
     "tests/enn_trainer/cli/test_config_command.py",
     "tests/rogue_net/native/test_ctypes.py",
 ]
-NEED_TORCH = ["tests/entity_env/vec/test_check_spaces.py", "tests/entity_env/test_lazy_exports.py"]
+NEED_TORCH = [
+    "tests/enn_trainer/config/test_torch_optimizers.py",
+    "tests/entity_env/test_lazy_exports.py",
+    "tests/entity_env/vec/test_check_spaces.py",
+]
 NEED_EXTRAS = ["tests/entity_env/adapters"]
 SAME_IN_EVERY_PYTHON = [
     "tests/enn_trainer/config/test_released_schemas.py",

@@ -20,7 +20,7 @@ import dataclasses
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -31,9 +31,15 @@ from enn_trainer.config.validation import Problems
 
 CLOCKS = ("step", "time_used")
 
-_POWERS = {"lin": 1.0, "quad": 2.0}
-_POLY = re.compile(r"poly\((.+)\)")
-_SHAPES = "lin, cos, exp, quad, step, or poly(p) with p > 0"
+_WEIGHTS: Mapping[str, Callable[[float], float]] = {
+    "lin": lambda t: 1 - t,
+    "cos": lambda t: math.cos(t * math.pi) * 0.5 + 0.5,
+    "quad": lambda t: (1 - t) ** 2.0,
+    "step": lambda t: 1.0,
+}
+"""Weight of the first of two values at t from 0 to 1, by shape."""
+_EXP, _POLY = "exp", re.compile(r"poly\((.+)\)")
+_SHAPES = f"{', '.join([*_WEIGHTS, _EXP])}, or poly(p) with p > 0"
 _CLOCK = re.compile(r"\s*(\w+)\s*:")
 _WORD = re.compile(r"\S+")
 
@@ -83,19 +89,17 @@ class Schedule:
 
 def _between(start: float, end: float, t: float, shape: str) -> float:
     """Interpolate between two values, with t from 0 to 1."""
-    if shape == "step":
-        return start
-    if shape == "exp":
+    if shape == _EXP:
         # start^(1 - t) * end^t
         return math.copysign(abs(start) ** (1 - t) * abs(end) ** t, start)
-    left = math.cos(t * math.pi) * 0.5 + 0.5 if shape == "cos" else (1 - t) ** _power(shape)
+    left = _WEIGHTS[shape](t) if shape in _WEIGHTS else (1 - t) ** _power(shape)
     return left * start + (1 - left) * end
 
 
 def _power(shape: str) -> float:
-    """Return the p of a shape (1 - t) ** p; NaN for other shapes."""
+    """Return the p of `poly(p)`; NaN for other shapes."""
     poly = _POLY.fullmatch(shape)
-    return _number(poly[1]) if poly else _POWERS.get(shape, math.nan)
+    return _number(poly[1]) if poly else math.nan
 
 
 def _number(text: str) -> float:
@@ -141,7 +145,7 @@ def parse_schedule(text: str, whole: bool = False) -> Schedule:
             if len(knots) == 1:
                 raise _unexpected("a second value@position before repeat", word, text)
             repeats = True
-        elif word[0] in ("cos", "exp", "step") or _power(word[0]) > 0:
+        elif word[0] in (*_WEIGHTS, _EXP) or _power(word[0]) > 0:
             shape, shape_is_open = word[0], True
         else:
             raise _unexpected(f"value@position or a shape ({_SHAPES})", word, text)
@@ -162,7 +166,7 @@ def _knot(word: re.Match[str], text: str, before: Knot | None, shape: str, whole
         raise _unexpected("a whole number as the value", word, text)
     if before is not None and position <= before.position:
         raise _unexpected(f"a position above {before.position:.15g}", word, text)
-    if before is not None and shape == "exp" and not _exp_joins(before.value, value):
+    if before is not None and shape == _EXP and not _exp_joins(before.value, value):
         expected = f"exp between values on one side of 0, the first being {before.value:.15g}"
         raise _unexpected(expected, word, text)
     return Knot(position, value, shape)

@@ -47,7 +47,7 @@ from tests.enn_trainer.builders import run_pool
 from tests.enn_trainer.demonstrated import SMALL, CutOff, Sorting, config, record
 from tests.fork_server import ENN, start_program
 
-SAMPLES = Path(__file__).parents[3] / "golden" / "entity_gym_samples"
+SAMPLES = Path(__file__).parents[2] / "golden" / "entity_gym_samples"
 STEPS = 30
 """Of the recordings from which something is learnt."""
 LEARNS = ("clone.epochs=4", "clone.lr=0.04", "clone.bs=48")
