@@ -30,8 +30,8 @@ from enn_trainer.experience.players import AgentPlayer, consecutive, draw_unifor
 from enn_trainer.runtime.execution import cost_of_entity
 from entity_env import Environment, Observation
 from entity_env.examples import ENV_REGISTRY
-from entity_env.random_play import random_choices
 from entity_env.spaces import GLOBAL
+from entity_env.testing.random_play import random_choices
 from entity_env.vec.batching import batch_obs, unbatch_actions
 from rogue_net.rogue_net import NetOutput
 

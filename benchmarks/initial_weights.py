@@ -27,12 +27,12 @@ from entity_env import (
     ObsSpace,
 )
 from entity_env.examples import Minefield
-from entity_env.random_play import random_choices
 from entity_env.spaces import ActionSpace
+from entity_env.testing.random_play import random_choices
 from entity_env.vec.serial import EnvList
 from rogue_net import RelposEncodingConfig, RogueNet, RogueNetConfig
+from rogue_net.actions.heads import CategoricalHead
 from rogue_net.config import Init
-from rogue_net.heads import CategoricalHead
 from rogue_net.ragged import EntityBatch
 
 WIDTHS = (16, 32, 64, 128, 256)

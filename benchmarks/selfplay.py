@@ -291,7 +291,7 @@ def results_against(path: Path, world: Any, opponent: Any, seed: int, greedy: bo
     players["agent"] = AgentPlayer(network, None if greedy else seed)
     deals = [[["agent", "other"], ["other", "agent"]]] * GAMES
     envs = EnvList(world, 2 * 64)
-    results = play_games(envs, spaces[0], players, deals, "episodic_reward", seed)
+    results = play_games(envs, players, deals, "episodic_reward", seed)
     return [results[:, 0, 0], results[:, 1, 1]]
 
 

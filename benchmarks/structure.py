@@ -166,7 +166,7 @@ def _imports(root: Path, modules: list[Module]) -> Iterator[Measure]:
         files = files_naming(modules, word)
         yield Measure(f"files that name {word} outside its modules", len(files), "", files)
     optional = conditions(modules)
-    name = "conditions in players, collector, open_run and evaluator"
+    name = "conditions in players, collector, open_run and evaluation"
     yield Measure(name, len(optional), "", optional)
     written = batch_methods(modules)
     num_files = len({name.partition(":")[0] for name in written})

@@ -27,6 +27,7 @@ CORE = (
     "experience/players.py",
     "experience/collector.py",
     "run/open_run.py",
+    "evaluation/evaluation.py",
     "evaluation/evaluator.py",
 )
 """Modules of enn_trainer whose conditions on optional features are counted."""

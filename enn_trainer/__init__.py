@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from entity_env.lazy_exports import export_lazily
+from entity_env.imports import export_lazily
 
 if TYPE_CHECKING:
     from enn_trainer import stop_conditions as stop_conditions
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from rogue_net.config import RogueNetConfig as RogueNetConfig
     from rogue_net.config import ValueBinsConfig as ValueBinsConfig
     from rogue_net.relpos import RelposEncodingConfig as RelposEncodingConfig
+    from rogue_net.relpos import TranslationConfig as TranslationConfig
     from rogue_net.rogue_net import RogueNet as RogueNet
-    from rogue_net.translation_config import TranslationConfig as TranslationConfig
 
 export_lazily(
     __name__,
@@ -82,8 +82,7 @@ export_lazily(
         "enn_trainer.runtime.versions": "__version__",
         "enn_trainer.viewer.played": "replay",
         "rogue_net.config": "RogueNetConfig ValueBinsConfig",
-        "rogue_net.relpos": "RelposEncodingConfig",
+        "rogue_net.relpos": "RelposEncodingConfig TranslationConfig",
         "rogue_net.rogue_net": "RogueNet",
-        "rogue_net.translation_config": "TranslationConfig",
     },
 )

@@ -15,13 +15,13 @@ from enn_trainer.base.errors import AgentError
 from enn_trainer.base.policy import PPOAgent
 from enn_trainer.experience.memories import PlayerMemory, RolloutMemory, remembering_of
 from enn_trainer.experience.players import draw_uniforms
+from entity_env.actions.chains import parents_first
 from entity_env.environment import Observation
 from entity_env.ragged import Ragged, row_indices
 from entity_env.real_numbers import Floats
 from entity_env.spaces import GLOBAL, ActionSpace, Entity, ObsSpace
 from entity_env.vec.batching import batch_obs
-from entity_env.vec.chains import parents_first
-from rogue_net.parts import after_choices, is_taken
+from rogue_net.actions.parts import after_choices, is_taken
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
 from rogue_net.rogue_net import NetOutput
 

@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from entity_env import moved_modules
-from entity_env.lazy_exports import export_lazily
+from entity_env.imports import export_lazily, moved_modules
 
 if TYPE_CHECKING:
     from entity_env.actions import Action as Action
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from entity_env.actions import SelectEntityAction as SelectEntityAction
     from entity_env.actions import SelectEntityActionMask as SelectEntityActionMask
     from entity_env.bot import Bot as Bot
-    from entity_env.check_env import check_env as check_env
     from entity_env.environment import Environment as Environment
     from entity_env.environment import Features as Features
     from entity_env.environment import Observation as Observation
@@ -44,6 +42,7 @@ if TYPE_CHECKING:
     from entity_env.spaces import GlobalContinuousActionSpace as GlobalContinuousActionSpace
     from entity_env.spaces import ObsSpace as ObsSpace
     from entity_env.spaces import SelectEntityActionSpace as SelectEntityActionSpace
+    from entity_env.testing.check_env import check_env as check_env
     from entity_env.vec.batching import action_index_to_actions as action_index_to_actions
     from entity_env.vec.batching import batch_obs as batch_obs
     from entity_env.vec.parallel import ParallelEnvList as ParallelEnvList
@@ -71,7 +70,6 @@ export_lazily(
             "SelectEntityActionMask"
         ),
         "entity_env.bot": "Bot",
-        "entity_env.check_env": "check_env",
         "entity_env.environment": "Environment Features Observation",
         "entity_env.errors": (
             "EntityEnvError InvalidAction InvalidObservation InvalidSpace WorkerError"
@@ -85,6 +83,7 @@ export_lazily(
             "EntityName GlobalCategoricalActionSpace GlobalContinuousActionSpace ObsSpace "
             "SelectEntityActionSpace"
         ),
+        "entity_env.testing.check_env": "check_env",
         "entity_env.vec.batching": "action_index_to_actions batch_obs",
         "entity_env.vec.parallel": "ParallelEnvList",
         "entity_env.vec.serial": "EnvList",

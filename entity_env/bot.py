@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from entity_env.actions import Action, ActionName, EntityID
+from entity_env.actions.chains import choose_parts
 from entity_env.environment import SeededRandom
 from entity_env.errors import InvalidAction, as_error, short_repr
 from entity_env.observation import GLOBAL, Observation, ObsSpace, filter_observation
 from entity_env.plain_state import from_plain, to_plain
 from entity_env.ragged import Ragged
 from entity_env.spaces import Spaces
-from entity_env.vec.chains import choose_parts
 from entity_env.vec.vec_obs import Choices, VecActionMask, VecObs
 
 

@@ -19,7 +19,7 @@ from entity_env.bot import Bot
 from entity_env.environment import Environment
 from entity_env.errors import UnknownWorld, did_you_mean
 from entity_env.examples import ENV_REGISTRY
-from entity_env.extras import remedy
+from entity_env.imports.extras import remedy
 from entity_env.match import Match
 from entity_env.vec.vec_env import VecEnv
 from entity_env.world_code import OF_FILES

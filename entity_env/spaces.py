@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.action_space import ActionSpace, Actors, IDs, Probabilities
 from entity_env.actions import (
     Action,
     ActionMask,
@@ -26,7 +25,8 @@ from entity_env.actions import (
     SelectEntityAction,
     SelectEntityActionMask,
 )
-from entity_env.continuous import ContinuousActionSpace, GlobalContinuousActionSpace
+from entity_env.actions.action_space import ActionSpace, Actors, IDs, Probabilities
+from entity_env.actions.continuous import ContinuousActionSpace, GlobalContinuousActionSpace
 from entity_env.errors import unexpected
 from entity_env.kinds import Flag, Kind, check_unique
 from entity_env.observation import GLOBAL, Entity, Observation, ObsSpace

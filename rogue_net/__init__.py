@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from entity_env.lazy_exports import export_lazily
+from entity_env.imports import export_lazily
 
 if TYPE_CHECKING:
     from rogue_net.config import RogueNetConfig as RogueNetConfig
@@ -11,18 +11,17 @@ if TYPE_CHECKING:
     from rogue_net.ragged import EntityBatch as EntityBatch
     from rogue_net.ragged import RaggedTensor as RaggedTensor
     from rogue_net.relpos import RelposEncodingConfig as RelposEncodingConfig
+    from rogue_net.relpos import TranslationConfig as TranslationConfig
     from rogue_net.rogue_net import NetOutput as NetOutput
     from rogue_net.rogue_net import RogueNet as RogueNet
     from rogue_net.rogue_net import RogueNetWithValueNet as RogueNetWithValueNet
-    from rogue_net.translation_config import TranslationConfig as TranslationConfig
 
 export_lazily(
     __name__,
     {
         "rogue_net.config": "RogueNetConfig ValueBinsConfig",
         "rogue_net.ragged": "ActionBatch EntityBatch RaggedTensor",
-        "rogue_net.relpos": "RelposEncodingConfig",
+        "rogue_net.relpos": "RelposEncodingConfig TranslationConfig",
         "rogue_net.rogue_net": "NetOutput RogueNet RogueNetWithValueNet",
-        "rogue_net.translation_config": "TranslationConfig",
     },
 )

@@ -5,7 +5,12 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from rogue_net.distributions import ActionDistribution, CategoricalDistribution, Decision, decide
+from rogue_net.actions.distributions import (
+    ActionDistribution,
+    CategoricalDistribution,
+    Decision,
+    decide,
+)
 from rogue_net.ragged import Lengths, of_action
 
 

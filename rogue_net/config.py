@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import List, Literal, Optional, TypeAlias
 
 from rogue_net.relpos import RelposEncodingConfig
-from rogue_net.translation_config import TranslationConfig
+from rogue_net.relpos.config import TranslationConfig
 
 Init: TypeAlias = Literal["published", "scaled"]
 INPUTS = ("action", "reward")

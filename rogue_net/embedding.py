@@ -11,8 +11,8 @@ from entity_env.spaces import GLOBAL, Kind, ObsSpace
 from rogue_net.config import RogueNetConfig
 from rogue_net.input_norm import InputNorm, Moments
 from rogue_net.ragged import EntityBatch, to_device
-from rogue_net.translate import Translation
-from rogue_net.translation_config import TranslationConfig
+from rogue_net.relpos.config import TranslationConfig
+from rogue_net.relpos.translate import Translation
 
 
 def feature_names(obs_space: ObsSpace, with_global_entity: bool) -> dict[str, list[str]]:

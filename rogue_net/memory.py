@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from entity_env.ragged import row_indices
 from entity_env.spaces import ActionSpace
+from rogue_net.actions.heads import HEADS
+from rogue_net.actions.parts import is_taken, made
 from rogue_net.config import RogueNetConfig
 from rogue_net.embedding import module_key
-from rogue_net.heads import HEADS
 from rogue_net.layout import Layout
-from rogue_net.parts import is_taken, made
 from rogue_net.past import FRAME, NEW, NOTHING_KNOWN, Ints, MemoryRows, Past, link
 from rogue_net.ragged import EntityBatch, RaggedTensor, to_device
 from rogue_net.transformer import Transformer

@@ -14,11 +14,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from entity_env.actions.chains import link, places_among
 from entity_env.errors import short_repr
 from entity_env.frame_data import COUNT, SAME, FrameData, Path, cat_leaves, slice_leaf, take_leaf
 from entity_env.ragged import Ragged, Selection, exclusive_cumsum, row_indices
 from entity_env.spaces import GLOBAL, ActionName, ActionSpace
-from entity_env.vec.chains import link, places_among
 from entity_env.vec.vec_env import VecActionMask, VecObs
 from entity_env.vec.vec_obs import After
 from rogue_net.past import Past

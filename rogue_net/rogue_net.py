@@ -15,9 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from entity_env.actions.chains import parents_first
 from entity_env.spaces import ActionSpace, ObsSpace
-from entity_env.vec.chains import parents_first
 from entity_env.vec.validate import check_spaces
+from rogue_net.actions.distributions import Decision, decide, random_draws
+from rogue_net.actions.heads import HEADS, full_precision
+from rogue_net.actions.parts import ParentAction
 from rogue_net.answer import NetOutput, answer, output_of
 from rogue_net.attention import (
     PaddedContext,
@@ -26,7 +29,6 @@ from rogue_net.attention import (
     weights_by_frame,
 )
 from rogue_net.config import RogueNetConfig, ValueBinsConfig
-from rogue_net.distributions import Decision, decide, random_draws
 from rogue_net.embedding import (
     EntityEmbedding,
     check_positions,
@@ -34,12 +36,10 @@ from rogue_net.embedding import (
     kinds_of_types,
     module_key,
 )
-from rogue_net.heads import HEADS, full_precision
 from rogue_net.input_norm import InputNorm, Moments
 from rogue_net.layout import Layout, layout_of, make_layout, visible_rows
 from rogue_net.memory import MEMORY, Memory, MemoryOutput, Remembering, remember
 from rogue_net.native import backend
-from rogue_net.parts import ParentAction
 from rogue_net.ragged import EntityBatch, RaggedTensor, of_action, to_device
 from rogue_net.relpos.encoding import RelposEncoding
 from rogue_net.transformer import Transformer, init_linear

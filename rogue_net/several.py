@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rogue_net.actions.distributions import decide
+from rogue_net.actions.heads import CategoricalHead, SelectEntityHead
 from rogue_net.answer import NetOutput, output_of
-from rogue_net.distributions import decide
 from rogue_net.embedding import module_key
-from rogue_net.heads import CategoricalHead, SelectEntityHead
 from rogue_net.native import backend
 from rogue_net.ragged import EntityBatch, of_action
 from rogue_net.rogue_net import RogueNet

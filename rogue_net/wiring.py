@@ -12,10 +12,10 @@ from entity_env.kinds import label_map
 from entity_env.ragged import exclusive_cumsum, row_indices
 from entity_env.spaces import GLOBAL, ActionSpace, Kind, ObsSpace
 from entity_env.vec.vec_obs import block_sizes
+from rogue_net.actions.distributions import Decision, decide, random_draws
+from rogue_net.actions.parts import PartDistribution, after_choices, parents_first
+from rogue_net.actions.parts import made as chosen_or_0
 from rogue_net.answer import output_of
-from rogue_net.distributions import Decision, decide, random_draws
-from rogue_net.parts import PartDistribution, after_choices, parents_first
-from rogue_net.parts import made as chosen_or_0
 from rogue_net.ragged import (
     ActionBatch,
     ActionSubset,

@@ -18,11 +18,12 @@ TESTS = [
     "tests/entity_env",
     "tests/enn_trainer/config",
     "tests/enn_trainer/cli/test_config_command.py",
-    "tests/rogue_net/native/test_ctypes.py",
+    "tests/rogue_net/native/test_library.py",
 ]
 NEED_TORCH = [
     "tests/enn_trainer/config/test_torch_optimizers.py",
-    "tests/entity_env/test_lazy_exports.py",
+    "tests/entity_env/imports/test_imports.py",
+    "tests/entity_env/imports/test_moved_modules.py",
     "tests/entity_env/vec/test_check_spaces.py",
 ]
 NEED_EXTRAS = ["tests/entity_env/adapters"]
@@ -30,13 +31,13 @@ SAME_IN_EVERY_PYTHON = [
     "tests/enn_trainer/config/test_released_schemas.py",
     "tests/entity_env/examples",
     "tests/entity_env/play",
-    "tests/entity_env/recording/test_recorded_chains.py",
-    "tests/entity_env/test_check_bot.py",
-    "tests/entity_env/test_check_env.py",
-    "tests/entity_env/test_check_variation.py",
-    "tests/entity_env/test_examples.py",
+    "tests/entity_env/recording/test_record.py",
+    "tests/entity_env/testing/test_check_bot.py",
+    "tests/entity_env/testing/test_check_env.py",
+    "tests/entity_env/testing/test_check_variation.py",
+    "tests/entity_env/examples/test_examples.py",
     "tests/entity_env/test_kinds.py",
-    "tests/entity_env/vec/test_chains.py",
+    "tests/entity_env/actions/test_chains.py",
 ]
 """Rules of environments and of checks: their modules run in other tests, too."""
 UV = ROOT / ".venv/bin/uv"

@@ -14,8 +14,8 @@ from enn_trainer.config.load import load_config
 from enn_trainer.stop_conditions import Steps
 from entity_env import ActionSpace, PlainState
 from entity_env.named_world import find_world
-from rogue_net.distributions import ActionDistribution
-from rogue_net.heads import ActionHead
+from rogue_net.actions.distributions import ActionDistribution
+from rogue_net.actions.heads import ActionHead
 from tests.doc_blocks import blocks, comparable, pages, run_command
 from tests.enn_trainer.builders import SMALL, run_small, weights
 from tests.fork_server import ENN, run_program

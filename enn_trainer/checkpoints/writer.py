@@ -9,7 +9,7 @@ from concurrent import futures
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, TypeAlias, final
 
 from enn_trainer.base.errors import CheckpointError
 from enn_trainer.checkpoints import disk
@@ -36,6 +36,10 @@ RETRY_S = 60.0
 """After a save that failed, no other is due for so long, or for as long as between two saves."""
 
 
+IfExists: TypeAlias = Literal["raise", "keep", "supersede"]
+"""Handling of a save of a step that the run has already."""
+
+
 def save(
     run_dir: Path,
     step: int,
@@ -43,8 +47,7 @@ def save(
     why: str,
     facts: Mapping[str, Any] | None = None,
     say: Callable[[str], None] = print,
-    must_be_new: bool = False,
-    supersedes: bool = True,
+    if_exists: IfExists = "supersede",
     shared: Mapping[str, str] | None = None,
 ) -> Checkpoint:
     """Write a save of a run; if the run already has a valid one of this step, keep that.
@@ -60,8 +63,8 @@ def save(
         why: the reason for saving, for the manifest.
         facts: more fields of the manifest, such as the metrics of this step; plain data.
         say: prints a line on what was moved aside, and on a save that stays with other weights.
-        must_be_new: raise if anything of this step is there.
-        supersedes: the save may replace one that lacks some of its metrics.
+        if_exists: of a save of this step: raise if anything is there, keep a valid one, or keep it
+            unless the new one adds metrics.
         shared: sha256 by name of the files that never change, which are linked to those of an
             earlier save that has them.
 
@@ -76,7 +79,7 @@ def save(
     damaged: CheckpointError | None = None
     is_replaced = False
     if os.path.lexists(target):
-        if must_be_new:
+        if if_exists == "raise":
             raise CheckpointError(f"{target}: expected none, it is there; nothing was written")
         try:
             there = verify(target)
@@ -88,7 +91,11 @@ def save(
             if new not in (None, old):
                 say(f"{target}: there already, with other weights; a save is never changed")
             has_same_weights = new is not None and new == old
-            is_replaced = supersedes and has_same_weights and adds_metrics(facts, there.manifest)
+            is_replaced = (
+                if_exists == "supersede"
+                and has_same_weights
+                and adds_metrics(facts, there.manifest)
+            )
             if not is_replaced:
                 return there
 
@@ -438,7 +445,7 @@ def _write(
         shared = {n: one.data for n, one in contents.items() if isinstance(one, SharedFile)}
         saved = save(
             *(run.run_dir, run.step, as_bytes(contents), why, run.facts, result.notes.append),
-            supersedes=run.supersedes,
+            if_exists="supersede" if run.supersedes else "keep",
             shared=hashes.update(shared),
         )
         known.add(saved)

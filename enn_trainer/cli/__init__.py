@@ -11,7 +11,7 @@ from enn_trainer.cli.arguments import EXPECTED_ERRORS, ArgumentsExit, OneLinePar
 from enn_trainer.cli.failures import REPORT, disk_problem, is_unforeseen, torch_problem
 from enn_trainer.runtime.interrupt import ended_by, one_line_if_interrupted
 from entity_env.errors import as_error, did_you_mean
-from entity_env.extras import remedy
+from entity_env.imports.extras import remedy
 from entity_env.process import reader_may_leave
 
 

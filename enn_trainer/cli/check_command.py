@@ -7,7 +7,7 @@ from enn_trainer.cli.arguments import OneLineParser, not_negative, positive
 from enn_trainer.cli.load_world import load_world, parse_kwargs
 from enn_trainer.evaluation.opponents import bot_class
 from enn_trainer.runtime.trust import TYPED
-from entity_env.check_env import check_env
+from entity_env.testing.check_env import check_env
 
 _EPILOG = """\
 examples:

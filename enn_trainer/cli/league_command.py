@@ -305,10 +305,12 @@ def parser() -> OneLineParser:
         found.set_defaults(run=run)
         return found
 
+    # enn league show
     one = command("show", _show, "members, results and ratings of a run", "show runs/duel")
     one.add_argument("path", metavar="RUN", help="a run, or one of its saves")
     one.flag("--json", "print as JSON")
 
+    # enn league play
     example = "play runs/duel@opponents runs/duel random --games 20 --png payoff.png"
     one = command("play", _play, "a round robin of players", example)
     one.add_argument("players", metavar="PLAYER", nargs="+", help="see below")
@@ -327,6 +329,7 @@ def parser() -> OneLineParser:
     one.env_options("another world", "its arguments")
     one.flag("--trust", "import the code that the checkpoint names, such as its environment")
 
+    # enn league exploit
     help = "train new agents against a player alone: their score is a lower bound"
     one = command("exploit", _exploit, help, "exploit runs/duel --timesteps 10000 --games 100")
     one.add_argument("path", metavar="PLAYER", help="a run or a save")

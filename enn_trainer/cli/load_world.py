@@ -18,7 +18,7 @@ from enn_trainer.runtime.trust import TYPED, Trust, import_named
 from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError, InvalidSampler, UnknownWorld, short_repr
 from entity_env.examples import ENV_REGISTRY
-from entity_env.extras import remedy
+from entity_env.imports.extras import remedy
 from entity_env.match import FreshPartial, Match
 from entity_env.named_world import LIBRARIES, NamedWorld, is_environment_factory
 from entity_env.vec.samplers import read_sampler

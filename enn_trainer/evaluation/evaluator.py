@@ -164,15 +164,14 @@ class Evaluator:
 
     def _films_and_pages(self) -> list[EpisodeCapture]:
         """Return the videos and pages that `eval` configures, in the folder of the run."""
-        config, state = self._config, self._state
-        assert config.eval is not None
-        folder = absolute(self._folder or Path(config.data_dir, "runs", state.run_name))
+        config, state = self._eval, self._state
+        folder = absolute(self._folder or Path(self._config.data_dir, "runs", state.run_name))
         step, captures = f"step-{state.step:012d}", list[EpisodeCapture]()
-        if config.eval.capture_videos:
+        if config.capture_videos:
             from enn_trainer.evaluation.video import FilmFile  # most runs film nothing
 
             captures.append(FilmFile(folder / VIDEOS / f"{step}.mp4"))
-        if config.eval.capture_replays:
+        if config.capture_replays:
             from enn_trainer.viewer.played import ReplaySettings, SuiteReplay  # likewise
 
             captures.append(SuiteReplay(ReplaySettings(folder / REPLAYS / f"{step}.html")))
@@ -247,6 +246,12 @@ class Evaluator:
                     raise ConfigError(filmed.problem)
 
     @property
+    def _eval(self) -> EvalConfig:
+        """`eval` of the configuration, which evaluations that are played have."""
+        assert self._config.eval is not None
+        return self._config.eval
+
+    @property
     def _suites(self) -> list[tuple[str, EvalConfig]]:
         """Evaluations of the configuration by name, the unnamed one first."""
         config = self._config
@@ -316,8 +321,7 @@ class Evaluator:
                 of_members[member.name] = counts.measured(counted & against)
             results = {**results, "opponents": of_members}
         results = {**results, "played": counts.played or ()}
-        assert self._config.eval is not None
-        steps, limit = _steps_of(suite), origin_of(self._config.eval, name, "max_steps")
+        steps, limit = _steps_of(suite), origin_of(self._eval, name, "max_steps")
         return SuiteResult(
             counts.measured(), counts.num_episodes(), counts.num_missing(), steps, limit, **results
         )

@@ -17,7 +17,7 @@ from entity_env.actions import ActionName, EntityID
 from entity_env.errors import short_repr
 from entity_env.ragged import Indices
 from entity_env.spaces import GLOBAL, ActionSpaces
-from rogue_net.parts import is_taken
+from rogue_net.actions.parts import is_taken
 from rogue_net.ragged import ActionSubset, EntityBatch, actor_pairs, to_device, without
 
 Float32: TypeAlias = npt.NDArray[np.float32]

@@ -13,15 +13,15 @@ from enn_trainer.checkpoints.lookup import read_saved_run
 from enn_trainer.evaluation.load_agent import network_in_world
 from enn_trainer.runtime.start_folder import located
 from enn_trainer.runtime.trust import TYPED, Trust, import_bot
+from entity_env.actions.chains import parents_first
 from entity_env.bot import Bot
 from entity_env.errors import UnknownWorld
 from entity_env.named_world import names_bot
 from entity_env.spaces import ActionSpace, ObsSpace, Spaces
-from entity_env.vec.chains import parents_first
+from rogue_net.actions.distributions import Decision, decide
+from rogue_net.actions.heads import HEADS
+from rogue_net.actions.parts import of_all
 from rogue_net.answer import NetOutput, output_of
-from rogue_net.distributions import Decision, decide
-from rogue_net.heads import HEADS
-from rogue_net.parts import of_all
 from rogue_net.ragged import EntityBatch, of_action
 from rogue_net.wiring import Wired
 

@@ -11,8 +11,8 @@ from enn_trainer.evaluation.eval_metrics import EpisodeStatistics, quotas
 from enn_trainer.experience.episodes import Measured
 from entity_env.environment import Environment
 from entity_env.match import Match
-from entity_env.random_play import random_choices
 from entity_env.seeding import global_randomness_kept
+from entity_env.testing.random_play import random_choices
 from entity_env.vec.serial import EnvList
 from entity_env.vec.vec_env import VecEnv
 

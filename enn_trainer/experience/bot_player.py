@@ -19,9 +19,9 @@ from entity_env.ragged import Ragged
 from entity_env.seeding import derive_seeds
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace, Spaces
 from entity_env.vec.vec_obs import VecObs
-from rogue_net.distributions import ActionDistribution
-from rogue_net.heads import HEADS
-from rogue_net.parts import of_all
+from rogue_net.actions.distributions import ActionDistribution
+from rogue_net.actions.heads import HEADS
+from rogue_net.actions.parts import of_all
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
 
 T = TypeVar("T")

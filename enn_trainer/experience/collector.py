@@ -29,7 +29,7 @@ from entity_env.vec.vec_env import (
     VecObs,
     add_metrics,
 )
-from rogue_net.parts import independent
+from rogue_net.actions.parts import independent
 from rogue_net.ragged import EntityBatch, RaggedTensor, to_device
 
 Ints = npt.NDArray[np.int64]

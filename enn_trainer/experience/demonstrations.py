@@ -15,7 +15,7 @@ from entity_env.ragged import Selection, exclusive_cumsum, row_indices
 from entity_env.recording.entity_gym_samples import is_entity_gym, open_entity_gym_samples
 from entity_env.recording.read_recording import Recording
 from entity_env.spaces import ActionName, Spaces
-from rogue_net.parts import joint
+from rogue_net.actions.parts import joint
 from rogue_net.ragged import EntityBatch, RaggedTensor
 from rogue_net.space_diff import diff_spaces
 

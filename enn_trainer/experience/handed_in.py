@@ -27,9 +27,9 @@ def record_world(config: EnvConfig, env: EnvSource, folder: Path) -> bool:
     """
     configured = config.id
     if inspect.isclass(env) or makes_one_environment(env):
-        examples = [name for name, example in ENV_REGISTRY.items() if example is env]
-        if config.id not in examples:
-            config.id = examples[0] if examples else _importable_name(env, folder)
+        name = getattr(env, "__name__", "")
+        is_example = name in ENV_REGISTRY and ENV_REGISTRY[name] is env
+        config.id = name if is_example else _importable_name(env, folder)
     return config.id != configured
 
 

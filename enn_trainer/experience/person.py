@@ -25,9 +25,9 @@ from entity_env.play.hand import Hand
 from entity_env.ragged import Ragged, exclusive_cumsum, row_indices
 from entity_env.spaces import ActionName, ActionSpace
 from entity_env.vec.vec_obs import VecObs
-from rogue_net.distributions import ActionDistribution
-from rogue_net.gaussian_numbers import as_drawn
-from rogue_net.parts import made, parents_first, rows_before
+from rogue_net.actions.distributions import ActionDistribution
+from rogue_net.actions.gaussian_numbers import as_drawn
+from rogue_net.actions.parts import made, parents_first, rows_before
 from rogue_net.ragged import EntityBatch, RaggedTensor, to_device
 
 

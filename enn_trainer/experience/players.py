@@ -31,8 +31,8 @@ from entity_env.ragged import Ragged
 from entity_env.seeding import key_of
 from entity_env.spaces import ActionName, ActionSpace
 from entity_env.vec.vec_env import VecObs
+from rogue_net.actions.distributions import ActionDistribution
 from rogue_net.answer import NetOutput
-from rogue_net.distributions import ActionDistribution
 from rogue_net.native import backend
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
 

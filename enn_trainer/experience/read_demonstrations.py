@@ -17,16 +17,15 @@ from enn_trainer.base.errors import ConfigError
 from enn_trainer.config.train_config import SEQ_LEN, Who
 from enn_trainer.experience.demonstrations import Demonstrations
 from enn_trainer.experience.memories import past_of_recorded, remembering_of
-from entity_env.actions import EntityName
+from entity_env.actions import EntityName, chains
 from entity_env.errors import LONG, did_you_mean, short_repr
 from entity_env.ragged import Ragged
 from entity_env.recording.read_recording import Episode, Recording
 from entity_env.recording.recording_format import Decisions, RecordingError
 from entity_env.spaces import ActionName, ObsSpace
-from entity_env.vec import chains
-from rogue_net.distributions import ActionDistribution
-from rogue_net.heads import HEADS
-from rogue_net.parts import of_all
+from rogue_net.actions.distributions import ActionDistribution
+from rogue_net.actions.heads import HEADS
+from rogue_net.actions.parts import of_all
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor, to_device
 from rogue_net.wiring import adapt_batch
 

@@ -18,7 +18,7 @@ from enn_trainer.experience.memories import (
 )
 from entity_env.ragged import Ragged
 from entity_env.vec.vec_obs import VecObs
-from rogue_net.gaussian_numbers import as_drawn
+from rogue_net.actions.gaussian_numbers import as_drawn
 from rogue_net.ragged import EntityBatch
 
 

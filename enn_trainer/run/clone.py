@@ -144,7 +144,7 @@ def clone(
             why = "interrupted" if interrupts.requested else "cloned"
             run_dir.check_unused()  # again, as a process without the lock may have saved
             content = to_files(config.of_run(), state)
-            saved = save(run_dir.path, 0, content, why, must_be_new=True).path
+            saved = save(run_dir.path, 0, content, why, if_exists="raise").path
         stopped, number = interrupts.requested, interrupts.number
         return CloneResult(state, saved, epochs, algorithm.trained, best, stopped, number)
 

@@ -193,7 +193,6 @@ def play_league(
     try:
         results = play_games(
             envs,
-            spaces.obs_space,
             players_of(made, seed, spaces, sides),
             deals,
             by,

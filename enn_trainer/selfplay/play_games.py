@@ -14,7 +14,6 @@ from enn_trainer.selfplay.league_players import JointPlayers
 from enn_trainer.selfplay.matchmaking import IntArray
 from entity_env.errors import InvalidObservation
 from entity_env.seeding import derive_seed, mix
-from entity_env.spaces import ObsSpace
 from entity_env.vec.vec_env import AddMetricsWrapper, VecEnv, VecObs
 from rogue_net.ragged import EntityBatch
 
@@ -67,7 +66,6 @@ class ScheduledPlayers(JointPlayers):
 @torch.no_grad()
 def play_games(
     envs: VecEnv,
-    obs_space: ObsSpace,
     players: Mapping[str, SeatPlayer],
     deals: Sequence[Sequence[Sequence[str]]],
     metric: str,
@@ -85,7 +83,6 @@ def play_games(
 
     Args:
         envs: M matches of S sides; at most as many matches as deals.
-        obs_space: the features that frames show.
         players: by name.
         deals: (D, L, S), the names of the players by seat, in the L line-ups of each deal.
         metric: "episodic_reward", or a metric of the last observation of each side.
@@ -113,7 +110,7 @@ def play_games(
             collector = Collector(AddMetricsWrapper(envs), seating, device)
         collector.players = seating
         collector.seed(derive_seed(seed, "league"))
-        collector.reset(obs_space)
+        collector.reset(envs.obs_space())
         for num_ended in _play_each(collector, seating, results[:, k], metric, steps):
             watch(k * num_deals + num_ended)
         if np.isnan(results[:, k]).any():

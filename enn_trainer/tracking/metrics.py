@@ -16,8 +16,8 @@ from entity_env.process import peak_bytes
 from entity_env.ragged import exclusive_cumsum
 from entity_env.spaces import GLOBAL, ActionSpace
 from entity_env.vec.vec_env import Metric
-from rogue_net.gaussian_numbers import to_env
-from rogue_net.parts import of_takers
+from rogue_net.actions.gaussian_numbers import to_env
+from rogue_net.actions.parts import of_takers
 from rogue_net.past import NEW, Past
 from rogue_net.ragged import ActionBatch, EntityBatch, Lengths, RaggedTensor, to_device
 

@@ -16,12 +16,12 @@ from enn_trainer.experience.memories import Recurrence
 from enn_trainer.viewer.replay import Answers, Episode, Replay
 from enn_trainer.viewer.replay_chunks import Columns, Json, encoded_chunk
 from enn_trainer.viewer.replay_columns import encode_episode
+from entity_env.actions.chains import masks_after
 from entity_env.ragged import Indices, Ragged
 from entity_env.recording import read_recording, recording_format
 from entity_env.recording.read_recording import Recording
 from entity_env.recording.recording_format import RecordingError
 from entity_env.spaces import GLOBAL, ActionSpaces
-from entity_env.vec.chains import masks_after
 from entity_env.vec.vec_obs import VecObs
 from rogue_net.ragged import EntityBatch
 

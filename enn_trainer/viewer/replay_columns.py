@@ -17,11 +17,11 @@ from enn_trainer.viewer.replay_chunks import (
     Columns,
     Json,
 )
+from entity_env.actions.chains import is_taken, masks_after, nothing_of
 from entity_env.observation import GLOBAL, ObsSpace
 from entity_env.ragged import Indices, Ragged
 from entity_env.serialization.bounds import Allowance
 from entity_env.spaces import ActionName, ActionSpaces
-from entity_env.vec.chains import is_taken, masks_after, nothing_of
 from entity_env.vec.vec_obs import VecObs
 
 

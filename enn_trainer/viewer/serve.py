@@ -20,7 +20,7 @@ from typing import Any, final
 from enn_trainer.base.errors import ServerError
 from enn_trainer.viewer.live import HOST, Message
 from enn_trainer.viewer.page import live_page
-from entity_env.extras import needs_extra
+from entity_env.imports.extras import needs_extra
 
 with needs_extra():
     from websockets.datastructures import Headers

@@ -27,7 +27,7 @@ from entity_env.adapters.gymnasium_spaces import (
 from entity_env.adapters.mapping import AGENT, AnyAction, Choice, Select
 from entity_env.adapters.observation_reader import Frame
 from entity_env.errors import InvalidObservation, InvalidSpace, did_you_mean
-from entity_env.extras import needs_extra
+from entity_env.imports.extras import needs_extra
 from entity_env.spaces import (
     ActionName,
     ActionSpace,

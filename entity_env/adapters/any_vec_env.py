@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from entity_env.actions.chains import after_of, link
 from entity_env.errors import (
     InvalidObservation,
     InvalidSpace,
@@ -29,7 +30,6 @@ from entity_env.spaces import (
     ObsSpace,
 )
 from entity_env.vec.batching import located_in_last
-from entity_env.vec.chains import after_of, link
 from entity_env.vec.validate import (
     check_finite_batch,
     check_identity,

@@ -13,7 +13,7 @@ from entity_env.adapters.gymnasium_spaces import Flags, as_array
 from entity_env.adapters.mapping import FieldMap
 from entity_env.environment import Observation, filter_observation
 from entity_env.errors import EntityEnvError, InvalidObservation, unexpected
-from entity_env.extras import needs_extra
+from entity_env.imports.extras import needs_extra
 from entity_env.ragged import Ragged
 from entity_env.real_numbers import as_flags
 from entity_env.seeding import derive_seed

@@ -34,7 +34,7 @@ from entity_env.adapters.gymnasium_api import (
 from entity_env.adapters.mapping import FieldMap
 from entity_env.environment import Observation
 from entity_env.errors import EntityEnvError, InvalidObservation, InvalidSpace
-from entity_env.extras import needs_extra
+from entity_env.imports.extras import needs_extra
 from entity_env.match import FreshPartial, Match
 from entity_env.spaces import ActionName
 

@@ -14,7 +14,7 @@ from entity_env.errors import (
     did_you_mean,
     short_repr,
 )
-from entity_env.extras import needs_extra
+from entity_env.imports.extras import needs_extra
 from entity_env.real_numbers import real_array
 
 with needs_extra():

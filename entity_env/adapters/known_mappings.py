@@ -4,7 +4,7 @@ import sys
 from typing import Any
 
 from entity_env.adapters.mapping import Choice, FieldMap, Globals, Place, Rows
-from entity_env.extras import needs_extra
+from entity_env.imports.extras import needs_extra
 
 with needs_extra():
     from gymnasium import spaces

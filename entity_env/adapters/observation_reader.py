@@ -33,7 +33,7 @@ from entity_env.adapters.space_fields import (
     is_table,
 )
 from entity_env.errors import InvalidSpace
-from entity_env.extras import needs_extra
+from entity_env.imports.extras import needs_extra
 from entity_env.process import warn_once
 from entity_env.spaces import Entity, EntityName, ObsSpace
 

@@ -21,7 +21,7 @@ from entity_env.adapters.gymnasium_spaces import (
     value_at,
 )
 from entity_env.errors import InvalidObservation, InvalidSpace, did_you_mean
-from entity_env.extras import needs_extra
+from entity_env.imports.extras import needs_extra
 
 with needs_extra():
     from gymnasium import spaces

@@ -7,16 +7,16 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from entity_env.actions.chains import choose_parts
 from entity_env.adapters.padded_layout import PaddedLayout
 from entity_env.environment import Environment, Observation
 from entity_env.errors import InvalidAction, InvalidObservation
-from entity_env.extras import needs_extra
+from entity_env.imports.extras import needs_extra
 from entity_env.kinds import one_hot, one_hot_names
 from entity_env.ragged import Ragged
 from entity_env.real_numbers import Floats, real_array
 from entity_env.spaces import GLOBAL, ActionName, Entity, EntityName
 from entity_env.vec.batching import batch_obs, unbatch_actions
-from entity_env.vec.chains import choose_parts
 from entity_env.vec.vec_env import VecActionMask, VecContinuousActionMask, VecObs
 
 with needs_extra():

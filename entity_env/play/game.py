@@ -13,6 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import Action
+from entity_env.actions.chains import (
+    choose_parts,
+    is_taken,
+    narrowed,
+    parents_first,
+    rows_before,
+    spread,
+)
 from entity_env.bot import Bot
 from entity_env.environment import Environment, Observation
 from entity_env.errors import EntityEnvError, InvalidSampler
@@ -30,14 +38,6 @@ from entity_env.spaces import (
     ObsSpace,
 )
 from entity_env.vec.batching import batch_entities, batch_obs
-from entity_env.vec.chains import (
-    choose_parts,
-    is_taken,
-    narrowed,
-    parents_first,
-    rows_before,
-    spread,
-)
 from entity_env.vec.serial import EnvList
 from entity_env.vec.validate import check_same_spaces
 from entity_env.vec.variation import Variation, check_taken

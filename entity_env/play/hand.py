@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from entity_env.actions.chains import is_taken, nothing_of, parents_first, rows_before, takers
 from entity_env.ragged import Ragged
 from entity_env.spaces import ActionName, ActionSpace
-from entity_env.vec.chains import is_taken, nothing_of, parents_first, rows_before, takers
 from entity_env.vec.vec_obs import Choices, VecActionMask, VecObs
 
 Bools = npt.NDArray[np.bool_]

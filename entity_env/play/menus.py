@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.action_space import ActionSpace
+from entity_env.actions.action_space import ActionSpace
 from entity_env.vec.vec_obs import VecActionMask
 
 Ask: TypeAlias = Callable[[str], str]

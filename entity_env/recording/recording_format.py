@@ -65,6 +65,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from entity_env.actions.chains import chain_problems, check_linked
 from entity_env.errors import EntityEnvError, short_repr
 from entity_env.frame_data import FrameData
 from entity_env.frame_data import Path as LeafPath
@@ -72,7 +73,6 @@ from entity_env.ragged import Ragged
 from entity_env.serialization.bounds import Allowance
 from entity_env.serialization.messages import MessageError, pack, rebuilt, unpack
 from entity_env.spaces import ActionName, ActionSpace, ActionSpaces, ObsSpace
-from entity_env.vec.chains import chain_problems, check_linked
 from entity_env.vec.row_checks import expect, is_like
 from entity_env.vec.validate import check_features, check_masks
 from entity_env.vec.vec_obs import VecActionMask, VecObs

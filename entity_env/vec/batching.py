@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import Action, ActionName, EntityName
+from entity_env.actions.chains import is_taken, link, narrowed, parents_first
 from entity_env.errors import LONG, InvalidAction, InvalidObservation, short_repr, unexpected
 from entity_env.kinds import Kind, as_rows, encoded_rows, first_unknown, label_dtype
 from entity_env.names import is_text
@@ -24,7 +25,6 @@ from entity_env.observation import GLOBAL, Observation, ObsSpace
 from entity_env.ragged import Indices, Ragged
 from entity_env.real_numbers import as_flag, as_flags, as_numbers, real_rows
 from entity_env.spaces import ActionSpaces, Probabilities, has_global_entity
-from entity_env.vec.chains import is_taken, link, narrowed, parents_first
 from entity_env.vec.frames import Frames, given_names, has_len
 from entity_env.vec.vec_obs import Metric, VecActionMask, VecObs
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from entity_env.actions.chains import check_linked, choose_parts
 from entity_env.environment import Observation
 from entity_env.errors import EntityEnvError
 from entity_env.match import Match, world_of
@@ -21,7 +22,6 @@ from entity_env.ragged import Ragged
 from entity_env.serialization.bounds import check_hashes
 from entity_env.serialization.messages import MessageError, pack, unpack
 from entity_env.spaces import GLOBAL, ActionName, ActionSpaces, ObsSpace
-from entity_env.vec.chains import check_linked, choose_parts
 from entity_env.vec.identity import Tables
 from entity_env.vec.row_checks import expect
 from entity_env.vec.validate import check_features, check_finite_batch, check_masks

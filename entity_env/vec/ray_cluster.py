@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from entity_env.errors import ClusterError, ClusterLostError
-from entity_env.extras import remedy
+from entity_env.imports.extras import remedy
 
 CONNECT_S = 2
 """Seconds in which a cluster has to accept a connection, and as long again to answer."""

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import Action
+from entity_env.actions.chains import after_of, chain_problems
 from entity_env.environment import Environment, Observation
 from entity_env.errors import InvalidObservation, InvalidSpace, short_repr, unexpected
 from entity_env.kinds import Kind, first_unknown, label_dtype
@@ -15,7 +16,6 @@ from entity_env.observation import GLOBAL, Entity, ObsSpace
 from entity_env.ragged import Indices, Ragged
 from entity_env.spaces import ACTION_SPACES, ActionName, ActionSpace, ActionSpaces, num_columns
 from entity_env.vec.batching import batch_obs, located_in_last
-from entity_env.vec.chains import after_of, chain_problems
 from entity_env.vec.row_checks import check_rows, expect
 from entity_env.vec.vec_obs import VecObs
 from entity_env.view import View

@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from entity_env.ragged import row_indices
 from entity_env.seeding import mix, mix_ints, uniforms
 from entity_env.spaces import ActionSpace
+from rogue_net.actions.distributions import CategoricalDistribution, Decision
+from rogue_net.actions.heads import CategoricalHead
 from rogue_net.attention import Attention, Context
 from rogue_net.config import RogueNetConfig
-from rogue_net.distributions import CategoricalDistribution, Decision
 from rogue_net.embedding import EntityEmbedding, FeaturelessEmbedding, TypeEmbedding, module_key
-from rogue_net.heads import CategoricalHead
 from rogue_net.layout import Layout, rows_of_types, visible_rows
 from rogue_net.memory import MEMORY, Memory, MemoryOutput, MemoryPlaces
 from rogue_net.native import functions, library, network

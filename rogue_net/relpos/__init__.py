@@ -1,5 +1,5 @@
-"""Relative positions of entities in attention."""
+"""Positions of entities, relative to each other in attention or to a reference entity."""
 
-from rogue_net.relpos.config import RelposEncodingConfig
+from rogue_net.relpos.config import RelposEncodingConfig, TranslationConfig
 
-__all__ = ["RelposEncodingConfig"]
+__all__ = ["RelposEncodingConfig", "TranslationConfig"]

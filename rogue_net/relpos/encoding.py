@@ -20,7 +20,7 @@ from rogue_net.layout import Layout
 from rogue_net.relpos.attention import Pairs, make_rows, relative_scores, relative_values, table_of
 from rogue_net.relpos.cells import Cells, angle_of, cells_of
 from rogue_net.relpos.config import RelposEncodingConfig
-from rogue_net.translate import columns_from, columns_of, rotation_features
+from rogue_net.relpos.translate import columns_from, columns_of, rotation_features
 
 Rows = TypeVar("Rows")
 """The relative positions of a frame or of a piece of it."""

@@ -170,7 +170,7 @@ def test_kinds_may_be_asked_for_in_their_own_module_and_in_examples(
     structure: Any, tmp_path: Path
 ) -> None:
     asks = "from entity_env.actions import CategoricalAction as A\nisinstance(x, A)\n"
-    files = {"entity_env/actions.py": ACTIONS, "entity_env/examples/xor.py": asks}
+    files = {"entity_env/actions/__init__.py": ACTIONS, "entity_env/examples/xor.py": asks}
     modules = structure.read_modules(write_tree(tmp_path, files))
     assert [place for module in modules for place in structure.kind_checks(module)] == []
 

@@ -144,7 +144,7 @@ def test_a_run_remembers_its_file(capsys: pytest.CaptureFixture[str]) -> None:
         (f"{FILE}:Mime", ["'Mime'", "did you mean Mine?"]),
         (f"{FILE}:number", ["a class or a function", "got worlds/my_world.py:number: 3"]),
         ("entity_env.examples:__builtins__", ["__builtins__: a dict of"]),
-        ("entity_env.examples:ENV_REGISTRY", ["ENV_REGISTRY: a dict of"]),
+        ("entity_env.examples:ENV_REGISTRY", ["ENV_REGISTRY: {'MoveToOrigin'"]),
         (f"{FILE}:nothing", ["return annotation", "def nothing() -> Environment"]),
         (f"{FILE}:Path", ["an Environment or a Match"]),
         (f"{FILE}:make_faulty", ["calling", "RuntimeError: out of order"]),

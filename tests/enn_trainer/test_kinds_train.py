@@ -20,11 +20,11 @@ from enn_trainer.experience.demonstrations import check_same_spaces
 from enn_trainer.experience.read_demonstrations import Reading
 from enn_trainer.run.running_episodes import continue_episodes, take_episodes
 from entity_env import Entity, EnvList, Flag, Kind, Observation, ObsSpace
-from entity_env.random_play import differences, fields_of, random_choices
 from entity_env.recording.read_recording import Recording
 from entity_env.recording.record import RecordingVecEnv
 from entity_env.serialization.messages import pack
 from entity_env.spaces import Spaces
+from entity_env.testing.random_play import differences, fields_of, random_choices
 from rogue_net import RogueNet, RogueNetConfig
 from tests.enn_trainer.builders import SMALL, run_small, weights
 from tests.enn_trainer.resuming import assert_same, assert_same_clocks, go

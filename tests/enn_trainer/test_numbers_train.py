@@ -39,10 +39,10 @@ from entity_env import (
 )
 from entity_env.actions import CategoricalAction
 from entity_env.ragged import Ragged
-from entity_env.random_play import random_choices
 from entity_env.spaces import Spaces
+from entity_env.testing.random_play import random_choices
 from rogue_net import RogueNet, RogueNetConfig
-from rogue_net.parts import joint
+from rogue_net.actions.parts import joint
 from rogue_net.ragged import EntityBatch
 from rogue_net.space_diff import diff_spaces
 from rogue_net.wiring import Wired

@@ -22,9 +22,9 @@ from entity_env import (
     VecEnv,
     VecObs,
     VecSelectEntityActionMask,
-    random_play,
 )
 from entity_env.spaces import GLOBAL
+from entity_env.testing import random_play
 from tests.entity_env.worlds import SPACE, Walk
 from tests.strategies import entities_named
 

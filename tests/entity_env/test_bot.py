@@ -25,9 +25,9 @@ from entity_env import (
 from entity_env.bot import ask_bots, bot_state, restore_bot, shown_frames
 from entity_env.examples import RockPaperScissors
 from entity_env.observation import filter_observation
-from entity_env.random_play import random_choices
 from entity_env.serialization.messages import pack, unpack
 from entity_env.spaces import GLOBAL, Spaces, has_global_entity
+from entity_env.testing.random_play import random_choices
 from entity_env.vec.batching import unbatch_actions
 from tests.entity_env.builders import allowed_by_frame
 from tests.entity_env.kinds_world import COLORS, SPACE, Sorter

@@ -28,9 +28,9 @@ from entity_env import (
 from entity_env.adapters.any_vec_env import AnyVecEnv
 from entity_env.environment import filter_observation
 from entity_env.play.game import frame_text
-from entity_env.random_play import fields_of, random_choices
 from entity_env.serialization.messages import pack, unpack
 from entity_env.testing import conformance
+from entity_env.testing.random_play import fields_of, random_choices
 from entity_env.vec.validate import check_spaces
 from tests.entity_env.kinds_world import COLORS, SEASONS, SPACE, Sorter
 

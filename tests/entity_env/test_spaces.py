@@ -27,7 +27,7 @@ from entity_env import (
     SelectEntityActionSpace,
     batch_obs,
 )
-from entity_env.random_play import random_choices
+from entity_env.testing.random_play import random_choices
 from entity_env.vec.batching import unbatch_actions
 from tests.strategies import World, worlds
 

@@ -10,7 +10,7 @@ import pytest
 from entity_env import EnvList, ObsSpace, ParallelEnvList, VecEnv
 from entity_env.adapters.any_vec_env import AnyVecEnv
 from entity_env.errors import WorkerError
-from entity_env.random_play import random_choices
+from entity_env.testing.random_play import random_choices
 from entity_env.vec.worker import RestartQuota, WorkerLostError
 from tests.entity_env.worker_worlds import Raises, RaisesEach
 from tests.entity_env.worlds import Walk

@@ -31,8 +31,8 @@ from rogue_net import (
     RogueNetConfig,
     TranslationConfig,
 )
-from rogue_net.distributions import CategoricalDistribution
-from rogue_net.gaussian_numbers import GaussianNumbers
+from rogue_net.actions.distributions import CategoricalDistribution
+from rogue_net.actions.gaussian_numbers import GaussianNumbers
 from tests.strategies import World, some_of, worlds
 
 SPACE = ObsSpace(

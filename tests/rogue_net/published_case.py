@@ -19,8 +19,8 @@ from entity_env import (
 from rogue_net.published import from_published, renamed
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
 from rogue_net.relpos import RelposEncodingConfig
+from rogue_net.relpos.translate import TranslationConfig
 from rogue_net.rogue_net import RogueNet, RogueNetConfig
-from rogue_net.translate import TranslationConfig
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 _SPACES = {

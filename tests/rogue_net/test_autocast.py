@@ -7,10 +7,10 @@ import torch
 
 from entity_env import EnvList
 from rogue_net import NetOutput, RelposEncodingConfig, RogueNet, RogueNetConfig
+from rogue_net.actions.gaussian_numbers import GaussianNumbers
+from rogue_net.actions.parts import PartDistribution, is_taken
 from rogue_net.embedding import module_key
-from rogue_net.gaussian_numbers import GaussianNumbers
 from rogue_net.native import AVAILABLE, backend
-from rogue_net.parts import PartDistribution, is_taken
 from rogue_net.ragged import EntityBatch
 from tests.enn_trainer.chains_world import Camp
 from tests.rogue_net.nets import ACTIONS, SPACE, batch_obs, frame, policy_loss

@@ -24,7 +24,7 @@ from entity_env.spaces import GLOBAL
 from rogue_net import EntityBatch, RelposEncodingConfig, RogueNet, RogueNetConfig
 from rogue_net.embedding import TypeEmbedding, module_key
 from rogue_net.native import AVAILABLE, backend
-from rogue_net.translation_config import TranslationConfig
+from rogue_net.relpos.config import TranslationConfig
 from rogue_net.wiring import Wired, adapt_batch, missing_features
 from tests.rogue_net.builders import answers
 from tests.rogue_net.kinds_case import (

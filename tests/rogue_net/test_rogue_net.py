@@ -25,8 +25,8 @@ from entity_env import (
     SelectEntityActionSpace,
 )
 from rogue_net import EntityBatch, RaggedTensor, RogueNet, RogueNetConfig, attention, layout
+from rogue_net.actions.heads import CategoricalHead, SelectEntityHead
 from rogue_net.embedding import module_key
-from rogue_net.heads import CategoricalHead, SelectEntityHead
 from tests.rogue_net.nets import (
     ACTIONS,
     SPACE,

@@ -43,8 +43,8 @@ from entity_env.play.game import play_by_hand
 from entity_env.recording.read_recording import Recording
 from entity_env.spaces import Spaces
 from entity_env.testing import conformance
-from rogue_net.distributions import ActionDistribution
-from rogue_net.heads import HEADS, ActionHead
+from rogue_net.actions.distributions import ActionDistribution
+from rogue_net.actions.heads import HEADS, ActionHead
 from rogue_net.layout import Layout
 from rogue_net.ragged import ActionBatch, ActionSubset, EntityBatch, RaggedTensor
 from tests.toys.coins import (

@@ -21,7 +21,7 @@ from enn_trainer.config.ppo_config import PerActorOrFrame, PPOConfig
 from enn_trainer.experience.collector import Rollout
 from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.runtime.spans import Spans
-from rogue_net.parts import joint, num_active
+from rogue_net.actions.parts import joint, num_active
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor, to_device
 from rogue_net.value_bins import bin_targets
 from rogue_net.value_head import TargetUnits

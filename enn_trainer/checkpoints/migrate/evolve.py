@@ -137,7 +137,7 @@ class Evolved(NamedTuple):
         """
         files = to_files(self.config, self.state)
         with RunDir(run_dir).begin():
-            return save(run_dir, self.state.step, files, "evolved", must_be_new=True)
+            return save(run_dir, self.state.step, files, "evolved", if_exists="raise")
 
 
 def evolve(
@@ -374,7 +374,7 @@ def upgrade_checkpoint(
     state = replace(restore(saved, config, agent), run_name="", tracker_ids={})
     files, why = to_files(config, state), f"upgraded from {saved.path.name}"
     with RunDir(run_dir).begin():
-        return save(run_dir, saved.step, files, why, must_be_new=True)
+        return save(run_dir, saved.step, files, why, if_exists="raise")
 
 
 @dataclass(frozen=True)

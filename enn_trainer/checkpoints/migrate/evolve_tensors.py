@@ -14,8 +14,8 @@ from torch import Tensor
 from enn_trainer.base.errors import CheckpointError
 from enn_trainer.checkpoints.migrate.evolve_rules import Name, Rules, label_names
 from entity_env.spaces import GLOBAL, ActionSpace
+from rogue_net.actions.heads import HEADS
 from rogue_net.embedding import FeaturelessEmbedding, TypeEmbedding, module_key
-from rogue_net.heads import HEADS
 from rogue_net.rogue_net import RogueNet, RogueNetWithValueNet
 
 Network = RogueNet | RogueNetWithValueNet

@@ -24,7 +24,7 @@ from rogue_net import (
     RogueNetConfig,
     RogueNetWithValueNet,
 )
-from rogue_net.translate import TranslationConfig
+from rogue_net.relpos.translate import TranslationConfig
 from tests.enn_trainer.builders import run_small
 from tests.enn_trainer.resuming import assert_same, straight_and_resumed
 from tests.enn_trainer.worlds import Clockwork, Meadow

@@ -136,9 +136,9 @@ def test_a_save_that_has_to_be_new_replaces_and_returns_no_other(tmp_path: Path)
     (tmp_path / saves.save_name(2)).mkdir()
     for step in (1, 2):
         with pytest.raises(CheckpointError, match=f"step-{step:012d}: expected none, it is there"):
-            writer.save(tmp_path, step, FILES, "second", must_be_new=True)
+            writer.save(tmp_path, step, FILES, "second", if_exists="raise")
     assert saves.verify(tmp_path / saves.save_name(1)).manifest["why"] == "first"
-    assert writer.save(tmp_path, 3, FILES, "third", must_be_new=True).step == 3
+    assert writer.save(tmp_path, 3, FILES, "third", if_exists="raise").step == 3
 
 
 def test_a_save_asked_for_makes_its_folder_and_tells_of_another_one_there(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from entity_env import EnvList, Match
 from entity_env.adapters.from_gymnasium import FromGymnasium
 from entity_env.adapters.mapping import Rows
 from entity_env.named_world import find_world
-from entity_env.random_play import differences, fields_of, random_choices
+from entity_env.testing.random_play import differences, fields_of, random_choices
 from tests.enn_trainer.one_line import refused
 from tests.entity_env.adapters.worlds import SEEN_FROM_ME, VIEW, Show
 

@@ -33,8 +33,8 @@ from entity_env import (
 )
 from entity_env.spaces import GLOBAL
 from rogue_net import EntityBatch, NetOutput, RogueNet, RogueNetConfig, RogueNetWithValueNet
+from rogue_net.actions.distributions import legal_choices
 from rogue_net.answer import answer
-from rogue_net.distributions import legal_choices
 from rogue_net.wiring import Wired
 from tests.enn_trainer.worlds import Meadow
 from tests.rogue_net.nets import (

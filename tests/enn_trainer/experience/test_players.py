@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enn_trainer.experience.players import AgentPlayer, Decisions, draw_uniforms
-from rogue_net.distributions import CategoricalDistribution
+from rogue_net.actions.distributions import CategoricalDistribution
 from rogue_net.ragged import RaggedTensor
 from tests.enn_trainer.experience.decided import FIELDS, assert_same, frames_of, network
 

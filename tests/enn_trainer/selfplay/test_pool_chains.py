@@ -16,7 +16,7 @@ from enn_trainer.run.tournament import play_league
 from entity_env import EnvList
 from entity_env.recording.read_recording import Recording
 from entity_env.spaces import Spaces
-from rogue_net.parts import joint
+from rogue_net.actions.parts import joint
 from rogue_net.ragged import EntityBatch
 from tests.enn_trainer.chains_match import Brawler, Skirmish
 from tests.enn_trainer.demonstrated import config

@@ -32,9 +32,9 @@ from entity_env.examples import (
     RockPaperScissors,
     TreasureHunt,
 )
-from entity_env.random_play import random_choices
 from entity_env.recording.read_recording import Recording
 from entity_env.recording.record import RecordingVecEnv
+from entity_env.testing.random_play import random_choices
 from tests.enn_trainer.viewer.replays import NAMES, played, small_replay
 from tests.enn_trainer.viewer.tabs import Tab
 from tests.entity_env.adapters.foragers import FORAGERS

@@ -3,7 +3,7 @@
 import numpy as np
 
 from entity_env import EnvList, ParallelEnvList
-from entity_env.random_play import fields_of, random_choices
+from entity_env.testing.random_play import fields_of, random_choices
 
 
 def assert_workers_show_the_same(apart: ParallelEnvList, here: EnvList, steps: int) -> None:

@@ -20,7 +20,7 @@ from entity_env import (
 )
 from entity_env.adapters.any_vec_env import AnyVecEnv
 from entity_env.ragged import Ragged
-from entity_env.random_play import random_choices
+from entity_env.testing.random_play import random_choices
 
 ONE_EACH = np.ones(2, dtype=np.int64)
 ZEROS = np.zeros(2, np.float32)

@@ -27,9 +27,9 @@ from entity_env.adapters.gymnasium_spaces import as_array
 from entity_env.adapters.mapping import Choice, FieldMap, Globals, Rows
 from entity_env.process import warned
 from entity_env.ragged import Ragged
-from entity_env.random_play import random_choices
 from entity_env.spaces import GLOBAL
 from entity_env.testing import conformance
+from entity_env.testing.random_play import random_choices
 from tests.entity_env.adapters.same import assert_workers_show_the_same
 from tests.entity_env.adapters.worlds import (
     LABELLED,

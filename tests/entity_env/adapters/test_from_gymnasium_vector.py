@@ -19,8 +19,8 @@ from entity_env import (
 from entity_env.adapters.from_gymnasium import FromGymnasium
 from entity_env.adapters.from_gymnasium_vector import FromGymnasiumVector
 from entity_env.adapters.mapping import FieldMap
-from entity_env.random_play import fields_of, random_choices
 from entity_env.seeding import derive_seed
+from entity_env.testing.random_play import fields_of, random_choices
 from tests.entity_env.adapters.worlds import LABELLED, VIEW, Countdown, Show, maker
 
 B = 3

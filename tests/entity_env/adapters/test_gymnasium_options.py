@@ -9,8 +9,8 @@ import pytest
 from entity_env import EnvList, ParallelEnvList, check_env
 from entity_env.adapters.from_gymnasium import FromGymnasium
 from entity_env.errors import EntityEnvError, InvalidSampler
-from entity_env.random_play import random_choices
 from entity_env.spaces import GLOBAL
+from entity_env.testing.random_play import random_choices
 from entity_env.vec.variation import Variation
 from entity_env.vec.vec_env import VecEnv
 from tests.entity_env.adapters.worlds import Fall

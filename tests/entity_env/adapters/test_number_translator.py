@@ -30,7 +30,7 @@ from entity_env.adapters.from_gymnasium_vector import FromGymnasiumVector
 from entity_env.adapters.from_pettingzoo import FromGymnasiumAgents, FromPettingZoo
 from entity_env.adapters.from_pettingzoo_turns import FromPettingZooTurns
 from entity_env.adapters.mapping import AnyAction, Choice, FieldMap, Globals, Number, Place, Rows
-from entity_env.random_play import random_choices
+from entity_env.testing.random_play import random_choices
 from tests.entity_env.adapters.agent_spaces import (
     ANY_ROWS,
     FLAT,

@@ -20,7 +20,7 @@ from entity_env import (
 )
 from entity_env.adapters.any_vec_env import AnyVecEnv
 from entity_env.ragged import Ragged
-from entity_env.random_play import random_choices
+from entity_env.testing.random_play import random_choices
 from tests.enn_trainer.builders import run_small, weights
 from tests.enn_trainer.chains_world import Camp
 from tests.enn_trainer.numbers_world import Targets

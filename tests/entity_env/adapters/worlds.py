@@ -16,7 +16,7 @@ from entity_env import (
     batch_obs,
 )
 from entity_env.adapters.mapping import Choice, FieldMap, Place, Rows
-from entity_env.random_play import random_choices
+from entity_env.testing.random_play import random_choices
 from entity_env.vec.batching import unbatch_actions
 
 XYL = ["x", "y", "level"]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from entity_env import Bot
-from entity_env.random_play import random_choices
+from entity_env.testing.random_play import random_choices
 from entity_env.vec.batching import batch_obs, unbatch_actions
 from tests.enn_trainer.chains_world import Camp
 from tests.enn_trainer.numbers_world import Targets

@@ -28,9 +28,9 @@ from entity_env.examples import (
 )
 from entity_env.play.game import Agent, play_by_hand
 from entity_env.play.menus import HELP, Menu, Quit, ask_line
-from entity_env.random_play import random_choices
 from entity_env.recording.read_recording import Episode, Recording
 from entity_env.testing import DelayedIdentity, PickTheMarked
+from entity_env.testing.random_play import random_choices
 from entity_env.vec.batching import unbatch_actions
 from entity_env.vec.vec_env import VecSelectEntityActionMask
 from tests.entity_env.builders import check_probabilities

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from entity_env import EnvList
 from entity_env.examples import Duel, MineSweeper
 from entity_env.play.hand import Hand
-from entity_env.random_play import random_choices
+from entity_env.testing.random_play import random_choices
 from entity_env.vec.vec_env import VecEnv
 
 

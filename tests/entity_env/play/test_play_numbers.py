@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from entity_env import Bot, ContinuousActionSpace, EnvList, InvalidAction
+from entity_env.actions.chains import is_taken
 from entity_env.play.bots import SideBots
 from entity_env.play.game import play_by_hand
 from entity_env.play.hand import Hand
-from entity_env.random_play import random_choices
+from entity_env.testing.random_play import random_choices
 from entity_env.vec.batching import batch_obs, unbatch_actions
-from entity_env.vec.chains import is_taken
 from tests.enn_trainer.chains_world import Camp
 from tests.enn_trainer.numbers_world import Targets
 from tests.entity_env.play.hand_play import Spied, typing

@@ -16,8 +16,8 @@ import numpy as np
 
 from entity_env import EnvList
 from entity_env.examples import ENV_REGISTRY
-from entity_env.random_play import random_choices
 from entity_env.serialization.messages import pack, unpack
+from entity_env.testing.random_play import random_choices
 
 NUM_ENVS = 4
 

@@ -19,8 +19,8 @@ from entity_env import (
     SelectEntityActionSpace,
     batch_obs,
 )
-from entity_env.random_play import random_choices
 from entity_env.spaces import has_global_entity
+from entity_env.testing.random_play import random_choices
 from entity_env.vec import frames as located
 from entity_env.vec.batching import batch_entities
 from tests.entity_env.builders import assert_same

@@ -26,7 +26,7 @@ from entity_env import (
     batch_obs,
     check_env,
 )
-from entity_env.random_play import random_choices
+from entity_env.testing.random_play import random_choices
 from entity_env.vec.batching import unbatch_actions
 
 SPACE = ObsSpace(entities={"Coin": Entity(["x"]), "Me": Entity([]), "Key": Entity(["x"])})

@@ -14,7 +14,7 @@ from entity_env import (
     SelectEntityActionMask,
     ValidatingEnv,
 )
-from entity_env.random_play import random_choices
+from entity_env.testing.random_play import random_choices
 from tests.entity_env.invalid_worlds import RIGHT, A, Returns, frame, move, pick
 
 NAN, INF = float("nan"), float("inf")

@@ -37,8 +37,8 @@ from entity_env.recording.record import RecordingVecEnv
 from entity_env.recording.recording_format import Decisions, RecordingError
 from entity_env.seeding import derive_seed
 from rogue_net import RogueNet, RogueNetConfig
+from rogue_net.actions.parts import joint
 from rogue_net.config import MemoryConfig
-from rogue_net.parts import joint
 from tests.enn_trainer.chains_world import Camp
 from tests.enn_trainer.demonstrated import config, rewrite
 from tests.enn_trainer.numbers_world import Targets

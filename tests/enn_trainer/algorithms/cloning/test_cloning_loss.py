@@ -32,7 +32,7 @@ from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
 from enn_trainer.runtime.interrupt import UpdateAbandoned
 from entity_env.recording.recording_format import RecordingError
 from rogue_net import RogueNet, RogueNetConfig
-from rogue_net.distributions import CategoricalDistribution
+from rogue_net.actions.distributions import CategoricalDistribution
 from tests.enn_trainer.demonstrated import SMALL, Sorting, record
 from tests.enn_trainer.resuming import assert_same
 from tests.enn_trainer.worlds import Clockwork, Meadow

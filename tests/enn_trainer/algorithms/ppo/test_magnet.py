@@ -445,6 +445,6 @@ def test_magnets_in_saves_that_are_not_finite_are_errors(tmp_path: Path) -> None
         next(magnet_of(manager.state).network.parameters()).fill_(math.inf)
     files = to_files(manager.config, manager.state)
     with RunDir(tmp_path / "damaged").begin():
-        save(tmp_path / "damaged", 32, files, "damaged", must_be_new=True)
+        save(tmp_path / "damaged", 32, files, "damaged", if_exists="raise")
     with pytest.raises(CheckpointError, match=r"magnet: agent/.* expected finite numbers"):
         run(tmp_path, 48, *MAGNET, checkpoint_dir=tmp_path / "damaged")

@@ -1,0 +1,534 @@
+"""The kinds of actions whose actors choose numbers within bounds."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from entity_env.actions import (
+    Action,
+    ActionMask,
+    ActionName,
+    ContinuousAction,
+    ContinuousActionMask,
+    EntityID,
+    GlobalContinuousAction,
+    GlobalContinuousActionMask,
+)
+from entity_env.actions.action_space import ActionSpace, Actors, IDs, Probabilities
+from entity_env.errors import (
+    InvalidAction,
+    InvalidSpace,
+    short_repr,
+    unexpected,
+)
+from entity_env.kinds import check_unique
+from entity_env.observation import Observation, ObsSpace
+from entity_env.ragged import Indices, Ragged, from_ragged_buffer
+from entity_env.real_numbers import Floats, all_none, as_block
+from entity_env.vec.frames import Frames, ids_of_actors
+from entity_env.vec.row_checks import check_rows, expect
+from entity_env.vec.vec_obs import VecActionMask, VecContinuousActionMask
+
+_Z_OF_95 = 1.6448536269514722
+"""The number below which are 95% of the standard normal distribution."""
+
+
+@cache
+def _gaussian_places() -> tuple[npt.NDArray[np.float64], ...]:
+    """Return weights of 20 Gauss-Hermite nodes; these and the ends of the 90% range; their shares.
+
+    Returns:
+        (20, 1, 1) weights that add up to 1; (22, 1, 1) numbers of the standard normal distribution;
+        and (22, 1, 1), the shares of it below them.
+    """
+    nodes, weights = np.polynomial.hermite_e.hermegauss(20)  # type: ignore[no-untyped-call]
+    places = np.array([*nodes, -_Z_OF_95, _Z_OF_95])
+    shares = np.array([0.5 + 0.5 * math.erf(z / math.sqrt(2)) for z in places])
+    return tuple(x[:, None, None] for x in (weights / weights.sum(), places, shares))
+
+
+@dataclass(init=False, repr=False)
+class _ContinuousActionSpace(ActionSpace):
+    """Base class of the kinds whose actors choose numbers.
+
+    Args:
+        components: the smallest and largest number of each component by name, both finite or both
+            infinite; or the names alone, with the bounds in `low` and `high`.
+        low: the smallest number of each component.
+        high: the largest number of each component.
+        after: as in `ActionSpace`.
+        when: likewise.
+
+    Raises:
+        InvalidSpace: names the component; a bound is missing, not a number, half-infinite or above
+            the other one.
+    """
+
+    index_to_component: list[str]
+    low: list[float]
+    high: list[float]
+
+    batch_mask_type = VecContinuousActionMask
+    choice_dtype = np.float32
+
+    def __init__(
+        self,
+        index_to_component: Mapping[str, tuple[float, float]] | Sequence[str],
+        low: Sequence[float] | None = None,
+        high: Sequence[float] | None = None,
+        *,
+        after: ActionName | None = None,
+        when: Sequence[str] | None = None,
+    ) -> None:
+        names, what = [*index_to_component], type(self).__name__
+        if isinstance(index_to_component, Mapping):
+            if low is not None or high is not None:
+                raise InvalidSpace(f"{what}: expected bounds by name, or in low and high, got both")
+            pairs = [*index_to_component.values()]
+        else:
+            count, counts = len(names), (len(low or ()), len(high or ()))
+            if counts != (count, count):
+                expected = f"as many bounds in low and high as {count} names"
+                raise InvalidSpace(f"{what}: expected {expected}, got {counts[0]} and {counts[1]}")
+            pairs = list(zip(low or (), high or (), strict=True))
+        if not names or not all(isinstance(name, str) for name in names):
+            got = short_repr(names)
+            raise InvalidSpace(f"{what}: expected names of at least one component, got {got}")
+        check_unique(what, names)
+        bounds = [_checked(f"{what}[{n!r}]", pair) for n, pair in zip(names, pairs, strict=True)]
+        self.index_to_component = [str.__str__(name) for name in names]
+        self.low, self.high = [x for x, _ in bounds], [x for _, x in bounds]
+        self.after, self.when = after, [*(when or ())]
+        super().__post_init__()
+
+    def __repr__(self) -> str:
+        named = self.bounds_by_name().items()
+        bounds = ", ".join(f"{name!r}: ({low:g}, {high:g})" for name, (low, high) in named)
+        return f"{type(self).__name__}({{{bounds}}})"
+
+    def __len__(self) -> int:
+        return len(self.index_to_component)
+
+    @property
+    def components(self) -> list[str]:
+        """The names of the numbers that an actor chooses."""
+        return self.index_to_component
+
+    def bounds_by_name(self) -> dict[str, tuple[float, float]]:
+        """Return the smallest and largest number of each component."""
+        bounds = zip(self.low, self.high, strict=True)
+        return dict(zip(self.index_to_component, bounds, strict=True))
+
+    @property
+    def choice_columns(self) -> tuple[int, ...]:
+        """One column for each component."""
+        return (len(self),)
+
+    @property
+    def mask_columns(self) -> tuple[int, ...]:
+        """One column for each component, of both bounds."""
+        return (len(self),)
+
+    def num_choices(self, action: Actors) -> Indices:
+        """Raise, as numbers are no list of choices.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(f"{type(self).__name__}: expected a kind whose choices are a list")
+
+    def num_parameters(self, action: Actors) -> Indices:
+        """Return two numbers for each component: mean and logarithm of the deviation."""
+        return np.full(int(np.add.reduce(action.actors.lengths)), 2 * len(self))
+
+    def renamed(self, labels: Mapping[str, str]) -> Self:
+        """Return the space with other names for its components."""
+        return replace(self, index_to_component=[labels[name] for name in self.index_to_component])
+
+    # -- Choices of batches ------------------------------------------------------------------------
+
+    def as_choices(self, value: Any) -> Ragged:
+        """Return numbers that `VecEnv.act` takes, float32 (actors, components) per frame.
+
+        Raises:
+            InvalidAction: they are no numbers, or of another number of components.
+        """
+        rows = from_ragged_buffer(value)
+        if rows.values.dtype.kind not in "fiu" or rows.values.shape[1:] != self.choice_columns:
+            expected = f"numbers of the shape (actors, {len(self)})"
+            got = f"{rows.values.dtype} {rows.values.shape}"
+            raise InvalidAction(f"{self.index_to_component}: expected {expected}, got {got}")
+        return Ragged(rows.values.astype(np.float32, copy=False), rows.lengths)
+
+    def illegal_choice(
+        self, choices: npt.NDArray[Any], mask: VecActionMask
+    ) -> tuple[int, str] | None:
+        """Return the first actor with a number beyond its bounds or without a value, and this."""
+        assert isinstance(mask, VecContinuousActionMask)
+        low, high = mask.low.values, mask.high.values
+        legal = (choices >= low) & (choices <= high) & np.isfinite(choices)
+        if legal.all():
+            return None
+        row, column = np.argwhere(~legal)[0].tolist()
+        range_ = f"{low[row, column]:g} to {high[row, column]:g}"
+        name = self.index_to_component[column]
+        return row, f"{name}={choices[row, column]:g}, which is not from {range_},"
+
+    def first_choices(self, mask: VecActionMask) -> Ragged:
+        """Return the smallest numbers; 0 without bounds."""
+        assert isinstance(mask, VecContinuousActionMask)
+        low = mask.low.values
+        return Ragged(np.where(np.isfinite(low), low, np.float32(0)), mask.actors.lengths)
+
+    def random_choices(self, mask: VecActionMask, rng: np.random.Generator) -> Ragged:
+        """Return uniformly random numbers; of the standard normal distribution without bounds."""
+        assert isinstance(mask, VecContinuousActionMask)
+        low, high = mask.low.values, mask.high.values
+        is_bounded = np.isfinite(low)
+        start, end = np.where(is_bounded, low, 0), np.where(is_bounded, high, 0)
+        share = rng.random(low.shape)
+        numbers = start.astype(np.float64) * (1 - share) + end.astype(np.float64) * share
+        numbers = np.where(is_bounded, numbers, rng.standard_normal(low.shape))
+        return Ragged(np.clip(numbers.astype(np.float32), low, high), mask.actors.lengths)
+
+    def check_mask(self, mask: VecActionMask, what: str, exact: bool) -> None:
+        """Raise if the bounds of a batched mask do not fit its actors, or the space."""
+        assert isinstance(mask, VecContinuousActionMask)
+        num_frames = len(mask.actors.lengths)
+        for name, rows in (("low", mask.low), ("high", mask.high)):
+            at = f"{what}.{name}"
+            check_rows(rows, at, np.float32, self.choice_columns, num_frames, exact)
+            same = np.array_equal(rows.lengths, mask.actors.lengths)
+            expect(same, at, f"{mask.actors.lengths.tolist()} rows", rows.lengths)
+        self._check_bounds(mask.low.values, mask.high.values, what)
+
+    # -- Choices of people, and what they are shown ------------------------------------------------
+
+    def typed(self, words: Sequence[str]) -> list[float]:
+        """Return the numbers that a person typed: `steer=0.5 gas=1`, of one component `0.5`.
+
+        Raises:
+            ValueError: they are not one number of each component.
+        """
+        names = self.index_to_component
+        pairs = [word.rpartition("=") for word in words]
+        if len(names) == len(words) == 1 and not pairs[0][1]:
+            pairs = [(names[0], "=", words[0])]
+        try:
+            given = {name: float(number) for name, _, number in pairs}
+            if len(pairs) == len(names):
+                return [given[name] for name in names]
+        except (KeyError, ValueError):
+            pass
+        expected = " ".join(f"{name}=NUMBER" for name in names)
+        got = short_repr(" ".join(words)) if any(words) else "nothing"
+        raise ValueError(f"expected {expected}, got {got}")
+
+    def choice_of(self, value: Any, mask: VecActionMask) -> Any:
+        """Return the numbers of one actor, (components,) float32.
+
+        Raises:
+            ValueError: they are no numbers within the bounds of this actor.
+        """
+        are_numbers = isinstance(value, list) and all(type(x) in (int, float) for x in value)
+        if not are_numbers or len(value) != len(self):
+            raise ValueError(f"expected {len(self)} numbers, got {short_repr(value)}")
+        numbers = _float32(value)
+        if (wrong := self.illegal_choice(numbers[None], mask)) is not None:
+            raise ValueError(f"expected numbers within their bounds, got {wrong[1].rstrip(',')}")
+        return numbers
+
+    def text_of(self, choice: Any, names: Sequence[str]) -> str:
+        """Return numbers as people read and type them."""
+        shown = zip(self.index_to_component, np.asarray(choice).tolist(), strict=True)
+        return " ".join(f"{name}={number:.6g}" for name, number in shown)
+
+    def shown(
+        self, parameters: npt.NDArray[Any], action: Actors, chosen: npt.NDArray[Any]
+    ) -> Floats:
+        """Return mean, deviation and 90% range of each number, in units of the environment.
+
+        Args:
+            parameters: means and logarithms of deviations, as recordings have them.
+            action: the actors, with their bounds.
+            chosen: the numbers of each.
+
+        Returns:
+            (actors, 4 * components) float32: of one component after the other the mean, the
+            standard deviation, and the numbers below which are 5% and 95% of all draws. NaN for
+            actors who do not take a dependent action.
+        """
+        shape = len(chosen), 2, len(self)
+        mean, log_std = parameters.reshape(shape).astype(np.float64).swapaxes(0, 1)
+        low, high = np.asarray(action.bounds.values).astype(np.float64).swapaxes(0, 1)
+        is_bounded, is_uniform = np.isfinite(low), log_std == math.inf
+        start, end = np.where(is_bounded, low, 0), np.where(is_bounded, high, 0)
+
+        # The numbers at some places of the Gaussian, (places, actors, components)
+        weights, places, shares = _gaussian_places()
+        drawn = mean + np.exp(np.where(is_uniform, 0, log_std)) * places
+        share = np.where(is_uniform, shares, 1 / (1 + np.exp(-np.clip(drawn, -500, 500))))
+        numbers = np.where(is_bounded, start * (1 - share) + end * share, drawn)
+
+        # Mean and deviation, by Gauss-Hermite quadrature
+        at_nodes = numbers[:-2]
+        average = (weights * at_nodes).sum(axis=0)
+        deviation = np.sqrt((weights * (at_nodes - average) ** 2).sum(axis=0))
+        shown: Floats = np.stack([average, deviation, *numbers[-2:]], axis=2).astype(np.float32)
+        shown = shown.reshape(len(chosen), 4 * len(self))
+        shown[np.isnan(chosen).any(axis=1)] = np.nan
+        return shown
+
+    def certain(self, chosen: Ragged, mask: VecActionMask) -> Probabilities:
+        """Return None for each frame, as numbers have no probabilities."""
+        return [None] * len(chosen)
+
+    # -- Masks of frames ---------------------------------------------------------------------------
+
+    def _batched(
+        self, actors: Ragged, lows: Sequence[Any], highs: Sequence[Any], name: ActionName
+    ) -> VecContinuousActionMask:
+        """Return the batched mask of actors, with the bounds that their frames give, or None."""
+        default = np.repeat(_float32([self.low, self.high])[:, None], len(actors.values), axis=1)
+        low, high = Ragged(default[0], actors.lengths), Ragged(default[1], actors.lengths)
+        if all_none(lows) and all_none(highs):
+            return VecContinuousActionMask(actors, low, high)
+        for field, rows, given in (("low", low.values, lows), ("high", high.values, highs)):
+            for i, (value, start, n) in enumerate(
+                zip(given, actors.starts.tolist(), actors.lengths.tolist(), strict=True)
+            ):
+                if value is not None and (n or np.size(value)):
+                    what = f"actions[{name!r}].{field}"
+                    rows[start : start + n] = as_block(value, n, len(self), what, i)
+        self._check_bounds(low.values, high.values, f"actions[{name!r}]", actors.lengths)
+        return VecContinuousActionMask(actors, low, high)
+
+    def _check_bounds(
+        self, low: Floats, high: Floats, what: str, lengths: Indices | None = None
+    ) -> None:
+        """Raise unless bounds are ordered, of one kind, and within those of the space.
+
+        Args:
+            low: (actors, components).
+            high: likewise.
+            what: the field, for messages.
+            lengths: (B,) actors of each frame, to name the environment.
+
+        Raises:
+            InvalidObservation: names environment and component.
+        """
+        within = (low >= _float32(self.low)) & (high <= _float32(self.high)) & (low <= high)
+        fits = within & (np.isfinite(low) == np.isfinite(high))
+        if fits.all():
+            return
+        row, column = np.argwhere(~fits)[0].tolist()
+        env_index = None
+        if lengths is not None:
+            env_index = int(np.searchsorted(np.cumsum(lengths), row, side="right"))
+        space = f"{self.low[column]:g} <= low <= high <= {self.high[column]:g}"
+        got = f"{low[row, column]:g} and {high[row, column]:g}"
+        component = self.index_to_component[column]
+        expected = f"{component}: {space}, both finite or both infinite"
+        raise unexpected(env_index, f"{what}.low and .high", expected, got)
+
+    def _random_bounds(self, actors: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        """Return random bounds within those of the space; some of them are equal."""
+        low, high = (
+            np.broadcast_to(_float32(x), (actors, len(self))) for x in (self.low, self.high)
+        )
+        is_bounded = np.isfinite(low)
+        start, size = np.where(is_bounded, low, 0), np.where(is_bounded, high - low, 0)
+        shares = np.sort(
+            rng.choice([0.0, 0.25, 0.5, 0.75, 1.0], size=(2, actors, len(self))), axis=0
+        )
+        narrow = [
+            np.where(is_bounded, start + size * share, x)
+            for share, x in zip(shares, (low, high), strict=True)
+        ]
+        least, most = (np.clip(x.astype(np.float32), low, high) for x in narrow)
+        return least, most
+
+    def _values_of(
+        self, action: Action | None, actors: Sequence[EntityID], low: Floats, high: Floats
+    ) -> Floats:
+        """Return the numbers of the actors of a frame, (actors, components).
+
+        Raises:
+            InvalidAction: it is no such action, or numbers are missing or beyond their bounds.
+        """
+        given = self._chosen_by(action, actors)
+        if not actors:
+            return np.zeros((0, len(self)), np.float32)
+        names = list(getattr(action, "names", self.index_to_component))
+        if sorted(names) != sorted(self.index_to_component):
+            raise InvalidAction(f": expected {self.index_to_component}, got {short_repr(names)}")
+        columns = [names.index(name) for name in self.index_to_component]
+        try:
+            rows = np.array([given[actor] for actor in actors], dtype=np.float32)[:, columns]
+        except (TypeError, ValueError, IndexError) as error:
+            raise InvalidAction(f": expected {len(self)} numbers of each actor: {error}") from None
+        legal = (rows >= low) & (rows <= high) & np.isfinite(rows)
+        if not legal.all():
+            row, column = np.argwhere(~legal)[0].tolist()
+            who = "" if self.is_global else f", actor {actors[row]!r}"
+            expected = f"a number from {low[row, column]:g} to {high[row, column]:g}"
+            raise InvalidAction(
+                f"{who}, {self.index_to_component[column]}: expected {expected}, got "
+                f"{rows[row, column]:g}"
+            )
+        return rows
+
+    def encode(
+        self,
+        name: ActionName,
+        actions: Sequence[Action | None],
+        mask: VecActionMask,
+        obs: Sequence[Observation],
+        obs_space: ObsSpace,
+    ) -> Ragged:
+        """Return the numbers of the action of each environment: the inverse of `decode`.
+
+        Returns:
+            float32 (actors, components) per frame, within their bounds.
+        """
+        assert isinstance(mask, VecContinuousActionMask)
+        named = self._actors_and_choices(name, mask, obs, obs_space)
+        frames = zip(actions, named, mask.low.of_frames(), mask.high.of_frames(), strict=True)
+        rows = [np.zeros((0, len(self)), np.float32)]
+        for i, (action, (actors, _), low, high) in enumerate(frames):
+            try:
+                rows.append(self._values_of(action, actors, low, high))
+            except InvalidAction as error:
+                located = InvalidAction(f"actions[{name!r}]{error}")
+                located.env_index = i
+                raise located from None
+        return Ragged(np.concatenate(rows), mask.actors.lengths)
+
+    def unbatch_mask(
+        self, mask: VecActionMask, ids: Sequence[Sequence[EntityID]]
+    ) -> list[ActionMask | None]:
+        """Return the mask of each frame: its actors by id, and their bounds."""
+        assert isinstance(mask, VecContinuousActionMask)
+        actors = mask.actors.of_frames()
+        frames = zip(ids, actors, mask.low.of_frames(), mask.high.of_frames(), strict=True)
+        return [
+            self._bounded([of[k] for k in actors], low, high) if len(actors) else None
+            for of, actors, low, high in frames
+        ]
+
+    def _bounded(self, actors: IDs, low: Floats, high: Floats) -> ActionMask:
+        """Return the mask of a frame, of (actors, components) bounds."""
+        raise NotImplementedError
+
+
+_NOBODY = ContinuousActionMask(actor_ids=())
+"""Stands for the masks of frames that do not offer an action."""
+
+
+class ContinuousActionSpace(_ContinuousActionSpace):
+    """Each actor chooses several numbers."""
+
+    kind = "continuous"
+    mask_type = ContinuousActionMask
+    action_type = ContinuousAction
+
+    def batch_mask(self, frames: Frames, name: ActionName) -> VecContinuousActionMask:
+        """Batch the masks of B frames."""
+        masks = self._masks_of(frames, name, _NOBODY)
+        actors = frames.actors_of(masks, f"actions[{name!r}] actors")
+        return self._batched(actors, [m.low for m in masks], [m.high for m in masks], name)
+
+    def decode(
+        self,
+        name: ActionName,
+        choices: Ragged,
+        mask: VecActionMask,
+        obs: Sequence[Observation],
+        obs_space: ObsSpace,
+        probs: Probabilities,
+    ) -> Iterator[Action | None]:
+        """Yield the action of each environment."""
+        named = self._actors_and_choices(name, mask, obs, obs_space)
+        for o, (actors, _), values in zip(obs, named, choices.of_frames(), strict=True):
+            offered, names = name in o.actions, [*self.index_to_component]
+            yield ContinuousAction(actors, values, names) if offered else None
+
+    def random_mask(self, actors: IDs, actees: IDs, rng: np.random.Generator) -> ActionMask:
+        """Return a mask with random bounds."""
+        return self._bounded(actors, *self._random_bounds(len(actors), rng))
+
+    def _bounded(self, actors: IDs, low: Floats, high: Floats) -> ActionMask:
+        return ContinuousActionMask(actor_ids=actors, low=low, high=high)
+
+    def _actors_and_choices(
+        self, name: ActionName, mask: VecActionMask, obs: Sequence[Observation], obs_space: ObsSpace
+    ) -> Iterable[tuple[Sequence[EntityID], Sequence[EntityID]]]:
+        masks: list[Any] = [o.actions.get(name, _NOBODY) for o in obs]
+        return ((ids, ()) for ids in ids_of_actors(obs, obs_space, masks, mask.actors))
+
+
+class GlobalContinuousActionSpace(_ContinuousActionSpace):
+    """The frame as a whole chooses several numbers."""
+
+    kind = "global continuous"
+    mask_type = GlobalContinuousActionMask
+    action_type = GlobalContinuousAction
+    is_global = True
+
+    def batch_mask(self, frames: Frames, name: ActionName) -> VecContinuousActionMask:
+        """Batch the masks of B frames; the actor stands behind all entities."""
+        masks = self._masks_of(frames, name, None)
+        actors = frames.global_actors(masks)
+        lows = [None if m is None or m.low is None else [m.low] for m in masks]
+        highs = [None if m is None or m.high is None else [m.high] for m in masks]
+        return self._batched(actors, lows, highs, name)
+
+    def decode(
+        self,
+        name: ActionName,
+        choices: Ragged,
+        mask: VecActionMask,
+        obs: Sequence[Observation],
+        obs_space: ObsSpace,
+        probs: Probabilities,
+    ) -> Iterator[Action | None]:
+        """Yield the action of each environment; None where it is not offered."""
+        left = iter(choices.values)
+        for acts in mask.actors.lengths.tolist():
+            names = [*self.index_to_component]
+            yield GlobalContinuousAction(next(left), names) if acts else None
+
+    def random_mask(self, actors: IDs, actees: IDs, rng: np.random.Generator) -> ActionMask:
+        """Return a mask with random bounds."""
+        return self._bounded(actors, *self._random_bounds(1, rng))
+
+    def _bounded(self, actors: IDs, low: Floats, high: Floats) -> ActionMask:
+        return GlobalContinuousActionMask(low=low[0], high=high[0])
+
+
+def _checked(what: str, pair: Any) -> tuple[float, float]:
+    """Return the bounds of a component as numbers.
+
+    Raises:
+        InvalidSpace: they are not two numbers in order, both finite or both infinite, as float32.
+    """
+    try:
+        low, high = map(float, pair)
+    except (TypeError, ValueError):
+        low, high = 0.0, 0.0
+    start, end = _float32([low, high]).tolist()
+    are_finite = math.isfinite(start) and math.isfinite(end)
+    if not (start < end and (are_finite or (low, high) == (-math.inf, math.inf))):
+        expected = "a smallest and a larger number, both finite or both infinite"
+        raise InvalidSpace(f"{what}: expected {expected}, got {short_repr(pair)}")
+    return low, high
+
+
+def _float32(numbers: Sequence[Any]) -> Floats:
+    with np.errstate(over="ignore"):
+        return np.array(numbers, dtype=np.float32)

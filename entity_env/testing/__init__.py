@@ -1,0 +1,324 @@
+"""Four-line conformance test of an environment, and probe environments for a trainer.
+
+    >>> from entity_env.examples import Xor
+    >>> from entity_env.testing import conformance
+    >>> def test_my_env():
+    ...     conformance(Xor)
+    >>> test_my_env()
+
+A probe asks for one ability. A trainer that has it learns the probe in seconds.
+"""
+
+import contextlib
+import time
+from collections.abc import Generator, Mapping
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from entity_env.actions import (
+    Action,
+    ActionMask,
+    CategoricalActionMask,
+    GlobalCategoricalActionMask,
+    SelectEntityActionMask,
+)
+from entity_env.environment import Environment, Observation
+from entity_env.match import CreateEnv, Match, match_of
+from entity_env.plain_state import PlainState
+from entity_env.seeding import derive_seed
+from entity_env.spaces import (
+    ActionName,
+    ActionSpace,
+    CategoricalActionSpace,
+    Entity,
+    GlobalCategoricalActionSpace,
+    ObsSpace,
+    SelectEntityActionSpace,
+)
+from entity_env.testing.check_env import check_env
+from entity_env.testing.random_play import differences, fields_of, random_choices
+from entity_env.vec.batching import (
+    Outcomes,
+    action_index_to_actions,
+    batch_obs,
+    batch_outcomes,
+)
+from entity_env.vec.serial import EnvList
+from entity_env.vec.vec_obs import Choices, VecObs
+
+
+def conformance(create_env: CreateEnv, steps: int = 50, seed: int = 0) -> None:
+    """Assert that nothing is wrong with an environment, alone and in an `EnvList`.
+
+    Args:
+        create_env: makes one: its class, or a function.
+        steps: the number of steps in which `EnvList` is compared with three of them.
+        seed: the seed of actions and episodes.
+
+    Raises:
+        AssertionError: with the report of `check_env`, or the step and the fields in which
+            `EnvList` differs from stepping each environment by itself.
+    """
+    report = check_env(create_env, seed=seed)
+    if not report.ok:
+        raise AssertionError(str(report))
+    matches = [match_of(create_env()) for _ in range(3)]
+    slow = _step_one_by_one(matches, seed)
+    fast = EnvList(create_env, sum(match.num_sides for match in matches))
+    fast.seed(seed)
+    obs_space, action_space = fast.obs_space(), fast.action_space()
+    batch, expected = fast.reset(obs_space), next(slow)
+    rng = np.random.default_rng(seed)
+    with contextlib.closing(slow), contextlib.closing(fast):
+        for step in range(steps + 1):
+            if changed := differences(fields_of(expected), fields_of(batch)):
+                differing = f"EnvList differs from its environments in {', '.join(changed)}"
+                raise AssertionError(f"step {step}: {differing}")
+            choices = random_choices(batch, action_space, rng)
+            batch, expected = fast.act(choices, obs_space), slow.send(choices)
+
+
+def _step_one_by_one(matches: list[Match], seed: int) -> Generator[VecObs, Choices, None]:
+    """Yield the frames of matches that step one by one, each in a batch of its own.
+
+    The generator is sent the choices for the frames that it yielded; its end closes the matches.
+    """
+    obs_space, action_space = matches[0].obs_space(), matches[0].action_space()
+    episodes = [0] * len(matches)
+
+    def begin(i: int) -> list[Observation]:
+        matches[i].seed(derive_seed(seed, "episode", i, episodes[i]))
+        episodes[i] += 1
+        return matches[i].reset()
+
+    def outcomes_of(of_sides: list[Observation]) -> list[Outcomes]:
+        return [batch_outcomes([obs], obs_space, action_space) for obs in of_sides]
+
+    frames = [begin(i) for i in range(len(matches))]
+    outcomes = [outcomes_of(of_sides) for of_sides in frames]
+    try:
+        while True:
+            pairs = zip(chain(*frames), chain(*outcomes), strict=True)
+            pieces = [
+                batch_obs([frame], obs_space, action_space, outcome) for frame, outcome in pairs
+            ]
+            choices = yield VecObs.cat(pieces)
+            for i, match in enumerate(matches):
+                actions = [
+                    action_index_to_actions(
+                        obs_space, action_space, choices, obs, i * match.num_sides + k
+                    )
+                    for k, obs in enumerate(frames[i])
+                ]
+                frames[i] = match.act(actions)
+                outcomes[i] = outcomes_of(frames[i])  # before a reset may overwrite them
+                if outcomes[i][0].done.any():
+                    frames[i] = begin(i)
+    finally:
+        for match in matches:
+            match.close()
+
+
+class Identity(PlainState, Environment):
+    """Say which of two marks you see, in episodes of one step.
+
+    A random policy earns 0.5 on average, a perfect one 1.
+    """
+
+    def obs_space(self) -> ObsSpace:
+        """Return one mark, which is -1 or 1."""
+        return ObsSpace(entities={"Mark": Entity(["kind"])})
+
+    def action_space(self) -> dict[ActionName, ActionSpace]:
+        """Say -1 or 1."""
+        return {"say": CategoricalActionSpace(["minus", "plus"])}
+
+    def reset(self) -> Observation:
+        """Begin an episode with a new mark."""
+        self.mark = self.rng.randrange(2)
+        return self._observe()
+
+    def act(self, actions: Mapping[ActionName, Action]) -> Observation:
+        """Return reward 1 for the right word."""
+        say: Any = actions["say"]
+        return self._observe(reward=float(say.indices[0] == self.mark), done=True)
+
+    def _observe(self, reward: float = 0.0, done: bool = False) -> Observation:
+        return Observation(
+            features={"Mark": [[2.0 * self.mark - 1]]},
+            actions={"say": CategoricalActionMask()},
+            reward=reward,
+            done=done,
+        )
+
+
+class DelayedIdentity(PlainState, Environment):
+    """Say which of two marks you see; the reward comes later.
+
+    The mark is seen and named in the first step alone. The answer stays visible as right or
+    wrong, so that a value can be learnt that carries the reward back.
+
+    A random policy earns 0.5 on average, a perfect one 1.
+
+    Args:
+        delay: how many steps without a choice lie between the choice and the reward.
+    """
+
+    def __init__(self, delay: int = 3) -> None:
+        self.delay = delay
+
+    def obs_space(self) -> ObsSpace:
+        """Return the time left; first a mark, then whether the answer was right."""
+        return ObsSpace(["left"], {"Mark": Entity(["kind"]), "Answer": Entity(["right"])})
+
+    def action_space(self) -> dict[ActionName, ActionSpace]:
+        """Say minus or plus."""
+        return {"say": GlobalCategoricalActionSpace(["minus", "plus"])}
+
+    def reset(self) -> Observation:
+        """Begin an episode with a new mark."""
+        self.mark, self.left = self.rng.randrange(2), self.delay + 1
+        return Observation(
+            features={"Mark": [[2.0 * self.mark - 1]]},
+            global_features=[1.0],
+            actions={"say": GlobalCategoricalActionMask()},
+        )
+
+    def act(self, actions: Mapping[ActionName, Action]) -> Observation:
+        """Return reward 1 at the end if the first word was right."""
+        say: Any = actions.get("say")
+        if say is not None:
+            self.right = float(say.index == self.mark)
+        self.left -= 1
+        return Observation(
+            features={"Answer": [[self.right]]},
+            global_features=[self.left / (self.delay + 1)],
+            reward=self.right if self.left == 0 else 0.0,
+            done=self.left == 0,
+        )
+
+
+class PickTheMarked(PlainState, Environment):
+    """Select the one marked entity among several, in episodes of one step.
+
+    A random policy earns 1 / `num_items` on average, a perfect one 1.
+
+    Args:
+        num_items: the number of items.
+    """
+
+    def __init__(self, num_items: int = 4) -> None:
+        self.num_items = num_items
+
+    def obs_space(self) -> ObsSpace:
+        """Return a picker, and items of which one is marked."""
+        return ObsSpace(entities={"Picker": Entity([]), "Item": Entity(["marked"])})
+
+    def action_space(self) -> dict[ActionName, ActionSpace]:
+        """Pick an item."""
+        return {"pick": SelectEntityActionSpace()}
+
+    def reset(self) -> Observation:
+        """Begin an episode with another marked item."""
+        self.marked = self.rng.randrange(self.num_items)
+        return self._observe()
+
+    def act(self, actions: Mapping[ActionName, Action]) -> Observation:
+        """Return reward 1 for the marked item."""
+        pick: Any = actions["pick"]
+        return self._observe(reward=float(pick.actees[0] == self.marked), done=True)
+
+    def _observe(self, reward: float = 0.0, done: bool = False) -> Observation:
+        items = [[float(i == self.marked)] for i in range(self.num_items)]
+        return Observation(
+            entities={"Picker": [[]], "Item": (items, range(self.num_items))},
+            actions={"pick": SelectEntityActionMask(actor_types=["Picker"], actee_types=["Item"])},
+            reward=reward,
+            done=done,
+        )
+
+
+class CreditOneOfMany(PlainState, Environment):
+    """Many actors choose, and the choice of one of them counts, in episodes of one step.
+
+    A random policy earns 0.5 on average, a perfect one 1.
+
+    Args:
+        num_actors: the number of actors.
+    """
+
+    def __init__(self, num_actors: int = 8) -> None:
+        self.num_actors = num_actors
+
+    def obs_space(self) -> ObsSpace:
+        """Return actors with the choice that is wanted of each, and whether it counts."""
+        return ObsSpace(entities={"Actor": Entity(["wanted", "counts"])})
+
+    def action_space(self) -> dict[ActionName, ActionSpace]:
+        """Return a choice for every actor."""
+        return {"choose": CategoricalActionSpace(["minus", "plus"])}
+
+    def reset(self) -> Observation:
+        """Begin an episode with other wanted choices, and another actor that counts."""
+        self.wanted = [self.rng.randrange(2) for _ in range(self.num_actors)]
+        self.counts = self.rng.randrange(self.num_actors)
+        return self._observe()
+
+    def act(self, actions: Mapping[ActionName, Action]) -> Observation:
+        """Return reward 1 if the actor that counts chose as wanted."""
+        choose: Any = actions["choose"]
+        right = choose.indices[self.counts] == self.wanted[self.counts]
+        return self._observe(reward=float(right), done=True)
+
+    def _observe(self, reward: float = 0.0, done: bool = False) -> Observation:
+        actors = [[2.0 * w - 1, float(i == self.counts)] for i, w in enumerate(self.wanted)]
+        return Observation(
+            features={"Actor": actors},
+            actions={"choose": CategoricalActionMask()},
+            reward=reward,
+            done=done,
+        )
+
+
+class Timing(PlainState, Environment):
+    """Environment that takes a given time for every step: shows what overlaps with what.
+
+    Args:
+        step_s: seconds a step takes.
+        spin: keep the processor busy meanwhile, as a computation does; else sleep, as waiting for
+            a server does.
+    """
+
+    def __init__(self, step_s: float = 0.001, spin: bool = False) -> None:
+        self.step_s = step_s
+        self.spin = spin
+
+    def obs_space(self) -> ObsSpace:
+        """Return one entity without features."""
+        return ObsSpace(entities={"Clock": Entity([])})
+
+    def action_space(self) -> dict[ActionName, ActionSpace]:
+        """Return a choice without consequences."""
+        return {"wait": CategoricalActionSpace(["a", "b"])}
+
+    def reset(self) -> Observation:
+        """Begin an episode, in no time."""
+        self.steps = 0
+        return self._observe()
+
+    def act(self, actions: Mapping[ActionName, Action]) -> Observation:
+        """Take a step of `step_s` seconds."""
+        if self.spin:
+            end = time.perf_counter() + self.step_s
+            while time.perf_counter() < end:
+                pass
+        else:
+            time.sleep(self.step_s)
+        self.steps += 1
+        return self._observe()
+
+    def _observe(self) -> Observation:
+        wait: dict[ActionName, ActionMask] = {"wait": CategoricalActionMask()}
+        return Observation(features={"Clock": [[]]}, actions=wait, done=self.steps == 10)

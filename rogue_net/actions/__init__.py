@@ -1,0 +1,1 @@
+"""Heads and distributions of actions."""

@@ -1,0 +1,380 @@
+"""Action heads: from embedded entities to decisions, one head for each kind of action."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from entity_env.ragged import row_indices
+from entity_env.spaces import (
+    ActionSpace,
+    CategoricalActionSpace,
+    ContinuousActionSpace,
+    GlobalCategoricalActionSpace,
+    GlobalContinuousActionSpace,
+    SelectEntityActionSpace,
+)
+from rogue_net.actions.distributions import (
+    ActionDistribution,
+    CategoricalDistribution,
+    Decision,
+    decide,
+    legal_choices,
+)
+from rogue_net.actions.gaussian_numbers import GaussianNumbers
+from rogue_net.actions.parts import NO_CHOICES, NO_PARENT, Parent, ParentChoices
+from rogue_net.config import LEAST_STD, MOST_STD, RogueNetConfig
+from rogue_net.layout import Layout
+from rogue_net.ragged import ActionBatch, Lengths, RaggedTensor, to_device
+
+
+class ActionHead(nn.Module, ABC):
+    """Base class of the heads of kinds of actions.
+
+    A head whose choices depend on each other, or on those of another head, overrides `forward`.
+
+    Args:
+        space: of the action.
+        d_model: width of the entities.
+        d_qk: width of queries and keys, for heads that compare entities.
+    """
+
+    layers_of_labels: ClassVar[frozenset[str]] = frozenset()
+    """The linear layers with one output per label or component, which evolve with these."""
+    parent: Parent = NO_PARENT
+
+    def __init__(self, space: ActionSpace, d_model: int, d_qk: int) -> None:
+        super().__init__()
+
+    def configure(self, config: RogueNetConfig) -> None:
+        """Take settings of the network that change the initial weights."""
+        return
+
+    @abstractmethod
+    def distribution(
+        self, x: Tensor, layout: Layout, action: ActionBatch, given: Tensor | None = None
+    ) -> ActionDistribution:
+        """Compute the distribution over the choices of the actors.
+
+        Args:
+            x: (P, d_model), the entities after the transformer.
+            layout: the rows of each frame among these.
+            action: the A actors of B frames, and their legal choices.
+            given: (A, d_model), of what each actor chose in the action before, if there is one.
+        """
+
+    def depend_on(self, head: type["ActionHead"], space: ActionSpace, d_model: int) -> None:
+        """Take in the choices of the parent action, which change nothing at first.
+
+        Args:
+            head: the head of that action.
+            space: of that action.
+            d_model: width of the entities.
+
+        Raises:
+            ValueError: choices of that kind have no vectors.
+        """
+        layer = head.choice_layer(space, d_model, d_model)
+        if layer is None:
+            raise ValueError(f"after: expected an action whose choices have vectors, got {space}")
+        for parameter in layer.parameters():
+            nn.init.zeros_(parameter)
+        self.after = layer
+
+    @classmethod
+    @abstractmethod
+    def uniform(cls, space: ActionSpace, action: ActionBatch) -> ActionDistribution:
+        """Return the distribution of a random player: all legal choices equally probable."""
+
+    @classmethod
+    def choice_layer(cls, space: ActionSpace, d_model: int, width: int) -> nn.Module | None:
+        """Return a layer for the vectors by which choices enter memory; None if they cannot.
+
+        Args:
+            space: of the action.
+            d_model: width of the entities.
+            width: of the vectors.
+        """
+        return None
+
+    @classmethod
+    def choice_vectors(
+        cls, layer: nn.Module, x: Tensor, layout: Layout, action: ActionBatch, chosen: Tensor
+    ) -> Tensor:
+        """Return the vectors of choices, (A, width).
+
+        Args:
+            layer: made by `choice_layer`.
+            x: (P, d_model), the entities.
+            layout: the rows of each frame among these.
+            action: the A actors.
+            chosen: (A,) int64, or (A, D) float32.
+        """
+        vectors: Tensor = layer(chosen)
+        return vectors
+
+    def forward(
+        self,
+        x: Tensor,
+        layout: Layout,
+        action: ActionBatch,
+        chosen: Tensor | None = None,
+        draws: Tensor | None = None,
+        temperature: float = 1.0,
+        given: ParentChoices = NO_CHOICES,
+    ) -> Decision:
+        """Evaluate `chosen`, or sample with `draws`, or take the most probable choices.
+
+        Args:
+            x: (P, d_model), the entities after the transformer.
+            layout: the rows of each frame among these.
+            action: the A actors of B frames, and their legal choices.
+            chosen: (A,) int64, or (A, D) float32 of numbers.
+            draws: (A,) float32 in [0, 1), or (A, num_draws).
+            temperature: divides the scores of all choices.
+            given: choices of the parent action, if the action depends on one.
+        """
+        distribution = given.distribution(self, x, layout, action)
+        return decide(distribution.tempered(temperature), chosen, draws)
+
+
+class CategoricalHead(ActionHead):
+    """Head with one of several labelled choices for each actor, or for the global entity."""
+
+    layers_of_labels = frozenset({"project"})
+
+    def __init__(self, space: ActionSpace, d_model: int, d_qk: int = 0) -> None:
+        super().__init__(space, d_model, d_qk)
+        self.project = nn.Linear(d_model, len(space.labels))
+        nn.init.orthogonal_(self.project.weight, gain=0.01)
+        nn.init.zeros_(self.project.bias)
+
+    def distribution(
+        self, x: Tensor, layout: Layout, action: ActionBatch, given: Tensor | None = None
+    ) -> CategoricalDistribution:
+        """Project each actor to the logits of its choices."""
+        # log p = log softmax(W x + b)
+        logits = full_precision(self.project(_actors(x, layout, action, given)))
+        if action.mask is not None:
+            logits = logits.masked_fill(~action.mask.values, -math.inf)
+        return CategoricalDistribution(logits.log_softmax(dim=-1))
+
+    @classmethod
+    def choice_layer(cls, space: ActionSpace, d_model: int, width: int) -> nn.Embedding:
+        """Return a table with a vector for each label."""
+        # On meta, torch imports its compiler to draw the weights of a module: a second.
+        weight = torch.randn(len(space.labels), width)
+        return nn.Embedding(len(space.labels), width, _weight=weight)
+
+    @classmethod
+    def uniform(cls, space: ActionSpace, action: ActionBatch) -> CategoricalDistribution:
+        """Return equal probabilities for all legal labels."""
+        return CategoricalDistribution.uniform(legal_choices(action, len(space.labels)))
+
+
+class SelectEntityHead(ActionHead):
+    """Head with one of the frame's actees for each actor, by products of queries and keys."""
+
+    def __init__(self, space: ActionSpace, d_model: int, d_qk: int) -> None:
+        super().__init__(space, d_model, d_qk)
+        self.query = nn.Linear(d_model, d_qk)
+        self.key = nn.Linear(d_model, d_qk)
+
+    def distribution(
+        self, x: Tensor, layout: Layout, action: ActionBatch, given: Tensor | None = None
+    ) -> CategoricalDistribution:
+        """Score the actees of each actor's frame.
+
+        Returns:
+            Over (A, most actees of a frame); impossible beyond the actees of the actor's frame.
+        """
+        return self.together([self], [len(action.actors.lengths)], x, layout, action, given)
+
+    @staticmethod
+    def together(
+        heads: Sequence["SelectEntityHead"],
+        frames: Sequence[int],
+        x: Tensor,
+        layout: Layout,
+        action: ActionBatch,
+        given: Tensor | None = None,
+    ) -> CategoricalDistribution:
+        """Score the actees of several networks, each by the head of its own.
+
+        Args:
+            heads: of equal sizes.
+            frames: the number of consecutive frames of each.
+            x: (P, d_model), the entities of all frames.
+            layout: the rows of each frame among these.
+            action: the actors of all frames, and their actees.
+            given: (A, d_model), as in `distribution`.
+        """
+        assert action.actees is not None
+        acting = np.flatnonzero(action.actors.lengths)  # frames without actors need no keys
+        actors, actees = action.actors.take(acting), action.actees.take(acting)
+        if len(acting) == 0:
+            return CategoricalDistribution(full_precision(x.new_zeros((0, 0))))
+        of_actors = _actors(x, layout, action, given)
+        of_actees = _entities(x, layout, actees, acting)
+        num_actees = np.where(action.actors.lengths > 0, action.actees.lengths, 0)
+        to_query, to_key = [head.query for head in heads], [head.key for head in heads]
+        query = _linear(to_query, frames, action.actors.lengths, of_actors)
+        queries, query_rows = _pad(query, actors)
+        keys, _ = _pad(_linear(to_key, frames, num_actees, of_actees), actees)
+        # score_ij = q_i . k_j / sqrt(d_qk)
+        scores = full_precision(torch.bmm(queries, keys.transpose(1, 2)))
+        scores = scores / math.sqrt(queries.shape[-1])
+        logits = scores.flatten(0, 1).index_select(0, query_rows)  # (A, K)
+        logits = logits.masked_fill(~legal_choices(action), -math.inf)
+        return CategoricalDistribution(logits.log_softmax(dim=-1))
+
+    @classmethod
+    def choice_layer(cls, space: ActionSpace, d_model: int, width: int) -> nn.Linear:
+        """Return a linear map of the entity that is selected."""
+        return nn.Linear(d_model, width)
+
+    @classmethod
+    def choice_vectors(
+        cls, layer: nn.Module, x: Tensor, layout: Layout, action: ActionBatch, chosen: Tensor
+    ) -> Tensor:
+        """Return the vectors of the entities that are selected."""
+        assert action.actees is not None
+        frame = action.actors.frame_of_row()
+        first = to_device(action.actees.starts[frame], x.device)
+        actee = action.actees.values.index_select(0, first + chosen)
+        vectors: Tensor = layer(x.index_select(0, layout.rows(actee, frame)))
+        return vectors
+
+    @classmethod
+    def uniform(cls, space: ActionSpace, action: ActionBatch) -> CategoricalDistribution:
+        """Return equal probabilities for all legal actees."""
+        return CategoricalDistribution.uniform(legal_choices(action))
+
+
+_MOST_STD_WITHOUT_BOUNDS = 10.0
+_LARGEST_MEAN = 1e6
+
+
+class ContinuousHead(ActionHead):
+    """Head with several numbers for each actor, or for the global entity."""
+
+    layers_of_labels = frozenset({"mean", "deviation"})
+
+    def __init__(self, space: ActionSpace, d_model: int, d_qk: int = 0) -> None:
+        super().__init__(space, d_model, d_qk)
+        assert isinstance(space, ContinuousActionSpace | GlobalContinuousActionSpace)
+        self.mean = nn.Linear(d_model, len(space))
+        nn.init.orthogonal_(self.mean.weight, gain=0.01)
+        nn.init.zeros_(self.mean.bias)
+        self.deviation = nn.Linear(d_model, len(space))
+        nn.init.zeros_(self.deviation.weight)
+        nn.init.zeros_(self.deviation.bias)
+        # log s = center + reach * tanh(W x + b), between the logarithms of the limits
+        is_bounded = np.isfinite(space.low)
+        least = math.log(LEAST_STD)
+        most = np.log(np.where(is_bounded, MOST_STD, _MOST_STD_WITHOUT_BOUNDS))
+        self.center: Tensor
+        self.reach: Tensor
+        for name, values in (("center", (most + least) / 2), ("reach", (most - least) / 2)):
+            self.register_buffer(name, torch.tensor(values, dtype=torch.float32), persistent=False)
+
+    def configure(self, config: RogueNetConfig) -> None:
+        """Begin with deviations of `init_std`."""
+        share = (math.log(config.init_std) - self.center) / self.reach
+        with torch.no_grad():
+            self.deviation.bias.copy_(torch.atanh(share))
+
+    def distribution(
+        self, x: Tensor, layout: Layout, action: ActionBatch, given: Tensor | None = None
+    ) -> GaussianNumbers:
+        """Project each actor to the mean and deviation of its numbers."""
+        assert action.bounds is not None
+        rows = _actors(x, layout, action, given)
+        mean = full_precision(self.mean(rows)).clamp(-_LARGEST_MEAN, _LARGEST_MEAN)
+        log_std = self.center + self.reach * torch.tanh(full_precision(self.deviation(rows)))
+        low, high = action.bounds.values.to(mean.dtype).unbind(dim=1)
+        return GaussianNumbers(mean, log_std.to(mean.dtype), low, high)
+
+    @classmethod
+    def choice_layer(cls, space: ActionSpace, d_model: int, width: int) -> nn.Linear:
+        """Return a linear map of the numbers."""
+        return nn.Linear(len(space.components), width)
+
+    @classmethod
+    def choice_vectors(
+        cls, layer: nn.Module, x: Tensor, layout: Layout, action: ActionBatch, chosen: Tensor
+    ) -> Tensor:
+        """Return the vectors of numbers, those with bounds as from -1 to 1 within these."""
+        assert action.bounds is not None
+        low, high = action.bounds.values.unbind(dim=1)
+        shares = torch.where(torch.isfinite(low), torch.tanh(chosen / 2), chosen)
+        vectors: Tensor = layer(shares.masked_fill(low == high, 0.0).to(x.dtype))
+        return vectors
+
+    @classmethod
+    def uniform(cls, space: ActionSpace, action: ActionBatch) -> GaussianNumbers:
+        """Return uniform numbers between their bounds."""
+        return GaussianNumbers.uniform(action)
+
+
+HEADS: dict[type[ActionSpace], type[ActionHead]] = {
+    CategoricalActionSpace: CategoricalHead,
+    GlobalCategoricalActionSpace: CategoricalHead,
+    SelectEntityActionSpace: SelectEntityHead,
+    ContinuousActionSpace: ContinuousHead,
+    GlobalContinuousActionSpace: ContinuousHead,
+}
+"""The head of each kind of action."""
+
+
+def full_precision(x: Tensor) -> Tensor:
+    """Return at least float32: half precision is too coarse to learn probabilities and values."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _actors(x: Tensor, layout: Layout, action: ActionBatch, given: Tensor | None) -> Tensor:
+    """Return the rows of actors, with the vectors of what they chose before, (A, d_model)."""
+    rows = _entities(x, layout, action.actors)
+    return rows if given is None else rows + given.to(rows.dtype)
+
+
+def _entities(
+    x: Tensor, layout: Layout, positions: RaggedTensor, frames: Lengths | None = None
+) -> Tensor:
+    """Return the rows of entities given by position in their frame, (P, d) -> (n, d)."""
+    frame_of_row = positions.frame_of_row()
+    if frames is not None:
+        frame_of_row = frames[frame_of_row]
+    return x.index_select(0, layout.rows(positions.values, frame_of_row))
+
+
+def _linear(
+    layers: Sequence[nn.Linear], frames: Sequence[int], lengths: Lengths, x: Tensor
+) -> Tensor:
+    """Apply a linear layer to the rows of its own frames.
+
+    Args:
+        layers: of equal sizes.
+        frames: the number of consecutive frames of each layer.
+        lengths: (B,) rows of each frame.
+        x: (rows, d_model), of all frames.
+    """
+    if len(layers) == 1:
+        return layers[0](x)  # type: ignore[no-any-return]
+    first = np.cumsum([0, *frames[:-1]])
+    pieces = torch.split(x, np.add.reduceat(lengths, first).tolist())
+    return torch.cat([layer(rows) for layer, rows in zip(layers, pieces, strict=True)])
+
+
+def _pad(x: Tensor, rows: RaggedTensor) -> tuple[Tensor, Tensor]:
+    """Pad frames: (rows, d) -> (frames, longest, d), and the (rows,) flat positions in it."""
+    longest = int(rows.lengths.max())
+    positions = to_device(
+        row_indices(longest * np.arange(len(rows.lengths)), rows.lengths), x.device
+    )
+    padded = x.new_zeros(len(rows.lengths) * longest, x.shape[1]).index_copy(0, positions, x)
+    return padded.view(len(rows.lengths), longest, -1), positions
