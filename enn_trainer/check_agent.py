@@ -304,7 +304,7 @@ def _remembers(net: Any, batch: EntityBatch) -> Iterator[str]:
     for one in (memory, PlayerMemory(net, n)):
         frames, _ = one.attach(steps[1], environments, acts=True)
         values.append(_act(net, frames, draw=True).values["value"])
-    if not _close(*values):
+    if not _close(values[0], values[1]):
         yield "memory: the output for the first frame of an episode depends on the one before"
 
 

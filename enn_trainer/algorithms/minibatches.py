@@ -338,7 +338,7 @@ def take_gradients(
         spans: timers of the backward passes.
     """
     tasks = (partial(_gradients, learnt, loss, spans) for loss in losses)
-    lanes.run(tasks, lambda computed: take(*computed))
+    lanes.run(tasks, lambda computed: take(computed[0], computed[1]))
 
 
 def _gradients(

@@ -129,7 +129,7 @@ def exchange(one: Path, other: Path) -> bool:
         names = os.fsencode(one), os.fsencode(other)
         if sys.platform == "darwin":
             RENAME_SWAP = 2  # noqa: N806 (as in stdio.h)
-            status = libc.renamex_np(*names, RENAME_SWAP)
+            status = libc.renamex_np(names[0], names[1], RENAME_SWAP)
         elif hasattr(libc, "renameat2"):  # not of every C library of Linux
             AT_FDCWD, RENAME_EXCHANGE = -100, 2  # noqa: N806 (as in fcntl.h and stdio.h)
             status = libc.renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE)

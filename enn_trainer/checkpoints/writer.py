@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent import futures
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final
 
@@ -380,7 +381,7 @@ class RunSaver:
     def _begin(self, run: Saveable, why: str) -> None:
         """Begin to write a copy of a run; nothing is being written."""
         start = time.perf_counter()
-        work = run, why, run.copy(), self._known, self._hashes
+        write = partial(_write, run, why, run.copy(), self._known, self._hashes)
         self._numbers["checkpoint/copy_ms"] = (time.perf_counter() - start) * 1e3
         self._last_save_s = time.monotonic()
         close_in_children(self)
@@ -388,10 +389,10 @@ class RunSaver:
         # when the save is complete.
         pool = futures.ThreadPoolExecutor(1, "save")
         try:
-            self._writing = pool.submit(_write, *work)
+            self._writing = pool.submit(write)
         except RuntimeError:  # the system has no more threads: training waits
             self._writing = futures.Future()
-            self._writing.set_result(_write(*work))
+            self._writing.set_result(write())
         pool.shutdown(wait=False)
 
     def _finish(self, on_demand: bool = False) -> WriteResult | None:

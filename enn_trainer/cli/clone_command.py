@@ -102,8 +102,8 @@ def _is_known_to_fit(env: EnvConfig, state: State) -> bool:
     if env.id not in ENV_REGISTRY:
         return False
     try:
-        kwargs, fields = json.loads(env.kwargs), ("env.kwargs", "env.id")
-        with closing(make_world(env.id, kwargs, *fields, trust=TYPED)) as world:
+        kwargs = json.loads(env.kwargs)
+        with closing(make_world(env.id, kwargs, "env.kwargs", "env.id", trust=TYPED)) as world:
             spaces = Spaces.of(world)
     except (ConfigError, EntityEnvError):
         return False

@@ -168,8 +168,8 @@ def _evaluate(options: argparse.Namespace) -> int:
     # Evaluate.
     fit_to_worlds(saved, config, options, trust)
     lanes, device = Lanes.of(saved.agent), torch.device("cpu")
-    makers = trusted_envs(trust), NamedOpponents(trust)
-    evaluator = Evaluator(config, *makers, saved, device, lanes)
+    make_envs, make_opponent = trusted_envs(trust), NamedOpponents(trust)
+    evaluator = Evaluator(config, make_envs, make_opponent, saved, device, lanes)
     evaluator.by_episode = by is not None
     if options.video is not None:
         evaluator.check_pictures()

@@ -185,8 +185,8 @@ def _is_vectorised(env: Any) -> bool:
 
 def _kind_of_result(config: EnvConfig, field: str, trust: Trust) -> type:
     """Return the class of the environments of a function or a library, after making one."""
-    kwargs, fields = json.loads(config.kwargs), (f"{field}.kwargs", f"{field}.id")
-    make = load_world(config.id, kwargs, *fields, trust=trust)
+    kwargs = json.loads(config.kwargs)
+    make = load_world(config.id, kwargs, f"{field}.kwargs", f"{field}.id", trust=trust)
     try:
         world: object = make()
     except Exception as error:

@@ -138,8 +138,8 @@ def plot_command(arguments: Sequence[str]) -> None:
     groups = grouped(runs)
     curves = {
         tag: [
-            curve_of(*group, tag, options.smooth)._replace(changes=changes_of(group[1]))
-            for group in groups
+            curve_of(label, group, tag, options.smooth)._replace(changes=changes_of(group))
+            for label, group in groups
         ]
         for tag in tags
     }

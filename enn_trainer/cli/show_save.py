@@ -63,7 +63,7 @@ def show_save(
         CheckpointError: the checkpoint is missing or damaged, or has no such opponent.
     """
     if (named := split_member(path)) is not None:
-        _show_member(*named, console)
+        _show_member(named[0], named[1], console)
         return
     contents = read_contents(path)
     settings = contents.settings

@@ -202,8 +202,8 @@ def _play(saved: SavedRun, options: argparse.Namespace) -> Replay:
         frames = options.episodes * max(sides, agents)
         config.eval.num_envs = fitting_num_envs(saved.config, frames, sides, agents)
     lanes, device = Lanes.of(saved.agent), torch.device("cpu")
-    makers = trusted_envs(trust), NamedOpponents(trust)
-    evaluator = Evaluator(config, *makers, saved, device, lanes)
+    make_envs, make_opponent = trusted_envs(trust), NamedOpponents(trust)
+    evaluator = Evaluator(config, make_envs, make_opponent, saved, device, lanes)
     settings = ReplaySettings(
         episodes=options.episodes,
         max_steps=options.max_steps,

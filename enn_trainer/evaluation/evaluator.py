@@ -136,7 +136,7 @@ class Evaluator:
         captures = [*self._recordings(), *self._films_and_pages(), *captures]
         played = self._play_suites(stop, watch, captures)
         self.results = {
-            name: self._result(name, suite, *played[name])
+            name: self._result(name, suite, played[name])
             for name, suite in self._suites
             if name in played
         }
@@ -191,7 +191,7 @@ class Evaluator:
         ):
             never, unseen = (lambda: False), (lambda suite, share: None)
             played = self._play_suite(name, suite, never, unseen, self._recordings())
-            return self._result(name, suite, *played)
+            return self._result(name, suite, played)
 
     def measure_elsewhere(self, play: PlayElsewhere, watch: Watch) -> dict[str, SuiteResult]:
         """Evaluate the agent in each suite elsewhere, and return the results by suite."""
@@ -307,10 +307,9 @@ class Evaluator:
                 results |= capture.results(facts)
         return counts, results
 
-    def _result(
-        self, name: str, suite: EvalConfig, counts: EpisodeCounts | None, results: dict[str, Any]
-    ) -> SuiteResult:
+    def _result(self, name: str, suite: EvalConfig, played: _Played) -> SuiteResult:
         """Return the result of a suite, with the setting that limits the steps."""
+        counts, results = played
         assert counts is not None
         if suite.opponent == POOL:
             of_members, counted = {}, counts.quota > 0

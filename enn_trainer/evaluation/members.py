@@ -41,7 +41,7 @@ def snapshot_of(agent: Any, spaces: Spaces, step: int) -> Member:
     else:
         weights = {k: v.detach().cpu().contiguous() for k, v in network.state_dict().items()}
         saved = SavedNetwork("", "", save_tensors(weights))
-    return Member(f"step-{step}", step, SNAPSHOT, "network", *saved)
+    return Member(f"step-{step}", step, SNAPSHOT, "network", **saved._asdict())
 
 
 def read_opponent(path: Path, agent: PPOAgent, spaces: Spaces) -> SavedRun:

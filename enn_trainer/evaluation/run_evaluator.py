@@ -141,12 +141,12 @@ class RunEvaluator(Evaluator):
         group, settings = self.group, self._config.eval
         finished: list[Evaluation] = []
         others: list[int] = []
-        asked = is_asked, is_end
+        play = partial(self._play, is_asked=is_asked, is_end=is_end)
         if group.size == 1:
-            return self._play(partial(self.measure, stop, watch), stop, watch, *asked)
+            return play(partial(self.measure, stop, watch), stop, watch)
         if settings is None or is_shared(settings):
             measure = partial(self._measure_together, stop, watch, others)
-            return self._play(measure, lambda: bool(others), watch, *asked)
+            return play(measure, lambda: bool(others), watch)
 
         def lead(alive: Callable[[], None]) -> list[Any]:
             if not group.leads:
@@ -157,7 +157,7 @@ class RunEvaluator(Evaluator):
                 return stop() or bool(others)
 
             measure = partial(self.measure, is_stopped, watch)
-            finished.extend(self._play(measure, is_stopped, watch, *asked))
+            finished.extend(play(measure, is_stopped, watch))
             pending = [[one.step, one.due] for one in self._pending]
             plain = [one.plain() for one in finished]
             return [plain, pending, self._state.next_eval_step, self._end_asked]
@@ -194,7 +194,7 @@ class RunEvaluator(Evaluator):
         results = {}
         for name, suite in self._suites:
             counts = EpisodeCounts.cat([of_rank[name] for of_rank in found if name in of_rank])
-            results[name] = self._result(name, suite, counts, {})
+            results[name] = self._result(name, suite, (counts, {}))
         return results
 
     def _play(

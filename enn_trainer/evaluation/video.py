@@ -29,7 +29,7 @@ NUM_FILMED = 4
 PICTURES_PER_S = 10
 MOST_NAME_BYTES = 100
 """Maximal length of a suite's name in a file name, which file systems limit."""
-_FIELD = "eval.capture_videos", "turn videos off"
+_FIELD = "eval.capture_videos"
 _PACKAGES = {".mp4": ("imageio", "imageio_ffmpeg"), ".gif": ("PIL",)}
 
 
@@ -194,7 +194,7 @@ class _Filmed:
         if self.over or self.problems:
             return obs
         try:
-            picture = picture_of(self.match, self.world, *_FIELD)
+            picture = picture_of(self.match, self.world, _FIELD, "turn videos off")
             if self.picture.size and picture.shape != self.picture.shape:
                 raise ConfigError(
                     f"eval.capture_videos: expected pictures of {self.world} of one size, got "
@@ -347,7 +347,7 @@ def film_of_suite(film: Path, name: str) -> Path:
     return film.with_stem(f"{film.stem}-{part}") if name else film
 
 
-def cannot_write(path: Path, error: Exception, field: str = _FIELD[0]) -> str:
+def cannot_write(path: Path, error: Exception, field: str = _FIELD) -> str:
     """Return an error message of one line for a file that could not be written."""
     message = " ".join(str(error).split())
     return f"{field}: cannot write {path}: {type(error).__name__}: {message}"

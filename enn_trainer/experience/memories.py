@@ -159,7 +159,7 @@ class Memories:
         width = self.remembering.width
         if width is not None and states.shape[1] != width:
             raise ValueError(f"states: expected a width of {width}, got {states.shape[1]}")
-        return replace(self, known=Known(*rows), states=states)
+        return replace(self, known=Known._make(rows), states=states)
 
 
 class Recurrence:

@@ -65,7 +65,8 @@ def join(manager: StateManager) -> StateManager:
             )
         else:
             files = {name: saved.read(name) for name in saved.manifest["files"]}
-            of_save = [saved.step, {**files, MANIFEST: (saved.path / MANIFEST).read_bytes()}]
+            files[MANIFEST] = (saved.path / MANIFEST).read_bytes()
+            of_save = [saved.step, files]
         sources, text = [*manager.sources.items()], dump_config(config)
         load_with_sources(manager.config_cls, None, [], text)  # raises if there are too many shards
         return [text, sources, of_save, manager.is_resumed_in_place]
@@ -75,7 +76,7 @@ def join(manager: StateManager) -> StateManager:
         config, _ = load_with_sources(manager.config_cls, None, [], text_of_0)
         sources = Sources({tuple(path): source for path, source in known})
         with TemporaryDirectory(prefix="rank-") as folder:  # its files are held open
-            saved = None if of_save is None else _written(Path(folder), *of_save)
+            saved = None if of_save is None else _written(Path(folder), of_save[0], of_save[1])
         manager.follow(config, sources, saved, is_in_place)
     config = manager.config
     count = config.scale.shards or 1

@@ -150,8 +150,8 @@ class SelfPlay(Callback):
         league, settings, table = self.league, self._settings, self._table
         matches = np.array([game.match for game in self._games], np.int64)
         matches -= table.first_pool
-        complete = add_games(league.rounds, matches, table.num_pool, self._results)
-        league.count(*complete, table.sides, settings.half_life)
+        results, num_games = add_games(league.rounds, matches, table.num_pool, self._results)
+        league.count(results, num_games, table.sides, settings.half_life)
         per_step = table.num_matches * table.sides - table.num_learnt
         league.opponent_frames += self._config.rollout.steps * per_step
         self._add_snapshot_if_due()
@@ -177,13 +177,14 @@ class SelfPlay(Callback):
         if self._group.size == 1:
             return players.ended
         own, seating = players.pool, self._seating
-        seats = seating.games[own.start : own.stop].tolist(), seating.players[own.start : own.stop]
-        message = [[*map(list, players.ended)], [own.start, own.stop], *seats]
+        numbers, names = seating.games[own.start : own.stop], seating.players[own.start : own.stop]
+        games = [*map(list, players.ended)]
+        message = [games, [own.start, own.stop], numbers.tolist(), names]
         of_match: dict[int, list[Game]] = {}
         for ended, pool, numbers, names in self._group.gather(message, "collecting"):
             seating.take_games(range(pool[0], pool[1]), numbers, names)
             for game in ended:
-                of_match.setdefault(game[0], []).append(Game(*game))
+                of_match.setdefault(game[0], []).append(Game._make(game))
         first_sides = episodes.environment[episodes.environment % self._table.sides == 0]
         matches = (first_sides // self._table.sides).tolist()
         return [of_match[match].pop(0) for match in matches if match in of_match]

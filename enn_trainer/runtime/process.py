@@ -60,7 +60,7 @@ def infrequent_garbage_collection() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.set_threshold(*before)
+        gc.set_threshold(before[0], before[1], before[2])
 
 
 def choose_device(cuda: bool) -> torch.device:

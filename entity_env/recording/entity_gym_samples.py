@@ -99,7 +99,8 @@ def open_entity_gym_samples(path: str | Path) -> Recording:
     except ValueError as error:
         raise RecordingError(f"{path}: cannot read its spaces: {error}") from None
     read = _read_steps if is_whole else _read_subsampled
-    return Recording(*recorded, complete, path, partial(read, path, recorded, last[1]))
+    steps = partial(read, path, recorded, last[1])
+    return Recording(**recorded._asdict(), complete=complete, path=path, _read=steps)
 
 
 def _blocks(file: BinaryIO, path: Path) -> Iterator[tuple[int, int]]:

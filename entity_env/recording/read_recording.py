@@ -105,7 +105,8 @@ class Recording:
             last = (deque(found, maxlen=1) or [header])[0]  # a list of all could be long
             contents = read_header(file, path, header)
             complete = file.seek(0, 2) == last.end
-        return cls(*contents, complete, path, partial(_read_steps, path, contents, last))
+        steps = partial(_read_steps, path, contents, last)
+        return cls(**contents._asdict(), complete=complete, path=path, _read=steps)
 
     def steps(self) -> Iterator[Step]:
         """Yield all steps, with the frames that belong to this part.

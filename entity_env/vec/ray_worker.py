@@ -75,8 +75,8 @@ class RayServer:
         """
         import ray
 
-        setup, program, *others = unpacked(message)
-        self._server = WorkerServer(setup, joined_path(program), *others)
+        setup, program, argv, main_file = unpacked(message)
+        self._server = WorkerServer(setup, joined_path(program), argv, main_file)
         host = [platform.node(), ray.get_runtime_context().get_node_id()]
         return packed([host, versions(), self._server.start()])
 

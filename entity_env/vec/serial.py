@@ -77,7 +77,7 @@ class EnvList(VecEnv):
                         self.matches.append(match_of(create_env()))
                     spaces = self.matches[i].obs_space(), self.matches[i].action_space()
                 if i == 0:
-                    check_spaces(*spaces)
+                    check_spaces(spaces[0], spaces[1])
                     first = spaces
                 check_same_spaces(first, spaces, "in a new instance")
             self._obs_space, self._action_space = copy.deepcopy(first)

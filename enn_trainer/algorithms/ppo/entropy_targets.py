@@ -71,10 +71,11 @@ def tune(
         targets: target of the mean normalised entropy, by action.
         lr: gain of the integral term.
     """
+    low, high = LOG_COEF_LIMITS
     for (name, tuning), (entropy, actors) in zip(list(tunings.items()), entropies, strict=True):
         # integral += lr * error, within limits
         miss = targets[name] - entropy / actors.clamp(min=1)
-        after = torch.stack([(tuning[0] + lr * miss).clamp(*LOG_COEF_LIMITS), miss]).to(tuning)
+        after = torch.stack([(tuning[0] + lr * miss).clamp(low, high), miss]).to(tuning)
         tunings[name] = torch.where(actors > 0, after, tuning)
 
 

@@ -298,7 +298,7 @@ class NetworkChange(SpaceChange):
 
     def network(self, name: str, saved: SavedNetwork) -> SavedNetwork | None:
         """Return another network, upgraded by the rules of the agent; None if it cannot be."""
-        member = Member(name, NAMED, SNAPSHOT, "network", *saved)
+        member = Member(name, NAMED, SNAPSHOT, "network", **saved._asdict())
         spaces = Spaces(self._fresh.obs_space, self._fresh.action_space)
         try:
             run = run_of_member(member, Path(name))

@@ -131,7 +131,9 @@ def _mapping_source(translator: AgentTranslator) -> str:
             _entity(name, rows[0], observation) for name, rows in mapping.rows().items()
         ],
         "global_features=[]": [_globals(part, observation) for part in mapping.global_features],
-        "actions={}": [_action(*entry, action, counts) for entry in mapping.actions.items()],
+        "actions={}": [
+            _action(name, part, action, counts) for name, part in mapping.actions.items()
+        ],
     }
     for section, entries in sections.items():
         lines += [f"    {section[:-1]}"] * bool(entries)
@@ -239,7 +241,7 @@ def _lay_out(head: str, value: object, indent: int) -> list[str]:
     line = f"{blanks}{head}{_source(value)},"
     if len(line) <= _WIDTH or not parts:
         return [line]
-    inside = [line for part in parts for line in _lay_out(*part, indent + 4)]
+    inside = [line for head, part in parts for line in _lay_out(head, part, indent + 4)]
     return [f"{blanks}{head}{opening}", *inside, f"{blanks}{closing},"]
 
 
