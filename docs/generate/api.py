@@ -23,13 +23,12 @@ def pages(root: Path) -> Iterator[tuple[str, str]]:
 
 def page(package: str, modules: list[str]) -> str:
     """Return the text of a page."""
-    parts = [f"# {package}", automodule(package, members=False)]
+    parts = [f"# {package}", automodule(package)]
     for module in modules:
-        parts += [f"## {module}", automodule(module, members=True)]
+        parts += [f"## {module}", automodule(module)]
     return "\n\n".join(parts) + "\n"
 
 
-def automodule(name: str, *, members: bool) -> str:
-    """Return the directive that documents a module."""
-    option = "   :members:\n   :ignore-module-all:\n" if members else ""
-    return f"```{{eval-rst}}\n.. automodule:: {name}\n{option}```"
+def automodule(name: str) -> str:
+    """Return the directive that documents what a module defines, not what it exports of others."""
+    return f"```{{eval-rst}}\n.. automodule:: {name}\n   :members:\n   :ignore-module-all:\n```"

@@ -197,6 +197,17 @@ def test_what_is_not_chosen_in_time_is_the_agents() -> None:
     assert all(message["ms"] is not None for message in played.pages.of("waiting"))
 
 
+def test_an_actor_of_an_earlier_frame_can_be_taken_although_it_is_gone() -> None:
+    def person(message: Message) -> list[Message]:
+        return [{"type": "take", "side": 0, "key": "0id0"}] if message["type"] == "steps" else []
+
+    played = Played(Duel, person, fps=50)
+    steps = played.play(14)
+    assert any(len(obs.features["Ally"][0]) < 4 for _, _, obs in steps)
+    assert played.pages.of("places")[-1]["places"] == [(0, "0id0")]
+    assert not played.pages.of("error")
+
+
 @pytest.mark.parametrize(
     ("message", "text"),
     [
