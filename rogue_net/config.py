@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import List, Literal, Optional, TypeAlias
 
-from rogue_net.relpos import RelposEncodingConfig
-from rogue_net.relpos.config import TranslationConfig
+from rogue_net.relpos import RelposEncodingConfig, TranslationConfig
 
 Init: TypeAlias = Literal["published", "scaled"]
 INPUTS = ("action", "reward")

@@ -6,7 +6,6 @@ Messages are dictionaries of plain data, which `serve.py` carries; they are list
 import base64
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -35,7 +34,6 @@ DEFAULT_FPS = 10.0
 MOST_FPS = 1000.0
 _LOOK_S = 0.5  # between two looks at a signal, and at the server
 _LONGEST_S = 1e6  # that a page counts down
-_FRAMES_BEHIND = 64  # that a page may be when a place is taken in it
 _OF_ALL_PAGES = ("joined", "left", "explain", "what_if")
 
 Message = dict[str, Any]
@@ -109,8 +107,6 @@ class LiveGame(PersonPlayers):
         self._fps, self._is_paused, self._last_step_s = fps, False, 0.0
         self._pages: set[int] = set()
         self._places: dict[Place, int] = {}  # the page that has each; the same for all
-        # Keys by side of the last frames: an actor that a page shows may be gone.
-        self._recent_keys = deque[list[list[str]]](maxlen=_FRAMES_BEHIND)
         self._episode = LiveEpisode(replay, self._header, -1, "")
         self._turn: _Turn | None = None
         self._handlers: dict[str, Callable[[int, Message], None]] = {
@@ -133,7 +129,6 @@ class LiveGame(PersonPlayers):
     def taken(self, obs: VecObs) -> dict[ActionName, npt.NDArray[np.bool_]]:
         """Return the actors in places of a person."""
         keys = [self._keys(obs, side) for side in range(self._replay.sides)]
-        self._recent_keys.append(keys)
         taken = {n: np.zeros(len(m.actors.values), np.bool_) for n, m in obs.action_masks.items()}
         for (side, _, position), (name, row) in self._actors(obs).items():
             is_whole_side = (side, None) in self._places
@@ -274,8 +269,10 @@ class LiveGame(PersonPlayers):
         if message["type"] == "give" and "side" not in message:
             return self._set_places({})
         side, key = _whole(message, "side", self._replay.sides), message.get("key")
-        if key is not None and not any(key in keys[side] for keys in self._recent_keys):
-            expected = "that of an entity of the last frames"
+        # An actor may be gone since the frame that the page shows.
+        shown = (self._keys(frames.obs, side) for frames, _ in reversed(self._episode.kept))
+        if key is not None and not any(key in keys for keys in shown):
+            expected = "that of an entity of the episode"
             raise ValueError(f"key: expected {expected}, got {short_repr(key)}")
         places = {place: page for place in self._places if place != (side, key)}
         self._set_places({**places, (side, key): page} if message["type"] == "take" else places)

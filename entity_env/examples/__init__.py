@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from entity_env.examples.xor import Xor as Xor
 
 World: TypeAlias = type[Environment] | type[Match]
-
-
 _NOT_IMPORTED: Any = None
 
 
@@ -50,10 +48,9 @@ class ExampleRegistry(UserDict[str, World]):
 
 
 _NAMES = (
-    "MoveToOrigin CherryPick PickMatchingBalls Minefield MultiSnake MultiArmedBandit "
-    "NotHotdog Xor Count FloorIsLava MineSweeper "
-    "RockPaperScissors TreasureHunt Duel KuhnPoker UnevenThrows Shells Pairs "
-    "HiddenArm Tugs Medics Locks"
+    "MoveToOrigin CherryPick PickMatchingBalls Minefield MultiSnake MultiArmedBandit NotHotdog Xor "
+    "Count FloorIsLava MineSweeper RockPaperScissors TreasureHunt Duel KuhnPoker UnevenThrows "
+    "Shells Pairs HiddenArm Tugs Medics Locks"
 )
 ENV_REGISTRY = ExampleRegistry(dict.fromkeys(_NAMES.split(), _NOT_IMPORTED))
 
