@@ -16,9 +16,9 @@ from enn_trainer.base.policy import PPOAgent
 from enn_trainer.experience.memories import PlayerMemory, RolloutMemory, remembering_of
 from enn_trainer.experience.players import draw_uniforms
 from entity_env.actions.chains import parents_first
+from entity_env.arrays import Float32Array
 from entity_env.environment import Observation
 from entity_env.ragged import Ragged, row_indices
-from entity_env.real_numbers import Floats
 from entity_env.spaces import GLOBAL, ActionSpace, Entity, ObsSpace
 from entity_env.vec.batching import batch_obs
 from rogue_net.actions.parts import after_choices, is_taken
@@ -81,10 +81,10 @@ def random_frame(
     def some() -> list[Any]:
         return [one for one in everyone if rng.random() < 0.5]
 
-    def rows(n: int, entity: Entity) -> Floats:
+    def rows(n: int, entity: Entity) -> Float32Array:
         numbers = rng.normal(size=(n, len(entity.features)))
         labels = [rng.integers(len(kind.labels), size=(n, 1)) for kind in entity.kinds]
-        block: Floats = np.concatenate([numbers, *labels], axis=1).astype(np.float32)
+        block: Float32Array = np.concatenate([numbers, *labels], axis=1).astype(np.float32)
         return block
 
     masks, acting = {}, dict[str, list[Any]]()

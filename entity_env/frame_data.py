@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.ragged import Indices, Selection
+from entity_env.arrays import IntArray
+from entity_env.ragged import Selection
 
 Path: TypeAlias = tuple[str, ...]
 """Place of a leaf: names of fields, and of entries where a field is a mapping."""
@@ -120,7 +121,7 @@ class FrameData:
     joined with the rest wherever frames are.
     """
 
-    def take(self, frames: Indices) -> Self:
+    def take(self, frames: IntArray) -> Self:
         """Return a copy of the given frames, in the given order."""
         return self.select(Selection(frames))
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from entity_env.arrays import Float32Array, IntArray, as_block
 from entity_env.errors import (
     InvalidObservation,
     InvalidSpace,
@@ -20,7 +21,6 @@ from entity_env.errors import (
     truncate,
     unexpected,
 )
-from entity_env.real_numbers import Floats, as_block
 
 MOST_LABELS = 2**15
 """Most labels of a kind: their indices are int16, or uint8 up to 256 labels."""
@@ -126,7 +126,7 @@ def label_dtype(kinds: Sequence[Kind]) -> "np.dtype[Any]":
     return np.dtype(np.uint8 if all(len(kind.labels) <= 256 for kind in kinds) else np.int16)
 
 
-def label_map(have: Kind, wanted: Kind) -> npt.NDArray[np.int64]:
+def label_map(have: Kind, wanted: Kind) -> IntArray:
     """Return the index in `wanted` of each label of `have`, -1 for one that is not there."""
     index = {label: i for i, label in enumerate(wanted.labels)}
     return np.array([index.get(label, -1) for label in have.labels], dtype=np.int64)
@@ -137,7 +137,7 @@ def one_hot_names(kinds: Sequence[Kind]) -> list[str]:
     return [f"{kind.name}={label}" for kind in kinds for label in kind.labels]
 
 
-def one_hot(indices: npt.NDArray[Any], kinds: Sequence[Kind]) -> Floats:
+def one_hot(indices: npt.NDArray[Any], kinds: Sequence[Kind]) -> Float32Array:
     """Return a column for each label, which is 1 where it applies.
 
     Args:
@@ -151,7 +151,7 @@ def one_hot(indices: npt.NDArray[Any], kinds: Sequence[Kind]) -> Floats:
         indices[:, i, None] == np.arange(len(kind.labels), dtype=indices.dtype)
         for i, kind in enumerate(kinds)
     ]
-    block: Floats = np.hstack(columns).astype(np.float32)
+    block: Float32Array = np.hstack(columns).astype(np.float32)
     return block
 
 
@@ -184,7 +184,7 @@ def as_rows(
     kinds: Sequence[Kind],
     what: str,
     env_index: int | None = None,
-) -> Floats:
+) -> Float32Array:
     """Return features of n entities as numbers, (n, num_numbers + kinds) float32.
 
     Args:

@@ -7,12 +7,11 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from entity_env.actions import ActionMask, ActionName, EntityID, EntityName
+from entity_env.arrays import BoolArray, Float32Array, as_flag
 from entity_env.errors import InvalidObservation, InvalidSpace, short_repr
 from entity_env.kinds import Kind, as_rows, label_map, split_kinds, unknown_label
-from entity_env.real_numbers import Floats, as_flag
 
 GLOBAL = "__global__"
 """The name under which the global features travel beside the entity types."""
@@ -114,8 +113,8 @@ def _repr_of(name: str, kinds: Sequence[Kind]) -> str:
     return f", {name}={kinds!r}" if kinds else ""
 
 
-Features: TypeAlias = npt.NDArray[np.float32] | Sequence[Sequence[float | str]]
-Flags: TypeAlias = npt.NDArray[np.bool_] | Sequence[bool]
+Features: TypeAlias = Float32Array | Sequence[Sequence[float | str]]
+Flags: TypeAlias = BoolArray | Sequence[bool]
 
 
 class Observation:
@@ -151,7 +150,7 @@ class Observation:
         | None = None,
         features: Mapping[EntityName, Features] | None = None,
         ids: Mapping[EntityName, Sequence[EntityID]] | None = None,
-        global_features: npt.NDArray[np.float32] | Sequence[float | str] | None = None,
+        global_features: Float32Array | Sequence[float | str] | None = None,
         actions: Mapping[ActionName, ActionMask] | None = None,
         reward: float = 0.0,
         done: bool | None = None,
@@ -343,7 +342,7 @@ def filter_observation(obs: Observation, obs_space: ObsSpace, obs_filter: ObsSpa
     return shown
 
 
-def _columns(features: Features, known: Entity, wanted: Entity, what: str) -> Floats:
+def _columns(features: Features, known: Entity, wanted: Entity, what: str) -> Float32Array:
     """Return the columns of the wanted features, with the indices that labels have in `wanted`."""
     kinds = {kind.name: kind for kind in known.kinds}
     missing = [name for name in wanted.features if name not in known.features]

@@ -6,17 +6,17 @@ accepts its buffers and gives them back at the border; where it is not installed
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+
+from entity_env.arrays import IntArray
 
 try:
     import ragged_buffer
 except ImportError:  # no wheel for this Python
     ragged_buffer = None  # type: ignore[assignment,unused-ignore]
-
-Indices: TypeAlias = npt.NDArray[np.int64]
 
 
 class Selection:
@@ -26,11 +26,11 @@ class Selection:
         frames: (n,) int64, in any order.
     """
 
-    def __init__(self, frames: Indices) -> None:
+    def __init__(self, frames: IntArray) -> None:
         self.frames = frames
-        self._cache: dict[tuple[int, Any], tuple[Indices, Indices, Any]] = {}
+        self._cache: dict[tuple[int, Any], tuple[IntArray, IntArray, Any]] = {}
 
-    def rows(self, rows: Any) -> tuple[Indices, Any]:
+    def rows(self, rows: Any) -> tuple[IntArray, Any]:
         """Return the lengths of the rows of these frames, and their index.
 
         Args:
@@ -58,7 +58,7 @@ class Ragged:
     """
 
     values: npt.NDArray[Any]
-    lengths: npt.NDArray[np.int64]
+    lengths: IntArray
     place: ClassVar[None] = None
     """Device of the rows: they are arrays."""
 
@@ -78,16 +78,16 @@ class Ragged:
         return self.take(frames)
 
     @staticmethod
-    def index_of(rows: Indices) -> Indices:
+    def index_of(rows: IntArray) -> IntArray:
         """Return the index of rows where these are."""
         return rows
 
     @property
-    def starts(self) -> npt.NDArray[np.int64]:
+    def starts(self) -> IntArray:
         """(frames,) int64, where the rows of each frame begin."""
         return exclusive_cumsum(self.lengths)
 
-    def take(self, frames: npt.NDArray[np.int64]) -> "Ragged":
+    def take(self, frames: IntArray) -> "Ragged":
         """Return the given frames, in the given order."""
         return self.select(Selection(frames))
 
@@ -147,14 +147,14 @@ class Ragged:
         return self.values.reshape(len(self.values), self.size2())
 
 
-def exclusive_cumsum(lengths: Indices) -> Indices:
+def exclusive_cumsum(lengths: IntArray) -> IntArray:
     """Return the sum of all entries before each one, (n,) int64 from (n,) int64."""
     # sums[i] = lengths[0] + ... + lengths[i - 1]
-    sums: Indices = lengths.cumsum() - lengths
+    sums: IntArray = lengths.cumsum() - lengths
     return sums
 
 
-def row_indices(starts: Indices, lengths: Indices) -> Indices:
+def row_indices(starts: IntArray, lengths: IntArray) -> IntArray:
     """Return the numbers starts[i], ..., starts[i] + lengths[i] - 1 for each i in turn.
 
     Args:
@@ -164,7 +164,7 @@ def row_indices(starts: Indices, lengths: Indices) -> Indices:
     Returns:
         (sum of lengths,) int64.
     """
-    indices: Indices = np.repeat(starts - exclusive_cumsum(lengths), lengths)
+    indices: IntArray = np.repeat(starts - exclusive_cumsum(lengths), lengths)
     indices += np.arange(len(indices))
     return indices
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from entity_env.arrays import Float32Array, FloatArray
+
 U64 = npt.NDArray[np.uint64]
 
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -70,12 +72,12 @@ def key_of(name: str) -> int:
     return mix_ints(*name.encode("utf-8")) >> 1
 
 
-def uniforms(bits: U64) -> npt.NDArray[np.float32]:
+def uniforms(bits: U64) -> Float32Array:
     """Map 64 random bits to a float32 in [0, 1): a multiple of 2**-23, so never 1 by rounding."""
     return (bits >> np.uint64(41)).astype(np.float32) * np.float32(2.0**-23)
 
 
-def uniforms_f64(bits: U64) -> npt.NDArray[np.float64]:
+def uniforms_f64(bits: U64) -> FloatArray:
     """Map 64 random bits to a float64 in [0, 1), a multiple of 2**-53."""
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 

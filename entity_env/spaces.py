@@ -10,7 +10,6 @@ from itertools import repeat
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from entity_env.actions import (
     Action,
@@ -27,11 +26,11 @@ from entity_env.actions import (
 )
 from entity_env.actions.action_space import ActionSpace, Actors, IDs, Probabilities
 from entity_env.actions.continuous import ContinuousActionSpace, GlobalContinuousActionSpace
+from entity_env.arrays import BoolArray, IntArray, all_none, as_flags
 from entity_env.errors import unexpected
 from entity_env.kinds import Flag, Kind, check_unique
 from entity_env.observation import GLOBAL, Entity, Observation, ObsSpace
-from entity_env.ragged import Indices, Ragged, row_indices
-from entity_env.real_numbers import all_none, as_flags
+from entity_env.ragged import Ragged, row_indices
 from entity_env.vec.frames import Frames, ids_of_actees, ids_of_actors
 from entity_env.vec.vec_obs import (
     VecActionMask,
@@ -88,7 +87,7 @@ class _LabelledActionSpace(ActionSpace):
         """One column per choice."""
         return (len(self.index_to_label),)
 
-    def num_choices(self, action: Actors) -> Indices:
+    def num_choices(self, action: Actors) -> IntArray:
         """Return the number of labels for each actor."""
         return np.full(int(np.add.reduce(action.actors.lengths)), len(self.index_to_label))
 
@@ -138,7 +137,7 @@ class CategoricalActionSpace(_LabelledActionSpace):
         """Return a mask that allows each choice with probability .7."""
         return self._mask(actors, actees, rng.random(self._mask_shape(actors, len(self))) < 0.7)
 
-    def _mask(self, actors: IDs, actees: IDs, allowed: npt.NDArray[np.bool_]) -> ActionMask:
+    def _mask(self, actors: IDs, actees: IDs, allowed: BoolArray) -> ActionMask:
         return CategoricalActionMask(actor_ids=actors, mask=allowed)
 
     def _actors_and_choices(
@@ -194,7 +193,7 @@ class GlobalCategoricalActionSpace(_LabelledActionSpace):
         shape = self._mask_shape([GLOBAL], len(self))
         return GlobalCategoricalActionMask(mask=rng.random(shape)[0] < 0.7)
 
-    def _mask(self, actors: IDs, actees: IDs, allowed: npt.NDArray[np.bool_]) -> ActionMask:
+    def _mask(self, actors: IDs, actees: IDs, allowed: BoolArray) -> ActionMask:
         return GlobalCategoricalActionMask(mask=allowed[0])
 
 
@@ -212,7 +211,7 @@ class SelectEntityActionSpace(ActionSpace):
         """None: a batched mask has a row for each pair of an actor and an actee."""
         return ()
 
-    def num_choices(self, action: Actors) -> Indices:
+    def num_choices(self, action: Actors) -> IntArray:
         """Return the number of actees of each actor's frame."""
         assert action.actees is not None
         return np.repeat(action.actees.lengths, action.actors.lengths)
@@ -280,7 +279,7 @@ class SelectEntityActionSpace(ActionSpace):
         shape = self._mask_shape(actors, len(actees))
         return self._mask(actors, actees, rng.random(shape) < 0.7)
 
-    def _mask(self, actors: IDs, actees: IDs, allowed: npt.NDArray[np.bool_]) -> ActionMask:
+    def _mask(self, actors: IDs, actees: IDs, allowed: BoolArray) -> ActionMask:
         return SelectEntityActionMask(actor_ids=actors, actee_ids=actees, mask=allowed)
 
     def _actors_and_choices(
@@ -355,8 +354,8 @@ def _with_legal_actors(
 
 
 def _cat_masks(
-    given: Sequence[Any], rows: Indices, columns: Indices, name: ActionName, labels: int
-) -> npt.NDArray[np.bool_] | None:
+    given: Sequence[Any], rows: IntArray, columns: IntArray, name: ActionName, labels: int
+) -> BoolArray | None:
     """Return the masks of all frames, flat and row by row; None if no frame gives one.
 
     Args:
@@ -379,18 +378,18 @@ def _cat_masks(
         if labels > 1 and not by_label:
             block = np.repeat(block.reshape(m, 1, n), labels, axis=1)
         blocks.append(block.reshape(-1))
-    flat: npt.NDArray[np.bool_] = np.concatenate(blocks)
+    flat: BoolArray = np.concatenate(blocks)
     return flat
 
 
-def _keep_rows(rows: Ragged, keep: npt.NDArray[np.bool_]) -> Ragged:
+def _keep_rows(rows: Ragged, keep: BoolArray) -> Ragged:
     if keep.all():
         return rows
     frame = np.repeat(np.arange(len(rows)), rows.lengths)
     return Ragged(rows.values[keep], np.bincount(frame[keep], minlength=len(rows)))
 
 
-def _arrays_of(rows: Ragged) -> Sequence[Indices]:
+def _arrays_of(rows: Ragged) -> Sequence[IntArray]:
     """Return the values of each frame, as views."""
     n = rows.lengths[0]
     if (rows.lengths == n).all():

@@ -5,13 +5,14 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from entity_env.arrays import IntArray
 from rogue_net.actions.distributions import (
     ActionDistribution,
     CategoricalDistribution,
     Decision,
     decide,
 )
-from rogue_net.ragged import Lengths, of_action
+from rogue_net.ragged import of_action
 
 
 class NetOutput(NamedTuple):
@@ -42,7 +43,7 @@ class NetOutput(NamedTuple):
     entropies: dict[str, Tensor]
     log_probs: dict[str, Tensor]
     values: dict[str, Tensor]
-    lengths: dict[str, Lengths] | None = None
+    lengths: dict[str, IntArray] | None = None
     attention: list[Tensor] | None = None
     distributions: Mapping[str, ActionDistribution] = {}
     memory: Tensor | None = None

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from entity_env.arrays import IntArray
 from entity_env.ragged import exclusive_cumsum, row_indices
-from rogue_net.ragged import EntityBatch, Lengths, to_device
+from rogue_net.ragged import EntityBatch, to_device
 
 MAX_PADDING = 0.02
 """Largest share of padding in a bucket with shorter frames ..."""
@@ -77,15 +77,15 @@ class Layout:
         is_in_order: True if entities are in the order of their rows.
     """
 
-    lengths: Lengths
+    lengths: IntArray
     num_rows: int
     buckets: list[Bucket]
     row_of_entity: Tensor
-    first_row: npt.NDArray[np.int64]
+    first_row: IntArray
     frame_order: Tensor
     is_in_order: bool = False
 
-    def rows(self, positions: Tensor, frame_of_position: npt.NDArray[np.int64]) -> Tensor:
+    def rows(self, positions: Tensor, frame_of_position: IntArray) -> Tensor:
         """Return the padded rows of entities given by position in their frame.
 
         Args:
@@ -132,7 +132,7 @@ def masked_mean(x: Tensor, among: Tensor | None) -> Tensor:
 
 
 def make_layout(
-    type_lengths: Mapping[str, Lengths], device: torch.device, free_padding: int = FREE_PADDING
+    type_lengths: Mapping[str, IntArray], device: torch.device, free_padding: int = FREE_PADDING
 ) -> Layout:
     """Plan the padded rows of a batch.
 
@@ -166,7 +166,7 @@ def make_layout(
     )
 
 
-def rows_of_types(first_row: Lengths, counts: Lengths) -> Lengths:
+def rows_of_types(first_row: IntArray, counts: IntArray) -> IntArray:
     """Return the row of each entity, type after type, from (B,) first rows of the frames."""
     in_frame = np.cumsum(counts, axis=0) - counts  # (types, B), the first position of each type
     rows = [
@@ -176,7 +176,7 @@ def rows_of_types(first_row: Lengths, counts: Lengths) -> Lengths:
     return np.concatenate(rows)
 
 
-def _cut(lengths: Lengths, free_padding: int) -> list[tuple[int, int]]:
+def _cut(lengths: IntArray, free_padding: int) -> list[tuple[int, int]]:
     """Cut ascending lengths into ranges [low, high), each to be padded to its last length.
 
     A range has at most `PIECE_ROWS` rows, or one frame.

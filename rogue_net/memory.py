@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from entity_env.arrays import IntArray
 from entity_env.ragged import row_indices
 from entity_env.spaces import ActionSpace
 from rogue_net.actions.heads import HEADS
@@ -18,7 +19,7 @@ from rogue_net.actions.parts import is_taken, made
 from rogue_net.config import RogueNetConfig
 from rogue_net.embedding import module_key
 from rogue_net.layout import Layout
-from rogue_net.past import FRAME, NEW, NOTHING_KNOWN, Ints, MemoryRows, Past, link
+from rogue_net.past import FRAME, NEW, NOTHING_KNOWN, MemoryRows, Past, link
 from rogue_net.ragged import EntityBatch, RaggedTensor, to_device
 from rogue_net.transformer import Transformer
 
@@ -82,7 +83,7 @@ class MemoryPlaces(NamedTuple):
     """
 
     past: Past
-    row: Ints
+    row: IntArray
 
 
 class Memory(nn.Module):
@@ -319,7 +320,7 @@ class MemoryOutput(NamedTuple):
     layout: Layout
 
 
-def pool_index(past: Past, sources: Ints, kinds: Ints | None, num_first: int) -> Ints:
+def pool_index(past: Past, sources: IntArray, kinds: IntArray | None, num_first: int) -> IntArray:
     """Return the places in the pool of states of sources.
 
     Args:

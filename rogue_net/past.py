@@ -10,14 +10,11 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from entity_env.arrays import BoolArray, Float32Array, IntArray
 from entity_env.ragged import Ragged, Selection, exclusive_cumsum, row_indices
-
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 FRAME = 0
 """Kind of the rows that stand for a frame; entities of the k-th remembering type have k + 1."""
@@ -35,13 +32,13 @@ class MemoryRows(NamedTuple):
         number: (R,) int64, of `VecObs.identity`; 0 for a frame.
     """
 
-    lengths: Ints
-    rank: Ints
-    kind: Ints
-    number: Ints
+    lengths: IntArray
+    rank: IntArray
+    kind: IntArray
+    number: IntArray
 
     @property
-    def frame(self) -> Ints:
+    def frame(self) -> IntArray:
         """(R,) int64, the frame of each row."""
         return np.repeat(np.arange(len(self.lengths)), self.lengths)
 
@@ -56,10 +53,10 @@ class Known(NamedTuple):
         age: (C,) int64, the number of frames since it was shown, 0 if it was in the last one.
     """
 
-    sequence: Ints
-    kind: Ints
-    number: Ints
-    age: Ints
+    sequence: IntArray
+    kind: IntArray
+    number: IntArray
+    age: IntArray
 
 
 NOTHING_KNOWN = Known(*[np.zeros(0, np.int64)] * 4)
@@ -75,17 +72,17 @@ class Links(NamedTuple):
         known: what they are.
     """
 
-    source: Ints
+    source: IntArray
     absent: Ragged
-    left: Ints
+    left: IntArray
     known: Known
 
 
 def link(
     rows: MemoryRows,
-    sequence: Ints,
-    time: Ints,
-    begun: Bools,
+    sequence: IntArray,
+    time: IntArray,
+    begun: BoolArray,
     known: Known,
     keep_absent: int,
 ) -> Links:
@@ -191,8 +188,8 @@ class Past:
     kind: Ragged
     source: Ragged
     absent: Ragged
-    level: Ints
-    reward: npt.NDArray[np.float32]
+    level: IntArray
+    reward: Float32Array
     carried: Tensor
     of_values: "Past | None" = None
 
@@ -200,8 +197,8 @@ class Past:
     def of(
         rows: MemoryRows,
         links: Links,
-        level: Ints,
-        reward: npt.NDArray[np.float32],
+        level: IntArray,
+        reward: Float32Array,
         carried: Tensor,
     ) -> "Past":
         """Return the past of frames with these rows."""
@@ -209,7 +206,7 @@ class Past:
         return Past(rank, kind, source, links.absent, level, reward, carried)
 
     @cached_property
-    def levels(self) -> list[Ints]:
+    def levels(self) -> list[IntArray]:
         """The rows of each level, in order."""
         of_rows = np.repeat(self.level, self.kind.lengths)
         order = np.argsort(of_rows, kind="stable")
@@ -224,7 +221,7 @@ class Past:
         """Return the past of consecutive frames, as `take` does."""
         return self.take(np.arange(len(self.level))[frames])
 
-    def take(self, frames: Ints) -> "Past":
+    def take(self, frames: IntArray) -> "Past":
         """Return the past of the given frames, which are whole sequences."""
         num_rows, num_carried = len(self.source.values), len(self.carried)
         source, absent = self.source.take(frames), self.absent.take(frames)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from entity_env.actions.chains import link, places_among
+from entity_env.arrays import BoolArray, IntArray
 from entity_env.errors import short_repr
 from entity_env.frame_data import COUNT, SAME, FrameData, Path, cat_leaves, slice_leaf, take_leaf
 from entity_env.ragged import Ragged, Selection, exclusive_cumsum, row_indices
@@ -22,9 +23,6 @@ from entity_env.spaces import GLOBAL, ActionName, ActionSpace
 from entity_env.vec.vec_env import VecActionMask, VecObs
 from entity_env.vec.vec_obs import After
 from rogue_net.past import Past
-
-Lengths = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 # Tensors are leaves with an entry for each frame.
 take_leaf.register(
@@ -44,10 +42,10 @@ class RaggedTensor:
     """
 
     values: Tensor
-    lengths: Lengths
+    lengths: IntArray
 
     @cached_property
-    def starts(self) -> Lengths:
+    def starts(self) -> IntArray:
         """(frames,) int64, the first row of each frame."""
         return exclusive_cumsum(self.lengths)
 
@@ -81,11 +79,11 @@ class RaggedTensor:
         """Device of the rows."""
         return self.values.device
 
-    def index_of(self, rows: Lengths) -> Tensor:
+    def index_of(self, rows: IntArray) -> Tensor:
         """Return the index of rows where these are."""
         return to_device(rows, self.values.device)
 
-    def take(self, frames: npt.NDArray[np.int64]) -> "RaggedTensor":
+    def take(self, frames: IntArray) -> "RaggedTensor":
         """Return the given frames, in the given order."""
         return self.select(Selection(frames))
 
@@ -105,13 +103,13 @@ class RaggedTensor:
         start = int(self.starts[frames.start]) if len(lengths) else 0
         return RaggedTensor(self.values[start : start + int(lengths.sum())], lengths)
 
-    def keep(self, kept: npt.NDArray[np.bool_]) -> "RaggedTensor":
+    def keep(self, kept: BoolArray) -> "RaggedTensor":
         """Return the rows where `kept`, (rows,) bool, is True."""
         index = to_device(np.flatnonzero(kept), self.values.device)
         lengths = np.bincount(self.frame_of_row()[kept], minlength=len(self.lengths))
         return RaggedTensor(self.values.index_select(0, index), lengths)
 
-    def frame_of_row(self) -> npt.NDArray[np.int64]:
+    def frame_of_row(self) -> IntArray:
         """Return the frame of each row, (rows,) int64."""
         return np.repeat(np.arange(len(self.lengths)), self.lengths)
 
@@ -233,7 +231,7 @@ class EntityBatch(FrameData):
     visible: Mapping[str, RaggedTensor]
     actions: Mapping[str, ActionBatch]
     num_frames: int = field(metadata=COUNT)
-    keys: npt.NDArray[np.int64] | None = None
+    keys: IntArray | None = None
     kinds: Mapping[str, RaggedTensor] = field(default_factory=dict)
     identity: Mapping[str, Ragged] = field(default_factory=dict)
     past: Past | None = None
@@ -273,7 +271,7 @@ class EntityBatch(FrameData):
         """Return the number of entities of all frames together, without the global one."""
         return sum(len(rows.values) for name, rows in self.features.items() if name != GLOBAL)
 
-    def entities_of_frames(self) -> Lengths:
+    def entities_of_frames(self) -> IntArray:
         """Return (B,) int64, the entities of each frame; the global features are not one."""
         lengths = [rows.lengths for name, rows in self.features.items() if name != GLOBAL]
         return sum(lengths, start=np.zeros(self.num_frames, dtype=np.int64))
@@ -302,19 +300,21 @@ class ActionSubset:
 
     action: ActionBatch
     whole: ActionBatch
-    actors: Bools
-    actees: Bools | None
+    actors: BoolArray
+    actees: BoolArray | None
 
     @property
-    def pairs(self) -> Bools:
+    def pairs(self) -> BoolArray:
         """(pairs of `whole`,) bool, True for pairs of an actor and an actee of `action`."""
         assert self.actees is not None
         actor, actee = actor_pairs(self.whole)
-        pairs: Bools = self.actors[actor] & self.actees[actee]
+        pairs: BoolArray = self.actors[actor] & self.actees[actee]
         return pairs
 
 
-def restrict_action(action: ActionBatch, actors: Bools, actees: Bools | None) -> ActionSubset:
+def restrict_action(
+    action: ActionBatch, actors: BoolArray, actees: BoolArray | None
+) -> ActionSubset:
     """Return an action restricted to some of its actors and actees.
 
     Args:
@@ -340,7 +340,7 @@ def restrict_action(action: ActionBatch, actors: Bools, actees: Bools | None) ->
 
 def restrict_actions(
     actions: Mapping[ActionName, ActionBatch],
-    kept: Callable[[RaggedTensor], Bools],
+    kept: Callable[[RaggedTensor], BoolArray],
     action_space: Mapping[ActionName, ActionSpace] | None,
 ) -> dict[ActionName, ActionSubset]:
     """Return actions restricted to some entities.
@@ -372,7 +372,7 @@ def restrict_actions(
     return parts
 
 
-def actor_pairs(action: ActionBatch) -> tuple[Lengths, Lengths]:
+def actor_pairs(action: ActionBatch) -> tuple[IntArray, IntArray]:
     """Return actor and actee of every pair in a frame, in the order of masks, (pairs,) int64."""
     assert action.actees is not None
     frame_of_actor = action.actors.frame_of_row()
@@ -383,8 +383,8 @@ def actor_pairs(action: ActionBatch) -> tuple[Lengths, Lengths]:
 
 def without(
     batch: EntityBatch,
-    frames: Lengths | int,
-    entities: Lengths,
+    frames: IntArray | int,
+    entities: IntArray,
     action_space: Mapping[ActionName, ActionSpace] | None = None,
 ) -> tuple[EntityBatch, dict[ActionName, ActionSubset]]:
     """Return copies of frames, each without one of its entities.
@@ -412,7 +412,7 @@ def without(
         raise ValueError(f"entities: expected {expected}, got {got}")
 
     # Rows of each type.
-    kept: dict[str, Bools] = {}
+    kept: dict[str, BoolArray] = {}
     start = np.zeros(len(entities), np.int64)
     for name, rows in copies.features.items():
         is_other = row_indices(start, rows.lengths) != np.repeat(entities, rows.lengths)
@@ -420,8 +420,10 @@ def without(
         start += 0 if name == GLOBAL else rows.lengths
 
     # Actions, with the positions that actors and actees have then.
-    def others(positions: RaggedTensor) -> Bools:
-        is_other: Bools = positions.values.cpu().numpy() != np.repeat(entities, positions.lengths)
+    def others(positions: RaggedTensor) -> BoolArray:
+        is_other: BoolArray = positions.values.cpu().numpy() != np.repeat(
+            entities, positions.lengths
+        )
         return is_other
 
     def moved(positions: RaggedTensor) -> RaggedTensor:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from entity_env.arrays import BoolArray, IntArray
 from entity_env.kinds import label_map
 from entity_env.ragged import exclusive_cumsum, row_indices
 from entity_env.spaces import GLOBAL, ActionSpace, Kind, ObsSpace
@@ -19,9 +20,7 @@ from rogue_net.answer import output_of
 from rogue_net.ragged import (
     ActionBatch,
     ActionSubset,
-    Bools,
     EntityBatch,
-    Lengths,
     RaggedTensor,
     of_action,
     restrict_actions,
@@ -189,8 +188,8 @@ class Wired(nn.Module):
             return {}
         _, ends = _spans(batch, types)
 
-        def kept(rows: RaggedTensor) -> Bools:
-            known_rows: Bools = is_known[_types(rows, ends)]
+        def kept(rows: RaggedTensor) -> BoolArray:
+            known_rows: BoolArray = is_known[_types(rows, ends)]
             return known_rows
 
         def has_others(action: ActionBatch) -> bool:
@@ -264,7 +263,7 @@ def _of_part(chosen: Tensor, part: ActionSubset) -> Tensor:
     assert part.whole.actees is not None
     actees = part.whole.actees
     # The place of each actee among those that are kept.
-    places: Lengths = np.cumsum(part.actees, dtype=np.int64) - part.actees
+    places: IntArray = np.cumsum(part.actees, dtype=np.int64) - part.actees
     starts = np.append(places, part.actees.sum())[actees.starts]
     frames = part.action.actors.frame_of_row()
     first = to_device(actees.starts[frames], chosen.device)
@@ -397,18 +396,18 @@ def _moved(
     }
 
 
-def _spans(batch: EntityBatch, types: Sequence[str]) -> tuple[Lengths, Lengths]:
+def _spans(batch: EntityBatch, types: Sequence[str]) -> tuple[IntArray, IntArray]:
     """Return the position of the first entity of each type, and after its last, (types, B) each."""
     lengths = {name: rows.lengths for name, rows in batch.features.items()}
     lengths[GLOBAL] = np.ones(batch.num_frames, dtype=np.int64)
     nothing = np.zeros(batch.num_frames, dtype=np.int64)
     counts = np.stack([lengths.get(name, nothing) for name in types])
-    ends: Lengths = np.cumsum(counts, axis=0)
+    ends: IntArray = np.cumsum(counts, axis=0)
     return ends - counts, ends
 
 
-def _types(positions: RaggedTensor, ends: Lengths) -> Lengths:
+def _types(positions: RaggedTensor, ends: IntArray) -> IntArray:
     """Return the index of the type of each entity, (rows,)."""
     host = positions.values.cpu().numpy()
-    types: Lengths = (host >= ends[:, positions.frame_of_row()]).sum(axis=0)
+    types: IntArray = (host >= ends[:, positions.frame_of_row()]).sum(axis=0)
     return types

@@ -75,7 +75,7 @@ TESTED_IN = {
     "entity_env/names.py": "entity_env/vec/test_samplers.py",
     "entity_env/play/bots.py": "entity_env/play/test_play_numbers.py",
     "entity_env/play/menus.py": "entity_env/play/test_game.py",
-    "entity_env/real_numbers.py": "entity_env/adapters/test_number_translator.py",
+    "entity_env/arrays.py": "entity_env/adapters/test_number_translator.py",
     "entity_env/recording/entity_gym_samples.py": "entity_env/recording/test_recording_format.py",
     "entity_env/serialization/*.py": "entity_env/serialization/test_messages.py",
     "entity_env/testing/random_play.py": "entity_env/testing/test_check_env.py",

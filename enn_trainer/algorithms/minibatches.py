@@ -5,7 +5,6 @@ from functools import partial
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -14,10 +13,9 @@ from enn_trainer.experience.frame_limits import microbatches
 from enn_trainer.runtime.exchange import are_gathered
 from enn_trainer.runtime.execution import Lanes
 from enn_trainer.runtime.spans import OFF, Spans
+from entity_env.arrays import IntArray
 from entity_env.ragged import exclusive_cumsum, row_indices
 from entity_env.seeding import derive_seed
-
-Frames = npt.NDArray[np.int64]
 
 PIECE_ENTITIES = 8192
 """Entities of a piece at most, so that its activations stay in the cache."""
@@ -32,7 +30,7 @@ _ALIGNED = 64
 
 def minibatches(
     num_frames: int, size: int, epochs: int, seed: int, shuffle: bool = True
-) -> Iterator[Frames]:
+) -> Iterator[IntArray]:
     """Yield the frames of each minibatch, so that every frame occurs once per epoch.
 
     Args:
@@ -54,8 +52,8 @@ def minibatches(
 
 
 def minibatches_of_units(
-    units: Sequence[Frames], size: int, epochs: int, seed: int, shuffle: bool = True
-) -> Iterator[list[Frames]]:
+    units: Sequence[IntArray], size: int, epochs: int, seed: int, shuffle: bool = True
+) -> Iterator[list[IntArray]]:
     """Yield the units of each minibatch, so that every frame occurs once per epoch.
 
     Args:
@@ -75,8 +73,8 @@ def minibatches_of_units(
 
 
 def minibatches_by_length(
-    lengths: Frames, size: int, epochs: int, seed: int, shuffle: bool = True
-) -> Iterator[Frames]:
+    lengths: IntArray, size: int, epochs: int, seed: int, shuffle: bool = True
+) -> Iterator[IntArray]:
     """Yield the numbers of the units of each minibatch; see `minibatches_of_units`.
 
     Args:
@@ -102,13 +100,13 @@ def minibatches_by_length(
 
 
 def pieces_of_units(
-    lengths: Frames,
-    entities: Frames,
-    pairs: Frames,
+    lengths: IntArray,
+    entities: IntArray,
+    pairs: IntArray,
     size: int | None,
     max_entities: int | None,
     cost_of_entity: int | None,
-) -> list[Frames]:
+) -> list[IntArray]:
     """Cut a minibatch between its units, as `pieces` does between frames.
 
     Args:
@@ -128,13 +126,13 @@ def pieces_of_units(
 
 
 def pieces_by_length(
-    lengths: Frames,
-    entities: Frames,
-    pairs: Frames,
+    lengths: IntArray,
+    entities: IntArray,
+    pairs: IntArray,
     size: int | None,
     max_entities: int | None,
     cost_of_entity: int | None,
-) -> list[Frames]:
+) -> list[IntArray]:
     """Return the numbers of the units of each piece; the arguments are `pieces_of_units`'s."""
     if not len(lengths):
         return []
@@ -152,13 +150,13 @@ def pieces_by_length(
 
 
 def pieces(
-    entities: Frames,
+    entities: IntArray,
     size: int | None,
     max_entities: int | None,
     cost_of_entity: int | None,
-    pairs: Frames | None = None,
+    pairs: IntArray | None = None,
     is_coarse: bool = False,
-) -> list[Frames]:
+) -> list[IntArray]:
     """Cut a minibatch into pieces that can be computed in parallel.
 
     The cut depends on the minibatch alone, not on the number of lanes. Pieces for lanes have frames

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from enn_trainer.base.errors import ConfigError
 from enn_trainer.checkpoints.format import METRICS_FILE, RUN_FILE, folder_of_metrics
@@ -25,9 +24,8 @@ from enn_trainer.checkpoints.state_files import read_config, read_state
 from enn_trainer.cli.arguments import OneLineParser, positive
 from enn_trainer.evaluation.eval_metrics import t_quantile_975
 from enn_trainer.tracking.track_services import NOT_TAGS, NOTICE, read_lines
+from entity_env.arrays import FloatArray
 from entity_env.serialization.plain_open import replace_file
-
-Floats = npt.NDArray[np.float64]
 
 FORMATS = (".png", ".pdf", ".svg")
 SAME_IN_A_GROUP = ("seed", "trial", "data_dir")
@@ -85,9 +83,9 @@ class Curve(NamedTuple):
     """
 
     label: str
-    steps: Floats
-    values: Floats
-    spread: Floats | None
+    steps: FloatArray
+    values: FloatArray
+    spread: FloatArray | None
     left_out: tuple[str, ...] = ()
     changes: tuple[tuple[int, str], ...] = ()
 
@@ -245,7 +243,7 @@ def curve_of(label: str, runs: Sequence[Run], tag: str, smooth: int = 1) -> Curv
         smooth: number of points of the moving average, which ends at each point.
     """
     # Smoothed values of each run, where they are finite.
-    left_out, used = list[str](), list[tuple[Run, Floats, Floats]]()
+    left_out, used = list[str](), list[tuple[Run, FloatArray, FloatArray]]()
     for run in runs:
         points = run.points.get(tag, {})
         finite = sorted((step, value) for step, value in points.items() if math.isfinite(value))
@@ -296,14 +294,14 @@ def changes_of(runs: Sequence[Run]) -> tuple[tuple[int, str], ...]:
     return tuple((step, ", ".join(sorted(texts))) for step, texts in sorted(changes.items()))
 
 
-def confidence(values: Floats) -> Floats:
+def confidence(values: FloatArray) -> FloatArray:
     """Return half the width of the 95% confidence interval of the mean: (runs, n) -> (n,)."""
     k = len(values)
     # t_(k-1) * s / sqrt(k)
     return np.asarray(t_quantile_975(k - 1) * values.std(axis=0, ddof=1) / math.sqrt(k))
 
 
-def smoothed(values: Floats, n: int) -> Floats:
+def smoothed(values: FloatArray, n: int) -> FloatArray:
     """Return the mean of each value and of up to n - 1 values before it: (m,) -> (m,)."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     ends = np.arange(1, len(values) + 1)

@@ -11,17 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from enn_trainer.base.state_part import SpaceChange, StateDict, StatePart
 from enn_trainer.experience.episodes import Episodes
 from enn_trainer.experience.varied_envs import lesson_tag
+from entity_env.arrays import FloatArray, IntArray
 from entity_env.ragged import exclusive_cumsum
 from entity_env.vec.vec_env import Metric
 
-Ints: TypeAlias = npt.NDArray[np.int64]
-Floats: TypeAlias = npt.NDArray[np.float64]
-Tallies: TypeAlias = dict[str, Floats]
+Tallies: TypeAlias = dict[str, FloatArray]
 """By metric (R, 4) float64: count, sum, minimum and maximum of its values in each of R rounds."""
 
 ROUNDS = "episode_rounds"
@@ -47,7 +45,7 @@ class Rounds:
     """
 
     first: int = 0
-    ended: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    ended: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     tallies: Tallies = field(default_factory=dict)
 
     def __eq__(self, other: object) -> bool:
@@ -62,7 +60,9 @@ class Rounds:
         late: list[int] = np.flatnonzero(self.ended == self.ended.min()).tolist()
         return late
 
-    def add(self, environments: Ints, num_envs: int, metrics: Mapping[str, Floats]) -> Tallies:
+    def add(
+        self, environments: IntArray, num_envs: int, metrics: Mapping[str, FloatArray]
+    ) -> Tallies:
         """Add episodes, and take out the rounds that they complete.
 
         With another number of environments the count begins anew.
@@ -141,7 +141,7 @@ class Rounds:
             raise ValueError(f"rounds: {error!r:.200}") from None
 
 
-def add_values(tally: Floats, rounds: Ints, values: Floats) -> None:
+def add_values(tally: FloatArray, rounds: IntArray, values: FloatArray) -> None:
     """Add values to the tallies of their rounds, in place.
 
     Args:
@@ -170,19 +170,19 @@ def tallies_of_plain(plain: Mapping[str, Any]) -> Tallies:
     return tallies
 
 
-def without_lessons(metrics: Mapping[str, Floats]) -> dict[str, Floats]:
+def without_lessons(metrics: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
     """Return the metrics of episodes but the numbers of their lessons."""
     return {name: x for name, x in metrics.items() if not name.startswith(lesson_tag(""))}
 
 
-def metric_of(tally: Floats) -> Metric:
+def metric_of(tally: FloatArray) -> Metric:
     """Return the metric of some rounds together: (R, 4) -> Metric."""
     count, total = tally[:, 0].sum(), math.fsum(tally[:, 1])
     low, high = tally[:, 2].min(initial=math.inf), tally[:, 3].max(initial=-math.inf)
     return Metric(int(count), total, float(low), float(high))
 
 
-def newest_rounds(tally: Floats, num_values: int) -> Floats:
+def newest_rounds(tally: FloatArray, num_values: int) -> FloatArray:
     """Return the fewest newest rounds that have this many values together, or all: (R, 4)."""
     given = tally[tally[:, 0] > 0]
     counts = np.cumsum(given[::-1, 0])

@@ -11,14 +11,13 @@ import numpy.typing as npt
 
 from enn_trainer.experience.episodes import Episodes, Measured
 from enn_trainer.selfplay.elo import compare_sides
+from entity_env.arrays import BoolArray, FloatArray, IntArray
 from entity_env.names import COMPUTED
 from entity_env.spaces import GLOBAL, ObsSpace
 from entity_env.vec.finite_metrics import FiniteMetrics
 from entity_env.vec.variation import RunningArguments
 from entity_env.vec.vec_env import Metric, VecEnv, VecEnvWrapper, VecObs, add_metrics
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 NO_END = np.iinfo(np.int64).max
 """Quota of an environment without a limit on its episodes."""
 SCORE = "score"
@@ -54,7 +53,7 @@ class PlayedEpisode(NamedTuple):
     metrics: Mapping[str, float]
 
 
-def quotas(episodes: int | None, counted: npt.NDArray[np.bool_]) -> Ints:
+def quotas(episodes: int | None, counted: BoolArray) -> IntArray:
     """Return the number of episodes of each environment that count.
 
     Args:
@@ -87,7 +86,7 @@ class EpisodeCounts:
         played: the episodes that counted, in the order of their ends; None to keep none.
     """
 
-    def __init__(self, quota: Ints, sides: int = 1) -> None:
+    def __init__(self, quota: IntArray, sides: int = 1) -> None:
         self.quota, self.sides = quota, sides
         self.num_ended = np.zeros(len(quota), dtype=np.int64)
         self.tallies = defaultdict[str, Tally](partial(Tally, len(quota)))
@@ -116,7 +115,7 @@ class EpisodeCounts:
         """Return the number of finished episodes that count."""
         return int(np.minimum(self.num_ended, self.quota).sum())
 
-    def measured(self, among: npt.NDArray[np.bool_] | None = None) -> dict[str, Measured]:
+    def measured(self, among: BoolArray | None = None) -> dict[str, Measured]:
         """Return the metrics so far.
 
         Where all steps count, unfinished episodes count with their steps so far.
@@ -177,7 +176,7 @@ class EpisodeStatistics(VecEnvWrapper):
         running: the arguments of the running episodes; its `variation` is to be set if they vary.
     """
 
-    def __init__(self, env: VecEnv, quota: Ints, result: str | None = None) -> None:
+    def __init__(self, env: VecEnv, quota: IntArray, result: str | None = None) -> None:
         super().__init__(env)
         self.running = RunningArguments(len(env), env.sides)
         self.counts = EpisodeCounts(quota, env.sides)
@@ -187,7 +186,7 @@ class EpisodeStatistics(VecEnvWrapper):
         self._return = np.zeros(len(env), dtype=np.float64)
         self._length = np.zeros(len(env), dtype=np.int64)
         self._padding = np.zeros(len(env), dtype=np.bool_)  # of the current frames
-        self._entities: dict[str, Ints] = {}
+        self._entities: dict[str, IntArray] = {}
 
     def seed(self, seed: int) -> None:
         """Seed the environments."""
@@ -253,7 +252,7 @@ class EpisodeStatistics(VecEnvWrapper):
         episode, arguments = int(self.running.episode[match]), self.running.arguments[match]
         return PlayedEpisode(env, episode, dict(arguments), metrics)
 
-    def _scores(self, obs: VecObs, result: str) -> Floats:
+    def _scores(self, obs: VecObs, result: str) -> FloatArray:
         """Return the score of each environment whose match ended, (B,) float64; others have any.
 
         Raises:
@@ -284,9 +283,9 @@ class Tally:
 
     def __init__(self, num_envs: int) -> None:
         self.running = _nothing(num_envs)
-        self.over: list[tuple[Ints, Ints, Floats]] = []
+        self.over: list[tuple[IntArray, IntArray, FloatArray]] = []
 
-    def add(self, envs: Ints, of_all: npt.NDArray[np.generic]) -> None:
+    def add(self, envs: IntArray, of_all: npt.NDArray[np.generic]) -> None:
         """Count the values of some environments, out of those of all."""
         count, total, low, high = self.running
         values = of_all[envs].astype(np.float64)
@@ -295,7 +294,7 @@ class Tally:
         low[envs] = np.minimum(low[envs], values)
         high[envs] = np.maximum(high[envs], values)
 
-    def end_episodes(self, envs: Ints, step: int) -> None:
+    def end_episodes(self, envs: IntArray, step: int) -> None:
         """Begin new episodes in some environments, after a step."""
         if len(envs):
             self.over.append((np.full(len(envs), step), envs, self.running[:, envs]))
@@ -320,7 +319,7 @@ class Tally:
         tally.running, tally.over = running, [(steps[order], envs[order], over[:, order])]
         return tally
 
-    def measured(self, running: Ints, among: npt.NDArray[np.bool_] | None = None) -> Measured:
+    def measured(self, running: IntArray, among: BoolArray | None = None) -> Measured:
         """Return the metric over ended episodes and the running ones of some environments.
 
         Args:
@@ -338,7 +337,7 @@ class Tally:
         return Measured(mean, ci95, float(low.min()), float(high.max()), int(count.sum()))
 
 
-def mean_over_episodes(sums: Floats, counts: Floats) -> tuple[float, float | None]:
+def mean_over_episodes(sums: FloatArray, counts: FloatArray) -> tuple[float, float | None]:
     """Return the mean of values that come in episodes, with its confidence interval.
 
     Values of one episode are correlated, so the interval is that of a ratio of two sums over
@@ -386,12 +385,12 @@ def with_interval(m: Measured) -> str:
     return f"{m.mean:.4g}" if m.ci95 is None else f"{m.mean:.4g} ± {m.ci95:.3g}"
 
 
-def _nothing(num: int) -> Floats:
+def _nothing(num: int) -> FloatArray:
     """Return count, sum, minimum and maximum of no values, for each of `num` episodes."""
     return np.tile(np.array([[0.0], [0.0], [np.inf], [-np.inf]]), (1, num))
 
 
-def _entities(obs: VecObs) -> dict[str, Ints]:
+def _entities(obs: VecObs) -> dict[str, IntArray]:
     """Return the numbers of entities of each type and of all types, (B,) each, by metric."""
     found = {
         f"entity_count/{name}": rows.lengths.astype(np.int64)

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from enn_trainer.base.policy import PPOAgent
@@ -16,14 +14,14 @@ from enn_trainer.config import TrainConfig
 from enn_trainer.evaluation.eval_metrics import (
     EpisodeCounts,
     EpisodeStatistics,
-    Ints,
     PlayedEpisode,
     with_interval,
 )
 from enn_trainer.experience.collector import Collector, Watcher, play
 from enn_trainer.experience.episodes import Measured
-from enn_trainer.experience.players import Environments, Players
+from enn_trainer.experience.players import Players
 from enn_trainer.experience.recording import Capture, recorders
+from entity_env.arrays import BoolArray, IntArray
 from entity_env.spaces import ObsSpace
 from entity_env.vec.finite_metrics import never
 from entity_env.vec.variation import Variation
@@ -119,7 +117,7 @@ class EpisodeCapture:
         """Return the capture of a suite, with a file of its own."""
         return self
 
-    def captured(self, envs: VecEnv, counted: npt.NDArray[np.bool_], stack: ExitStack) -> VecEnv:
+    def captured(self, envs: VecEnv, counted: BoolArray, stack: ExitStack) -> VecEnv:
         """Return the environments in a wrapper that captures them until the stack is closed.
 
         Args:
@@ -130,7 +128,7 @@ class EpisodeCapture:
         return envs
 
     def watchers(
-        self, envs: EpisodeStatistics, agent: Environments, stack: ExitStack
+        self, envs: EpisodeStatistics, agent: IntArray, stack: ExitStack
     ) -> Sequence[Watcher]:
         """Return the watchers of the steps.
 
@@ -171,7 +169,7 @@ class EpisodeRecording(EpisodeCapture):
         return EpisodeCapture() if name else self
 
     def watchers(
-        self, envs: EpisodeStatistics, agent: Environments, stack: ExitStack
+        self, envs: EpisodeStatistics, agent: IntArray, stack: ExitStack
     ) -> Sequence[Watcher]:
         """Return the watcher that records."""
         return recorders(self._capture, envs, self._run, stack, envs.running)
@@ -199,8 +197,8 @@ class EpisodePlan:
     obs_space: ObsSpace
     seed: int
     steps: int
-    quota: Ints
-    agent: Environments
+    quota: IntArray
+    agent: IntArray
     first: int = 0
     run_step: int = 0
     device: torch.device | str = "cpu"

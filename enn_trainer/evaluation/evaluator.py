@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -46,6 +45,7 @@ from enn_trainer.runtime.shards import Shards
 from enn_trainer.runtime.start_folder import absolute
 from enn_trainer.selfplay.league import LEAGUE, League, Member
 from enn_trainer.stop_conditions import is_read
+from entity_env.arrays import BoolArray
 from entity_env.seeding import derive_seed, global_randomness_kept
 from entity_env.spaces import ActionName, ActionSpace, Spaces
 from entity_env.vec.variation import Variation
@@ -332,7 +332,7 @@ class Evaluator:
         shards: Shards,
         seed: int,
         pool: Sequence[Member],
-    ) -> tuple[Players, npt.NDArray[np.bool_]]:
+    ) -> tuple[Players, BoolArray]:
         """Return the players in some environments, and bool, which of all in the suite count."""
         known, shown = self._state.spaces, Spaces.of(envs)
         is_reordered = bool(diff_spaces(known, shown).reordered_labels)

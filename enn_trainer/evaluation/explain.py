@@ -1,10 +1,9 @@
 """Explanations of decisions: attention between entities, and the influence of each entity."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -14,13 +13,11 @@ from enn_trainer.experience.players import AgentPlayer, Decisions, in_pieces
 from enn_trainer.experience.recall import NO_RECALL, Recall
 from enn_trainer.runtime.execution import ONE_LANE
 from entity_env.actions import ActionName, EntityID
+from entity_env.arrays import Float32Array, IntArray
 from entity_env.errors import short_repr
-from entity_env.ragged import Indices
 from entity_env.spaces import GLOBAL, ActionSpaces
 from rogue_net.actions.parts import is_taken
 from rogue_net.ragged import ActionSubset, EntityBatch, actor_pairs, to_device, without
-
-Float32: TypeAlias = npt.NDArray[np.float32]
 
 MOST_ENTITIES = 32
 """Maximal number of entities to compute the influence of, unless more are named."""
@@ -40,9 +37,9 @@ class Influence(NamedTuple):
         value: (E,) float32, the value with the entity minus the value without it.
     """
 
-    entities: Indices
-    choice: dict[ActionName, Float32]
-    value: Float32
+    entities: IntArray
+    choice: dict[ActionName, Float32Array]
+    value: Float32Array
 
 
 class ExplainedAction(NamedTuple):
@@ -62,9 +59,9 @@ class ExplainedAction(NamedTuple):
 
     actors: list[EntityID]
     choices: list[EntityID]
-    probs: Float32 | None
-    entropies: Float32
-    numbers: Float32 | None = None
+    probs: Float32Array | None
+    entropies: Float32Array
+    numbers: Float32Array | None = None
 
 
 class Explanation(NamedTuple):
@@ -85,7 +82,7 @@ class Explanation(NamedTuple):
     entities: list[EntityID]
     actions: dict[ActionName, ExplainedAction]
     value: float
-    attention: Float32 | None
+    attention: Float32Array | None
     influence: Influence
 
 
@@ -143,8 +140,8 @@ def explain_frames(
     batch: EntityBatch,
     action_space: ActionSpaces,
     recall: Recall,
-    entities: Sequence[Indices] | None = None,
-) -> tuple[Decisions, list[Float32] | None, list[Influence]]:
+    entities: Sequence[IntArray] | None = None,
+) -> tuple[Decisions, list[Float32Array] | None, list[Influence]]:
     """Compute the most probable decisions, attention and influence in several frames.
 
     Args:
@@ -181,7 +178,7 @@ def most_probable(agent: PPOAgent, batch: EntityBatch) -> Decisions:
         return AgentPlayer(agent, None).choose(batch, np.arange(batch.num_frames), 0)
 
 
-def attention_of(agent: PPOAgent, batch: EntityBatch) -> list[Float32] | None:
+def attention_of(agent: PPOAgent, batch: EntityBatch) -> list[Float32Array] | None:
     """Compute the attention weights between the entities of each frame, in torch alone.
 
     Args:
@@ -205,7 +202,7 @@ def attention_of(agent: PPOAgent, batch: EntityBatch) -> list[Float32] | None:
     check_frame_memory(agent, batch, np.arange(batch.num_frames), learning=True)
     network: Any = agent
 
-    def of_piece(some: EntityBatch, _: slice) -> list[Float32]:
+    def of_piece(some: EntityBatch, _: slice) -> list[Float32Array]:
         return [_float32(weights) for weights in network(some, attention=True).attention]
 
     with torch.inference_mode():
@@ -227,7 +224,7 @@ def attention_of(agent: PPOAgent, batch: EntityBatch) -> list[Float32] | None:
     return frames
 
 
-def most_attended(attention: Float32 | None, num_entities: int, count: int) -> Indices:
+def most_attended(attention: Float32Array | None, num_entities: int, count: int) -> IntArray:
     """Return the entities of a frame that the others attend to most, in the order of the frame.
 
     Args:
@@ -251,7 +248,7 @@ def influence(
     agent: PPOAgent,
     batch: EntityBatch,
     decisions: Decisions,
-    entities: Sequence[Indices],
+    entities: Sequence[IntArray],
     recall: Recall = NO_RECALL,
     action_space: ActionSpaces | None = None,
 ) -> list[Influence]:
@@ -286,10 +283,10 @@ def influence(
 
 
 def split_influence(
-    counts: Indices,
-    entities: Indices,
-    choice: Mapping[ActionName, tuple[Float32, Indices]],
-    value: Float32,
+    counts: IntArray,
+    entities: IntArray,
+    choice: Mapping[ActionName, tuple[Float32Array, IntArray]],
+    value: Float32Array,
 ) -> list[Influence]:
     """Return the influence in each of F frames, at least one, from the numbers of all of them.
 
@@ -311,7 +308,7 @@ def split_influence(
 
 def _total_variation(
     whole: Decisions, changed: Decisions, name: ActionName, part: ActionSubset
-) -> Float32:
+) -> Float32Array:
     """Compute the total variation distances of `Influence` for all actors of E copies, flat.
 
     Args:
@@ -350,6 +347,6 @@ def _total_variation(
     return distance
 
 
-def _float32(x: Tensor) -> Float32:
-    array: Float32 = x.float().cpu().numpy()
+def _float32(x: Tensor) -> Float32Array:
+    array: Float32Array = x.float().cpu().numpy()
     return array

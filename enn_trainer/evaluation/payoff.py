@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from enn_trainer.evaluation.eval_metrics import mean_over_episodes
-from enn_trainer.selfplay.elo import FloatArray, compare_sides
-from enn_trainer.selfplay.matchmaking import IntArray
+from enn_trainer.selfplay.elo import compare_sides
+from entity_env.arrays import FloatArray, IntArray
 
 _Z_975 = 1.959963984540054  # the 97.5% quantile of the normal distribution
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from enn_trainer.base.errors import ConfigError
 from enn_trainer.evaluation.evaluation import EpisodeCapture, EvaluationFacts
 from entity_env.actions import Action
 from entity_env.adapters.any_vec_env import AnyVecEnv
+from entity_env.arrays import BoolArray, ImageArray
 from entity_env.environment import Observation
 from entity_env.match import Match
 from entity_env.serialization.plain_open import new_file
@@ -23,7 +23,6 @@ from entity_env.spaces import ActionName, ObsSpace
 from entity_env.vec.serial import EnvList
 from entity_env.vec.vec_env import VecEnv, VecEnvWrapper, VecObs
 
-Picture = npt.NDArray[np.uint8]
 NUM_FILMED = 4
 """Maximal number of environments, or matches, in a video."""
 PICTURES_PER_S = 10
@@ -64,9 +63,7 @@ class FilmedEnvs(VecEnvWrapper):
         ConfigError: the environments are not in this process.
     """
 
-    def __init__(
-        self, env: VecEnv, path: Path | None, counted: npt.NDArray[np.bool_] | None = None
-    ) -> None:
+    def __init__(self, env: VecEnv, path: Path | None, counted: BoolArray | None = None) -> None:
         super().__init__(env)
         inner = env_list_of(env)
         if inner is None:
@@ -149,7 +146,7 @@ class FilmFile(EpisodeCapture):
         """Return the film of a suite, with a file of its own."""
         return FilmFile(film_of_suite(self.path, name))
 
-    def captured(self, envs: VecEnv, counted: npt.NDArray[np.bool_], stack: ExitStack) -> VecEnv:
+    def captured(self, envs: VecEnv, counted: BoolArray, stack: ExitStack) -> VecEnv:
         """Return the environments, filmed until the stack is closed."""
         self._envs = stack.enter_context(FilmedEnvs(envs, self.path, counted))
         return self._envs
@@ -172,7 +169,7 @@ class _Filmed:
         self.match, self.problems = match, problems
         self.world = type(getattr(match, "env", match)).__name__
         self.begun = self.over = False
-        self.picture: Picture = np.zeros((0, 0, 3), dtype=np.uint8)
+        self.picture: ImageArray = np.zeros((0, 0, 3), dtype=np.uint8)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.match, name)
@@ -207,7 +204,7 @@ class _Filmed:
         return obs
 
 
-def picture_of(match: Match, world: str, field: str, otherwise: str) -> Picture:
+def picture_of(match: Match, world: str, field: str, otherwise: str) -> ImageArray:
     """Return a picture of a match.
 
     Args:
@@ -248,7 +245,7 @@ def picture_of(match: Match, world: str, field: str, otherwise: str) -> Picture:
     return np.array(picture)  # a copy, as the environment may change it in the next step
 
 
-def png_of(picture: Picture) -> bytes:
+def png_of(picture: ImageArray) -> bytes:
     """Return a picture as a PNG file."""
     height, width, _ = picture.shape
     rows = np.zeros((height, 1 + 3 * width), np.uint8)  # each begins with its filter: none
@@ -263,7 +260,7 @@ def png_of(picture: Picture) -> bytes:
     return b"".join([b"\x89PNG\r\n\x1a\n", *chunks, chunk(b"IEND", b"")])
 
 
-def tiled(pictures: Sequence[Picture]) -> Picture:
+def tiled(pictures: Sequence[ImageArray]) -> ImageArray:
     """Return pictures in a grid that is about as wide as high, black where it has no picture.
 
     Args:
@@ -327,7 +324,7 @@ class _Gif:
         self.path = path
         self.pictures: list[Any] = []
 
-    def append_data(self, picture: Picture) -> None:
+    def append_data(self, picture: ImageArray) -> None:
         from PIL import Image  # an extra
 
         self.pictures.append(Image.fromarray(picture).quantize())

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from enn_trainer.experience.players import Decisions, Environments, SeatPlayer
+from enn_trainer.experience.players import Decisions, SeatPlayer
+from entity_env.arrays import IntArray
 from entity_env.bot import Bot, ask_bots, bot_state, restore_bot, shown_frames
 from entity_env.errors import EntityEnvError
 from entity_env.plain_state import impure
@@ -83,7 +83,7 @@ class BotPlayer(SeatPlayer):
         self._num_games = np.zeros(len(obs), np.int64)
         self._begin_next(np.arange(len(obs)))
 
-    def begin_games(self, environments: Environments, games: npt.NDArray[np.int64]) -> None:
+    def begin_games(self, environments: IntArray, games: IntArray) -> None:
         """Begin a game in some environments; one that goes on there is left."""
         seeds = derive_seeds(self.seed, "bot", environments + self.first, games)
         self._seeds |= zip(environments.tolist(), seeds, strict=True)
@@ -94,9 +94,7 @@ class BotPlayer(SeatPlayer):
         self._num_games[ended] += 1
         self._begin_next(ended)
 
-    def act_in(
-        self, obs: VecObs, batch: EntityBatch, environments: Environments, t: int
-    ) -> Decisions:
+    def act_in(self, obs: VecObs, batch: EntityBatch, environments: IntArray, t: int) -> Decisions:
         """Choose the actions in the frames of some environments.
 
         Args:
@@ -141,12 +139,12 @@ class BotPlayer(SeatPlayer):
                 numbers[name] = rows
         return Decisions(chosen, none, none, values, certain, numbers=numbers)
 
-    def values(self, batch: EntityBatch, environments: Environments) -> Tensor:
+    def values(self, batch: EntityBatch, environments: IntArray) -> Tensor:
         """Return NaN for each frame, as bots expect no returns."""
         device = next(iter(batch.features.values())).values.device
         return torch.full((batch.num_frames,), math.nan, device=device)
 
-    def get_state(self, environments: Environments | None = None) -> dict[str, Any]:
+    def get_state(self, environments: IntArray | None = None) -> dict[str, Any]:
         """Return the numbers of games, and the bots with their games, as plain data.
 
         Args:
@@ -186,7 +184,7 @@ class BotPlayer(SeatPlayer):
             self._bots[environment] = self.create_bot()
             restore_bot(self._bots[environment], saved)
 
-    def _begin_next(self, environments: Environments) -> None:
+    def _begin_next(self, environments: IntArray) -> None:
         self.begin_games(environments, self._num_games[environments])
 
     def _bot(self, environment: int) -> Bot:

@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -19,6 +18,7 @@ from enn_trainer.experience.memories import sequences
 from enn_trainer.experience.players import Decisions, Players
 from enn_trainer.runtime.execution import DEFAULT_CONTEXT, ExecutionContext
 from enn_trainer.runtime.shards import UNCUT, Shards
+from entity_env.arrays import IntArray
 from entity_env.frame_data import FrameData, cat_leaves
 from entity_env.spaces import ObsSpace
 from entity_env.vec.vec_env import (
@@ -31,8 +31,6 @@ from entity_env.vec.vec_env import (
 )
 from rogue_net.actions.parts import independent
 from rogue_net.ragged import EntityBatch, RaggedTensor, to_device
-
-Ints = npt.NDArray[np.int64]
 
 
 class Watcher(Protocol):
@@ -247,7 +245,7 @@ class Rollout:
     episodes: Episodes = NO_EPISODES
     shards: Shards = UNCUT
     metrics_of_shards: Sequence[Mapping[str, Metric]] = ()
-    decisions: Ints | None = None
+    decisions: IntArray | None = None
     actors: Mapping[str, int] | None = None
     padding: Tensor | None = None
 
@@ -260,13 +258,13 @@ class Rollout:
         """Return the numbers of the frames that are of an episode, (T, B) -> (frames,)."""
         return x.flatten() if self.padding is None else x[~self.padding]
 
-    def played_frames(self) -> Ints:
+    def played_frames(self) -> IntArray:
         """Return the positions of the frames that are of an episode, (frames,) int64."""
         if self.padding is None:
             return np.arange(self.num_frames)
         return np.flatnonzero(~self.padding.cpu().numpy())
 
-    def sequences(self, seq_len: int) -> list[Ints]:
+    def sequences(self, seq_len: int) -> list[IntArray]:
         """Return the positions of the frames of each sequence that are of an episode."""
         steps, num_envs = self.rewards.shape
         whole = sequences(steps, num_envs, seq_len)
@@ -275,7 +273,7 @@ class Rollout:
         is_padding = self.padding.cpu().numpy().flatten()
         return [own for one in whole if len(own := one[~is_padding[one]])]
 
-    def num_decisions(self) -> Ints:
+    def num_decisions(self) -> IntArray:
         """Return (T * B,) int64, the actors of each frame; those of a chain count once."""
         if self.decisions is not None:
             return self.decisions
@@ -408,7 +406,7 @@ def collect(
     )
 
 
-def _final_frames(collector: Collector, learnt: Ints) -> EntityBatch:
+def _final_frames(collector: Collector, learnt: IntArray) -> EntityBatch:
     """Return the last frames of the episodes that were truncated in the last step.
 
     Args:
@@ -434,9 +432,11 @@ class LastObservations:
         self._most = most
         self._frames: list[EntityBatch] = []
         self._environments = self._positions = np.zeros(0, np.int64)
-        self._valued: list[tuple[Ints, Tensor]] = []
+        self._valued: list[tuple[IntArray, Tensor]] = []
 
-    def add(self, players: Players, frames: EntityBatch, environments: Ints, at: Ints) -> None:
+    def add(
+        self, players: Players, frames: EntityBatch, environments: IntArray, at: IntArray
+    ) -> None:
         """Add observations.
 
         Args:
@@ -451,7 +451,7 @@ class LastObservations:
         if len(self._positions) >= self._most:
             self.values(players)
 
-    def values(self, players: Players) -> list[tuple[Ints, Tensor]]:
+    def values(self, players: Players) -> list[tuple[IntArray, Tensor]]:
         """Return the positions and values of all observations."""
         if self._frames:
             values = players.values(EntityBatch.cat(self._frames), self._environments)
@@ -543,7 +543,7 @@ class _Rows:
     def __init__(self, first: RaggedTensor | Tensor, num_frames: int) -> None:
         self._is_ragged, self._num_frames = isinstance(first, RaggedTensor), num_frames
         self._tensor = _as_rows(first).values[:0]
-        self._lengths: list[npt.NDArray[np.int64]] = []
+        self._lengths: list[IntArray] = []
         self._frames = self._end = 0
         self.append(first)
 
@@ -573,7 +573,7 @@ class _Rows:
         return self._tensor[: self._end]
 
     @property
-    def lengths(self) -> npt.NDArray[np.int64]:
+    def lengths(self) -> IntArray:
         """(frames,) int64, the number of rows of each frame."""
         return np.concatenate(self._lengths)
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from enn_trainer.base.errors import ConfigError
+from entity_env.arrays import IntArray
 from entity_env.frame_data import SAME, FrameData
 from entity_env.ragged import Selection, exclusive_cumsum, row_indices
 from entity_env.recording.entity_gym_samples import is_entity_gym, open_entity_gym_samples
@@ -45,14 +45,14 @@ class Demonstrations(FrameData):
     actions: Mapping[ActionName, RaggedTensor]
     teacher: Mapping[ActionName, RaggedTensor]
     returns: Tensor
-    lengths: npt.NDArray[np.int64] = field(metadata=SAME)
+    lengths: IntArray = field(metadata=SAME)
     learnt: Mapping[ActionName, RaggedTensor]
     endings: Counter[str] = field(default_factory=Counter, metadata=SAME)
 
     def __len__(self) -> int:
         return self.batch.num_frames
 
-    def frames(self, units: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def frames(self, units: IntArray) -> IntArray:
         """Return the frames of some units, unit after unit."""
         return row_indices(exclusive_cumsum(self.lengths)[units], self.lengths[units])
 
@@ -60,7 +60,7 @@ class Demonstrations(FrameData):
         """Return the selected frames, each of which is a unit."""
         return replace(super().select(selection), lengths=np.ones(len(selection.frames), np.int64))
 
-    def take_units(self, units: npt.NDArray[np.int64]) -> "Demonstrations":
+    def take_units(self, units: IntArray) -> "Demonstrations":
         """Return the given units, in the given order."""
         return replace(self.take(self.frames(units)), lengths=self.lengths[units])
 
@@ -93,7 +93,7 @@ class Demonstrations(FrameData):
         totals = joint(to_imitate, self.batch.actions)
         return {name: total[decided[name]] for name, total in totals.items()}
 
-    def num_actors(self) -> npt.NDArray[np.int64]:
+    def num_actors(self) -> IntArray:
         """Return the number of decisions to imitate of each frame in all actions, (F,) int64."""
         total = np.zeros(len(self), dtype=np.int64)
         for name, flags in self.decided().items():

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from entity_env.arrays import BoolArray, FloatArray, IntArray
 from entity_env.errors import InvalidObservation
 from entity_env.frame_data import FrameData, Path
 from entity_env.vec.vec_env import VecObs
@@ -25,13 +25,13 @@ class Episodes(FrameData):
             if all are.
     """
 
-    environment: npt.NDArray[np.int64]
-    metrics: Mapping[str, npt.NDArray[np.float64]]
-    steps: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    is_counted: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    environment: IntArray
+    metrics: Mapping[str, FloatArray]
+    steps: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    is_counted: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
 
     @staticmethod
-    def of(obs: VecObs, step: int = 0, counted: npt.NDArray[np.int64] | None = None) -> "Episodes":
+    def of(obs: VecObs, step: int = 0, counted: IntArray | None = None) -> "Episodes":
         """Return the episodes that ended in one step, as a copy.
 
         Args:
@@ -49,15 +49,15 @@ class Episodes(FrameData):
             is_counted = np.isin(ended, counted)
         return Episodes(ended, metrics, np.full(len(ended), step), is_counted)
 
-    def counted_metrics(self) -> dict[str, npt.NDArray[np.float64]]:
+    def counted_metrics(self) -> dict[str, FloatArray]:
         """Return the metrics, (E,) float64 each, with NaN for the episodes that do not count."""
         if self.is_counted.all():  # also if it is empty
             return dict(self.metrics)
         return {n: np.where(self.is_counted, x, math.nan) for n, x in self.metrics.items()}
 
     def results(
-        self, metric: str, sides: int, where: str, counted: npt.NDArray[np.bool_] | None = None
-    ) -> npt.NDArray[np.float64]:
+        self, metric: str, sides: int, where: str, counted: BoolArray | None = None
+    ) -> FloatArray:
         """Return the metric by which the sides of matches are compared, (E,) float64.
 
         Args:
@@ -81,7 +81,7 @@ class Episodes(FrameData):
             )
         return values
 
-    def missing(self, path: Path, like: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def missing(self, path: Path, like: FloatArray) -> FloatArray:
         """Return NaN for a metric that no environment gave."""
         return np.full(len(self.environment), math.nan)
 

@@ -13,11 +13,10 @@ import numpy.typing as npt
 import torch
 
 from enn_trainer.base.policy import rogue_nets
+from entity_env.arrays import IntArray
 from entity_env.errors import invalid_in
 from rogue_net.ragged import EntityBatch
 from rogue_net.rogue_net import RogueNet
-
-Counts = npt.NDArray[np.int64]
 
 MOST_PAIRS = 2**25
 """Maximal number of pairs of entities in a forward pass, unless a single frame has more.
@@ -33,7 +32,7 @@ Two frames may be computed at once, beside the memory that the allocator caches.
 """
 
 
-def rows_of_frames(agent: Any, batch: EntityBatch) -> Counts:
+def rows_of_frames(agent: Any, batch: EntityBatch) -> IntArray:
     """Return the number of rows of each frame that attend to each other, (B,) int64.
 
     These are its entities, and for a network with memory also the row of the frame and those of
@@ -54,7 +53,7 @@ def rows_of_frames(agent: Any, batch: EntityBatch) -> Counts:
 
 
 def microbatches(
-    entities: Counts, size: int | None, max_entities: int | None, pairs: Counts | None = None
+    entities: IntArray, size: int | None, max_entities: int | None, pairs: IntArray | None = None
 ) -> Iterator[slice]:
     """Cut frames, in order, into pieces that are as long as the limits allow.
 
@@ -88,7 +87,7 @@ def microbatches(
         start = stop
 
 
-def within_memory(pieces: list[slice], rows: Counts) -> list[slice]:
+def within_memory(pieces: list[slice], rows: IntArray) -> list[slice]:
     """Return the pieces, cut further where they have more than `MOST_PAIRS` pairs of rows.
 
     Args:

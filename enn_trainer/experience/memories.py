@@ -5,20 +5,19 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from enn_trainer.base.errors import ConfigError
 from enn_trainer.base.policy import rogue_nets
 from enn_trainer.runtime.spans import OFF, Spans
+from entity_env.arrays import BoolArray, Float32Array, IntArray
 from entity_env.ragged import Ragged, row_indices
 from entity_env.vec.vec_obs import VecObs
 from rogue_net.memory import Remembering, memory_rows
 from rogue_net.past import NOTHING_KNOWN, Known, Links, MemoryRows, Past, link
 from rogue_net.ragged import EntityBatch, to_device
 
-Ints = npt.NDArray[np.int64]
 _KNOWN = Known._fields
 
 
@@ -38,9 +37,9 @@ def tracked_types(agent: Any) -> list[str]:
 def _linked(
     batch: EntityBatch,
     remembering: Remembering,
-    sequence: Ints,
-    time: Ints,
-    begun: npt.NDArray[np.bool_],
+    sequence: IntArray,
+    time: IntArray,
+    begun: BoolArray,
     known: Known,
 ) -> tuple[MemoryRows, Links]:
     """Return the rows of frames that remember, and their links; the arguments are `link`'s."""
@@ -74,8 +73,8 @@ class Memories:
         return replace(pieces[0], known=known, states=torch.cat(states) if states else None)
 
     def past_of(
-        self, batch: EntityBatch, environments: Ints, begun: npt.NDArray[np.bool_], reward: Any
-    ) -> tuple[Past, Links, Ints]:
+        self, batch: EntityBatch, environments: IntArray, begun: BoolArray, reward: Any
+    ) -> tuple[Past, Links, IntArray]:
         """Return the past of frames, their links, and which environments' rows these are from.
 
         Args:
@@ -91,7 +90,7 @@ class Memories:
         carried = self.states_of(here, batch)
         return Past.of(rows, links, nowhen, np.where(begun, 0, reward), carried), links, here
 
-    def of_environments(self, environments: Ints) -> tuple[Known, Ints]:
+    def of_environments(self, environments: IntArray) -> tuple[Known, IntArray]:
         """Return what is remembered in some environments, by their places, and the rows of it.
 
         Args:
@@ -107,14 +106,16 @@ class Memories:
         places = np.repeat(np.arange(len(environments)), stop - start)
         return taken._replace(sequence=places), here
 
-    def states_of(self, rows: Ints, like: EntityBatch) -> Tensor:
+    def states_of(self, rows: IntArray, like: EntityBatch) -> Tensor:
         """Return the states of some of the rows."""
         device = next(iter(like.features.values())).values.device
         if self.states is None:
             return torch.zeros(0, 0, device=device)
         return self.states.index_select(0, to_device(rows, self.states.device)).to(device)
 
-    def after(self, environments: Ints, links: Links, here: Ints, memory: Tensor) -> "Memories":
+    def after(
+        self, environments: IntArray, links: Links, here: IntArray, memory: Tensor
+    ) -> "Memories":
         """Return what is remembered after a frame of some environments.
 
         Args:
@@ -170,7 +171,7 @@ class Recurrence:
         return
 
     def attach(
-        self, batch: EntityBatch, environments: Ints, acts: bool
+        self, batch: EntityBatch, environments: IntArray, acts: bool
     ) -> tuple[EntityBatch, "Attached"]:
         """Return frames with the recurrent state before them.
 
@@ -196,7 +197,7 @@ class Recurrence:
         return
 
     def take_choices(
-        self, agent: Any, batch: EntityBatch, environments: Ints, chosen: Mapping[str, Tensor]
+        self, agent: Any, batch: EntityBatch, environments: IntArray, chosen: Mapping[str, Tensor]
     ) -> None:
         """Advance by choices that need not be the agent's own.
 
@@ -233,7 +234,7 @@ NO_RECURRENCE = Recurrence()
 """Recurrent state of agents without one."""
 
 
-def recurrence_of(agent: Any, padding: npt.NDArray[np.bool_], spans: Spans = OFF) -> Recurrence:
+def recurrence_of(agent: Any, padding: BoolArray, spans: Spans = OFF) -> Recurrence:
     """Return the recurrent state of an agent before its first frames.
 
     Args:
@@ -283,7 +284,7 @@ class PlayerMemory(Recurrence):
         self.padding = obs.is_padding
 
     def attach(
-        self, batch: EntityBatch, environments: Ints, acts: bool
+        self, batch: EntityBatch, environments: IntArray, acts: bool
     ) -> tuple[EntityBatch, "Attached"]:
         """Return frames with what is remembered of them."""
         with self.spans.span("memory"):
@@ -319,7 +320,7 @@ class PlayerMemory(Recurrence):
         return RolloutMemory(seq_len, self.spans)
 
     def take_choices(
-        self, agent: Any, batch: EntityBatch, environments: Ints, chosen: Mapping[str, Tensor]
+        self, agent: Any, batch: EntityBatch, environments: IntArray, chosen: Mapping[str, Tensor]
     ) -> None:
         """Advance by choices that need not be the agent's own."""
         batch, attached = self.attach(batch, environments, acts=True)
@@ -371,7 +372,7 @@ class Attached:
         parts: of the policy and of the value network, results of `Memories.past_of`, or None.
     """
 
-    environments: Ints
+    environments: IntArray
     parts: Sequence[Any]
 
 
@@ -388,7 +389,7 @@ def _no_past(num_frames: int) -> Past:
 class RolloutRecurrence:
     """Recurrent state in the frames of a rollout; here of an agent without one."""
 
-    def add(self, memory: Any, learnt: Ints) -> None:
+    def add(self, memory: Any, learnt: IntArray) -> None:
         """Take the state before a step.
 
         Args:
@@ -412,11 +413,11 @@ class RolloutMemory(RolloutRecurrence):
 
     def __init__(self, seq_len: int, spans: Spans = OFF) -> None:
         self.seq_len, self._spans = seq_len, spans
-        self._begun: list[npt.NDArray[np.bool_]] = []
-        self._reward: list[npt.NDArray[np.float32]] = []
-        self._starts: list[tuple[Ints, Memories | None, Memories | None]] = []
+        self._begun: list[BoolArray] = []
+        self._reward: list[Float32Array] = []
+        self._starts: list[tuple[IntArray, Memories | None, Memories | None]] = []
 
-    def add(self, memory: PlayerMemory, learnt: Ints) -> None:
+    def add(self, memory: PlayerMemory, learnt: IntArray) -> None:
         """Take the memory before a step."""
         if len(self._begun) % self.seq_len == 0:
             self._starts.append((learnt, memory.policy, memory.values))
@@ -467,10 +468,10 @@ class SequenceFrames(NamedTuple):
     """
 
     batch: EntityBatch
-    sequence: Ints
-    time: Ints
-    begun: npt.NDArray[np.bool_]
-    reward: npt.NDArray[np.float32]
+    sequence: IntArray
+    time: IntArray
+    begun: BoolArray
+    reward: Float32Array
 
     def past(
         self, remembering: Remembering, known: Known = NOTHING_KNOWN, states: Sequence[Tensor] = ()
@@ -490,7 +491,7 @@ class SequenceFrames(NamedTuple):
 
 
 def past_of_recorded(
-    agent: Any, batch: EntityBatch, lengths: Ints, reward: npt.NDArray[np.float32]
+    agent: Any, batch: EntityBatch, lengths: IntArray, reward: Float32Array
 ) -> Past:
     """Return the past of recorded sequences, before which nothing is remembered.
 
@@ -507,7 +508,7 @@ def past_of_recorded(
     return replace(policy or _no_past(batch.num_frames), of_values=values)
 
 
-def sequences(steps: int, num_envs: int, seq_len: int) -> list[Ints]:
+def sequences(steps: int, num_envs: int, seq_len: int) -> list[IntArray]:
     """Return the frames of each sequence of a rollout, in the order of steps.
 
     Args:

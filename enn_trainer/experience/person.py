@@ -7,20 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from enn_trainer.experience.bot_player import uniform_choices
 from enn_trainer.experience.memories import Recurrence
-from enn_trainer.experience.players import (
-    AgentPlayer,
-    Decisions,
-    Environments,
-    Players,
-    SeatPlayer,
-)
+from enn_trainer.experience.players import AgentPlayer, Decisions, Players, SeatPlayer
 from enn_trainer.experience.recall import Recall
+from entity_env.arrays import BoolArray, IntArray
 from entity_env.play.hand import Hand
 from entity_env.ragged import Ragged, exclusive_cumsum, row_indices
 from entity_env.spaces import ActionName, ActionSpace
@@ -57,7 +51,7 @@ class PersonPlayers(Players):
         self.remembered: list[Recurrence] = []
 
     @abstractmethod
-    def taken(self, obs: VecObs) -> dict[ActionName, npt.NDArray[np.bool_]]:
+    def taken(self, obs: VecObs) -> dict[ActionName, BoolArray]:
         """Return the actors that the person decides for, per action (actors,) bool."""
 
     @abstractmethod
@@ -151,7 +145,7 @@ class PersonPlayers(Players):
             read[one] = of_all if one in before else replace(of_all, values=made(of_all.values))
 
         # The networks, each in its frames. Bots cannot be asked twice.
-        pieces, places = list[ActionDistribution](), list[Environments]()
+        pieces, places = list[ActionDistribution](), list[IntArray]()
         for player in dict.fromkeys(self.seats):
             theirs = np.array([i for i, seat in enumerate(self.seats) if seat is player])
             some, own = batch.take(theirs), {n: rows.take(theirs) for n, rows in read.items()}
@@ -179,7 +173,7 @@ class PersonPlayers(Players):
                 memory.take_choices(player.agent, batch.take(theirs), theirs, own)
                 player.take_memory(memory)
 
-    def values(self, batch: EntityBatch, environments: Environments) -> Tensor:
+    def values(self, batch: EntityBatch, environments: IntArray) -> Tensor:
         """Return the values of the others."""
         return self.others.values(batch, environments)
 

@@ -9,7 +9,6 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -26,6 +25,7 @@ from enn_trainer.experience.memories import (
 from enn_trainer.runtime.execution import ONE_LANE, Lanes, cost_of_entity
 from enn_trainer.runtime.shards import UNCUT, Shards
 from enn_trainer.runtime.spans import OFF, Spans
+from entity_env.arrays import BoolArray, Float32Array, IntArray
 from entity_env.frame_data import DROPPED, FrameData, Path, rows_of
 from entity_env.ragged import Ragged
 from entity_env.seeding import key_of
@@ -35,9 +35,6 @@ from rogue_net.actions.distributions import ActionDistribution
 from rogue_net.answer import NetOutput
 from rogue_net.native import backend
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor
-
-Environments = npt.NDArray[np.int64]
-"""(B,) int64, the index of the environment of each frame."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +139,7 @@ class Decisions(FrameData):
 
     def shown_on_host(
         self, actions: Mapping[str, ActionBatch], action_space: Mapping[str, ActionSpace]
-    ) -> dict[str, npt.NDArray[np.float32]]:
+    ) -> dict[str, Float32Array]:
         """Return what people see of the distributions of all actors, see `ActionSpace.shown`.
 
         Args:
@@ -166,7 +163,7 @@ class Players(ABC):
             None for all.
     """
 
-    learnt: Environments | None = None
+    learnt: IntArray | None = None
 
     @property
     def network(self) -> PPOAgent | None:
@@ -210,12 +207,12 @@ class Players(ABC):
             return batch, decisions
         return batch.take(self.learnt), decisions.take(self.learnt)
 
-    def learnt_among(self, num_envs: int) -> Environments:
+    def learnt_among(self, num_envs: int) -> IntArray:
         """Return the environments whose frames are learnt from, (L,) int64, of all."""
         return np.arange(num_envs) if self.learnt is None else self.learnt
 
     @abstractmethod
-    def values(self, batch: EntityBatch, environments: Environments) -> Tensor:
+    def values(self, batch: EntityBatch, environments: IntArray) -> Tensor:
         """Return the learner's values of frames in which nobody acts, and change nothing.
 
         Args:
@@ -239,16 +236,14 @@ class SeatPlayer(Players):
             environment; None for the environment.
     """
 
-    draw_keys: Environments | None = None
+    draw_keys: IntArray | None = None
 
     def act(self, obs: VecObs, batch: EntityBatch, t: int) -> Decisions:
         """Choose the actions in the current frames."""
         return self.act_in(obs, batch, np.arange(batch.num_frames), t)
 
     @abstractmethod
-    def act_in(
-        self, obs: VecObs, batch: EntityBatch, environments: Environments, t: int
-    ) -> Decisions:
+    def act_in(self, obs: VecObs, batch: EntityBatch, environments: IntArray, t: int) -> Decisions:
         """Choose the actions in the frames of some environments.
 
         Args:
@@ -258,7 +253,7 @@ class SeatPlayer(Players):
             t: a number that earlier steps did not have.
         """
 
-    def begin_memory(self, padding: npt.NDArray[np.bool_]) -> None:
+    def begin_memory(self, padding: BoolArray) -> None:
         """Remember nothing in any environment.
 
         Args:
@@ -266,7 +261,7 @@ class SeatPlayer(Players):
         """
         return
 
-    def begin_games(self, environments: Environments, games: npt.NDArray[np.int64]) -> None:
+    def begin_games(self, environments: IntArray, games: IntArray) -> None:
         """Begin a game in some environments.
 
         Args:
@@ -329,7 +324,7 @@ class AgentPlayer(SeatPlayer):
         if self.restore_memory is not None:
             self.restore_memory(self._memory if is_resumed else NO_RECURRENCE)
 
-    def begin_memory(self, padding: npt.NDArray[np.bool_]) -> None:
+    def begin_memory(self, padding: BoolArray) -> None:
         """Remember nothing in any environment."""
         self._memory = recurrence_of(self.agent, padding, self.spans)
 
@@ -341,13 +336,11 @@ class AgentPlayer(SeatPlayer):
         """Take the rewards, and forget episodes that ended once the next one is acted in."""
         self._memory.after_step(obs)
 
-    def act_in(
-        self, obs: VecObs, batch: EntityBatch, environments: Environments, t: int
-    ) -> Decisions:
+    def act_in(self, obs: VecObs, batch: EntityBatch, environments: IntArray, t: int) -> Decisions:
         """Choose the actions in frames of some environments."""
         return self.choose(batch, environments, t)
 
-    def choose(self, batch: EntityBatch, environments: Environments, t: int) -> Decisions:
+    def choose(self, batch: EntityBatch, environments: IntArray, t: int) -> Decisions:
         """Choose the actions in frames of some environments.
 
         Raises:
@@ -367,7 +360,7 @@ class AgentPlayer(SeatPlayer):
         self._memory.advance(attached, cat_states([states for _, states in pieces]))
         return Decisions.cat([decisions for decisions, _ in pieces])
 
-    def values(self, batch: EntityBatch, environments: Environments) -> Tensor:
+    def values(self, batch: EntityBatch, environments: IntArray) -> Tensor:
         """Return the values of frames."""
         if batch.past is None:
             batch, _ = self._memory.attach(batch, environments, acts=False)
@@ -379,18 +372,18 @@ class AgentPlayer(SeatPlayer):
         groups = self.shards.runs(environments)
         return torch.cat(in_pieces(self.agent, batch, of_piece, self.lanes, groups))
 
-    def keys_of_draws(self, environments: Environments) -> Environments:
+    def keys_of_draws(self, environments: IntArray) -> IntArray:
         """Return what the random choices in some environments are a function of, (n,) int64."""
         of_run = self._of_run(environments)
         return of_run if self.draw_keys is None else self.draw_keys[environments]
 
-    def _of_run(self, environments: Environments) -> Environments:
+    def _of_run(self, environments: IntArray) -> IntArray:
         """Return the numbers of environments of this process among all of the run."""
         return environments + self.shards.columns.start
 
 
 def _draws(
-    actions: Mapping[ActionName, ActionBatch], seed: int | None, keys: Environments, t: int
+    actions: Mapping[ActionName, ActionBatch], seed: int | None, keys: IntArray, t: int
 ) -> dict[ActionName, Tensor] | None:
     """Return random numbers to sample with; None for the most probable choices."""
     return None if seed is None else draw_uniforms(actions, seed, keys, t)
@@ -465,7 +458,7 @@ def consecutive(num_frames: int, cost_of_entity: int) -> list[slice]:
 
 
 def draw_uniforms(
-    actions: Mapping[str, ActionBatch], seed: int, env: npt.NDArray[np.int64], frame: int
+    actions: Mapping[str, ActionBatch], seed: int, env: IntArray, frame: int
 ) -> dict[str, Tensor]:
     """Draw the random numbers to sample actions with; a function of the arguments alone.
 

@@ -18,6 +18,7 @@ from enn_trainer.config.train_config import SEQ_LEN, Who
 from enn_trainer.experience.demonstrations import Demonstrations
 from enn_trainer.experience.memories import past_of_recorded, remembering_of
 from entity_env.actions import EntityName, chains
+from entity_env.arrays import Float32Array, IntArray
 from entity_env.errors import LONG, did_you_mean, short_repr
 from entity_env.ragged import Ragged
 from entity_env.recording.read_recording import Episode, Recording
@@ -146,9 +147,7 @@ class Reading:
             endings,
         )
 
-    def _sequences(
-        self, path: Path, episodes: Sequence[Episode]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    def _sequences(self, path: Path, episodes: Sequence[Episode]) -> tuple[IntArray, Float32Array]:
         """Return the lengths of the sequences of episodes, and the reward before each frame.
 
         Raises:
@@ -192,7 +191,7 @@ class _RecordedFrames:
         self.is_read = decisions.player == reading.player
         self.batch = EntityBatch.of(decisions.obs, reading.device)
 
-    def returns(self) -> tuple[npt.NDArray[np.float32], Counter[str]]:
+    def returns(self) -> tuple[Float32Array, Counter[str]]:
         """Compute the returns of the player, (F,) float32, and count endings of unknown ones.
 
         Raises:
@@ -363,7 +362,7 @@ def check_player(player: str, recordings: Iterable[Recording], setting: str) -> 
         )
 
 
-def returns_of(episode: Episode, gamma: float) -> npt.NDArray[np.float32]:
+def returns_of(episode: Episode, gamma: float) -> Float32Array:
     """Compute the discounted return from each frame of an episode.
 
     It is known only if the episode terminated, as the rest of a truncated or unfinished episode is
@@ -377,7 +376,7 @@ def returns_of(episode: Episode, gamma: float) -> npt.NDArray[np.float32]:
         return np.full(len(episode.steps), np.nan, dtype=np.float32)
     rewards = episode.rewards[::-1].tolist()
     backwards = list(accumulate(rewards, lambda later, reward: reward + gamma * later))
-    returns: npt.NDArray[np.float32] = np.array(backwards[::-1], dtype=np.float32)[episode.steps]
+    returns: Float32Array = np.array(backwards[::-1], dtype=np.float32)[episode.steps]
     return returns
 
 

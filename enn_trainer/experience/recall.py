@@ -10,12 +10,12 @@ import torch
 from enn_trainer.base.policy import PPOAgent, device_of
 from enn_trainer.experience.memories import (
     NO_RECURRENCE,
-    Ints,
     Memories,
     PlayerMemory,
     Recurrence,
     remembering_of,
 )
+from entity_env.arrays import IntArray
 from entity_env.ragged import Ragged
 from entity_env.vec.vec_obs import VecObs
 from rogue_net.actions.gaussian_numbers import as_drawn
@@ -32,9 +32,9 @@ class Recall:
     """
 
     memory: Recurrence
-    environments: Ints
+    environments: IntArray
 
-    def attach(self, copies: EntityBatch, frames: Ints) -> EntityBatch:
+    def attach(self, copies: EntityBatch, frames: IntArray) -> EntityBatch:
         """Return copies of frames, perhaps changed, with what the agent remembered in these.
 
         Args:
@@ -43,7 +43,7 @@ class Recall:
         """
         return self.memory.attach(copies, self.environments[frames], acts=True)[0]
 
-    def at(self, frames: Ints) -> "Recall":
+    def at(self, frames: IntArray) -> "Recall":
         """Return what was remembered in the given frames."""
         return Recall(self.memory, self.environments[frames])
 
@@ -51,10 +51,10 @@ class Recall:
 class _NoRecall(Recall):
     """Recall of an agent without memory, in any number of frames."""
 
-    def attach(self, copies: EntityBatch, frames: Ints) -> EntityBatch:
+    def attach(self, copies: EntityBatch, frames: IntArray) -> EntityBatch:
         return copies
 
-    def at(self, frames: Ints) -> "Recall":
+    def at(self, frames: IntArray) -> "Recall":
         return self
 
 

@@ -6,12 +6,12 @@ from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from enn_trainer.base.policy import PPOAgent
 from enn_trainer.experience.memories import Recurrence
-from enn_trainer.experience.players import Decisions, Environments, Players, SeatPlayer
+from enn_trainer.experience.players import Decisions, Players, SeatPlayer
+from entity_env.arrays import IntArray
 from entity_env.vec.vec_env import VecObs
 from rogue_net.ragged import EntityBatch
 
@@ -72,8 +72,8 @@ class SeatedPlayers(Players):
         self, players: Mapping[str, SeatPlayer], lineup: Lineup, sides: int = 1, first: int = 0
     ) -> None:
         self.players, self.lineup, self.sides, self.first = {**players}, lineup, sides, first
-        self.games: npt.NDArray[np.int64] = np.zeros(0, np.int64)
-        self.groups: dict[str, Environments] = {}
+        self.games: IntArray = np.zeros(0, np.int64)
+        self.groups: dict[str, IntArray] = {}
         self._names: Sequence[str] = ()
         self._slices: dict[str, slice] = {}  # of the frames in the order of groups
         self._environments = np.arange(0)
@@ -123,7 +123,7 @@ class SeatedPlayers(Players):
         ordered, decided, own = self._last
         return ordered.slice(own), decided.slice(own)
 
-    def values(self, batch: EntityBatch, environments: Environments) -> Tensor:
+    def values(self, batch: EntityBatch, environments: IntArray) -> Tensor:
         """Return the values of the learner."""
         return self.learner.values(batch, environments)
 
@@ -136,7 +136,7 @@ class SeatedPlayers(Players):
             self.games[ended] += 1
             self.begin_games(ended)
 
-    def begin_games(self, matches: npt.NDArray[np.int64]) -> None:
+    def begin_games(self, matches: IntArray) -> None:
         """Seat the players of the games that begin in some matches of this process."""
         names, sides = [*self._names], self.sides
         for match in matches.tolist():
@@ -151,7 +151,7 @@ class SeatedPlayers(Players):
             new = environments[is_new[environments // sides]]
             self.player(name).begin_games(new, games[new // sides])
 
-    def game_of_match(self) -> npt.NDArray[np.int64]:
+    def game_of_match(self) -> IntArray:
         """Return (matches,) int64, each running game by the number of which bots have a seed."""
         return self.games
 

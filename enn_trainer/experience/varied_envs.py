@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from enn_trainer.base.errors import ConfigError
+from entity_env.arrays import BoolArray, IntArray
 from entity_env.errors import EntityEnvError
 from entity_env.ragged import Ragged
 from entity_env.spaces import ObsSpace
@@ -48,7 +48,7 @@ class VariedEnvs(AddMetricsWrapper):
         self._lessons: dict[str, int] = {}
         self._ended: list[Arguments] = []
         # For each curriculum, the number of the lesson in which the episode of each match began.
-        self._began_in: dict[str, npt.NDArray[np.int64]] = {}
+        self._began_in: dict[str, IntArray] = {}
 
     def vary(self, variation: Variation, lessons: Mapping[str, int] | None = None) -> None:
         """Draw the arguments of episodes that begin from now on.
@@ -108,7 +108,7 @@ class VariedEnvs(AddMetricsWrapper):
                 began[:] = state.get("lessons", {}).get(name, REVIEW)
         return obs
 
-    def _begin(self, matches: npt.NDArray[np.int64]) -> None:
+    def _begin(self, matches: IntArray) -> None:
         """Begin an episode in some matches; keep the lessons in which they begin."""
         self.running.begin(matches)
         if not self._lessons:
@@ -118,7 +118,7 @@ class VariedEnvs(AddMetricsWrapper):
             for (name, number), alternative in zip(self._lessons.items(), chosen, strict=True):
                 self._began_in[name][match] = REVIEW if alternative else number
 
-    def _end(self, obs: VecObs, counted: npt.NDArray[np.bool_]) -> None:
+    def _end(self, obs: VecObs, counted: BoolArray) -> None:
         """Keep the arguments of episodes that ended, and add those that are numbers as metrics."""
         ended = np.flatnonzero(obs.done)
         arguments = [self.running.arguments[i // self.sides] for i in ended.tolist()]

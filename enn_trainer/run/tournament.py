@@ -37,10 +37,10 @@ from enn_trainer.experience.players import AgentPlayer, SeatPlayer
 from enn_trainer.run.trainer import train
 from enn_trainer.runtime.start_folder import located
 from enn_trainer.runtime.trust import TYPED, Trust
-from enn_trainer.selfplay.elo import FloatArray, Ratings, bradley_terry
+from enn_trainer.selfplay.elo import Ratings, bradley_terry
 from enn_trainer.selfplay.league import POOL_OF_RUN, unique_name
-from enn_trainer.selfplay.matchmaking import IntArray
 from enn_trainer.selfplay.play_games import play_games
+from entity_env.arrays import FloatArray, IntArray
 from entity_env.bot import Bot
 from entity_env.named_world import names_bot
 from entity_env.seeding import derive_seed

@@ -10,11 +10,10 @@ from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from entity_env.arrays import IntArray
 from rogue_net.ragged import EntityBatch
 
-Ints = npt.NDArray[np.int64]
 T = TypeVar("T")
 
 
@@ -76,7 +75,7 @@ class Shards:
         first, bounds = self.columns.start, self.bounds[self.own.start : self.own.stop + 1]
         return [slice(start - first, stop - first) for start, stop in pairwise(bounds)]
 
-    def of_columns(self, columns: Ints) -> Ints:
+    def of_columns(self, columns: IntArray) -> IntArray:
         """Return the group of each of some columns, counted from the first of all."""
         return np.searchsorted(self.bounds[1:-1], columns, side="right")
 
@@ -85,14 +84,14 @@ class Shards:
         start = np.array([column + self.columns.start], np.int64)
         return int(self.of_columns(start)[0]) - self.own.start
 
-    def rows(self, frames: Ints) -> Ints:
+    def rows(self, frames: IntArray) -> IntArray:
         """Return the positions of frames of this process among its own.
 
         Args:
             frames: (n,) int64, t * B + b for step t of column b, of all B columns.
         """
         step, column = np.divmod(frames, self.num_columns)
-        rows: Ints = step * len(self.columns) + column - self.columns.start
+        rows: IntArray = step * len(self.columns) + column - self.columns.start
         return rows
 
     def of_frames(self, batch: EntityBatch) -> list[EntityBatch]:
@@ -106,7 +105,7 @@ class Shards:
         frames = np.arange(batch.num_frames).reshape(-1, len(self.columns))
         return [batch.take(frames[:, own].flatten()) for own in self.slices]
 
-    def positions(self, frames: Ints) -> list[Ints]:
+    def positions(self, frames: IntArray) -> list[IntArray]:
         """Return the positions of the frames of each group of this process in a minibatch.
 
         Args:
@@ -115,7 +114,7 @@ class Shards:
         of_each = self.of_columns(frames % self.num_columns)
         return [np.flatnonzero(of_each == group) for group in self.own]
 
-    def runs(self, columns: Ints) -> list[slice]:
+    def runs(self, columns: IntArray) -> list[slice]:
         """Return consecutive columns of this process that are of one group.
 
         Args:

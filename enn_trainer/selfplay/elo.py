@@ -4,9 +4,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.float64]
+from entity_env.arrays import BoolArray, FloatArray, IntArray
 
 FIRST_ELO = 1200.0
 """Rating of the first member of a league, and mean of the ratings of a round robin."""
@@ -94,7 +93,7 @@ def rate_agent(
     games: FloatArray,
     last: float,
     members: FloatArray,
-    fitted: npt.NDArray[np.bool_] | None = None,
+    fitted: BoolArray | None = None,
 ) -> tuple[Ratings, Ratings]:
     """Rate an agent, and members whose ratings are not known, by the results of the agent.
 
@@ -157,8 +156,8 @@ def bradley_terry(scores: FloatArray, effective_games: FloatArray | None = None)
 
 
 def _fit(
-    first: npt.NDArray[np.int64],
-    second: npt.NDArray[np.int64],
+    first: IntArray,
+    second: IntArray,
     won: FloatArray,
     lost: FloatArray,
     prior: FloatArray,

@@ -17,20 +17,14 @@ from enn_trainer.base.state_part import (
 )
 from enn_trainer.config.selfplay_config import RANDOM, SelfplayConfig
 from enn_trainer.curriculum.rounds import Rounds
-from enn_trainer.selfplay.elo import (
-    FIRST_ELO,
-    FloatArray,
-    age_factor,
-    expected_score,
-    rate_agent,
-)
+from enn_trainer.selfplay.elo import FIRST_ELO, age_factor, expected_score, rate_agent
 from enn_trainer.selfplay.matchmaking import (
     NAMED,
-    IntArray,
     member_weights,
     snapshot_to_evict,
     validated_weights,
 )
+from entity_env.arrays import FloatArray, IntArray
 from entity_env.errors import short_repr
 from entity_env.named_world import names_bot
 

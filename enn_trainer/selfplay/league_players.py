@@ -15,15 +15,13 @@ from enn_trainer.experience.memories import Recurrence
 from enn_trainer.experience.players import (
     AgentPlayer,
     Decisions,
-    Environments,
     SeatPlayer,
     draw_uniforms,
     pieces_of,
 )
 from enn_trainer.experience.seated_players import AGENT, SeatedPlayers
-from enn_trainer.selfplay.elo import FloatArray
-from enn_trainer.selfplay.matchmaking import IntArray
 from enn_trainer.selfplay.seating import Game, Seating
+from entity_env.arrays import FloatArray, IntArray
 from entity_env.errors import InvalidObservation
 from entity_env.names import COMPUTED
 from entity_env.serialization.messages import pack, unpack
@@ -86,7 +84,7 @@ def can_choose_as_one(one: SeatPlayer, other: SeatPlayer) -> bool:
 
 
 def choose_as_one(
-    players: Sequence[AgentPlayer], batch: EntityBatch, groups: Sequence[Environments], t: int
+    players: Sequence[AgentPlayer], batch: EntityBatch, groups: Sequence[IntArray], t: int
 ) -> Decisions | None:
     """Let several agents choose in one pass, each in frames of its own.
 

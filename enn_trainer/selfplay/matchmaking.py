@@ -4,14 +4,11 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from enn_trainer.base.errors import ConfigError
-from enn_trainer.selfplay.elo import FloatArray
+from entity_env.arrays import FloatArray, IntArray
 from entity_env.errors import short_repr
 from entity_env.seeding import derive_seed, mix, uniforms_f64
-
-IntArray = npt.NDArray[np.int64]
 
 Choose = Literal["uniform", "latest", "pfsp", "even"]
 NAMED = -1

@@ -9,9 +9,8 @@ import torch
 from enn_trainer.experience.collector import Collector
 from enn_trainer.experience.episodes import Episodes
 from enn_trainer.experience.players import Decisions, SeatPlayer
-from enn_trainer.selfplay.elo import FloatArray
 from enn_trainer.selfplay.league_players import JointPlayers
-from enn_trainer.selfplay.matchmaking import IntArray
+from entity_env.arrays import FloatArray, IntArray
 from entity_env.errors import InvalidObservation
 from entity_env.seeding import derive_seed, mix
 from entity_env.vec.vec_env import AddMetricsWrapper, VecEnv, VecObs

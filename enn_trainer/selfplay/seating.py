@@ -17,8 +17,8 @@ from enn_trainer.base.state_part import (
 from enn_trainer.experience.env_states import bots_of_ranks, part_of_bot
 from enn_trainer.experience.run_memories import RunMemories
 from enn_trainer.experience.seated_players import AGENT
-from enn_trainer.selfplay.elo import FloatArray
-from enn_trainer.selfplay.matchmaking import IntArray, agent_seats, draw_opponents
+from enn_trainer.selfplay.matchmaking import agent_seats, draw_opponents
+from entity_env.arrays import FloatArray, IntArray
 
 MEMORY = "memory"
 """Prefix of what players remember."""

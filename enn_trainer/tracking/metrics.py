@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from enn_trainer.experience.collector import Rollout
+from entity_env.arrays import IntArray
 from entity_env.process import peak_bytes
 from entity_env.ragged import exclusive_cumsum
 from entity_env.spaces import GLOBAL, ActionSpace
@@ -19,7 +20,7 @@ from entity_env.vec.vec_env import Metric
 from rogue_net.actions.gaussian_numbers import to_env
 from rogue_net.actions.parts import of_takers
 from rogue_net.past import NEW, Past
-from rogue_net.ragged import ActionBatch, EntityBatch, Lengths, RaggedTensor, to_device
+from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor, to_device
 
 MB = 2**20
 _STATM = Path("/proc/self/statm")
@@ -228,7 +229,7 @@ def _selected_types(
     frame = chosen.frame_of_row()
     first_actee = to_device(exclusive_cumsum(action.actees.lengths)[frame], device)
     position = action.actees.values[first_actee + chosen.values]  # in its frame
-    lengths: list[Lengths] = [batch.features[name].lengths for name in types]
+    lengths: list[IntArray] = [batch.features[name].lengths for name in types]
     ends = np.cumsum(lengths, axis=0)[:, frame].T  # (actors, types), where each type ends
     return (to_device(np.ascontiguousarray(ends), device) <= position[:, None]).sum(dim=1)
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from enn_trainer.evaluation.explain import Float32
 from enn_trainer.experience import players
 from enn_trainer.experience.memories import Recurrence
 from enn_trainer.viewer.replay import Answers, Episode, Replay
 from enn_trainer.viewer.replay_chunks import Columns, Json, encoded_chunk
 from enn_trainer.viewer.replay_columns import encode_episode
 from entity_env.actions.chains import masks_after
-from entity_env.ragged import Indices, Ragged
+from entity_env.arrays import Float32Array, IntArray
+from entity_env.ragged import Ragged
 from entity_env.recording import read_recording, recording_format
 from entity_env.recording.read_recording import Recording
 from entity_env.recording.recording_format import RecordingError
@@ -77,7 +77,7 @@ def recorded(
 
 def _joined(
     of_sides: list[read_recording.Episode],
-    steps: Indices,
+    steps: IntArray,
     actions: ActionSpaces,
     max_steps: int | None,
 ) -> Episode:
@@ -107,7 +107,10 @@ def _joined(
 
 
 def episode_of_frames(
-    decisions: recording_format.Decisions, rewards: Float32, actions: ActionSpaces, **others: Any
+    decisions: recording_format.Decisions,
+    rewards: Float32Array,
+    actions: ActionSpaces,
+    **others: Any,
 ) -> Episode:
     """Return the episode of some frames.
 

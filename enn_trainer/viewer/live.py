@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from enn_trainer.base.policy import PPOAgent
-from enn_trainer.evaluation.explain import MOST_ENTITIES, Float32, explain
+from enn_trainer.evaluation.explain import MOST_ENTITIES, explain
 from enn_trainer.experience.person import PersonPlayers
 from enn_trainer.experience.players import AgentPlayer, Decisions, Players, SeatPlayer
 from enn_trainer.experience.recall import Recall, recall_of_one
@@ -22,6 +21,7 @@ from enn_trainer.viewer.episodes import LiveEpisode, recorded
 from enn_trainer.viewer.replay import Replay
 from enn_trainer.viewer.replay_format import CHUNK_STEPS, live_header
 from enn_trainer.viewer.what_if import Change, what_if
+from entity_env.arrays import BoolArray, Float32Array
 from entity_env.errors import short_repr
 from entity_env.play.hand import Hand
 from entity_env.spaces import ActionName
@@ -126,7 +126,7 @@ class LiveGame(PersonPlayers):
         super().begin(obs, is_resumed)
         self._begin_episode()
 
-    def taken(self, obs: VecObs) -> dict[ActionName, npt.NDArray[np.bool_]]:
+    def taken(self, obs: VecObs) -> dict[ActionName, BoolArray]:
         """Return the actors in places of a person."""
         keys = [self._keys(obs, side) for side in range(self._replay.sides)]
         taken = {n: np.zeros(len(m.actors.values), np.bool_) for n, m in obs.action_masks.items()}
@@ -436,6 +436,6 @@ def _change(given: Any) -> Change:
     return Change(**given)
 
 
-def _finite(values: Float32) -> list[float | None]:
+def _finite(values: Float32Array) -> list[float | None]:
     """Return numbers as JSON has them: None for those that are not finite."""
     return [value if math.isfinite(value) else None for value in values.tolist()]

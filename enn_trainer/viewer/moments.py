@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterator
 
 import numpy as np
-import numpy.typing as npt
 
 from enn_trainer.base.policy import PPOAgent, device_of, eval_mode
-from enn_trainer.evaluation.explain import MOST_ENTITIES, Float32, explain_frames, most_probable
+from enn_trainer.evaluation.explain import MOST_ENTITIES, explain_frames, most_probable
 from enn_trainer.experience.recall import NO_RECALL, recall_episode
 from enn_trainer.viewer.episodes import answers_of, recorded
 from enn_trainer.viewer.replay import Episode, Moment, Replay, Unseen, entity_at, types_of
-from entity_env.ragged import Indices, exclusive_cumsum, row_indices
+from entity_env.arrays import BoolArray, Float32Array, IntArray
+from entity_env.ragged import exclusive_cumsum, row_indices
 from entity_env.spaces import GLOBAL, ObsSpace
 from rogue_net.ragged import EntityBatch
 from rogue_net.wiring import Wired
@@ -61,7 +61,7 @@ def _best(scored: list[tuple[float, Moment]]) -> list[Moment]:
 
 
 def _moments_of(
-    replay: Replay, number: int, episode: Episode, own: npt.NDArray[np.bool_]
+    replay: Replay, number: int, episode: Episode, own: BoolArray
 ) -> Iterator[tuple[float, Moment]]:
     """Yield the moments of an episode, with scores that are compared within a kind."""
     sides, apart = replay.sides, STEPS_APART * replay.sides
@@ -118,7 +118,7 @@ def _moments_of(
         yield abs(float(episode.obs.reward[frame])), moment
 
 
-def returns_of(episode: Episode, sides: int, discount: float) -> Float32:
+def returns_of(episode: Episode, sides: int, discount: float) -> Float32Array:
     """Return the discounted sum of rewards from each frame on, (F,).
 
     NaN where the episode did not end by itself, or lacks steps, as the return is not known then.
@@ -145,7 +145,7 @@ def describe(episode: Episode, frame: int, position: int) -> str:
     return f"{name} {names.get(name, {}).get(number, number)}"
 
 
-def _entropy_shares(probs: Float32, actor: Indices, size: int) -> Float32:
+def _entropy_shares(probs: Float32Array, actor: IntArray, size: int) -> Float32Array:
     """Return the entropy of each actor over the logarithm of its number of legal choices, (size,).
 
     Args:
@@ -161,7 +161,7 @@ def _entropy_shares(probs: Float32, actor: Indices, size: int) -> Float32:
     return shares.astype(np.float32)
 
 
-def _largest(scores: Float32, frames: Indices, least: float, apart: int) -> list[int]:
+def _largest(scores: Float32Array, frames: IntArray, least: float, apart: int) -> list[int]:
     """Return the indices of the largest scores above `least`, whose frames are `apart`."""
     left = np.nan_to_num(scores, nan=-np.inf, posinf=np.inf)
     kept: list[int] = []
@@ -265,7 +265,7 @@ def annotate(
     pieces = []
     for number, episode in enumerate(replay.episodes):
         lengths = [rows.lengths for name, rows in episode.obs.features.items() if name != GLOBAL]
-        counts: Indices = np.sum([np.zeros(len(episode.obs), np.int64), *lengths], axis=0)
+        counts: IntArray = np.sum([np.zeros(len(episode.obs), np.int64), *lengths], axis=0)
         all_frames, is_small = np.arange(len(counts)), counts <= MOST_ENTITIES
         is_moment = np.isin(all_frames, [*replay.moment_frames(number)])
         own = np.array([is_own(episode, side) for side in range(replay.sides)])

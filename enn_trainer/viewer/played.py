@@ -16,7 +16,6 @@ from enn_trainer.base.policy import PPOAgent, device_of
 from enn_trainer.config import PPOConfig
 from enn_trainer.evaluation.eval_metrics import EpisodeStatistics, quotas
 from enn_trainer.evaluation.evaluation import EXPLAINING, EpisodeCapture, EvaluationFacts
-from enn_trainer.evaluation.explain import Float32
 from enn_trainer.evaluation.load_agent import RogueNetAgent
 from enn_trainer.evaluation.video import (
     cannot_write,
@@ -26,16 +25,16 @@ from enn_trainer.evaluation.video import (
     png_of,
 )
 from enn_trainer.experience.collector import Collector, Watcher, play
-from enn_trainer.experience.players import AgentPlayer, Decisions, Environments
+from enn_trainer.experience.players import AgentPlayer, Decisions
 from enn_trainer.viewer.episodes import episode_of_frames, recorded
 from enn_trainer.viewer.moments import explain_replay
 from enn_trainer.viewer.replay import Episode, Replay
 from enn_trainer.viewer.replay_format import WrittenReplay, page_of, write_replay
 from entity_env.actions import EntityID, EntityName
+from entity_env.arrays import Float32Array, IntArray
 from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError, short_repr, truncate
 from entity_env.match import CreateEnv, Match, match_of, world_of
-from entity_env.ragged import Indices
 from entity_env.recording import recording_format
 from entity_env.seeding import derive_seed, global_randomness_kept
 from entity_env.spaces import ObsSpace, Spaces
@@ -104,7 +103,7 @@ class EpisodeKeeper:
     def __init__(
         self,
         envs: VecEnv,
-        own: Environments,
+        own: IntArray,
         settings: ReplaySettings,
         running: RunningArguments | None = None,
     ) -> None:
@@ -229,7 +228,7 @@ class EpisodeKeeper:
         who = product(range(self.sides), self._obs_space.entities)
         return _Played(match, number, {one: [] for one in who})
 
-    def _rows(self, match: int) -> Indices:
+    def _rows(self, match: int) -> IntArray:
         """Return the environments that are the sides of a match."""
         return np.arange(match * self.sides, (match + 1) * self.sides)
 
@@ -244,8 +243,8 @@ class _Played:
     match: int
     number: int
     ids: dict[tuple[int, EntityName], list[EntityID]]
-    frames: list[Indices] = field(default_factory=list)
-    rewards: list[Float32] = field(default_factory=list)
+    frames: list[IntArray] = field(default_factory=list)
+    rewards: list[Float32Array] = field(default_factory=list)
     pictures: dict[int, bytes] = field(default_factory=dict)
     parameters: dict[str, Any] = field(default_factory=dict)
     ends: dict[str, bool] = field(default_factory=lambda: {"terminated": False, "truncated": False})
@@ -318,9 +317,7 @@ class SuiteReplay(EpisodeCapture):
             return SuiteReplay(self._settings)
         return SuiteReplay(replace(self._settings, path=film_of_suite(path, name)))
 
-    def watchers(
-        self, envs: EpisodeStatistics, agent: Environments, stack: ExitStack
-    ) -> list[Watcher]:
+    def watchers(self, envs: EpisodeStatistics, agent: IntArray, stack: ExitStack) -> list[Watcher]:
         """Return the watcher that keeps episodes."""
         self._keeper = EpisodeKeeper(envs, agent, self._settings, envs.running)
         return [self._keeper]

@@ -4,11 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
-from enn_trainer.evaluation.explain import Float32, Influence
+from enn_trainer.evaluation.explain import Influence
 from entity_env.actions import ActionName, EntityName
+from entity_env.arrays import BoolArray, Float32Array, IntArray
 from entity_env.errors import short_repr
 from entity_env.observation import Entity
 from entity_env.ragged import Ragged
@@ -33,7 +31,7 @@ class Answers:
     """
 
     probs: Mapping[ActionName, Ragged]
-    values: Float32
+    values: Float32Array
 
 
 @dataclass
@@ -71,12 +69,12 @@ class Episode:
     terminated: bool
     truncated: bool
     names: list[dict[EntityName, dict[int, str]]] = field(default_factory=list)
-    by_hand: Mapping[ActionName, npt.NDArray[np.bool_]] | None = None
+    by_hand: Mapping[ActionName, BoolArray] | None = None
     beside: Answers | None = None
-    attention: dict[int, Float32] = field(default_factory=dict)
+    attention: dict[int, Float32Array] = field(default_factory=dict)
     influence: dict[int, Influence] = field(default_factory=dict)
     pictures: dict[int, bytes] = field(default_factory=dict)
-    steps: npt.NDArray[np.int64] | None = None
+    steps: IntArray | None = None
     env: int | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
 

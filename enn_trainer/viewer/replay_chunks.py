@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from enn_trainer.base.errors import ReplayError
+from entity_env.arrays import Float32Array, IntArray
 from entity_env.observation import GLOBAL
 from entity_env.ragged import exclusive_cumsum, row_indices
 from entity_env.spaces import ACTION_SPACES
@@ -189,7 +190,7 @@ class _Layout:
         return self.column(name, "<u4", size, before)
 
 
-def previous_rows(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def previous_rows(keys: IntArray) -> IntArray:
     """Return the last row before each one that has the same key, -1 where there is none."""
     order = np.argsort(keys, kind="stable")
     same = np.flatnonzero(keys[order[1:]] == keys[order[:-1]])
@@ -198,12 +199,12 @@ def previous_rows(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return previous
 
 
-def _pairs_before(before: Array, widths: Array) -> npt.NDArray[np.int64]:
+def _pairs_before(before: Array, widths: Array) -> IntArray:
     """Return the previous of each pair, as `previous_rows`, from those of rows of some widths."""
     starts = exclusive_cumsum(widths)
     shift = np.where((before >= 0) & (widths[before] == widths), starts - starts[before], -1)
     shift = np.repeat(shift, widths)
-    pairs: npt.NDArray[np.int64] = np.where(shift >= 0, np.arange(len(shift)) - shift, -1)
+    pairs: IntArray = np.where(shift >= 0, np.arange(len(shift)) - shift, -1)
     return pairs
 
 
@@ -306,7 +307,7 @@ class Rounding(NamedTuple):
         codes = np.select(special, [top + 1, top + 2, top + 3], codes)
         return codes.astype(f"<u{self.bits // 8}")
 
-    def decode(self, codes: Array) -> npt.NDArray[np.float32]:
+    def decode(self, codes: Array) -> Float32Array:
         """Return the numbers of codes."""
         top = 2**self.bits - 4
         values = self.low + codes.astype(np.float64) * ((self.high - self.low) / top)

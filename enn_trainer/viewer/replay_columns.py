@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from enn_trainer.base.errors import ReplayError
 from enn_trainer.evaluation.explain import Influence, split_influence
@@ -18,8 +17,9 @@ from enn_trainer.viewer.replay_chunks import (
     Json,
 )
 from entity_env.actions.chains import is_taken, masks_after, nothing_of
+from entity_env.arrays import BoolArray, IntArray
 from entity_env.observation import GLOBAL, ObsSpace
-from entity_env.ragged import Indices, Ragged
+from entity_env.ragged import Ragged
 from entity_env.serialization.bounds import Allowance
 from entity_env.spaces import ActionName, ActionSpaces
 from entity_env.vec.vec_obs import VecObs
@@ -135,7 +135,7 @@ def attention_columns(kept: Mapping[int, Array], frames: int, strongest: bool) -
     return flat
 
 
-def _is_in(frames: Mapping[int, Any], count: int) -> npt.NDArray[np.bool_]:
+def _is_in(frames: Mapping[int, Any], count: int) -> BoolArray:
     return np.isin(np.arange(count), list(frames))
 
 
@@ -148,13 +148,13 @@ def episode_of(
 ) -> Episode:
     """Return the episode of some columns; the reverse of `encode_episode`."""
 
-    def ragged(column: str, lengths: Indices, *columns: int) -> dict[str, Ragged]:
+    def ragged(column: str, lengths: IntArray, *columns: int) -> dict[str, Ragged]:
         """Return a column as rows of frames by the name of its type or action, if it is there."""
         values = flat.get(column)
         shape = int(lengths.sum()), *columns
         return {} if values is None else {name: Ragged(values.reshape(shape), lengths)}
 
-    def table(column: str, count: int, lengths: Indices, dtype: Any) -> Ragged:
+    def table(column: str, count: int, lengths: IntArray, dtype: Any) -> Ragged:
         """Return columns side by side, (rows, columns) per frame."""
         columns = [flat[f"{column} {j}"] for j in range(count)]
         rows = np.array(columns, dtype).reshape(count, int(lengths.sum())).T
@@ -182,7 +182,7 @@ def episode_of(
     beside: dict[ActionName, Ragged] = {}
     by_hand = {}
     for a, (name, space) in enumerate(action_space.items()):
-        actors: Indices = flat[f"actors {a}"]
+        actors: IntArray = flat[f"actors {a}"]
         mask: dict[str, Any] = {"actors": Ragged(flat[f"actor {a}"], actors)}
         chosen |= ragged(f"chosen {a}", actors, *space.choice_columns)
         if f"taken {a}" in flat:

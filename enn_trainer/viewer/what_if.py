@@ -7,10 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from enn_trainer.base.policy import PPOAgent
-from enn_trainer.evaluation.explain import Float32, most_probable
+from enn_trainer.evaluation.explain import most_probable
 from enn_trainer.experience.recall import NO_RECALL, Recall
 from enn_trainer.viewer.replay import entity_at, types_of
 from entity_env.actions import ActionName
+from entity_env.arrays import Float32Array
 from entity_env.spaces import GLOBAL, ActionSpaces, ObsSpace
 from entity_env.vec.vec_obs import VecObs
 from rogue_net.ragged import EntityBatch, without
@@ -48,7 +49,7 @@ class WhatIf(NamedTuple):
     """
 
     value: float
-    probs: dict[ActionName, dict[int, Float32]]
+    probs: dict[ActionName, dict[int, Float32Array]]
 
 
 def what_if(
@@ -88,7 +89,7 @@ def what_if(
 
     # From positions of the changed frame to those of the real one.
     left = np.delete(np.arange(num_entities + 1), removed)
-    probs: dict[ActionName, dict[int, Float32]] = {}
+    probs: dict[ActionName, dict[int, Float32Array]] = {}
     for name, shown in decisions.shown_on_host(batch.actions, action_space).items():
         action = batch.actions[name]
         actors = left[action.actors.values.numpy()]

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from entity_env.arrays import BoolArray, Float32Array, IntArray
 from entity_env.errors import InvalidAction, InvalidObservation, did_you_mean
 
 EntityName: TypeAlias = str
 ActionName: TypeAlias = str
 EntityID: TypeAlias = Hashable
-BoolMatrix: TypeAlias = npt.NDArray[np.bool_] | Sequence[Sequence[bool]]
+BoolMatrix: TypeAlias = BoolArray | Sequence[Sequence[bool]]
 
 
 def _two_ways_error(mask: object, role: str) -> InvalidObservation:
@@ -55,7 +55,7 @@ class GlobalCategoricalActionMask(ActionMask):
         mask: (choices,) bool, True where allowed; everything is allowed without it.
     """
 
-    mask: npt.NDArray[np.bool_] | Sequence[bool] | None = None
+    mask: BoolArray | Sequence[bool] | None = None
 
 
 @dataclass
@@ -86,8 +86,8 @@ class SelectEntityActionMask(ActionMask):
             raise _two_ways_error(self, "actee")
 
 
-Numbers: TypeAlias = npt.NDArray[np.float32] | Sequence[float]
-NumberRows: TypeAlias = npt.NDArray[np.float32] | Sequence[Sequence[float]]
+Numbers: TypeAlias = Float32Array | Sequence[float]
+NumberRows: TypeAlias = Float32Array | Sequence[Sequence[float]]
 
 
 @dataclass
@@ -133,7 +133,7 @@ class Action:
         probs: float32, the probabilities of all choices; None if they are not known.
     """
 
-    probs: npt.NDArray[np.float32] | None
+    probs: Float32Array | None
 
     @property
     def chosen(self) -> Sequence[EntityID]:
@@ -154,9 +154,9 @@ class CategoricalAction(Action):
     """
 
     actors: Sequence[EntityID]
-    indices: npt.NDArray[np.int64]
+    indices: IntArray
     index_to_label: list[str]
-    probs: npt.NDArray[np.float32] | None = None
+    probs: Float32Array | None = None
 
     @property
     def labels(self) -> list[str]:
@@ -181,7 +181,7 @@ class SelectEntityAction(Action):
 
     actors: Sequence[EntityID]
     actees: Sequence[EntityID]
-    probs: npt.NDArray[np.float32] | None = None
+    probs: Float32Array | None = None
 
     @property
     def chosen(self) -> Sequence[EntityID]:
@@ -201,7 +201,7 @@ class GlobalCategoricalAction(Action):
 
     index: int
     label: str
-    probs: npt.NDArray[np.float32] | None = None
+    probs: Float32Array | None = None
 
     @property
     def chosen(self) -> list[str]:
@@ -220,7 +220,7 @@ class ContinuousAction(Action):
     """
 
     actors: Sequence[EntityID]
-    values: npt.NDArray[np.float32]
+    values: Float32Array
     names: Sequence[str]
     probs = None
 
@@ -229,7 +229,7 @@ class ContinuousAction(Action):
         """The numbers of each actor, as tuples."""
         return list(map(tuple, np.asarray(self.values).tolist()))
 
-    def of(self, name: str) -> npt.NDArray[np.float32]:
+    def of(self, name: str) -> Float32Array:
         """Return the numbers of one component, (actors,) float32.
 
         Raises:
@@ -247,7 +247,7 @@ class GlobalContinuousAction(Action):
         names: of the components.
     """
 
-    values: npt.NDArray[np.float32]
+    values: Float32Array
     names: Sequence[str]
     probs = None
 

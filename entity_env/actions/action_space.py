@@ -10,15 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import Action, ActionMask, ActionName, EntityID
+from entity_env.arrays import BoolArray, Float32Array, IntArray
 from entity_env.errors import LONG, InvalidAction, short_repr, unexpected
 from entity_env.observation import OMIT_EMPTY, Observation, ObsSpace
-from entity_env.ragged import Indices, Ragged, as_choices, exclusive_cumsum
+from entity_env.ragged import Ragged, as_choices, exclusive_cumsum
 from entity_env.vec.frames import Frames
 from entity_env.vec.row_checks import check_rows, expect
 from entity_env.vec.vec_obs import VecActionMask
 
 IDs: TypeAlias = list[EntityID]
-Probabilities: TypeAlias = Sequence[npt.NDArray[np.float32] | None]
+Probabilities: TypeAlias = Sequence[Float32Array | None]
 """The probabilities of all choices of the actors of each frame; None if they are not known."""
 
 
@@ -26,7 +27,7 @@ class HasLengths(Protocol):
     """Rows of B frames."""
 
     @property
-    def lengths(self) -> Indices:
+    def lengths(self) -> IntArray:
         """(B,): number of rows of each frame."""
 
 
@@ -120,10 +121,10 @@ class ActionSpace(ABC):
         """The shape of a row of batched masks: `(choices,)`, or `()` with one row per pair."""
 
     @abstractmethod
-    def num_choices(self, action: Actors) -> Indices:
+    def num_choices(self, action: Actors) -> IntArray:
         """Return the number of choices of each actor, also illegal ones, (actors,) int64."""
 
-    def num_parameters(self, action: Actors) -> Indices:
+    def num_parameters(self, action: Actors) -> IntArray:
         """Return the number of parameters of each actor's distribution, (actors,) int64.
 
         Recordings keep that many logits; by default one per choice.
@@ -254,7 +255,7 @@ class ActionSpace(ABC):
             mask: of the same actors.
         """
         num_choices = self.num_choices(mask)
-        legal: npt.NDArray[np.bool_] = (choices >= 0) & (choices < num_choices)
+        legal: BoolArray = (choices >= 0) & (choices < num_choices)
         if mask.mask is not None and legal.all():
             legal = mask.mask.values.reshape(-1)[exclusive_cumsum(num_choices) + choices]
         if legal.all():
@@ -306,7 +307,7 @@ class ActionSpace(ABC):
 
     def shown(
         self, parameters: npt.NDArray[Any], action: Actors, chosen: npt.NDArray[Any]
-    ) -> npt.NDArray[np.float32] | None:
+    ) -> Float32Array | None:
         """Return what people see of the distributions of actors: the probabilities of choices.
 
         Args:
@@ -330,7 +331,7 @@ class ActionSpace(ABC):
             probs = np.exp(flat - np.repeat(np.maximum.reduceat(flat, starts), counts))
             probs /= np.repeat(np.add.reduceat(probs, starts), counts)
         probs[is_empty] = np.nan
-        shown: npt.NDArray[np.float32] = probs.reshape(parameters.shape)
+        shown: Float32Array = probs.reshape(parameters.shape)
         return shown
 
     def certain(self, chosen: Ragged, mask: VecActionMask) -> Probabilities:
@@ -382,7 +383,7 @@ class ActionSpace(ABC):
             for of, actors, selectable, flags in frames
         ]
 
-    def _mask(self, actors: IDs, actees: IDs, allowed: npt.NDArray[np.bool_]) -> ActionMask:
+    def _mask(self, actors: IDs, actees: IDs, allowed: BoolArray) -> ActionMask:
         """Return the mask of a frame, of (actors, choices) flags."""
         return self.mask_type()
 
@@ -395,7 +396,7 @@ class ActionSpace(ABC):
         """
         return zip(map(np.ndarray.tolist, mask.actors.of_frames()), repeat(self.labels))
 
-    def _allowed(self, mask: VecActionMask) -> Iterator[npt.NDArray[np.bool_]]:
+    def _allowed(self, mask: VecActionMask) -> Iterator[BoolArray]:
         """Yield the flags of each frame, (actors, choices) or (actors, labels, choices)."""
         flags = mask.full_mask(self.mask_columns).of_frames()
         for actors, of_frame in zip(mask.actors.lengths.tolist(), flags, strict=True):

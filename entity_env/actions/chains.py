@@ -12,13 +12,12 @@ import numpy.typing as npt
 
 from entity_env.actions import ActionName
 from entity_env.actions.action_space import ActionSpace
+from entity_env.arrays import BoolArray, IntArray
 from entity_env.errors import InvalidSpace
-from entity_env.ragged import Indices, Ragged
+from entity_env.ragged import Ragged
 from entity_env.spaces import ActionSpaces
 from entity_env.vec.row_checks import expect
 from entity_env.vec.vec_obs import After, Choices, VecActionMask
-
-Bools = npt.NDArray[np.bool_]
 
 
 def parents_first(action_space: ActionSpaces) -> list[ActionName]:
@@ -102,7 +101,7 @@ def _is_circle(name: ActionName, action_space: ActionSpaces) -> bool:
 def link(
     masks: Mapping[ActionName, VecActionMask],
     action_space: ActionSpaces,
-    check: Callable[[ActionName, ActionName, Indices], None] | None = None,
+    check: Callable[[ActionName, ActionName, IntArray], None] | None = None,
 ) -> dict[ActionName, VecActionMask]:
     """Return masks in which each dependent actor has its place, and every choice a continuation.
 
@@ -144,7 +143,9 @@ def link(
             linked[before] = _restricted(parent, columns, table, mask.after.when)
 
     # Actors who are left, from the first action of each chain on.
-    opened: dict[ActionName, Bools] = {}  # (actors, labels), labels before that an actor may choose
+    opened: dict[
+        ActionName, BoolArray
+    ] = {}  # (actors, labels), labels before that an actor may choose
     for name in names:
         mask, before = linked[name], action_space[name].after
         opens = np.ones((len(mask.actors.values), mask.labels), np.bool_)
@@ -166,7 +167,7 @@ def link(
     return linked
 
 
-def narrowed(mask: VecActionMask, before: Ragged) -> tuple[VecActionMask, Bools]:
+def narrowed(mask: VecActionMask, before: Ragged) -> tuple[VecActionMask, BoolArray]:
     """Return the mask of those who take a dependent action, and who does, (actors,) bool.
 
     Args:
@@ -177,7 +178,7 @@ def narrowed(mask: VecActionMask, before: Ragged) -> tuple[VecActionMask, Bools]
     return mask.keep(taken, label), taken
 
 
-def takers(mask: VecActionMask, before: Ragged) -> tuple[Bools, Indices]:
+def takers(mask: VecActionMask, before: Ragged) -> tuple[BoolArray, IntArray]:
     """Return who takes a dependent action, and after which label.
 
     Args:
@@ -203,15 +204,15 @@ def nothing_of(space: ActionSpace) -> Any:
     return np.nan if space.choice_dtype is np.float32 else -1
 
 
-def rows_before(mask: VecActionMask, before: Ragged) -> Indices:
+def rows_before(mask: VecActionMask, before: Ragged) -> IntArray:
     """Return the row of each actor of a dependent action in rows of the action before."""
     assert mask.after is not None
     return _flat_rows(mask.after.rows, before)
 
 
-def is_taken(choices: npt.NDArray[Any]) -> Bools:
+def is_taken(choices: npt.NDArray[Any]) -> BoolArray:
     """Return who takes an action, by the choices of all its actors, (actors,) bool."""
-    taken: Bools = ~np.isnan(choices).all(axis=1) if choices.ndim == 2 else choices != -1
+    taken: BoolArray = ~np.isnan(choices).all(axis=1) if choices.ndim == 2 else choices != -1
     return taken
 
 
@@ -234,7 +235,7 @@ def masks_after(
     return found
 
 
-def spread(space: ActionSpace, choices: Ragged, taken: Bools, lengths: Indices) -> Ragged:
+def spread(space: ActionSpace, choices: Ragged, taken: BoolArray, lengths: IntArray) -> Ragged:
     """Return choices of all actors of a dependent action: -1, or NaN, of those who do not take it.
 
     Args:
@@ -272,7 +273,7 @@ def choose_parts(
     return {name: chosen[name] for name in action_space}
 
 
-def places_among(actors: Ragged, others: Ragged) -> Indices:
+def places_among(actors: Ragged, others: Ragged) -> IntArray:
     """Return the number of each actor among others of its frame, -1 for one who is not there."""
     most = 1 + max(int(rows.values.max(initial=0)) for rows in (actors, others))
     own, theirs = (
@@ -284,7 +285,7 @@ def places_among(actors: Ragged, others: Ragged) -> Indices:
         return np.full(len(own), -1)
     found = order[np.searchsorted(theirs, own, sorter=order).clip(max=len(theirs) - 1)]
     first = np.repeat(others.starts, actors.lengths)
-    places: Indices = np.where(theirs[found] == own, found - first, -1)
+    places: IntArray = np.where(theirs[found] == own, found - first, -1)
     return places
 
 
@@ -333,7 +334,7 @@ def check_linked(
 
 
 def _with_after(
-    mask: VecActionMask, action_space: ActionSpaces, name: ActionName, found: Indices
+    mask: VecActionMask, action_space: ActionSpaces, name: ActionName, found: IntArray
 ) -> VecActionMask:
     """Return the mask of those who are among the actors of the action before, with their places."""
     after = after_of(action_space, name, Ragged(found, mask.actors.lengths))
@@ -341,14 +342,14 @@ def _with_after(
     return linked if (found >= 0).all() else linked.keep(found >= 0)
 
 
-def _flat_rows(places: Ragged, others: Ragged) -> Indices:
+def _flat_rows(places: Ragged, others: Ragged) -> IntArray:
     """Return the rows of the actors at some places of their frames."""
-    rows: Indices = np.repeat(others.starts, places.lengths) + places.values
+    rows: IntArray = np.repeat(others.starts, places.lengths) + places.values
     return rows
 
 
 def _restricted(
-    mask: VecActionMask, columns: tuple[int, ...], table: Bools, when: list[int]
+    mask: VecActionMask, columns: tuple[int, ...], table: BoolArray, when: list[int]
 ) -> VecActionMask:
     """Return a mask without the choices that nothing can follow.
 
@@ -370,7 +371,7 @@ def _restricted(
     return replace(mask, mask=Ragged(allowed, full.lengths))  # type: ignore[type-var]
 
 
-def _reached(mask: VecActionMask, when: list[int], opens: Bools) -> Bools:
+def _reached(mask: VecActionMask, when: list[int], opens: BoolArray) -> BoolArray:
     """Return which labels each actor may choose, after those before that it may choose.
 
     Args:

@@ -20,6 +20,7 @@ from entity_env.actions import (
     GlobalContinuousActionMask,
 )
 from entity_env.actions.action_space import ActionSpace, Actors, IDs, Probabilities
+from entity_env.arrays import Float32Array, FloatArray, IntArray, all_none, as_block
 from entity_env.errors import (
     InvalidAction,
     InvalidSpace,
@@ -28,8 +29,7 @@ from entity_env.errors import (
 )
 from entity_env.kinds import check_unique
 from entity_env.observation import Observation, ObsSpace
-from entity_env.ragged import Indices, Ragged, from_ragged_buffer
-from entity_env.real_numbers import Floats, all_none, as_block
+from entity_env.ragged import Ragged, from_ragged_buffer
 from entity_env.vec.frames import Frames, ids_of_actors
 from entity_env.vec.row_checks import check_rows, expect
 from entity_env.vec.vec_obs import VecActionMask, VecContinuousActionMask
@@ -39,7 +39,7 @@ _Z_OF_95 = 1.6448536269514722
 
 
 @cache
-def _gaussian_places() -> tuple[npt.NDArray[np.float64], ...]:
+def _gaussian_places() -> tuple[FloatArray, ...]:
     """Return weights of 20 Gauss-Hermite nodes; these and the ends of the 90% range; their shares.
 
     Returns:
@@ -134,7 +134,7 @@ class _ContinuousActionSpace(ActionSpace):
         """One column for each component, of both bounds."""
         return (len(self),)
 
-    def num_choices(self, action: Actors) -> Indices:
+    def num_choices(self, action: Actors) -> IntArray:
         """Raise, as numbers are no list of choices.
 
         Raises:
@@ -142,7 +142,7 @@ class _ContinuousActionSpace(ActionSpace):
         """
         raise TypeError(f"{type(self).__name__}: expected a kind whose choices are a list")
 
-    def num_parameters(self, action: Actors) -> Indices:
+    def num_parameters(self, action: Actors) -> IntArray:
         """Return two numbers for each component: mean and logarithm of the deviation."""
         return np.full(int(np.add.reduce(action.actors.lengths)), 2 * len(self))
 
@@ -250,7 +250,7 @@ class _ContinuousActionSpace(ActionSpace):
 
     def shown(
         self, parameters: npt.NDArray[Any], action: Actors, chosen: npt.NDArray[Any]
-    ) -> Floats:
+    ) -> Float32Array:
         """Return mean, deviation and 90% range of each number, in units of the environment.
 
         Args:
@@ -279,7 +279,9 @@ class _ContinuousActionSpace(ActionSpace):
         at_nodes = numbers[:-2]
         average = (weights * at_nodes).sum(axis=0)
         deviation = np.sqrt((weights * (at_nodes - average) ** 2).sum(axis=0))
-        shown: Floats = np.stack([average, deviation, *numbers[-2:]], axis=2).astype(np.float32)
+        shown: Float32Array = np.stack([average, deviation, *numbers[-2:]], axis=2).astype(
+            np.float32
+        )
         shown = shown.reshape(len(chosen), 4 * len(self))
         shown[np.isnan(chosen).any(axis=1)] = np.nan
         return shown
@@ -309,7 +311,7 @@ class _ContinuousActionSpace(ActionSpace):
         return VecContinuousActionMask(actors, low, high)
 
     def _check_bounds(
-        self, low: Floats, high: Floats, what: str, lengths: Indices | None = None
+        self, low: Float32Array, high: Float32Array, what: str, lengths: IntArray | None = None
     ) -> None:
         """Raise unless bounds are ordered, of one kind, and within those of the space.
 
@@ -336,7 +338,9 @@ class _ContinuousActionSpace(ActionSpace):
         expected = f"{component}: {space}, both finite or both infinite"
         raise unexpected(env_index, f"{what}.low and .high", expected, got)
 
-    def _random_bounds(self, actors: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    def _random_bounds(
+        self, actors: int, rng: np.random.Generator
+    ) -> tuple[Float32Array, Float32Array]:
         """Return random bounds within those of the space; some of them are equal."""
         low, high = (
             np.broadcast_to(_float32(x), (actors, len(self))) for x in (self.low, self.high)
@@ -354,8 +358,12 @@ class _ContinuousActionSpace(ActionSpace):
         return least, most
 
     def _values_of(
-        self, action: Action | None, actors: Sequence[EntityID], low: Floats, high: Floats
-    ) -> Floats:
+        self,
+        action: Action | None,
+        actors: Sequence[EntityID],
+        low: Float32Array,
+        high: Float32Array,
+    ) -> Float32Array:
         """Return the numbers of the actors of a frame, (actors, components).
 
         Raises:
@@ -421,7 +429,7 @@ class _ContinuousActionSpace(ActionSpace):
             for of, actors, low, high in frames
         ]
 
-    def _bounded(self, actors: IDs, low: Floats, high: Floats) -> ActionMask:
+    def _bounded(self, actors: IDs, low: Float32Array, high: Float32Array) -> ActionMask:
         """Return the mask of a frame, of (actors, components) bounds."""
         raise NotImplementedError
 
@@ -462,7 +470,7 @@ class ContinuousActionSpace(_ContinuousActionSpace):
         """Return a mask with random bounds."""
         return self._bounded(actors, *self._random_bounds(len(actors), rng))
 
-    def _bounded(self, actors: IDs, low: Floats, high: Floats) -> ActionMask:
+    def _bounded(self, actors: IDs, low: Float32Array, high: Float32Array) -> ActionMask:
         return ContinuousActionMask(actor_ids=actors, low=low, high=high)
 
     def _actors_and_choices(
@@ -507,7 +515,7 @@ class GlobalContinuousActionSpace(_ContinuousActionSpace):
         """Return a mask with random bounds."""
         return self._bounded(actors, *self._random_bounds(1, rng))
 
-    def _bounded(self, actors: IDs, low: Floats, high: Floats) -> ActionMask:
+    def _bounded(self, actors: IDs, low: Float32Array, high: Float32Array) -> ActionMask:
         return GlobalContinuousActionMask(low=low[0], high=high[0])
 
 
@@ -529,6 +537,6 @@ def _checked(what: str, pair: Any) -> tuple[float, float]:
     return low, high
 
 
-def _float32(numbers: Sequence[Any]) -> Floats:
+def _float32(numbers: Sequence[Any]) -> Float32Array:
     with np.errstate(over="ignore"):
         return np.array(numbers, dtype=np.float32)

@@ -16,7 +16,6 @@ import numpy.typing as npt
 from entity_env.actions import ActionMask
 from entity_env.adapters.gymnasium_spaces import (
     DISCRETE,
-    Flags,
     Space,
     children,
     choices,
@@ -26,6 +25,7 @@ from entity_env.adapters.gymnasium_spaces import (
 )
 from entity_env.adapters.mapping import AGENT, AnyAction, Choice, Select
 from entity_env.adapters.observation_reader import Frame
+from entity_env.arrays import BoolArray
 from entity_env.errors import InvalidObservation, InvalidSpace, did_you_mean
 from entity_env.imports.extras import needs_extra
 from entity_env.spaces import (
@@ -41,7 +41,7 @@ from entity_env.spaces import (
 with needs_extra():
     from gymnasium import spaces
 
-Masks: TypeAlias = Sequence[Flags | None]
+Masks: TypeAlias = Sequence[BoolArray | None]
 """For each component of an action (choices,) bool, None where everything is allowed."""
 
 
@@ -107,7 +107,7 @@ def _to_box(space: spaces.Box, value: Any) -> npt.NDArray[Any]:
     return np.array(value, dtype=space.dtype).reshape(space.shape)
 
 
-def split_mask(space: Space, mask: Any, field: str) -> list[Flags | None]:
+def split_mask(space: Space, mask: Any, field: str) -> list[BoolArray | None]:
     """Split the mask of an action into the masks of its components.
 
     Args:
@@ -144,7 +144,7 @@ def split_mask(space: Space, mask: Any, field: str) -> list[Flags | None]:
     ]
 
 
-def cut_mask(mask: Any, counts: Sequence[int], field: str) -> list[Flags | None]:
+def cut_mask(mask: Any, counts: Sequence[int], field: str) -> list[BoolArray | None]:
     """Cut a mask into one for each component.
 
     Args:
@@ -269,7 +269,7 @@ class ActionTranslator(ABC):
         """Set the choices of each agent, by slot, that an entity action stands for."""
 
     @abstractmethod
-    def value(self, component: Component, choice: Any, mask: Flags | None) -> Any:
+    def value(self, component: Component, choice: Any, mask: BoolArray | None) -> Any:
         """Return the value of a component in the Gymnasium action.
 
         Args:
@@ -397,7 +397,7 @@ class ChoiceTranslator(ActionTranslator):
         for (agent, row), choice in zip(places, chosen, strict=True):
             choices[agent][self.slots[row]] = choice
 
-    def value(self, component: Component, choice: int | None, mask: Flags | None) -> Any:
+    def value(self, component: Component, choice: int | None, mask: BoolArray | None) -> Any:
         """Return the value of a component in the Gymnasium action.
 
         Args:
@@ -412,7 +412,7 @@ class ChoiceTranslator(ActionTranslator):
                 choice = int(mask.argmax())
         return component.start + choice if self._values is None else self._values[choice]
 
-    def _allowed(self, frame: Frame, masks: Masks) -> Flags | None:
+    def _allowed(self, frame: Frame, masks: Masks) -> BoolArray | None:
         """Return (actors, choices or actees) bool, None if all is allowed."""
         numbers = frame.rows[self._actors].tolist()
         given = [masks[self.slots[i]] for i in numbers if i < len(self.slots)]
@@ -421,7 +421,7 @@ class ChoiceTranslator(ActionTranslator):
                 f"actions[{self.name!r}]: expected a mask that allows a choice, got one that "
                 "allows none; allow what does nothing, or name in default what is sent then"
             )
-        allowed: Flags | None = None
+        allowed: BoolArray | None = None
         if len(given) == len(numbers) == 1:
             allowed = None if given[0] is None else given[0][None, :]
         elif len(given) < len(numbers) or any(mask is not None for mask in given):
@@ -436,13 +436,13 @@ class ChoiceTranslator(ActionTranslator):
         choices = self._first + frame.rows[self._actees]
         is_choice = choices < self.num_choices
         if allowed is not None:
-            columns: Flags = allowed[:, np.minimum(choices, self.num_choices - 1)] & is_choice
+            columns: BoolArray = allowed[:, np.minimum(choices, self.num_choices - 1)] & is_choice
             return columns
         if len(choices) > 0 and is_choice.all():
             return None
         return np.tile(is_choice, (len(numbers), 1))
 
-    def _mask_of(self, allowed: Flags | None) -> ActionMask:
+    def _mask_of(self, allowed: BoolArray | None) -> ActionMask:
         """Return the mask of the entity action; `allowed` is (actors, choices) bool."""
         if self.space.is_global and allowed is not None:
             allowed = allowed[0]

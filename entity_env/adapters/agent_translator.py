@@ -20,7 +20,7 @@ from entity_env.adapters.action_translators import (
     split_mask,
 )
 from entity_env.adapters.gymnasium_api import EnvNames
-from entity_env.adapters.gymnasium_spaces import Flags, Numbers, Space, join_path, nodes, value_at
+from entity_env.adapters.gymnasium_spaces import Space, join_path, nodes, value_at
 from entity_env.adapters.mapping import (
     ACTION_MASK,
     AGENT,
@@ -32,6 +32,7 @@ from entity_env.adapters.mapping import (
 )
 from entity_env.adapters.number_translator import NumberTranslator
 from entity_env.adapters.observation_reader import Frame, ObservationReader
+from entity_env.arrays import BoolArray, Float32Array, real_array
 from entity_env.environment import Observation
 from entity_env.errors import (
     LONG,
@@ -41,7 +42,6 @@ from entity_env.errors import (
     short_repr,
 )
 from entity_env.names import is_computed
-from entity_env.real_numbers import real_array
 from entity_env.spaces import ActionName, ActionSpace, Entity, EntityName, ObsSpace
 
 AgentName: TypeAlias = Hashable
@@ -304,9 +304,9 @@ class AgentTranslator:
             )
         return actions
 
-    def _masks(self, value: Any, info: Mapping[str, Any]) -> list[Flags | None]:
+    def _masks(self, value: Any, info: Mapping[str, Any]) -> list[BoolArray | None]:
         """Return the mask of each component, None where everything is allowed."""
-        masks: list[Flags | None] = [None] * len(self._components)
+        masks: list[BoolArray | None] = [None] * len(self._components)
         for name, path, keys, slots, counts in self._mask_fields:
             mask = _in_info(info, path) if keys is None else value_at(value, keys, "observation")
             if mask is None:
@@ -403,7 +403,7 @@ class SideTranslator:
 
     def _team_observation(self, views: Mapping[AgentName, View]) -> Observation:
         """Return an observation of the living members and everything that each of them sees."""
-        features: dict[EntityName, Numbers] = {}
+        features: dict[EntityName, Float32Array] = {}
         ids: dict[EntityName, Sequence[EntityID]] = {}
         actions: dict[ActionName, ActionMask] = {}
         for group in self._groups:
@@ -474,7 +474,7 @@ def check_metrics(translators: Sequence[AgentTranslator]) -> None:
             )
 
 
-def _with_columns(rows: Numbers, num_numbers: int, columns: Numbers) -> Numbers:
+def _with_columns(rows: Float32Array, num_numbers: int, columns: Float32Array) -> Float32Array:
     """Return rows with further columns behind their numbers, in front of their kinds."""
     return np.hstack([rows[:, :num_numbers], columns, rows[:, num_numbers:]])
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions.chains import after_of, link
+from entity_env.arrays import BoolArray, Float32Array, IntArray, as_flags, real_array
 from entity_env.errors import (
     InvalidObservation,
     InvalidSpace,
@@ -19,7 +20,6 @@ from entity_env.errors import (
 )
 from entity_env.kinds import label_dtype
 from entity_env.ragged import Ragged, from_ragged_buffer, is_ragged_buffer, to_ragged_buffer
-from entity_env.real_numbers import as_flags, real_array
 from entity_env.spaces import (
     ACTION_SPACES,
     GLOBAL,
@@ -75,7 +75,7 @@ class AnyVecEnv(VecEnv):
             )
         self._takes_buffers = False
         self._filter: ObsSpace | None = None
-        self._steps: npt.NDArray[np.int64] | None = None  # unknown after a state was set
+        self._steps: IntArray | None = None  # unknown after a state was set
         self._padding = np.zeros(0, np.bool_)  # of the current frames, once there are any
         obs_space = _own_obs_space(env.obs_space())
         action_space = _own_action_spaces(env.action_space())
@@ -325,7 +325,7 @@ def _copied(chosen: Any) -> Any:
     return Ragged(chosen.values.copy(), chosen.lengths.copy())
 
 
-def _check_padding(obs: VecObs, before: npt.NDArray[np.bool_], sides: int) -> None:
+def _check_padding(obs: VecObs, before: BoolArray, sides: int) -> None:
     """Raise unless frames between two episodes, and the steps from them, are empty of both.
 
     Args:
@@ -364,7 +364,7 @@ def _check_final(obs: VecObs) -> None:
         raise unexpected(environment, "final", frames, got)
 
 
-def _float32(values: Any, field: str) -> npt.NDArray[np.float32]:
+def _float32(values: Any, field: str) -> Float32Array:
     try:
         return np.asarray(real_array(values), dtype=np.float32)
     except (TypeError, ValueError, OverflowError) as error:

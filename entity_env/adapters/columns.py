@@ -6,15 +6,14 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.adapters.gymnasium_spaces import MAX_CHOICES, Flags, Numbers
+from entity_env.adapters.gymnasium_spaces import MAX_CHOICES
 from entity_env.adapters.mapping import Globals, Labels, Rows
 from entity_env.adapters.space_fields import positions_of
+from entity_env.arrays import BoolArray, Float32Array, IntArray, real_array
 from entity_env.errors import LONG, InvalidObservation, InvalidSpace, did_you_mean, short_repr
 from entity_env.kinds import Kind, check_unique
-from entity_env.real_numbers import real_array
 from entity_env.spaces import Entity
 
-Indices: TypeAlias = npt.NDArray[np.int64]
 _Codes: TypeAlias = dict[str, int]
 """The whole number of each label of a column."""
 
@@ -117,7 +116,7 @@ class Columns:
         self._columns = positions_of(joined, self.entity.columns, f"{argument}.features")
         self._shows_all = self._columns == list(range(len(joined)))
 
-    def of(self, block: Numbers, rows: Indices) -> Numbers:
+    def of(self, block: Float32Array, rows: IntArray) -> Float32Array:
         """Return the features of rows of a field.
 
         Args:
@@ -147,7 +146,9 @@ class Columns:
         # Not block[:, columns], which is of another memory layout, and slower to join.
         return block if self._shows_all else block.take(self._columns, axis=1)
 
-    def _label_indices(self, values: Numbers, name: str, codes: _Codes, option: str) -> Indices:
+    def _label_indices(
+        self, values: Float32Array, name: str, codes: _Codes, option: str
+    ) -> IntArray:
         """Return the index of the label of each number of a column, (n,)."""
         of_labels = np.fromiter(codes.values(), np.float32, len(codes))
         if np.array_equal(values, of_labels):  # as of numbered rows
@@ -160,7 +161,7 @@ class Columns:
                 f"{short_repr(codes, LONG)}, got {values[~has_label][0]:g}; name it in "
                 f"{self._argument}.{option}"
             )
-        indices: Indices = is_label.argmax(axis=1)
+        indices: IntArray = is_label.argmax(axis=1)
         return indices
 
 
@@ -183,7 +184,7 @@ class Selection:
     def __init__(
         self, rows: Rows, names: Sequence[str], codes: Mapping[str, _Codes], argument: str
     ) -> None:
-        self._parts: list[tuple[str, int, Numbers, bool]] = []
+        self._parts: list[tuple[str, int, Float32Array, bool]] = []
         for option, by_column in (("only", rows.only), ("leave_out", rows.leave_out)):
             positions = positions_of(names, [*by_column], f"{argument}.{option}")
             for position, (name, values) in zip(positions, by_column.items(), strict=True):
@@ -193,7 +194,7 @@ class Selection:
         self._argument = argument
         self.is_all = not self._parts
 
-    def keeps(self, block: Numbers) -> Flags:
+    def keeps(self, block: Float32Array) -> BoolArray:
         """Return the rows to keep, (n,), of the numbers of all rows, (n, columns)."""
         flags = np.ones(len(block), dtype=np.bool_)
         for _, position, numbers, is_only in self._parts:
@@ -250,7 +251,7 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int | np.integer) and abs(int(value)) <= _MAX_CODE
 
 
-def _selected_numbers(values: Sequence[str | int], codes: _Codes, argument: str) -> Numbers:
+def _selected_numbers(values: Sequence[str | int], codes: _Codes, argument: str) -> Float32Array:
     """Return the numbers of a column that are given by their labels or as they are."""
     is_list = isinstance(values, Sequence) and not isinstance(values, str)
     if not is_list or not values:
@@ -274,7 +275,7 @@ def _selected_numbers(values: Sequence[str | int], codes: _Codes, argument: str)
 
 def _constants(
     values: Mapping[str, float | str], kinds: Mapping[str, _Codes], argument: str
-) -> Numbers:
+) -> Float32Array:
     """Return constants, of which labels become their numbers, as (n,) float32."""
     numbers: dict[str, float | str] = {}
     for name, value in values.items():
@@ -289,7 +290,7 @@ def _constants(
     return finite_numbers(numbers, argument)
 
 
-def finite_numbers(values: Mapping[str, float | str], argument: str) -> Numbers:
+def finite_numbers(values: Mapping[str, float | str], argument: str) -> Float32Array:
     """Return numbers by name as (n,) float32.
 
     Raises:

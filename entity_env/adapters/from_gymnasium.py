@@ -19,10 +19,10 @@ from entity_env.adapters.gymnasium_api import (
     world_seed,
 )
 from entity_env.adapters.mapping import FieldMap
+from entity_env.arrays import as_flag
 from entity_env.environment import Environment, Observation
 from entity_env.errors import EntityEnvError
 from entity_env.match import copied
-from entity_env.real_numbers import as_flag
 from entity_env.spaces import ActionName
 
 

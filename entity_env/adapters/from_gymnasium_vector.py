@@ -9,13 +9,13 @@ import numpy.typing as npt
 
 from entity_env.adapters.agent_translator import AgentTranslator, View, check_metrics
 from entity_env.adapters.gymnasium_api import Adapted, as_info, check_result, names_of, world_seed
-from entity_env.adapters.gymnasium_spaces import Flags, as_array
+from entity_env.adapters.gymnasium_spaces import as_array
 from entity_env.adapters.mapping import FieldMap
+from entity_env.arrays import BoolArray, as_flags
 from entity_env.environment import Observation, filter_observation
 from entity_env.errors import EntityEnvError, InvalidObservation, unexpected
 from entity_env.imports.extras import needs_extra
 from entity_env.ragged import Ragged
-from entity_env.real_numbers import as_flags
 from entity_env.seeding import derive_seed
 from entity_env.spaces import ActionName, EntityName, ObsSpace
 from entity_env.vec.batching import batch_obs, unbatch_actions
@@ -32,8 +32,8 @@ GymnasiumVectorEnv: TypeAlias = VectorEnv[Any, Any, Any]
 class _EpisodeEnds(NamedTuple):
     """The episodes that end in one step."""
 
-    done: Flags  # (B,)
-    truncated: Flags  # (B,), those of `done` that were cut off
+    done: BoolArray  # (B,)
+    truncated: BoolArray  # (B,), those of `done` that were cut off
     final: Mapping[int, View]  # their last observations, as far as they are known
 
 
@@ -176,14 +176,14 @@ class FromGymnasiumVector(Adapted, VecEnv):
         """Return pictures of all environments, (B, height, width, 3) uint8."""
         return np.asarray(super().render(**kwargs), dtype=np.uint8)
 
-    def _flags(self, flags: Any, field: str) -> Flags:
+    def _flags(self, flags: Any, field: str) -> BoolArray:
         """Return the flags of a step, (B,)."""
         array = as_flags(flags, field)
         if array.shape != (len(self),):
             raise unexpected(None, field, f"shape ({len(self)},)", array.shape)
         return array
 
-    def _translate(self, values: Any, infos: Sequence[Any], is_over: Flags) -> list[View]:
+    def _translate(self, values: Any, infos: Sequence[Any], is_over: BoolArray) -> list[View]:
         by_env = enumerate(iterate(self.vec_env.observation_space, values))
         return [self._view(i, value, infos[i], bool(is_over[i])) for i, value in by_env]
 

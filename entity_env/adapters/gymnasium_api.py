@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
+from entity_env.arrays import as_flag, real_array
 from entity_env.errors import LONG, EntityEnvError, InvalidObservation, short_repr
 from entity_env.imports.extras import needs_extra
 from entity_env.match import copied
-from entity_env.real_numbers import as_flag, real_array
 from entity_env.spaces import ActionName, ActionSpace, ObsSpace
 
 with needs_extra():

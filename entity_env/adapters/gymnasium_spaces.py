@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from entity_env.arrays import Float32Array, real_array
 from entity_env.errors import (
     LONG,
     InvalidObservation,
@@ -15,14 +15,11 @@ from entity_env.errors import (
     short_repr,
 )
 from entity_env.imports.extras import needs_extra
-from entity_env.real_numbers import real_array
 
 with needs_extra():
     from gymnasium import spaces
 
 Space: TypeAlias = spaces.Space[Any]
-Numbers: TypeAlias = npt.NDArray[np.float32]
-Flags: TypeAlias = npt.NDArray[np.bool_]
 
 MAX_CHOICES = 4096
 _NESTED = spaces.Dict, spaces.Tuple
@@ -192,7 +189,7 @@ def number_names(space: Space, name: str) -> list[str]:
     return names
 
 
-def to_numbers(space: Space, value: Any, n: int, field: str) -> Numbers:
+def to_numbers(space: Space, value: Any, n: int, field: str) -> Float32Array:
     """Return the numbers of `n` values of a space; discrete values are one-hot encoded.
 
     Args:
@@ -226,13 +223,15 @@ def to_numbers(space: Space, value: Any, n: int, field: str) -> Numbers:
             f"{field}: expected numbers from {starts} on, among {counts} choices, got "
             f"{values.tolist()}"
         )
-    encoded: Numbers = np.zeros((n, sum(counts)), dtype=np.float32)
+    encoded: Float32Array = np.zeros((n, sum(counts)), dtype=np.float32)
     columns = offsets.astype(np.int64) + np.cumsum([0, *counts])[:-1]
     encoded[np.arange(n)[:, None], columns] = 1.0
     return encoded
 
 
-def as_array(value: Any, shape: tuple[int, ...], field: str, dtype: Any = np.float32) -> Numbers:
+def as_array(
+    value: Any, shape: tuple[int, ...], field: str, dtype: Any = np.float32
+) -> Float32Array:
     """Return numbers of a shape, up to dimensions of size 1, as (shape[0], the rest), a copy.
 
     Raises:

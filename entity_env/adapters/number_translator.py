@@ -20,9 +20,10 @@ from entity_env.adapters.action_translators import (
     JoinedFrames,
     Masks,
 )
-from entity_env.adapters.gymnasium_spaces import Flags, Numbers, element_paths
+from entity_env.adapters.gymnasium_spaces import element_paths
 from entity_env.adapters.mapping import Number
 from entity_env.adapters.observation_reader import Frame
+from entity_env.arrays import BoolArray, Float32Array
 from entity_env.errors import InvalidAction, InvalidSpace
 from entity_env.spaces import (
     ActionName,
@@ -151,7 +152,7 @@ class NumberTranslator(ActionTranslator):
             self._check_bounds(action, i, row, own)
             choices[agent].setdefault(slot, [*self._default])[row] = own
 
-    def value(self, component: Component, choice: Any, mask: Flags | None) -> Any:
+    def value(self, component: Component, choice: Any, mask: BoolArray | None) -> Any:
         """Return the value of the `Box`; without numbers 0, or the bound that is nearest to it."""
         numbers = self._default if choice is None else choice
         if not self._rounds:
@@ -160,7 +161,7 @@ class NumberTranslator(ActionTranslator):
         value = np.array(numbers, self._box.dtype).reshape(self._box.shape)
         return np.minimum(np.maximum(value, self._box.low), self._box.high)
 
-    def _check_shape(self, numbers: Numbers, shape: tuple[int, ...]) -> None:
+    def _check_shape(self, numbers: Float32Array, shape: tuple[int, ...]) -> None:
         if numbers.shape != shape:
             got = f"numbers of the shape {numbers.shape}"
             raise InvalidAction(f"actions[{self.name!r}]: expected the shape {shape}, got {got}")

@@ -5,12 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from entity_env.adapters.columns import Indices
 from entity_env.adapters.gymnasium_spaces import (
     DISCRETE,
     NUMBERS,
-    Flags,
-    Numbers,
     Space,
     children,
     join_path,
@@ -32,6 +29,7 @@ from entity_env.adapters.space_fields import (
     FieldKey,
     is_table,
 )
+from entity_env.arrays import BoolArray, Float32Array, IntArray
 from entity_env.errors import InvalidSpace
 from entity_env.imports.extras import needs_extra
 from entity_env.process import warn_once
@@ -44,10 +42,10 @@ with needs_extra():
 class Frame(NamedTuple):
     """Entities and global features of an observation."""
 
-    features: dict[EntityName, Numbers]  # (n, num_features) per type
+    features: dict[EntityName, Float32Array]  # (n, num_features) per type
     # (n,) per type, the row of each entity in its field; read-only, as frames share these arrays.
-    rows: dict[EntityName, Indices]
-    global_features: Numbers  # (num_global_features,)
+    rows: dict[EntityName, IntArray]
+    global_features: Float32Array  # (num_global_features,)
     ids: dict[EntityName, list[str]]  # (n,) per type whose fields have an identity
 
 
@@ -85,7 +83,7 @@ class ObservationReader:
         self._identities: dict[EntityName, str] = {}  # of the types that have one
         self._globals: list[GlobalsReader] = []
         self._fields: dict[FieldKey, Field] = {}  # a field that several show is read once
-        self._covered: dict[FieldKey, Flags] = {}  # the numbers of flat fields that are named
+        self._covered: dict[FieldKey, BoolArray] = {}  # the numbers of flat fields that are named
 
         # The mapping first, as what it names need not be inferred.
         for name, several in mapping.rows().items():
@@ -132,7 +130,7 @@ class ObservationReader:
             global_features = global_features[self._global_order]
         return Frame(features, rows, global_features, ids)
 
-    def _ids(self, name: EntityName, fields: Sequence[RowsOfField], rows: Indices) -> list[str]:
+    def _ids(self, name: EntityName, fields: Sequence[RowsOfField], rows: IntArray) -> list[str]:
         """Return the ids of the entities of a type, which no other type has."""
         if self._identities[name] == ROW:
             return [f"{name} {row}" for row in rows.tolist()]

@@ -1,15 +1,12 @@
 """`PaddedLayout`: the slots of entities in arrays of one size, and their parts of an action."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from entity_env.real_numbers import Floats
+from entity_env.arrays import Float32Array, IntArray
 from entity_env.spaces import ActionName, ActionSpace, EntityName, ObsSpace
-
-Indices: TypeAlias = npt.NDArray[np.int64]
 
 
 class Head(NamedTuple):
@@ -93,7 +90,7 @@ class PaddedLayout:
         self.num_choices: dict[ActionName, int] = {}
         self.heads: list[Head] = []
         self.numbers: list[NumberHead] = []
-        self.head_of: dict[ActionName, Indices] = {}
+        self.head_of: dict[ActionName, IntArray] = {}
         bounds: list[tuple[float, float]] = []
         for name, space in action_space.items():
             self.num_choices[name], *_ = *space.mask_columns, len(self.slots) - 1
@@ -109,7 +106,7 @@ class PaddedLayout:
                 else:
                     self.head_of[name][slot] = len(self.heads)
                     self.heads.append(Head(name, entity, row))
-        self.bounds: Floats = np.array(bounds, np.float32).reshape(-1, 2).T
+        self.bounds: Float32Array = np.array(bounds, np.float32).reshape(-1, 2).T
         if not self.heads and not self.numbers:
             raise ValueError("env: expected something that can be chosen, got no action or actor")
         counts = [self.num_choices[head.action] for head in self.heads]

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from entity_env.adapters.columns import Columns, Indices, finite_numbers
-from entity_env.adapters.gymnasium_spaces import Numbers, Space, number_names
+from entity_env.adapters.columns import Columns, finite_numbers
+from entity_env.adapters.gymnasium_spaces import Space, number_names
 from entity_env.adapters.mapping import Globals, Place, Rows
 from entity_env.adapters.space_fields import CELL, FieldKey, field_at, positions_of
+from entity_env.arrays import Float32Array, IntArray
 from entity_env.errors import LONG, InvalidSpace, did_you_mean, short_repr
 from entity_env.spaces import Entity
 
@@ -33,8 +34,8 @@ class RowsOfField(NamedTuple):
         keys: (n,) numbers that tell the entities of a frame apart.
     """
 
-    features: Numbers
-    rows: Indices
+    features: Float32Array
+    rows: IntArray
     total: int
     keys: npt.NDArray[Any]
 
@@ -104,7 +105,7 @@ class RowsReader:
         if rows.identity not in (None, ROW):
             self._identity = positions_of(names, [rows.identity], f"{argument}.identity")[0]
 
-    def read(self, values: Mapping[FieldKey, Numbers]) -> RowsOfField:
+    def read(self, values: Mapping[FieldKey, Float32Array]) -> RowsOfField:
         """Return the entities of the field in a frame."""
         block = values[self.field.key]
         if self.field.is_flat:
@@ -121,7 +122,7 @@ class RowsReader:
         keys = rows if self._identity is None else block[:, self._identity]
         return RowsOfField(self._columns.of(block, rows), rows, total, keys)
 
-    def _present_rows(self, block: Numbers) -> Indices:
+    def _present_rows(self, block: Float32Array) -> IntArray:
         """Return the numbers of the rows that stand for an entity."""
         total, presence, absent = len(block), self._presence, self._absent
         if absent is None and presence is None:
@@ -165,10 +166,10 @@ class GlobalsReader:
         self._columns = Columns(self.globals, names, choices, field.path, argument)
         self.entity = self._columns.entity
 
-    def read(self, values: Mapping[FieldKey, Numbers]) -> Numbers:
+    def read(self, values: Mapping[FieldKey, Float32Array]) -> Float32Array:
         """Return the features, (numbers + kinds,) float32."""
         block = values[self.field.key][:, self.span]
-        features: Numbers = self._columns.of(block, _first_rows(1))[0]
+        features: Float32Array = self._columns.of(block, _first_rows(1))[0]
         return features
 
 
@@ -199,13 +200,13 @@ class PlaceReader:
             values[kind.name] = kind.labels.index(str(label))
         self._block = finite_numbers(values, argument)[None]
 
-    def read(self, values: Mapping[FieldKey, Numbers]) -> RowsOfField:
+    def read(self, values: Mapping[FieldKey, Float32Array]) -> RowsOfField:
         """Return the entity."""
         return RowsOfField(self._block.copy(), _first_rows(1), 1, _first_rows(1))
 
 
 @lru_cache(maxsize=256)
-def _first_rows(n: int) -> Indices:
+def _first_rows(n: int) -> IntArray:
     """Return the numbers of the first n rows, which many frames share."""
     rows = np.arange(n)
     rows.flags.writeable = False

@@ -8,7 +8,6 @@ import numpy as np
 
 from entity_env.adapters.gymnasium_spaces import (
     GraphPart,
-    Numbers,
     Space,
     as_array,
     as_boxes,
@@ -20,13 +19,14 @@ from entity_env.adapters.gymnasium_spaces import (
     to_numbers,
     value_at,
 )
+from entity_env.arrays import Float32Array
 from entity_env.errors import InvalidObservation, InvalidSpace, did_you_mean
 from entity_env.imports.extras import needs_extra
 
 with needs_extra():
     from gymnasium import spaces
 
-_Convert: TypeAlias = Callable[[Any], Numbers]
+_Convert: TypeAlias = Callable[[Any], Float32Array]
 FieldKey: TypeAlias = tuple[str, bool]
 
 OBSERVATION = "observation"
@@ -55,7 +55,7 @@ class Field(NamedTuple):
         """The path, and whether discrete numbers are one column each."""
         return self.path, bool(self.choices)
 
-    def read(self, observation: Any) -> Numbers:
+    def read(self, observation: Any) -> Float32Array:
         """Return (rows, columns) float32, of which parts may be shown as they are."""
         return self.convert(value_at(observation, self.keys, self.path))
 
@@ -163,7 +163,7 @@ def _grid_converter(shape: tuple[int, ...], path: str) -> tuple[list[str], _Conv
     height, width, channels = shape
     cells = np.indices((height, width), dtype=np.float32).reshape(2, -1).T
 
-    def convert(value: Any) -> Numbers:
+    def convert(value: Any) -> Float32Array:
         values = as_array(value, (1, *shape), path)
         return np.hstack([cells, values.reshape(len(cells), channels)])
 
@@ -176,7 +176,7 @@ def _sequence_converter(space: spaces.Sequence, path: str) -> tuple[list[str], _
     # The values of a stacked sequence are arrays, of which one has the length.
     first = leaves(element)[0].keys if space.stack and children(element) else []
 
-    def convert(value: Any) -> Numbers:
+    def convert(value: Any) -> Float32Array:
         one = value_at(value, first, path)
         try:
             n = len(one)
@@ -199,7 +199,7 @@ def _graph_converter(part: GraphPart, path: str) -> tuple[list[str], _Convert]:
     graph, edge_space = part.graph, part.graph.edge_space
     names = number_names(graph.node_space, _FEATURE)
 
-    def convert_nodes(value: Any) -> Numbers:
+    def convert_nodes(value: Any) -> Float32Array:
         return to_numbers(graph.node_space, value.nodes, len(value.nodes), path)
 
     if part.name == "nodes" or edge_space is None:
@@ -207,7 +207,7 @@ def _graph_converter(part: GraphPart, path: str) -> tuple[list[str], _Convert]:
     columns = number_names(edge_space, _FEATURE)
     columns += [f"{end}.{name}" for end in ("from", "to") for name in names]
 
-    def convert_edges(value: Any) -> Numbers:
+    def convert_edges(value: Any) -> Float32Array:
         if value.edge_links is None or len(value.edge_links) == 0:
             return np.zeros((0, len(columns)), dtype=np.float32)
         nodes, links = convert_nodes(value), np.asarray(value.edge_links, dtype=np.int64)

@@ -9,12 +9,12 @@ import numpy.typing as npt
 
 from entity_env.actions.chains import choose_parts
 from entity_env.adapters.padded_layout import PaddedLayout
+from entity_env.arrays import BoolArray, Float32Array, IntArray, real_array
 from entity_env.environment import Environment, Observation
 from entity_env.errors import InvalidAction, InvalidObservation
 from entity_env.imports.extras import needs_extra
 from entity_env.kinds import one_hot, one_hot_names
 from entity_env.ragged import Ragged
-from entity_env.real_numbers import Floats, real_array
 from entity_env.spaces import GLOBAL, ActionName, Entity, EntityName
 from entity_env.vec.batching import batch_obs, unbatch_actions
 from entity_env.vec.vec_env import VecActionMask, VecContinuousActionMask, VecObs
@@ -23,7 +23,6 @@ with needs_extra():
     import gymnasium
     from gymnasium import spaces
 
-Indices: TypeAlias = npt.NDArray[np.int64]
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 
 _MODES = {"rgb_array": "rgb_array", "ansi": "text"}
@@ -32,17 +31,17 @@ _MODES = {"rgb_array": "rgb_array", "ansi": "text"}
 class _Choosing(NamedTuple):
     """The actors of one action among labels or entities in the current frame."""
 
-    heads: Indices  # (actors,)
-    legal: npt.NDArray[np.bool_]  # (actors, choices)
-    choices: Indices  # (choices,), each choice as `VecEnv.act` takes it
+    heads: IntArray  # (actors,)
+    legal: BoolArray  # (actors, choices)
+    choices: IntArray  # (choices,), each choice as `VecEnv.act` takes it
 
 
 class _Numbering(NamedTuple):
     """The actors of one action of numbers in the current frame."""
 
-    numbers: Indices  # (actors, components), their numbers of the padded action
-    low: Floats  # (actors, components)
-    high: Floats  # (actors, components)
+    numbers: IntArray  # (actors, components), their numbers of the padded action
+    low: Float32Array  # (actors, components)
+    high: Float32Array  # (actors, components)
 
 
 class ToGymnasium(gymnasium.Env[Arrays, Any]):
@@ -206,7 +205,7 @@ class ToGymnasium(gymnasium.Env[Arrays, Any]):
         shown = self._show(obs)
         return shown, float(obs.reward), bool(obs.terminated), bool(obs.truncated), info
 
-    def action_masks(self) -> npt.NDArray[np.bool_]:
+    def action_masks(self) -> BoolArray:
         """Return (sum of all numbers of choices,) bool: the mask of the last observation."""
         return self._mask.astype(np.bool_)
 
@@ -220,7 +219,7 @@ class ToGymnasium(gymnasium.Env[Arrays, Any]):
         """Close the environment."""
         self.world.close()
 
-    def _split(self, action: Any) -> tuple[Indices, Floats]:
+    def _split(self, action: Any) -> tuple[IntArray, Float32Array]:
         """Return the choices and the numbers of an action.
 
         Raises:
@@ -244,7 +243,7 @@ class ToGymnasium(gymnasium.Env[Arrays, Any]):
             raise ValueError(f"action: expected one of {self.action_space}, got {action!r}")
         return choices, numbers
 
-    def _legal_choices(self, actors: _Choosing, chosen: Indices) -> tuple[Indices, int]:
+    def _legal_choices(self, actors: _Choosing, chosen: IntArray) -> tuple[IntArray, int]:
         """Return the legal choices of actors as `VecEnv.act` takes them; how many were illegal."""
         own = chosen[actors.heads]
         illegal = ~actors.legal[np.arange(len(own)), own]
@@ -260,7 +259,7 @@ class ToGymnasium(gymnasium.Env[Arrays, Any]):
             own = np.where(illegal, actors.legal.argmax(axis=1), own)
         return actors.choices[own], int(illegal.sum())
 
-    def _legal_numbers(self, actors: _Numbering, numbers: Floats) -> tuple[Floats, int]:
+    def _legal_numbers(self, actors: _Numbering, numbers: Float32Array) -> tuple[Float32Array, int]:
         """Return numbers of actors within their bounds, and how many were beyond them."""
         own = numbers[actors.numbers]
         legal = np.clip(own, actors.low, actors.high)
@@ -288,7 +287,7 @@ class ToGymnasium(gymnasium.Env[Arrays, Any]):
         # Entities and global features; and the slot of each position in the frame, the last of
         # which is that of the frame itself.
         shown: Arrays = {}
-        slots: list[Indices] = []
+        slots: list[IntArray] = []
         start = 0
         for name, size in layout.max_entities.items():
             rows, key = self._rows(name), self._key_of[name]
@@ -327,7 +326,7 @@ class ToGymnasium(gymnasium.Env[Arrays, Any]):
             shown["action_mask"] = self._mask.copy()
         return shown
 
-    def _rows(self, name: EntityName) -> npt.NDArray[np.float32]:
+    def _rows(self, name: EntityName) -> Float32Array:
         """Return the rows of a type in the batch, with a column for each label."""
         rows, labels = self._batch.features[name].values, self._batch.kinds.get(name)
         if labels is None:

@@ -21,6 +21,7 @@ from entity_env.actions.chains import (
     rows_before,
     spread,
 )
+from entity_env.arrays import BoolArray, Float32Array, FloatArray
 from entity_env.bot import Bot
 from entity_env.environment import Environment, Observation
 from entity_env.errors import EntityEnvError, InvalidSampler
@@ -97,13 +98,13 @@ class Advice(NamedTuple):
     """
 
     choices: npt.NDArray[Any]
-    probs: npt.NDArray[np.float32] | None
+    probs: Float32Array | None
 
-    def of(self, actors: npt.NDArray[np.bool_]) -> "Advice":
+    def of(self, actors: BoolArray) -> "Advice":
         """Return the advice for some of the actors."""
         return Advice(self.choices[actors], None if self.probs is None else self.probs[actors])
 
-    def only(self, actors: npt.NDArray[np.bool_]) -> "Advice":
+    def only(self, actors: BoolArray) -> "Advice":
         """Return the advice for all actors, of which it is known for some alone."""
         wanted, nothing = actors, np.nan if self.choices.dtype.kind == "f" else -1
         choices = np.where(_beside(wanted, self.choices), self.choices, nothing)
@@ -113,7 +114,7 @@ class Advice(NamedTuple):
         return Advice(choices.astype(self.choices.dtype), probs)
 
 
-def _beside(flags: npt.NDArray[np.bool_], rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+def _beside(flags: BoolArray, rows: npt.NDArray[Any]) -> BoolArray:
     """Return flags of rows in the shape of these, for `np.where`."""
     return flags.reshape(-1, *[1] * (rows.ndim - 1))
 
@@ -439,7 +440,7 @@ class _Game(Match):
         the agent would have chosen before it.
         """
         chosen: Choices = {}
-        agrees: dict[ActionName, npt.NDArray[np.bool_]] = {}
+        agrees: dict[ActionName, BoolArray] = {}
         for name in parents_first(self.action_space()):
             space, mask, known = self.action_space()[name], masks[name], advice[name]
             taken = np.ones(len(mask.actors.values), np.bool_)
@@ -502,5 +503,5 @@ def _cat(rows: Sequence[npt.NDArray[Any]]) -> Ragged:
     return Ragged(np.concatenate(rows), np.array([len(row) for row in rows]))
 
 
-def _numbers(values: npt.NDArray[np.float64]) -> str:
+def _numbers(values: FloatArray) -> str:
     return ", ".join(f"{value:.4g}" for value in values)

@@ -4,14 +4,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from entity_env.actions.chains import is_taken, nothing_of, parents_first, rows_before, takers
+from entity_env.arrays import BoolArray
 from entity_env.ragged import Ragged
 from entity_env.spaces import ActionName, ActionSpace
 from entity_env.vec.vec_obs import Choices, VecActionMask, VecObs
-
-Bools = npt.NDArray[np.bool_]
 
 
 class Hand:
@@ -36,7 +34,7 @@ class Hand:
         self,
         obs: VecObs,
         action_space: Mapping[ActionName, ActionSpace],
-        taken: Mapping[ActionName, Bools],
+        taken: Mapping[ActionName, BoolArray],
         others: Mapping[ActionName, Ragged],
     ) -> None:
         self.taken, self.others = taken, dict(others)
@@ -44,7 +42,7 @@ class Hand:
         self._own = {name: rows.values.copy() for name, rows in others.items()}
         self._is_made = {n: np.zeros(len(own), np.bool_) for n, own in self._own.items()}
 
-    def by_hand(self, action: ActionName) -> Bools:
+    def by_hand(self, action: ActionName) -> BoolArray:
         """Return the actors whose choice is the person's, (actors,) bool."""
         return self.taken[action] & self._is_made[action]
 
@@ -108,7 +106,7 @@ class Hand:
 
     def waiting(self) -> Iterator[tuple[ActionName, int]]:
         """Yield action and number of each actor that can choose now and has not chosen yet."""
-        choices, before = self.choices(), dict[ActionName, Bools]()
+        choices, before = self.choices(), dict[ActionName, BoolArray]()
         for name in parents_first(self._space):
             mask = self._masks[name]
             waits, is_blocked = self.taken[name] & ~self._is_made[name], np.zeros(1, np.bool_)

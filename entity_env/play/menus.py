@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from entity_env.actions.action_space import ActionSpace
+from entity_env.arrays import BoolArray, Float32Array
 from entity_env.vec.vec_obs import VecActionMask
 
 Ask: TypeAlias = Callable[[str], str]
@@ -89,8 +89,8 @@ class Menu(AnyMenu):
     """Numbered choices of all actors of an action in a frame."""
 
     choices: list[tuple[str, str]]  # names and features; labels have no features
-    legal: npt.NDArray[np.bool_]  # (actors, choices)
-    probs: npt.NDArray[np.float32] | None  # (actors, choices), of an agent; NaN if not known
+    legal: BoolArray  # (actors, choices)
+    probs: Float32Array | None  # (actors, choices), of an agent; NaN if not known
 
     def find(self, text: str, actor: int) -> int:
         """Return the choice with a number; without one, the most probable.
@@ -123,11 +123,11 @@ class Menu(AnyMenu):
             cells = [line.replace("\0", " ") for line in lines]
         return "\n  ".join([f"{self.titles[actor]}:", *cells])
 
-    def _probs_of(self, actor: int) -> npt.NDArray[np.float32] | None:
+    def _probs_of(self, actor: int) -> Float32Array | None:
         """Return the probabilities of an actor's choices; None if they are not known."""
         if self.probs is None or np.isnan(self.probs[actor]).any():
             return None
-        probs: npt.NDArray[np.float32] = self.probs[actor]
+        probs: Float32Array = self.probs[actor]
         return probs
 
 
@@ -137,7 +137,7 @@ class NumbersMenu(AnyMenu):
 
     space: ActionSpace
     mask: VecActionMask  # of the actors
-    advised: npt.NDArray[np.float32]  # (actors, components), of an agent; NaN if not known
+    advised: Float32Array  # (actors, components), of an agent; NaN if not known
 
     @property
     def num_words(self) -> int:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from entity_env.arrays import BoolArray, Float32Array, IntArray
 from entity_env.recording.recording_format import (
     Decisions,
     Header,
@@ -28,7 +28,7 @@ from entity_env.vec.vec_obs import VecObs
 Ending: TypeAlias = Literal["terminated", "truncated", "unfinished", "unknown"]
 """The end of an episode: by itself, cut off, not recorded, or not known from the file."""
 
-_Piece: TypeAlias = tuple[Decisions, npt.NDArray[np.int64]]
+_Piece: TypeAlias = tuple[Decisions, IntArray]
 _CHUNK = 64  # steps whose frames are sorted by episode at once, rather than one by one
 
 
@@ -49,10 +49,10 @@ class Episode:
 
     number: int
     env: int | None
-    rewards: npt.NDArray[np.float32]
+    rewards: Float32Array
     ending: Ending
     decisions: Decisions
-    steps: npt.NDArray[np.int64]
+    steps: IntArray
     final: VecObs | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
@@ -196,7 +196,7 @@ class Recording:
         train, test = (replace(self, _parts=(*self._parts, part)) for part in draws)
         return train, test
 
-    def _holds(self, episodes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    def _holds(self, episodes: IntArray) -> BoolArray:
         held = np.ones(len(episodes), dtype=np.bool_)
         for seed, low, high in self._parts:
             drawn = uniforms(mix(seed, key_of("split"), episodes))  # in [0, 1)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
+from entity_env.arrays import BoolArray, Float32Array, IntArray
 from entity_env.ragged import Ragged, as_choices
 from entity_env.recording.recording_format import (
     PREFIX,
@@ -58,7 +58,7 @@ class EpisodeClock:
         self._next -= int(((self.episode >= 0) & (self.step == 0)).sum())
         self._begin(np.ones(len(self.episode), dtype=np.bool_))
 
-    def advance(self, done: npt.NDArray[np.bool_], padding: npt.NDArray[np.bool_]) -> None:
+    def advance(self, done: BoolArray, padding: BoolArray) -> None:
         """Count a step of the running episodes.
 
         Args:
@@ -93,7 +93,7 @@ class EpisodeClock:
         self.episode, self.step, self.padding = (array.copy() for array in arrays)
         self._next = state["next"]
 
-    def _begin(self, new: npt.NDArray[np.bool_]) -> None:
+    def _begin(self, new: BoolArray) -> None:
         self.episode = np.where(new, self._next + np.cumsum(new) - 1, self.episode)
         self.step = np.where(new, 0, self.step)
         self._next += int(new.sum())
@@ -191,15 +191,13 @@ class RecordingWriter:
         # a copy: environments may reuse what they return
         self.keep_sample(decisions.take(kept), kept, run_step)
 
-    def sampled(self, clock: EpisodeClock) -> npt.NDArray[np.int64]:
+    def sampled(self, clock: EpisodeClock) -> IntArray:
         """Return the environments whose frames are kept of the current step of a clock."""
         keys = np.arange(len(clock.episode)), clock.episode, clock.step
         drawn = mix(self.seed, key_of("record"), *keys) % np.uint64(self.subsample)
         return np.flatnonzero((drawn == 0) & ~clock.padding)
 
-    def keep_sample(
-        self, decisions: Decisions, kept: npt.NDArray[np.int64], run_step: int | None
-    ) -> None:
+    def keep_sample(self, decisions: Decisions, kept: IntArray, run_step: int | None) -> None:
         """Keep the frames and choices of the environments that are `kept`, until `after_step`."""
         self._pending = {**decisions.payload(), "kept": kept, "run_step": run_step}
         if parameters := self._parameters():
@@ -336,7 +334,7 @@ class RecordingVecEnv(VecEnvWrapper):
         obs_filter: ObsSpace,
         probs: Mapping[ActionName, Ragged] | None = None,
         logits: Mapping[ActionName, Ragged] | None = None,
-        values: npt.NDArray[np.float32] | None = None,
+        values: Float32Array | None = None,
         run_step: int | None = None,
         by_hand: Mapping[ActionName, Ragged] | None = None,
         player: Sequence[str] | None = None,
@@ -352,7 +350,7 @@ class RecordingVecEnv(VecEnvWrapper):
         obs_filter: ObsSpace,
         probs: Mapping[ActionName, Ragged] | None = None,
         logits: Mapping[ActionName, Ragged] | None = None,
-        values: npt.NDArray[np.float32] | None = None,
+        values: Float32Array | None = None,
         run_step: int | None = None,
         by_hand: Mapping[ActionName, Ragged] | None = None,
         player: Sequence[str] | None = None,

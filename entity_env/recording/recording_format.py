@@ -66,6 +66,7 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions.chains import chain_problems, check_linked
+from entity_env.arrays import BoolArray, Float32Array, IntArray
 from entity_env.errors import EntityEnvError, short_repr
 from entity_env.frame_data import FrameData
 from entity_env.frame_data import Path as LeafPath
@@ -128,7 +129,7 @@ class Decisions(FrameData):
     actions: dict[ActionName, Ragged]
     probs: dict[ActionName, Ragged] = field(default_factory=dict)
     logits: dict[ActionName, Ragged] = field(default_factory=dict)
-    values: npt.NDArray[np.float32] = None  # type: ignore[assignment]
+    values: Float32Array = None  # type: ignore[assignment]
     by_hand: dict[ActionName, Ragged] = field(default_factory=dict)
     player: npt.NDArray[np.object_] = None  # type: ignore[assignment]
     drawn: dict[ActionName, Ragged] = field(default_factory=dict)
@@ -168,7 +169,7 @@ class Decisions(FrameData):
         """The logarithms of `probs`."""
         return {name: Ragged(np.log(p.values), p.lengths) for name, p in self.probs.items()}
 
-    def is_by_hand(self, name: ActionName, unknown: bool) -> npt.NDArray[np.bool_]:
+    def is_by_hand(self, name: ActionName, unknown: bool) -> BoolArray:
         """Return who chose for each actor of an action, (actors,) bool: True for a person.
 
         Args:
@@ -236,16 +237,16 @@ class Step:
     """
 
     decisions: Decisions
-    kept: npt.NDArray[np.int64]
-    episode: npt.NDArray[np.int64]
-    step: npt.NDArray[np.int64]
-    reward: npt.NDArray[np.float32]
-    terminated: npt.NDArray[np.bool_]
-    truncated: npt.NDArray[np.bool_]
+    kept: IntArray
+    episode: IntArray
+    step: IntArray
+    reward: Float32Array
+    terminated: BoolArray
+    truncated: BoolArray
     final: VecObs | None
     run_step: int | None = None
     parameters: dict[int, dict[str, Any]] = field(default_factory=dict)
-    padding: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    padding: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
 
     def __post_init__(self) -> None:
         num_envs, num_kept = len(self.reward), len(self.decisions)
@@ -259,7 +260,7 @@ class Step:
             expect(len(self.final) == ended, "final", f"{ended} frames", str(len(self.final)))
 
     @property
-    def is_padding(self) -> npt.NDArray[np.bool_]:
+    def is_padding(self) -> BoolArray:
         """(B,) bool, `padding` with a flag for each environment."""
         return self.padding if len(self.padding) else np.zeros(len(self.reward), np.bool_)
 

@@ -14,16 +14,23 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from entity_env.actions import Action, ActionName, EntityName
 from entity_env.actions.chains import is_taken, link, narrowed, parents_first
+from entity_env.arrays import (
+    BoolArray,
+    Float32Array,
+    IntArray,
+    as_flag,
+    as_flags,
+    as_numbers,
+    real_rows,
+)
 from entity_env.errors import LONG, InvalidAction, InvalidObservation, short_repr, unexpected
 from entity_env.kinds import Kind, as_rows, encoded_rows, first_unknown, label_dtype
 from entity_env.names import is_text
 from entity_env.observation import GLOBAL, Observation, ObsSpace
-from entity_env.ragged import Indices, Ragged
-from entity_env.real_numbers import as_flag, as_flags, as_numbers, real_rows
+from entity_env.ragged import Ragged
 from entity_env.spaces import ActionSpaces, Probabilities, has_global_entity
 from entity_env.vec.frames import Frames, given_names, has_len
 from entity_env.vec.vec_obs import Metric, VecActionMask, VecObs
@@ -46,14 +53,14 @@ class Outcomes:
         final: the last observations of the truncated episodes, as in `VecObs`.
     """
 
-    reward: npt.NDArray[np.float32]
-    terminated: npt.NDArray[np.bool_]
-    truncated: npt.NDArray[np.bool_]
+    reward: Float32Array
+    terminated: BoolArray
+    truncated: BoolArray
     env_metrics: dict[str, Ragged]
     final: VecObs | None
 
     @property
-    def done(self) -> npt.NDArray[np.bool_]:
+    def done(self) -> BoolArray:
         """(B,) bool, the episode ended in this step."""
         return self.terminated | self.truncated
 
@@ -147,7 +154,7 @@ def _check_named(
     masks: Mapping[ActionName, VecActionMask],
     name: ActionName,
     before: ActionName,
-    rows: Indices,
+    rows: IntArray,
 ) -> None:
     """Raise if actors of a dependent action are not named in the action before; see `link`."""
     given: list[Any] = [o.actions.get(before) for o in frames.obs]
@@ -165,7 +172,7 @@ def _check_named(
             raise unexpected(i, f"actions[{name!r}] actors", expected, got)
 
 
-def _flags(values: Sequence[Any], name: str) -> npt.NDArray[np.bool_]:
+def _flags(values: Sequence[Any], name: str) -> BoolArray:
     """Return one flag of each environment, (B,)."""
     if set(map(type, values)) != {bool}:  # an attribute that was set after the constructor
         values = [as_flag(value, name, i) for i, value in enumerate(values)]
@@ -173,7 +180,7 @@ def _flags(values: Sequence[Any], name: str) -> npt.NDArray[np.bool_]:
 
 
 @contextmanager
-def located_in_last(truncated: npt.NDArray[np.bool_]) -> Iterator[None]:
+def located_in_last(truncated: BoolArray) -> Iterator[None]:
     """Name the environment, and the last observation, in errors about those of truncated episodes.
 
     Args:
@@ -250,9 +257,7 @@ def _cat_features(
     return Ragged(rows, lengths)
 
 
-def _cat_alike(
-    blocks: Sequence[Any], width: int, kinds: Sequence[Kind]
-) -> npt.NDArray[np.float32] | None:
+def _cat_alike(blocks: Sequence[Any], width: int, kinds: Sequence[Kind]) -> Float32Array | None:
     """Concatenate blocks that are all float32 arrays or all nested lists; None for others.
 
     Joining the bytes of many small arrays takes a third of the time of `np.concatenate`, and
@@ -277,7 +282,7 @@ def _cat_alike(
     return None
 
 
-def _cat_visible(flags: Sequence[Any], lengths: Indices, name: str) -> Ragged:
+def _cat_visible(flags: Sequence[Any], lengths: IntArray, name: str) -> Ragged:
     """Concatenate flags of (n,) per frame; a frame that gives none shows everything."""
     blocks = []
     for i, (flag, n) in enumerate(zip(flags, lengths, strict=True)):
@@ -347,7 +352,7 @@ def unbatch_actions(
     return actions
 
 
-def _check_not_taken(name: ActionName, chosen: Ragged, taken: npt.NDArray[np.bool_]) -> None:
+def _check_not_taken(name: ActionName, chosen: Ragged, taken: BoolArray) -> None:
     """Raise if an actor has a choice in a dependent action that it does not take."""
     wrong = np.flatnonzero(is_taken(chosen.values) & ~taken)
     if len(wrong):
@@ -360,9 +365,7 @@ def _check_not_taken(name: ActionName, chosen: Ragged, taken: npt.NDArray[np.boo
         )
 
 
-def _taken_rows(
-    probs: Probabilities, lengths: Indices, taken: npt.NDArray[np.bool_]
-) -> Probabilities:
+def _taken_rows(probs: Probabilities, lengths: IntArray, taken: BoolArray) -> Probabilities:
     """Return the probabilities of those who take a dependent action."""
     of_frames = Ragged(taken, lengths).of_frames()
     return [None if p is None else p[own] for p, own in zip(probs, of_frames, strict=True)]
@@ -374,7 +377,7 @@ def action_index_to_actions(
     actions: Mapping[ActionName, Ragged],
     last_obs: Observation,
     index: int = 0,
-    probs: Mapping[ActionName, npt.NDArray[np.float32]] | None = None,
+    probs: Mapping[ActionName, Float32Array] | None = None,
 ) -> dict[ActionName, Action]:
     """Return the actions in frame `index` of `actions`, which were chosen for `last_obs`."""
     chosen = {name: action_spaces[name].as_choices(rows)[index] for name, rows in actions.items()}

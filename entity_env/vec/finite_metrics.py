@@ -5,12 +5,12 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from entity_env.arrays import BoolArray, IntArray
 from entity_env.errors import unexpected
 from entity_env.names import COMPUTED, free_name, is_computed
 from entity_env.process import warn_once
-from entity_env.ragged import Indices, Ragged
+from entity_env.ragged import Ragged
 from entity_env.vec.vec_obs import Metric, VecObs
 
 
@@ -38,7 +38,7 @@ class FiniteMetrics:
     first_env_index: int = 0
     computed: Collection[str] = COMPUTED
 
-    def filter(self, obs: VecObs, steps: Indices, padding: npt.NDArray[np.bool_]) -> None:
+    def filter(self, obs: VecObs, steps: IntArray, padding: BoolArray) -> None:
         """Rename metrics of a step, and leave values that are not finite out of them.
 
         Args:

@@ -7,13 +7,12 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from entity_env.actions import EntityID, EntityName
+from entity_env.arrays import BoolArray, IntArray, all_none
 from entity_env.errors import LONG, invalid_in, short_repr, unexpected
 from entity_env.observation import Observation, ObsSpace
-from entity_env.ragged import Indices, Ragged, exclusive_cumsum, row_indices
-from entity_env.real_numbers import all_none
+from entity_env.ragged import Ragged, exclusive_cumsum, row_indices
 
 
 class _Layout:
@@ -29,7 +28,7 @@ class _Layout:
         counts = np.frombuffer(lengths, dtype=np.int64).reshape(num_types, num_frames)
         # (types + 1, B): the last row is zero, it begins behind all entities.
         self.counts = np.concatenate([counts, np.zeros((1, num_frames), dtype=np.int64)])
-        self.type_starts: Indices = np.cumsum(self.counts, axis=0) - self.counts
+        self.type_starts: IntArray = np.cumsum(self.counts, axis=0) - self.counts
         self.positions: dict[tuple[int, ...], Ragged] = {}
 
     def positions_of(self, types: tuple[int, ...]) -> Ragged:
@@ -63,13 +62,13 @@ class Frames:
         return _layout(lengths, len(self.types), len(self.obs))
 
     @property
-    def totals(self) -> Indices:
+    def totals(self) -> IntArray:
         """(B,): entities per frame."""
-        totals: Indices = self._layout.type_starts[-1]
+        totals: IntArray = self._layout.type_starts[-1]
         return totals
 
     @cached_property
-    def visible_rows(self) -> npt.NDArray[np.bool_]:
+    def visible_rows(self) -> BoolArray:
         """(entities,): visibility in the order of the frames."""
         layout, flags = self._layout, np.ones(int(self.totals.sum()), dtype=np.bool_)
         frame_starts = exclusive_cumsum(self.totals)
@@ -240,13 +239,13 @@ class Frames:
             self._positions[i] = {entity_id: position for position, entity_id in enumerate(ids)}
         return self._positions[i]
 
-    def are_visible(self, positions: Ragged) -> npt.NDArray[np.bool_]:
+    def are_visible(self, positions: Ragged) -> BoolArray:
         """Return whether the policy sees the entities at some positions, (positions,) bool."""
         if not self.visible:
             return np.ones(len(positions.values), np.bool_)
         frame = np.repeat(np.arange(len(positions)), positions.lengths)
         rows = exclusive_cumsum(self.totals)[frame] + positions.values
-        visible: npt.NDArray[np.bool_] = self.visible_rows[rows]
+        visible: BoolArray = self.visible_rows[rows]
         return visible
 
     def check_visible(self, positions: Ragged, what: str) -> None:

@@ -5,9 +5,9 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from entity_env.actions import EntityID, EntityName
+from entity_env.arrays import BoolArray
 from entity_env.errors import EntityEnvError
 from entity_env.observation import GLOBAL, Observation, ObsSpace
 from entity_env.ragged import Ragged
@@ -63,7 +63,7 @@ class IdentityTracker:
                 of_envs[i] = None
 
     def number_last(
-        self, final: VecObs, truncated: npt.NDArray[np.bool_], outcomes: Sequence[Observation]
+        self, final: VecObs, truncated: BoolArray, outcomes: Sequence[Observation]
     ) -> None:
         """Set `identity` of the last observations of truncated episodes, before others begin.
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from entity_env.arrays import IntArray
 from entity_env.environment import Environment
 from entity_env.errors import EntityEnvError, WorkerError
 from entity_env.match import CreateEnv, Match
@@ -420,7 +421,7 @@ class ParallelEnvList(VecEnv):
         self._recovery.forget(i)
         return started
 
-    def _frames_of(self, i: int) -> npt.NDArray[np.int64]:
+    def _frames_of(self, i: int) -> IntArray:
         """Return the indices of the frames of a worker, among those of all."""
         first = sum(self._counts()[:i])
         return np.arange(first, first + self._workers[i].setup.num_envs)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from entity_env.arrays import IntArray
 from entity_env.errors import EntityEnvError
 from entity_env.process import logger
 from entity_env.ragged import Ragged
@@ -36,7 +37,7 @@ class Step(NamedTuple):
         obs_filter: what to show, if that changes.
     """
 
-    actions: tuple[tuple[ActionName, npt.NDArray[Any], npt.NDArray[np.int64]], ...]
+    actions: tuple[tuple[ActionName, npt.NDArray[Any], IntArray], ...]
     obs_filter: ObsSpace | None
 
     @classmethod
@@ -194,7 +195,7 @@ class Recovery:
 
 
 def first_difference(
-    replayed: VecObs, shown: VecObs, frames: npt.NDArray[np.int64], first: int, is_step: bool
+    replayed: VecObs, shown: VecObs, frames: IntArray, first: int, is_step: bool
 ) -> str | None:
     """Return the first field and environment in which frames differ, or None.
 
@@ -212,7 +213,7 @@ def first_difference(
     found = _difference(replayed, replace(expected, **of_step), envs, [*of_step])
     if found is None and shown.final is not None and replayed.final is not None:
         # Last observations are there for the truncated episodes alone.
-        before: npt.NDArray[np.int64] = np.cumsum(shown.truncated) - shown.truncated
+        before: IntArray = np.cumsum(shown.truncated) - shown.truncated
         is_cut = shown.truncated[frames]
         final = shown.final.take(before[frames[is_cut]])
         found = _difference(replayed.final, final, envs[is_cut], prefix="final.")
@@ -222,7 +223,7 @@ def first_difference(
 def _difference(
     replayed: VecObs,
     shown: VecObs,
-    envs: npt.NDArray[np.int64],
+    envs: IntArray,
     of_step: Sequence[str] = (),
     prefix: str = "",
 ) -> str | None:

@@ -8,12 +8,13 @@ import numpy.typing as npt
 
 from entity_env.actions import Action
 from entity_env.actions.chains import after_of, chain_problems
+from entity_env.arrays import IntArray
 from entity_env.environment import Environment, Observation
 from entity_env.errors import InvalidObservation, InvalidSpace, short_repr, unexpected
 from entity_env.kinds import Kind, first_unknown, label_dtype
 from entity_env.names import is_text
 from entity_env.observation import GLOBAL, Entity, ObsSpace
-from entity_env.ragged import Indices, Ragged
+from entity_env.ragged import Ragged
 from entity_env.spaces import ACTION_SPACES, ActionName, ActionSpace, ActionSpaces, num_columns
 from entity_env.vec.batching import batch_obs, located_in_last
 from entity_env.vec.row_checks import check_rows, expect
@@ -174,7 +175,7 @@ def check_features(
     action_space: ActionSpaces,
     where: str = "",
     exact: bool = False,
-) -> Indices:
+) -> IntArray:
     """Raise if features or visibility of frames that were read do not fit the spaces.
 
     Args:
@@ -272,7 +273,7 @@ def check_identity(frames: VecObs, where: str = "") -> None:
 def check_masks(
     frames: VecObs,
     action_space: ActionSpaces,
-    num_entities: Indices,
+    num_entities: IntArray,
     where: str = "",
     exact: bool = False,
 ) -> None:

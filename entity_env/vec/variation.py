@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from entity_env.arrays import IntArray
 from entity_env.errors import InvalidSampler, did_you_mean
 from entity_env.seeding import key_of, mix_ints
 from entity_env.vec.samplers import Sampler, read_sampler
@@ -132,7 +132,7 @@ class RunningArguments:
         self._seed = seed
         self.episode[:] = -1
 
-    def begin(self, matches: npt.NDArray[np.int64] | None = None) -> None:
+    def begin(self, matches: IntArray | None = None) -> None:
         """Begin an episode in some matches; in all of them by default."""
         matches = np.arange(len(self.episode)) if matches is None else matches
         self.episode[matches] += 1

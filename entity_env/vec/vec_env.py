@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from entity_env.arrays import BoolArray
 from entity_env.errors import EntityEnvError
 from entity_env.process import ProcessTimes
 from entity_env.ragged import Ragged
@@ -320,7 +321,7 @@ class AddMetricsWrapper(VecEnvWrapper):
         finite: the filter of the environments' metrics.
     """
 
-    def __init__(self, env: VecEnv, filter: npt.NDArray[np.bool_] | None = None) -> None:
+    def __init__(self, env: VecEnv, filter: BoolArray | None = None) -> None:
         super().__init__(env)
         self.filter = np.ones(len(env), dtype=np.bool_) if filter is None else np.asarray(filter)
         self.total_reward = np.zeros(len(env), dtype=np.float64)

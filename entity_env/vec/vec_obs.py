@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from entity_env.actions import ActionName, EntityName
+from entity_env.arrays import BoolArray, Float32Array, IntArray
 from entity_env.frame_data import SAME, FrameData, Path
 from entity_env.observation import OMIT_EMPTY
-from entity_env.ragged import Indices, Ragged, Selection, exclusive_cumsum, row_indices
+from entity_env.ragged import Ragged, Selection, exclusive_cumsum, row_indices
 
 Choices: TypeAlias = dict[ActionName, Ragged]
 """The choices of the actors of every action, as in `VecEnv.act`: int64 (actors,) per frame, or
@@ -72,7 +73,7 @@ class VecActionMask(FrameData):
         """Bounds of the numbers that actors choose, (actors, 2, components) per frame, if any."""
         return None
 
-    def mask_lengths(self) -> npt.NDArray[np.int64]:
+    def mask_lengths(self) -> IntArray:
         """Return the rows that `mask` has in each frame, (B,) int64."""
         lengths = self.actors.lengths * self.labels
         return lengths if self.actees is None else lengths * self.actees.lengths
@@ -83,7 +84,7 @@ class VecActionMask(FrameData):
             return self.full_mask(like.values.shape[1:])
         return super().missing(path, like)
 
-    def keep(self, kept: npt.NDArray[np.bool_], label: Indices | None = None) -> Self:
+    def keep(self, kept: BoolArray, label: IntArray | None = None) -> Self:
         """Return the mask of some of the actors.
 
         Args:
@@ -107,7 +108,7 @@ class VecActionMask(FrameData):
             changes["after"] = replace(self.after, rows=of_kept)
         return replace(self, **changes)  # type: ignore[type-var]
 
-    def keep_actees(self, kept: npt.NDArray[np.bool_]) -> Self:
+    def keep_actees(self, kept: BoolArray) -> Self:
         """Return the mask of some of the actees, (actees,) bool."""
         assert self.actees is not None
         blocks = self.actors.lengths * self.labels
@@ -120,7 +121,7 @@ class VecActionMask(FrameData):
         actees = Ragged(self.actees.values[kept], lengths)
         return replace(self, actees=actees, mask=mask)  # type: ignore[type-var]
 
-    def _rows_of(self, actors: Indices, label: Indices | None) -> dict[str, Any]:
+    def _rows_of(self, actors: IntArray, label: IntArray | None) -> dict[str, Any]:
         """Return the fields that have rows for each actor, of some of them, flat."""
         if self.mask is None:
             return {}
@@ -131,7 +132,7 @@ class VecActionMask(FrameData):
             return {"mask": self.mask.values[row_indices(starts + label[actors] * sizes, sizes)]}
         return {"mask": self.mask.values[row_indices(starts, sizes * self.labels)]}
 
-    def legal_by_label(self) -> npt.NDArray[np.bool_]:
+    def legal_by_label(self) -> BoolArray:
         """Return which actors have a legal choice after each label, (actors, labels) bool."""
         num_actors = len(self.actors.values)
         if self.actees is not None:
@@ -144,7 +145,7 @@ class VecActionMask(FrameData):
         if self.mask is None:
             return np.ones((num_actors, self.labels), np.bool_)
         size = self.mask.values.shape[1]
-        any_of: npt.NDArray[np.bool_] = self.mask.values.reshape(-1, self.labels, size).any(axis=2)
+        any_of: BoolArray = self.mask.values.reshape(-1, self.labels, size).any(axis=2)
         return any_of
 
     def full_mask(self, columns: tuple[int, ...]) -> Ragged:
@@ -159,7 +160,7 @@ class VecActionMask(FrameData):
         return Ragged(np.ones((int(lengths.sum()), *columns), np.bool_), lengths)
 
 
-def block_sizes(mask: Any) -> Indices:
+def block_sizes(mask: Any) -> IntArray:
     """Return the rows of a mask that each actor has for a label, (actors,) int64.
 
     Args:
@@ -234,7 +235,7 @@ class VecContinuousActionMask(VecActionMask):
         """float32 (actors, 2, components) per frame, the smallest and largest numbers."""
         return Ragged(np.stack([self.low.values, self.high.values], axis=1), self.actors.lengths)
 
-    def _rows_of(self, actors: Indices, label: Indices | None) -> dict[str, Any]:
+    def _rows_of(self, actors: IntArray, label: IntArray | None) -> dict[str, Any]:
         return {"low": self.low.values[actors], "high": self.high.values[actors]}
 
 
@@ -260,7 +261,7 @@ class Metric:
         return cls(values.size, float(total), float(low), float(high))
 
     @classmethod
-    def of_each(cls, rows: npt.NDArray[np.int64]) -> "list[Metric]":
+    def of_each(cls, rows: IntArray) -> "list[Metric]":
         """Return the metrics of arrays of integers, all of one length: (metrics, values)."""
         num_metrics, count = rows.shape
         if count == 0:
@@ -330,20 +331,16 @@ class VecObs(FrameData):
     features: dict[EntityName, Ragged]
     visible: dict[EntityName, Ragged]
     action_masks: dict[ActionName, VecActionMask]
-    reward: npt.NDArray[np.float32]
-    done: npt.NDArray[np.bool_]
+    reward: Float32Array
+    done: BoolArray
     metrics: dict[str, Metric] = field(metadata=SAME)
-    truncated: npt.NDArray[np.bool_] = None  # type: ignore[assignment]
+    truncated: BoolArray = None  # type: ignore[assignment]
     final: "VecObs | None" = field(default=None, metadata=SAME)
     env_metrics: dict[str, Ragged] = field(default_factory=dict)
     kinds: dict[EntityName, Ragged] = field(default_factory=dict, metadata={OMIT_EMPTY: True})
     identity: dict[EntityName, Ragged] = field(default_factory=dict, metadata={OMIT_EMPTY: True})
-    lost: npt.NDArray[np.bool_] = field(
-        default_factory=lambda: _NO_FLAGS, metadata={OMIT_EMPTY: True}
-    )
-    padding: npt.NDArray[np.bool_] = field(
-        default_factory=lambda: _NO_FLAGS, metadata={OMIT_EMPTY: True}
-    )
+    lost: BoolArray = field(default_factory=lambda: _NO_FLAGS, metadata={OMIT_EMPTY: True})
+    padding: BoolArray = field(default_factory=lambda: _NO_FLAGS, metadata={OMIT_EMPTY: True})
 
     def __post_init__(self) -> None:
         if self.truncated is None:
@@ -353,13 +350,13 @@ class VecObs(FrameData):
         return len(self.reward)
 
     @property
-    def terminated(self) -> npt.NDArray[np.bool_]:
+    def terminated(self) -> BoolArray:
         """(B,) bool, those of `done` that ended by themselves."""
-        terminated: npt.NDArray[np.bool_] = self.done & ~self.truncated
+        terminated: BoolArray = self.done & ~self.truncated
         return terminated
 
     @property
-    def is_padding(self) -> npt.NDArray[np.bool_]:
+    def is_padding(self) -> BoolArray:
         """(B,) bool, `padding` with a flag for each frame; a copy."""
         return self.padding.copy() if len(self.padding) else np.zeros(len(self), np.bool_)
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from entity_env.arrays import IntArray
 from entity_env.ragged import row_indices
 from entity_env.spaces import (
     ActionSpace,
@@ -29,7 +30,7 @@ from rogue_net.actions.gaussian_numbers import GaussianNumbers
 from rogue_net.actions.parts import NO_CHOICES, NO_PARENT, Parent, ParentChoices
 from rogue_net.config import LEAST_STD, MOST_STD, RogueNetConfig
 from rogue_net.layout import Layout
-from rogue_net.ragged import ActionBatch, Lengths, RaggedTensor, to_device
+from rogue_net.ragged import ActionBatch, RaggedTensor, to_device
 
 
 class ActionHead(nn.Module, ABC):
@@ -343,7 +344,7 @@ def _actors(x: Tensor, layout: Layout, action: ActionBatch, given: Tensor | None
 
 
 def _entities(
-    x: Tensor, layout: Layout, positions: RaggedTensor, frames: Lengths | None = None
+    x: Tensor, layout: Layout, positions: RaggedTensor, frames: IntArray | None = None
 ) -> Tensor:
     """Return the rows of entities given by position in their frame, (P, d) -> (n, d)."""
     frame_of_row = positions.frame_of_row()
@@ -353,7 +354,7 @@ def _entities(
 
 
 def _linear(
-    layers: Sequence[nn.Linear], frames: Sequence[int], lengths: Lengths, x: Tensor
+    layers: Sequence[nn.Linear], frames: Sequence[int], lengths: IntArray, x: Tensor
 ) -> Tensor:
     """Apply a linear layer to the rows of its own frames.
 

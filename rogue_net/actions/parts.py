@@ -12,18 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from entity_env.actions.chains import in_order
+from entity_env.arrays import BoolArray
 from entity_env.ragged import exclusive_cumsum, row_indices
 from entity_env.vec.vec_obs import block_sizes
 from rogue_net.actions.distributions import ActionDistribution, Decision
 from rogue_net.layout import Layout
-from rogue_net.ragged import (
-    ActionBatch,
-    ActionSubset,
-    Bools,
-    RaggedTensor,
-    restrict_action,
-    to_device,
-)
+from rogue_net.ragged import ActionBatch, ActionSubset, RaggedTensor, restrict_action, to_device
 
 
 class ParentChoices:
@@ -176,7 +170,7 @@ def after_choices(
 
 def of_takers(
     action: ActionBatch, actions: Mapping[str, ActionBatch], chosen: Mapping[str, Tensor]
-) -> tuple[ActionBatch, Bools]:
+) -> tuple[ActionBatch, BoolArray]:
     """Return a dependent action of those who take it, and who does, (A,) bool on the host.
 
     Args:
@@ -185,7 +179,7 @@ def of_takers(
         chosen: per action, the choices of all its actors.
     """
     part, taken = after_choices(action, actions, chosen)
-    on_host: Bools = taken.cpu().numpy()
+    on_host: BoolArray = taken.cpu().numpy()
     actees = None if part.actees is None else np.ones(len(part.actees.values), np.bool_)
     return restrict_action(part, on_host, actees).action, on_host
 

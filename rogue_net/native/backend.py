@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from entity_env.arrays import IntArray
 from entity_env.ragged import row_indices
 from entity_env.seeding import mix, mix_ints, uniforms
 from entity_env.spaces import ActionSpace
@@ -35,7 +35,7 @@ from rogue_net.native.library import fits
 from rogue_net.native.memory import joined_rows
 from rogue_net.native.network import threads_at_work
 from rogue_net.native.pairs import packed_pairs
-from rogue_net.ragged import ActionBatch, EntityBatch, Lengths, of_action, to_device
+from rogue_net.ragged import ActionBatch, EntityBatch, of_action, to_device
 from rogue_net.relpos.encoding import RelposEncoding
 from rogue_net.transformer import Transformer
 
@@ -146,7 +146,7 @@ class PackedContext(Context):
         )
 
 
-def draw_uniforms(keys: Sequence[int], env: npt.NDArray[np.int64], lengths: Lengths) -> Tensor:
+def draw_uniforms(keys: Sequence[int], env: IntArray, lengths: IntArray) -> Tensor:
     """Return a random number for each actor, a function of the arguments alone.
 
     Args:
@@ -483,7 +483,7 @@ def in_rows_of_shape(
     return transformer(x, context, kept)[:num_rows]  # type: ignore[no-any-return]
 
 
-def packed_layout(type_lengths: Mapping[str, Lengths], device: torch.device) -> PackedLayout:
+def packed_layout(type_lengths: Mapping[str, IntArray], device: torch.device) -> PackedLayout:
     """Return the rows of a batch without any padding.
 
     Args:

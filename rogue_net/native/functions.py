@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from entity_env.arrays import IntArray
 from entity_env.ragged import row_indices
 from rogue_net.input_norm import CLIP
 from rogue_net.native.library import (
@@ -24,7 +25,6 @@ from rogue_net.native.library import (
     call,
     uninitialised,
 )
-from rogue_net.ragged import Lengths
 
 
 class PackedRows(NamedTuple):
@@ -58,18 +58,18 @@ class PackedFrames:
             the others are attended to only. None if all come out.
     """
 
-    lengths: Lengths
+    lengths: IntArray
     visible: Tensor | None = None
     pairs: PackedPairs | None = None
-    kept: Lengths | None = None
+    kept: IntArray | None = None
 
     @cached_property
-    def row_start(self) -> Lengths:
+    def row_start(self) -> IntArray:
         """(B + 1,) int64, the first row of each frame, and the end of the last."""
         return starts(self.lengths)
 
     @cached_property
-    def kept_start(self) -> Lengths | None:
+    def kept_start(self) -> IntArray | None:
         """(B + 1,) int64, like `row_start` of the rows that come out; None if all do."""
         return None if self.kept is None else starts(self.kept)
 
@@ -85,12 +85,12 @@ class PackedFrames:
         return int(self.row_start[-1])
 
     @cached_property
-    def pair_start(self) -> Lengths:
+    def pair_start(self) -> IntArray:
         """(B + 1,) int64, the first pair of each frame, and the end of the last."""
         return starts(self.lengths**2)
 
     @cached_property
-    def padded_pair_start(self) -> Lengths:
+    def padded_pair_start(self) -> IntArray:
         """(B + 1,) int64, like `pair_start` with targets padded to whole vectors."""
         return starts(self.lengths * (-(-self.lengths // VECTOR) * VECTOR))
 
@@ -316,7 +316,7 @@ def embedding(
     return of_call
 
 
-def starts(sizes: Lengths) -> Lengths:
+def starts(sizes: IntArray) -> IntArray:
     """Return the cumulative sums of sizes, from 0 on: (n,) -> (n + 1,) int64."""
     return np.concatenate([[0], np.cumsum(sizes)])
 

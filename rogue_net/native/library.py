@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from entity_env.arrays import IntArray
 from rogue_net.native.compiled import AVAILABLE as AVAILABLE
 from rogue_net.native.compiled import MODULE, POISON, SWITCH
 
@@ -162,7 +163,7 @@ def numbers_for_backward(frames: Frames) -> int:
     return int(function(ctypes.byref(frames)))
 
 
-def draw_uniforms(state: int, env: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Tensor:
+def draw_uniforms(state: int, env: IntArray, lengths: IntArray) -> Tensor:
     """Return random numbers to sample with, (actors,) float32 in [0, 1).
 
     Args:

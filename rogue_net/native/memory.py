@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from entity_env.arrays import IntArray
 from rogue_net.memory import Memory, MemoryPlaces
 from rogue_net.native import functions, library
 from rogue_net.native.functions import PackedFrames, contiguous, starts
 from rogue_net.native.library import address, addresses_of, call
 from rogue_net.native.network import MOST_PARTS, num_threads
 from rogue_net.past import Past
-from rogue_net.ragged import Lengths
 
 LEAST_ROWS = 48
 """Smallest number of rows of a part in each level: fewer take longer to read the weights."""
@@ -179,7 +179,7 @@ class _Node(torch.autograd.Function):
         return None, made["dx"], dof_frames, dadded, *functions.cut(total, parameters)
 
 
-def starts_of_parts(past: Past, parts: int) -> Lengths:
+def starts_of_parts(past: Past, parts: int) -> IntArray:
     """Cut frames into parts of about as many rows that remember, none of which needs another.
 
     Args:
@@ -207,10 +207,10 @@ def starts_of_parts(past: Past, parts: int) -> Lengths:
     rows = past.kind.starts[firsts]
     cuts = np.searchsorted(rows, len(frame_of_row) * np.arange(1, parts) / parts)
     cuts = cuts[cuts < len(firsts)]
-    ends: Lengths = np.unique(np.concatenate([[0], firsts[cuts], [num_frames]]))
+    ends: IntArray = np.unique(np.concatenate([[0], firsts[cuts], [num_frames]]))
     return ends
 
 
-def _continues(level: Lengths) -> Any:
+def _continues(level: IntArray) -> Any:
     """Return which frames come directly after the one before, (B,) bool."""
     return np.diff(level, prepend=-2) == 1

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from entity_env.arrays import IntArray
 from rogue_net.config import RogueNetConfig
 from rogue_net.input_norm import CLIP
 from rogue_net.native import functions, library
@@ -30,7 +31,6 @@ from rogue_net.native.library import (
     call,
     uninitialised,
 )
-from rogue_net.ragged import Lengths
 
 WIDEST = 64
 """Largest d_model; wider blocks are left to torch, whose matrix products are as fast."""
@@ -102,7 +102,7 @@ class Network:
     choices: Sequence[ChoiceInput]
     sizes_of_means: Sequence[int]
     weights: Sequence[Weights]
-    first_frame: Lengths | None = None
+    first_frame: IntArray | None = None
     x: Tensor | None = None
 
     def __post_init__(self) -> None:

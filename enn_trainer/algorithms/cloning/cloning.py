@@ -13,7 +13,6 @@ from torch import Tensor
 from enn_trainer.algorithms import optimizers
 from enn_trainer.algorithms.algorithm import Algorithm, Clock
 from enn_trainer.algorithms.minibatches import (
-    Frames,
     add_gradients,
     minibatches_by_length,
     pieces_by_length,
@@ -28,6 +27,7 @@ from enn_trainer.config.train_config import ImitationLoss
 from enn_trainer.experience.demonstrations import Demonstrations
 from enn_trainer.experience.frame_limits import rows_of_frames
 from enn_trainer.runtime.execution import ExecutionContext, cost_of_entity
+from entity_env.arrays import IntArray
 from entity_env.seeding import derive_seed, mix
 from rogue_net.answer import NetOutput
 from rogue_net.value_head import AS_TARGETS, TargetNorm, TargetUnits
@@ -231,7 +231,7 @@ def loss_of(
     return imitation, value, score
 
 
-def pieces_of(agent: PPOAgent, shown: Demonstrations, optim: OptimizerConfig) -> list[Frames]:
+def pieces_of(agent: PPOAgent, shown: Demonstrations, optim: OptimizerConfig) -> list[IntArray]:
     """Return the units of each piece of a minibatch, within the limits of memory."""
     return pieces_by_length(
         shown.lengths,
@@ -292,7 +292,7 @@ class Cloning(Algorithm[Demonstrations]):
         num_batches = len(batches)
 
         def loss_of_piece(
-            drawn: Demonstrations, num_actors: int, num_returns: int, piece: Frames
+            drawn: Demonstrations, num_actors: int, num_returns: int, piece: IntArray
         ) -> tuple[Tensor | None, tuple[Tensor, CloneScore]]:
             context.check()
             imitation, value, score = self._loss_of(drawn.take_units(piece))
@@ -338,7 +338,7 @@ class Cloning(Algorithm[Demonstrations]):
         self.trained = total
         return {"clone/loss": total.mean_loss(value_coef)}
 
-    def batches(self, train: Demonstrations, epoch: int) -> list[Frames]:
+    def batches(self, train: Demonstrations, epoch: int) -> list[IntArray]:
         """Return the units of each minibatch of an epoch."""
         return [*minibatches_by_length(train.lengths, self.config.clone.bs, 1, self._seed(epoch))]
 
@@ -360,7 +360,7 @@ class Cloning(Algorithm[Demonstrations]):
         self.agent.eval()
         total, bs = CloneScore(), self.config.clone.bs
 
-        def score_of_piece(piece: Frames, some: Demonstrations) -> CloneScore:
+        def score_of_piece(piece: IntArray, some: Demonstrations) -> CloneScore:
             context.check()
             return self._loss_of(some.take_units(piece))[2]
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from enn_trainer.algorithms.algorithm import AuxiliaryLoss, Clock, RunState
 from enn_trainer.algorithms.cloning.cloning import imitation_losses, pieces_of
-from enn_trainer.algorithms.minibatches import Frames, add_gradients
+from enn_trainer.algorithms.minibatches import add_gradients
 from enn_trainer.base.errors import ConfigError
 from enn_trainer.base.policy import PPOAgent
 from enn_trainer.config import TrainConfig
@@ -20,6 +20,7 @@ from enn_trainer.experience.demonstrations import Demonstrations, check_same_spa
 from enn_trainer.experience.read_demonstrations import Reading, check_player, check_recorded_ids
 from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.runtime.start_folder import located
+from entity_env.arrays import IntArray
 from entity_env.seeding import derive_seed, mix
 
 MEMORY = "bc"
@@ -99,7 +100,7 @@ class CloningLoss(AuxiliaryLoss):
         losses: list[Tensor] = []
 
         # Add the gradients of the pieces: loss = coef * sum over actors / num_actors
-        def loss_of(piece: Frames) -> tuple[Tensor, Tensor]:
+        def loss_of(piece: IntArray) -> tuple[Tensor, Tensor]:
             context.check()
             part = drawn.take_units(piece)
             chosen = {name: rows.values for name, rows in part.actions.items()}
@@ -127,7 +128,7 @@ def _check_unchanged(path: str, num_frames: int, state: RunState) -> None:
     state.memory[MEMORY] = now
 
 
-def drawn_units(lengths: Frames, size: int, seed: int, step: int) -> Frames:
+def drawn_units(lengths: IntArray, size: int, seed: int, step: int) -> IntArray:
     """Draw the frames or sequences of a recording for an optimizer step, without replacement.
 
     The result is a function of the arguments alone. It has positions, so that the recording must

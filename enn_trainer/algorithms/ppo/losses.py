@@ -6,13 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from enn_trainer.algorithms.algorithm import AuxiliaryLoss
-from enn_trainer.algorithms.minibatches import Frames
 from enn_trainer.algorithms.ppo.entropy_targets import coef_of_actor
 from enn_trainer.algorithms.ppo.returns import Estimate
 from enn_trainer.base.errors import AgentError
@@ -21,6 +19,7 @@ from enn_trainer.config.ppo_config import PerActorOrFrame, PPOConfig
 from enn_trainer.experience.collector import Rollout
 from enn_trainer.runtime.execution import ExecutionContext
 from enn_trainer.runtime.spans import Spans
+from entity_env.arrays import IntArray
 from rogue_net.actions.parts import joint, num_active
 from rogue_net.ragged import ActionBatch, EntityBatch, RaggedTensor, to_device
 from rogue_net.value_bins import bin_targets
@@ -41,7 +40,7 @@ def normalize(advantages: Tensor, least_std: float | Tensor = 0.0) -> Tensor:
 
 
 def normalize_acting(
-    advantages: Tensor, num_decisions: Frames, least_std: float | Tensor = 0.0
+    advantages: Tensor, num_decisions: IntArray, least_std: float | Tensor = 0.0
 ) -> Tensor:
     """Normalise advantages to mean 0 and standard deviation 1 over the frames with decisions.
 
@@ -218,7 +217,7 @@ class LossStats:
     sums: dict[str, Tensor]
     counts: Counter[str]
     kl_of_actions: Tensor
-    actors_of_actions: npt.NDArray[np.int64]
+    actors_of_actions: IntArray
     tuned_entropy: Tensor
     auxiliary: dict[str, Tensor] = field(default_factory=dict)
     of_actors: dict[str, Tensor] = field(default_factory=dict)
@@ -346,23 +345,23 @@ class Minibatch:
     """
 
     rollout: Rollout
-    frames: Frames
-    rows: Frames
-    num_decisions: Frames
+    frames: IntArray
+    rows: IntArray
+    num_decisions: IntArray
     num_terms: int
     advantages: Tensor
     returns: Tensor
     old_values: Tensor
     norm: TargetUnits
-    keys: Frames
+    keys: IntArray
 
     @staticmethod
     def of(
         rollout: Rollout,
         estimate: Estimate,
-        decisions: Frames,
-        frames: Frames,
-        keys: Frames,
+        decisions: IntArray,
+        frames: IntArray,
+        keys: IntArray,
         ppo: PPOConfig,
         norm: TargetUnits,
     ) -> "Minibatch":
@@ -392,7 +391,7 @@ class Minibatch:
         )
 
 
-def _num_terms(actors: Frames, weight_by: PerActorOrFrame) -> int:
+def _num_terms(actors: IntArray, weight_by: PerActorOrFrame) -> int:
     """Return the number of terms of which the policy loss is the mean: decisions, or frames.
 
     Args:
@@ -410,7 +409,7 @@ def loss_of_piece(
     auxiliary: Mapping[str, AuxiliaryLoss],
     context: ExecutionContext,
     minibatch: Minibatch,
-    piece: Frames,
+    piece: IntArray,
 ) -> tuple[Tensor, LossStats]:
     """Compute the part of the loss of a minibatch that is due to some of its frames.
 
@@ -513,7 +512,7 @@ def loss_of_piece(
 
 
 def _gather(
-    minibatch: Minibatch, piece: Frames, spans: Spans
+    minibatch: Minibatch, piece: IntArray, spans: Spans
 ) -> tuple[EntityBatch, dict[str, RaggedTensor], dict[str, Tensor]]:
     """Return some frames of a minibatch, and by action their choices and old log-probabilities."""
     rollout, frames = minibatch.rollout, minibatch.rows[piece]

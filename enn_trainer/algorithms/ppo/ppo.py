@@ -23,7 +23,6 @@ from enn_trainer.algorithms.algorithm import (
 from enn_trainer.algorithms.cloning.cloning_loss import CloningLoss
 from enn_trainer.algorithms.minibatches import (
     FlatGradients,
-    Frames,
     are_worth_lanes,
     minibatches,
     minibatches_of_units,
@@ -55,6 +54,7 @@ from enn_trainer.runtime.execution import (
     ExecutionContext,
     cost_of_entity,
 )
+from entity_env.arrays import IntArray
 from entity_env.seeding import derive_seed, mix
 from entity_env.spaces import ActionSpace
 
@@ -280,7 +280,7 @@ class PPO(RolloutAlgorithm):
 
     def _minibatches(
         self, rollout: Rollout, seed: int
-    ) -> Iterator[tuple[Frames, Sequence[Sequence[Frames]]]]:
+    ) -> Iterator[tuple[IntArray, Sequence[Sequence[IntArray]]]]:
         """Yield the frames of each minibatch, and the positions in it of the pieces of each shard.
 
         Frames of which the agent remembers something stay together in their sequences. Those
@@ -293,7 +293,7 @@ class PPO(RolloutAlgorithm):
             played = rollout.played_frames()
             for chosen in minibatches(len(played), size, epochs, seed, optim.shuffle):
                 frames = played[chosen]
-                rows, cut = shards.rows(frames), list[list[Frames]]()
+                rows, cut = shards.rows(frames), list[list[IntArray]]()
                 for at in shards.positions(frames):
                     own = pieces(entities[rows[at]], optim.micro_bs, optim.max_entities, cost)
                     cut.append([at[piece] for piece in own])

@@ -1,4 +1,4 @@
-"""Conversion of values that environments return to arrays of numbers, and to flags."""
+"""Types of NumPy arrays, and the conversion of values that environments return to them."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -9,7 +9,12 @@ import numpy.typing as npt
 
 from entity_env.errors import LONG, short_repr, unexpected
 
-Floats: TypeAlias = npt.NDArray[np.float32]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+IntArray: TypeAlias = npt.NDArray[np.int64]
+Float32Array: TypeAlias = npt.NDArray[np.float32]
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+ImageArray: TypeAlias = npt.NDArray[np.uint8]
+"""(height, width, 3) RGB."""
 
 _REAL = "buif"  # kinds of dtypes: bool, unsigned, integer, floating
 _NAMES = {"c": "complex numbers", "U": "text", "S": "bytes", "M": "dates", "m": "timedelta64"}
@@ -50,16 +55,16 @@ def real_array(values: Any) -> npt.NDArray[Any]:
         raise OverflowError("an integer that is too large for a float") from None
 
 
-def real_rows(rows: list[Any], width: int) -> Floats | None:
+def real_rows(rows: list[Any], width: int) -> Float32Array | None:
     """Return many rows of plain numbers as one array, or None if `real_array` has to look at them.
 
     Args:
         rows: lists and tuples of `width` numbers.
         width: the length of each row.
     """
-    numbers = list(chain.from_iterable(rows))
-    array = np.array(numbers)
-    if array.shape != (len(numbers),) or (numbers and array.dtype.kind not in _REAL):
+    elements = list(chain.from_iterable(rows))
+    array = np.array(elements)
+    if array.shape != (len(elements),) or (elements and array.dtype.kind not in _REAL):
         return None
     if not np.isfinite(np.add.reduce(array)):  # a masked number became NaN
         return None
@@ -77,7 +82,9 @@ def has_mask(values: Any, depth: int = _MAX_DEPTH) -> bool:
     return is_nested and any(has_mask(value, depth - 1) for value in values)
 
 
-def as_block(features: Any, n: int, width: int, what: str, env_index: int | None = None) -> Floats:
+def as_block(
+    features: Any, n: int, width: int, what: str, env_index: int | None = None
+) -> Float32Array:
     """Return features as float32 (n, width).
 
     Raises:
@@ -109,7 +116,7 @@ def as_flag(value: Any, name: str, env_index: int | None = None) -> bool:
     raise unexpected(env_index, name, "True or False", short_repr(value, LONG))
 
 
-def as_flags(flags: Any, what: str, env_index: int | None = None) -> npt.NDArray[np.bool_]:
+def as_flags(flags: Any, what: str, env_index: int | None = None) -> BoolArray:
     """Return booleans that are given as such or as zeros and ones.
 
     Raises:
@@ -127,9 +134,7 @@ def as_flags(flags: Any, what: str, env_index: int | None = None) -> npt.NDArray
     raise unexpected(env_index, what, "booleans", short_repr(flags, LONG))
 
 
-def as_numbers(
-    values: Sequence[Any], env_indices: Sequence[int], what: str
-) -> npt.NDArray[np.float64]:
+def as_numbers(values: Sequence[Any], env_indices: Sequence[int], what: str) -> FloatArray:
     """Return one number of each environment, (n,).
 
     Args:
@@ -140,9 +145,9 @@ def as_numbers(
     Raises:
         InvalidObservation: one of them is not a real number.
     """
-    numbers = _real_or_none(values)
-    if numbers is not None and numbers.shape == (len(values),):
-        return numbers.astype(np.float64)
+    reals = _real_or_none(values)
+    if reals is not None and reals.shape == (len(values),):
+        return reals.astype(np.float64)
     arrays = map(_real_or_none, values)
     i = next(i for i, array in enumerate(arrays) if array is None or array.ndim)
     raise unexpected(env_indices[i], what, "a number", short_repr(values[i], LONG))
